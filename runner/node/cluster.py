@@ -18,9 +18,9 @@ from typing import Any
 
 from runner.node.settings import SettingsError
 
-# The emulator's nodes share one machine: the route to the primary does not tell them apart.
+# The emulator's nodes share one machine, so the route to the primary does not identify a node.
 NODE_IP_VARIABLE = "BATCH_EMULATOR_NODE_IP"
-# Seconds, in the task's environment; for tests and for slow networks.
+# Seconds. Tests and users with slow networks set it in the task's environment.
 HEARTBEAT_TIMEOUT_VARIABLE = "RUNNER_NODES_SILENCE"
 HEARTBEATS_PER_TIMEOUT = 6  # so that a late or lost heartbeat has no effect
 
@@ -52,7 +52,10 @@ def load_hosts(environment: Mapping[str, str]) -> Hosts | None:
 
 
 def _own_address(environment: Mapping[str, str], addresses: tuple[str, ...]) -> str | None:
-    """Return the address from which the primary is reached: Batch has no variable for it."""
+    """Return this node's address, or None: the source address of packets to the primary.
+
+    Batch has no variable for it.
+    """
     given = environment.get(NODE_IP_VARIABLE)
     if given in addresses:
         return given
@@ -64,7 +67,7 @@ def _own_address(environment: Mapping[str, str], addresses: tuple[str, ...]) -> 
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens at the address, or at all if a container lacks this one."""
+    """Return a listening socket. It listens at all addresses if a container lacks this one."""
     try:
         return socket.create_server((address, port), family=_family(address), backlog=128)
     except OSError as err:
@@ -73,21 +76,21 @@ def listen(address: str, port: int) -> socket.socket:
         return socket.create_server(("", port), backlog=128)
 
 
-# Below the ports that Linux gives to outgoing connections, which could take one in between, and
-# those of the agents (rendezvous.py).
+# Lower than the ports that Linux assigns to outgoing connections, which could take a free port
+# before the script uses it, and lower than the ports of the agents (rendezvous.py).
 RENDEZVOUS_PORTS = range(10_000, 21_000)
 PORT_TRIES = 50
 
 
 def free_port(address: str | None, candidates: Iterator[int] | None = None) -> int:
-    """Return a port that is free now, another one for each call.
+    """Return a port that is free now.
 
     Args:
-        address: where to listen; None is every address.
-        candidates: the ports to try; random ones by default.
+        address: the address to listen at, or None for all addresses.
+        candidates: the ports to try; random ones by default, so that calls differ.
 
     Raises:
-        OSError: none of them is free.
+        OSError: no candidate is free.
     """
     last: OSError | None = None
     for port in candidates or (secrets.choice(RENDEZVOUS_PORTS) for _ in range(PORT_TRIES)):
@@ -103,7 +106,7 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-# For a run on one node, so that a command that uses the variables works there too.
+# Set for a run on one node, so that a command that uses these variables works there too.
 SINGLE_NODE = {"RUNNER_NODES": "1", "RUNNER_NODE_RANK": "0"}
 
 
@@ -111,8 +114,8 @@ SINGLE_NODE = {"RUNNER_NODES": "1", "RUNNER_NODE_RANK": "0"}
 class ClusterSpec:
     """All nodes of an attempt.
 
-    `ports` has a free one for each rank, `processes` how many its launcher starts; the other ports
-    are of rank 0.
+    `ports` has one free port for each rank, and `processes` the number of processes that the
+    launcher starts on each rank. `master_port` and `jax_port` are free ports of rank 0.
     """
 
     addresses: tuple[str, ...]
@@ -145,8 +148,7 @@ def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
     )
 
 
-# Of the launchers whose scripts read their variables in any case: with them, such a script runs on
-# one node too.
+# Scripts of these launchers always read these variables, so a run on one node needs them too.
 LAUNCHER_VARIABLES = {
     "tensorflow": ("TF_CONFIG",),
     "jax": ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
@@ -161,8 +163,8 @@ def single_node_environment(launcher: str) -> dict[str, str]:
     """
     own = "127.0.0.1"
     worker, coordinator = free_port(own), free_port(own)
-    alone = node_environment(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
-    return {name: alone[name] for name in LAUNCHER_VARIABLES[launcher]}
+    variables = node_environment(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
+    return {name: variables[name] for name in LAUNCHER_VARIABLES[launcher]}
 
 
 def node_environment(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:
@@ -179,7 +181,7 @@ def node_environment(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:
         "MASTER_ADDR": first,
         "MASTER_PORT": str(cluster_spec.master_port),
         "NODE_RANK": str(rank),  # PyTorch Lightning, Azure ML
-        # torchrun's own, for its options of the same names (torch.distributed.run).
+        # torchrun reads PET_X as the default of its option --X (torch.distributed.run).
         "PET_NNODES": str(nodes),
         "PET_NODE_RANK": str(rank),
         "PET_MASTER_ADDR": first,
@@ -197,7 +199,7 @@ def _host(address: str) -> str:
 
 @dataclass(frozen=True)
 class HeartbeatConfig:
-    """When the other side counts as lost: after `timeout_s` without a message."""
+    """Heartbeat settings: a node is lost after `timeout_s` without a message from it."""
 
     timeout_s: float = 90.0
 

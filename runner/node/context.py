@@ -1,6 +1,4 @@
-"""What every step of a task needs: the context of the primary's agent and of a worker, and exit
-codes.
-"""
+"""The objects that all steps of a task share, and the exit codes of the agent."""
 
 from __future__ import annotations
 
@@ -38,7 +36,8 @@ class AgentContext:
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node
     trial: str = ""  # RUNNER_TRIAL
-    # What this agent wrote and nobody else changes, by blob: it is not read back.
+    # Documents that this agent wrote and no other program changes, by blob name. They are used
+    # instead of reading the blobs.
     own: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 

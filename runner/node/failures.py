@@ -9,9 +9,9 @@ from pathlib import Path
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DISK_FULL_TEXT = "No space left on device"
-# What a script prints of ENOSPC and EDQUOT.
+# The texts that scripts print for ENOSPC and EDQUOT.
 _DISK_FULL_LINE = re.compile(rf"[^\n]*(?:{DISK_FULL_TEXT}|Disk quota exceeded)[^\n]*")
-_SHARED_MEMORY = ("/shm/", "/torch_", "shared memory")  # full too, but of the memory's size
+_SHARED_MEMORY = ("/shm/", "/torch_", "shared memory")  # full shared memory has the same text
 _MAX_LINE = 300
 
 FULL_BELOW_BYTES = 1 << 20
@@ -47,7 +47,7 @@ def is_disk_full(err: OSError) -> bool:
 
 
 def disk_full(step: str, err: OSError) -> StageFailedError:
-    """Return the failure of a stage by a full disk."""
+    """Return the failure of a stage because the disk is full."""
     where = f" at {err.filename}" if err.filename else ""
     return StageFailedError(step, "DiskFull", f"the node's disk is full{where}")
 

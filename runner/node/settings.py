@@ -1,6 +1,4 @@
-"""What the task tells the agent through its environment: folders, access to storage, and
-secrets.
-"""
+"""Read the task's environment variables: folders, access to storage, and secrets."""
 
 from __future__ import annotations
 
@@ -44,7 +42,14 @@ _REFUSAL_REASONS = {
 
 
 class RunSecrets:
-    """Values by variable. The redactor hides each value as soon as it is read."""
+    """The secrets of a run, by variable. Each value is added to the redactor when it is read.
+
+    Args:
+        values: secrets that the task contains.
+        keyvault: URLs of secrets in key vaults.
+        client_id: the managed identity that reads the vaults; None for the only one of the node.
+        redactor: hides the values in logs.
+    """
 
     def __init__(
         self,
@@ -87,32 +92,37 @@ class RunSecrets:
                 last = err
                 if err.code not in TRANSIENT_STATUS:
                     why = _REFUSAL_REASONS.get(err.code, str(err.reason))
-                    raise _unavailable(name, url, f"{err.code}, {why}") from err
+                    raise _secret_error(name, url, f"{err.code}, {why}") from err
             except (KeyError, TypeError, ValueError) as err:
-                raise _unavailable(name, url, "the response is not a secret") from err
+                raise _secret_error(name, url, "the response is not a secret") from err
             except (OSError, http.client.HTTPException) as err:
                 last = err
-        raise _unavailable(name, url, str(last)) from last
+        raise _secret_error(name, url, str(last)) from last
 
 
 def load_secrets(
     environment: Mapping[str, str], client_id: str | None, redactor: Redactor
 ) -> RunSecrets:
-    """Read RUNNER_SECRETS. Raise ValueError without its content."""
+    """Read RUNNER_SECRETS. Raise ValueError, whose message does not contain the value."""
     try:
         raw: dict[str, Any] = parse_json(environment.get(SECRETS_VARIABLE) or "{}")
-        return RunSecrets(_texts(raw, "values"), _texts(raw, "keyvault"), client_id, redactor)
+        values, keyvault = _to_texts(raw, "values"), _to_texts(raw, "keyvault")
+        return RunSecrets(values, keyvault, client_id, redactor)
     except (ValueError, TypeError, AttributeError):
         raise ValueError(f"invalid {SECRETS_VARIABLE}") from None
 
 
-def _texts(raw: dict[str, Any], name: str) -> dict[str, str]:
+def _to_texts(raw: dict[str, Any], name: str) -> dict[str, str]:
     entries: dict[str, Any] = raw.get(name) or {}
     return {str(key): str(value) for key, value in entries.items()}
 
 
 def _resource(name: str, url: str) -> str:
-    """Return the audience of the token: vaults only, and this machine in tests."""
+    """Return the audience of the token for a vault, or for this machine in tests.
+
+    Raises:
+        StageFailedError: the URL is not that of a key vault.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     for domain in VAULT_DOMAINS:
@@ -120,7 +130,7 @@ def _resource(name: str, url: str) -> str:
             return f"https://{domain}"
     if parts.scheme == "http" and host in _LOOPBACK:
         return f"https://{VAULT_DOMAINS[0]}"
-    raise _unavailable(name, url, "this is not the URL of a key vault")
+    raise _secret_error(name, url, "this is not the URL of a key vault")
 
 
 def _get(url: str, headers: Mapping[str, str]) -> str:
@@ -129,13 +139,13 @@ def _get(url: str, headers: Mapping[str, str]) -> str:
     from runner.node.storage.redirects import RedirectPolicy  # noqa: PLC0415
 
     request = Request(url, headers=dict(headers))  # noqa: S310 - see _resource
-    # The token is for this vault alone.
+    # The token must not be sent to another host, so no redirect is followed.
     opener = build_opener(RedirectPolicy(lambda _: False))
     with opener.open(request, timeout=TIMEOUT_S) as response:
         return str(parse_json(read_all(response))["value"])
 
 
-def _unavailable(name: str, url: str, why: str) -> StageFailedError:
+def _secret_error(name: str, url: str, why: str) -> StageFailedError:
     return StageFailedError(STEP, "SecretUnavailable", f"secret {name}: {url}: {why}")
 
 
@@ -147,7 +157,7 @@ class SettingsError(Exception):
 class NodeSettings:
     """The node and the task. `work_dir` is the task's folder, `shared_dir` the node's.
 
-    `evictions` is how many of a rehearsal came before this start of the task.
+    `evictions` counts the evictions of a rehearsal before this start of the task.
     """
 
     run_id: str
@@ -167,7 +177,7 @@ def boot_id() -> str:
 
 
 def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
-    """Read Batch's variables. Raise SettingsError that names a missing one."""
+    """Read Batch's variables. Raise SettingsError if one is missing or invalid."""
     run_id = _required(environment, "RUNNER_RUN_ID")
     if "/" in run_id or run_id in (".", ".."):
         raise SettingsError(f"RUNNER_RUN_ID is not a run ID: {run_id!r}")
@@ -204,7 +214,7 @@ def load_access(
         data = _container(raw["data"], client_id, retry_budget)
         return InputAccess(runs, data, named, Path(mounts) if mounts else None)
     except (ValueError, KeyError, TypeError, AttributeError) as err:
-        # The text holds a SAS: say what is wrong with it, never what it is.
+        # The variable contains a SAS: the message must not quote it.
         raise SettingsError(f"invalid {STORAGE_VARIABLE}: {type(err).__name__}") from None
 
 
@@ -216,7 +226,7 @@ def load_models(
         raw: dict[str, Any] = parse_json(_required(environment, STORAGE_VARIABLE))
         return _container(raw["models"], raw.get("identity_client_id"), retry_budget)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # a good run must not fail of it
+        return None  # the run is valid without a registered model
 
 
 def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> RunSecrets:
@@ -229,10 +239,10 @@ def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> Run
 
 
 def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the script: without our secrets, with unbuffered output."""
+    """Return the environment of the script, without the agent's secrets."""
     inherited = {key: value for key, value in environment.items() if key not in SECRET_VARIABLES}
     inherited.setdefault("PYTHONUNBUFFERED", "1")
-    # Without byte code every start compiles every import again.
+    # Without bytecode files, each start of the script compiles all imports again.
     inherited.pop("PYTHONDONTWRITEBYTECODE", None)
     inherited.pop(TRIAL_VARIABLE, None)
     return inherited
@@ -254,20 +264,20 @@ def _required(environment: Mapping[str, str], name: str) -> str:
 
 
 def process_environment() -> dict[str, str]:
-    """Return the environment of this process, after removing the secrets from it.
+    """Return the environment of this process with secrets, and remove them from the process.
 
-    Out of `/proc/<pid>/environ` too, which every process of the same user may read: the kernel
-    shows the memory that the process was started with, whatever became of its variables. A script
+    They are also overwritten in memory. Otherwise, every process of the same user could read them
+    in `/proc/<pid>/environ`, which shows the memory that the process was started with. A script
     that runs as root, or may trace this process, can still read the rest of its memory.
     """
     environment = dict(os.environ)
     for name in SECRET_VARIABLES:
-        _wipe(name)
+        _overwrite(name)
         os.environ.pop(name, None)
     return environment
 
 
-def _wipe(name: str) -> None:
+def _overwrite(name: str) -> None:
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     address: int | None = getenv(name.encode())

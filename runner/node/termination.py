@@ -1,10 +1,10 @@
 """Requests to stop: SIGTERM from Batch, and the eviction notice of the node (Scheduled Events).
 
-VM docs, "Scheduled Events": polled about once a second; `Preempt` comes thirty seconds or
-more before a spot machine is deleted. A document lists the events of every machine of a scale
-set, so `Resources` must name this one. The agent never acknowledges an event
-(`StartRequests`): that would delete the machine at once, and another task of the node may
-need the time that is left.
+VM docs, "Scheduled Events": clients poll about once a second. A `Preempt` event appears at least
+thirty seconds before a spot machine is deleted. The document lists the events of all machines of a
+scale set, so `Resources` must contain this one. The agent never acknowledges an event
+(`StartRequests`), because Azure would then delete the machine at once, and another task of the
+node may need the remaining time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from runner.protocol.encoding import parse_json
 
 
 class Termination:
-    """The request to end the task. `on_first` runs once, in the signal handler."""
+    """The request to end the task. `on_first` is called once, by the first request.
+
+    It may be called in a signal handler.
+    """
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         self._requested = threading.Event()
         self._on_first = on_first
-        self._also: Callable[[], None] = lambda: None
-        self.is_from_batch = False  # and not from ourselves
+        self._extra_check: Callable[[], None] = lambda: None
+        self.is_from_batch = False  # True if Batch sent a signal, False if the agent decided
 
     def install(self) -> None:
         """Handle SIGTERM and SIGINT; call this in the main thread."""
@@ -46,14 +49,14 @@ class Termination:
         return self._requested.is_set()
 
     def check(self) -> None:
-        """Raise TerminatedError if the task must end, or the error of the check set by `also`."""
+        """Raise TerminatedError if the task must end, or the error of `set_extra_check`."""
         if self.requested:
             raise TerminatedError
-        self._also()
+        self._extra_check()
 
-    def also(self, check: Callable[[], None]) -> None:
-        """Something else that may end what is going on; it replaces what was given before."""
-        self._also = check
+    def set_extra_check(self, check: Callable[[], None]) -> None:
+        """Let `check` call this function too, which may raise. It replaces an earlier one."""
+        self._extra_check = check
 
     def request(self) -> None:
         """Request the end as the signal does, from any thread."""
@@ -76,9 +79,9 @@ NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
 POLL_S = 1.0
 TIMEOUT_S = 2.0
-# Where nothing answers: Azure may take two minutes to switch the service on (VM docs), and a
-# machine elsewhere has none at all.
-LONGEST_PAUSE_S = 30.0
+# Between two polls if the service does not answer: Azure may take two minutes to enable it (VM
+# docs), and machines elsewhere do not have it.
+MAX_PAUSE_S = 30.0
 
 
 # The metadata security protocol of a pool refuses requests that its policy does not allow.
@@ -99,7 +102,7 @@ class NodeEviction:
 
 
 def watch_evictions(environment: Mapping[str, str], node: NodeSettings) -> EvictionWatch | None:
-    """Start to watch for notices; a dedicated node is never evicted."""
+    """Start to watch for notices. Return None on a dedicated node, which is never evicted."""
     if node.dedicated:
         return None
     watch = EvictionWatch(environment.get(BASE_VARIABLE) or BASE_URL, node.node)
@@ -108,9 +111,10 @@ def watch_evictions(environment: Mapping[str, str], node: NodeSettings) -> Evict
 
 
 class EvictionWatch(threading.Thread):
-    """Polls until the process ends; silent where there is no such service.
+    """Polls for eviction notices until the process ends. A missing service is not reported.
 
-    `on_notice` is called in this thread, once for each notice.
+    `notice` is the current notice of this node, or None. `on_notice` is called in this thread, once
+    for each notice.
     """
 
     def __init__(self, base_url: str, node: str) -> None:
@@ -124,19 +128,22 @@ class EvictionWatch(threading.Thread):
         self._is_blocked = False
         self._forgotten = ""
         self._remote_notice: NodeEviction | None = None
-        self._lock = threading.Lock()  # of what `_poll`, `tell` and `forget` decide on
+        self._lock = threading.Lock()  # for all notices and `_forgotten`
         self.notice: NodeEviction | None = None
         self.on_notice: Callable[[NodeEviction], None] | None = None
 
     def forget(self) -> None:
-        """Drop a notice without an eviction."""
+        """Ignore the current notice from now on, because no eviction followed it."""
         with self._lock:
             if self.notice is not None:
                 self._forgotten, self.notice = self.notice.event_id, None
             self._remote_notice = None
 
     def report_remote(self, notice: NodeEviction) -> None:
-        """A node that this one works with is about to go: from any thread, as if it were ours."""
+        """Treat the notice of another node of the run as one of this node.
+
+        Safe to call from any thread.
+        """
         with self._lock:
             self._remote_notice = notice
             is_new = self.notice is None
@@ -155,17 +162,17 @@ class EvictionWatch(threading.Thread):
             except (OSError, http.client.HTTPException, ValueError) as err:
                 logger.debug("no scheduled events: %s", err)
                 self._close()
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                pause_s = min(pause_s * 2, MAX_PAUSE_S)
             except Exception:
-                # A document like no other costs the notice, not the training.
+                # An unexpected document must not end this thread or the training.
                 logger.exception("the document of scheduled events is invalid")
-                pause_s = LONGEST_PAUSE_S
+                pause_s = MAX_PAUSE_S
             time.sleep(pause_s)
 
     def _poll(self) -> None:
         status, date, body = self._get(EVENTS_PATH)
         if status in _FORBIDDEN and not self._is_blocked:
-            self._is_blocked = True  # said once; a policy may change while the task runs
+            self._is_blocked = True  # warn once, but poll on: the policy may change meanwhile
             logger.warning(
                 "the node blocks Scheduled Events (status %d): an eviction comes without notice, "
                 "and the run continues from its last checkpoint",
@@ -175,7 +182,7 @@ class EvictionWatch(threading.Thread):
             raise ValueError(f"status {status}")
         events = cast("list[dict[str, Any]]", parse_json(body).get("Events") or [])
         preempts = [event for event in events if event.get("EventType") == "Preempt"]
-        ours = next((event for event in preempts if self._concerns_us(event)), None)
+        ours = next((event for event in preempts if self._is_for_this_node(event)), None)
         event_id = str(ours.get("EventId", "")) if ours else ""
         with self._lock:
             if ours is None or event_id == self._forgotten:
@@ -186,9 +193,9 @@ class EvictionWatch(threading.Thread):
         if is_new and self.on_notice is not None:
             self.on_notice(notice)
 
-    def _concerns_us(self, event: Mapping[str, Any]) -> bool:
+    def _is_for_this_node(self, event: Mapping[str, Any]) -> bool:
         if not self._is_named:
-            # On Azure a machine's name is not its node id; the emulator's is.
+            # On Azure, the name of a machine is not its node ID; in the emulator, it is.
             status, _, body = self._get(NAME_PATH)
             if status == http.client.OK:
                 self._names.add(body.decode("utf-8", "replace").strip().lower())
@@ -210,9 +217,9 @@ class EvictionWatch(threading.Thread):
 
 
 def _left_s(event: Mapping[str, Any], date: str) -> float:
-    """Seconds until the event, by the clock of who announced it: ours may be wrong.
+    """Return the seconds until the event, 0 if it has begun (then it has no `NotBefore`).
 
-    An event that has begun has no `NotBefore`.
+    The time is compared with the `Date` of the response, because the node's clock may be wrong.
     """
     try:
         not_before = parsedate_to_datetime(str(event["NotBefore"])).timestamp()

@@ -38,9 +38,9 @@ class BadManifestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file: its name in the container, modification time and permissions.
+    """One file of a checkpoint.
 
-    `mode` is None in older manifests.
+    `blob` is its name in the container. `mode` has the permissions, or None in older manifests.
     """
 
     path: str
@@ -51,7 +51,7 @@ class CheckpointFile:
     mode: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest, with permissions as chmod writes them."""
+        """Return the entry of the manifest, with permissions as an octal number for chmod."""
         mode = {} if self.mode is None else {"mode": f"{self.mode:03o}"}
         return {**asdict(self), **mode}
 
@@ -61,11 +61,11 @@ class CheckpointManifest:
     """The files of one checkpoint.
 
     Attributes:
-        step: The last step of any metric before the checkpoint; None without metrics.
-        folders: Paths of empty folders.
-        links: Targets of symbolic links, by path.
-        ranks: Number of ranks that wrote it, each to its own folder `rank-<n>`; 0 if the script
-            wrote one folder.
+        step: the last step of any metric before the checkpoint; None without metrics.
+        folders: paths of empty folders.
+        links: targets of symbolic links, by path.
+        ranks: the number of ranks, each with its own folder `rank-<n>`, in a sharded checkpoint;
+            otherwise 0.
     """
 
     number: int
@@ -79,7 +79,7 @@ class CheckpointManifest:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return the sort key: the checkpoint with the greatest key of a run is the newest."""
+        """Return the sort key. The newest checkpoint of a run has the greatest key."""
         return (self.attempt, self.number)
 
     @property
@@ -110,7 +110,7 @@ class CheckpointManifest:
 
 
 def merge_shards(shards: Mapping[int, CheckpointManifest]) -> CheckpointManifest:
-    """Merge the manifests of all ranks, by rank. Number, step and time are those of rank 0."""
+    """Merge the manifests of all ranks into one, with the number, step and time of rank 0."""
     below = {rank: f"{_RANK_FOLDER}{rank}/" for rank in sorted(shards)}
     return replace(
         shards[0],
@@ -126,10 +126,11 @@ def merge_shards(shards: Mapping[int, CheckpointManifest]) -> CheckpointManifest
 
 
 def select_shards(checkpoint: CheckpointManifest, rank: int, nodes: int) -> CheckpointManifest:
-    """Return the files that a rank restores.
+    """Return the part of a checkpoint that a rank restores.
 
-    It restores its own shard. If the number of nodes differs, it restores the shards of all ranks
-    into one folder; files with the same path but different content stay in their `rank-<n>`.
+    A rank restores its own shard. If the number of nodes has changed, each rank restores the shards
+    of all ranks into one folder. Files with the same path but different content then stay in their
+    folders `rank-<n>`.
     """
     if not checkpoint.ranks:
         return checkpoint
@@ -176,12 +177,12 @@ class CheckpointBlobs:
         """Return the prefix of the files that one attempt uploaded."""
         return f"{self.all_files}{attempt}/"
 
-    def number_of(self, name: str) -> int | None:
+    def parse_number(self, name: str) -> int | None:
         """Return the number of the checkpoint if the blob is a manifest, else None."""
         first, _, rest = name.removeprefix(self.root).partition("/")
         return int(first) if rest == MANIFEST and first.isdecimal() else None
 
-    def attempt_of(self, name: str) -> int | None:
+    def parse_attempt(self, name: str) -> int | None:
         """Return the attempt that uploaded a file, or None for another blob."""
         if not name.startswith(self.all_files):
             return None
@@ -229,7 +230,7 @@ def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
     )
     if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
         raise BadManifestError(f"its entry for {file.path!r} is damaged")
-    if blobs.attempt_of(file.blob) is None:
+    if blobs.parse_attempt(file.blob) is None:
         raise BadManifestError(f"{file.blob} does not belong to a checkpoint of this run")
     return file
 

@@ -151,7 +151,7 @@ class EventFolder:
         blobs = CheckpointBlobs(self._record.run_id)
         found: list[CheckpointManifest] = []
         for blob in self._container.list(blobs.root):
-            number = blobs.number_of(blob.name)
+            number = blobs.parse_number(blob.name)
             if number is not None and (body := self._container.read(blob.name)):
                 with suppress(BadManifestError):
                     found.append(parse_checkpoint(body, blobs, number))

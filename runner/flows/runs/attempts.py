@@ -61,7 +61,7 @@ def _load_checkpoints(
 ) -> tuple[tuple[CheckpointManifest, ...], tuple[str, ...]]:
     blobs = CheckpointBlobs(run_id)
     sizes = {blob.name: blob.size_bytes for blob in container.list(blobs.root)}
-    manifests = {name: k for name in sizes if (k := blobs.number_of(name)) is not None}
+    manifests = {name: k for name in sizes if (k := blobs.parse_number(name)) is not None}
     contents = in_parallel(container.read, manifests)
     whole: list[CheckpointManifest] = []
     problems: list[str] = []

@@ -60,7 +60,7 @@ from runner.node.inputs.stage import (
 )
 from runner.node.script import command
 from runner.node.script.code_text import CodeText
-from runner.node.script.command import SCRIPT_OF
+from runner.node.script.command import SCRIPT_OF_VARIABLE
 from runner.node.script.hangs import HangWatch, dump_stacks
 from runner.node.script.live_outputs import LiveOutputs
 from runner.node.script.metrics import (
@@ -93,7 +93,7 @@ from runner.node.script.workspace import (
     stacks_file,
     unpack_code,
     write_shell_file,
-    written_paths,
+    written_paths_file,
 )
 from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles, shortened
 from runner.node.settings import NodeSettings, boot_id
@@ -119,8 +119,8 @@ PREPARE_STAGE = "prepare"
 # In the task's working directory.
 FINISHED_FILE = "finished.json"
 LOCK_FILE = "agent.lock"  # lock of the agent that runs the task
-# Of the agent, beside the folders of the attempt.
-OUR_FILES = (
+# Files and folders of the agent, beside the folders of the attempt.
+AGENT_FILES = (
     HOOKS_FOLDER,
     WORKER_LOG,
     FINISHED_FILE,
@@ -135,13 +135,13 @@ _METRICS = Path("logs", "metrics.jsonl")
 _STDOUT = Path("logs", "stdout.txt")
 TAIL_BYTES = 1024 * 1024
 STDERR_TAIL_BYTES = 4096
-LEAST_S = 0.001  # minimum time limit, because 0 means none
-LIST_S = 0.5  # for the list of the outputs of an attempt that is terminated
-BARE_LOOP = (
+MIN_LIMIT_S = 0.001  # of a time limit, because 0 means no limit
+LIST_RESERVE_S = 0.5  # kept for writing the list of outputs when the attempt is terminated
+NO_CHECKPOINTS_NOTICE = (
     "the script saves no checkpoints, so an eviction restarts it from the beginning: save its "
     "state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
 )
-SEVERAL_NODES = (
+SEVERAL_NODES_NOTICE = (
     "on several nodes, frameworks save no checkpoints by themselves, so an eviction restarts the "
     "script from the beginning: let rank 0 save its state to $RUNNER_CHECKPOINT_DIR, and load it "
     "from there on all ranks"
@@ -152,16 +152,17 @@ _MISSING_MODULE = re.compile(
     r"(?m)(?:^|module specification for '[\w.]+' \()"
     r"ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})"
 )
-# The last words of `runner.hooks.notebook`.
+# The last line that `runner.hooks.notebook` prints when a cell fails.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
-UNHURRIED_S = 600.0  # maximum seconds to find files of a failed attempt
+MAX_SEARCH_S = 600.0  # for files that the script wrote elsewhere, if nothing else limits it
 
 
 class FinishedScript:
-    """Of one task's folder; `attempt` is whose outputs lie there, None where the script must run.
+    """The record, in a task's folder, that the script of an earlier attempt succeeded there.
 
-    To be made before the attempt clears its folders.
+    `attempt` is the number of that attempt, whose outputs are still in the folder. It is None if
+    the script has to run. Create an instance before the attempt clears the folders.
     """
 
     def __init__(self, work_dir: Path, spec: RunSpec) -> None:
@@ -179,37 +180,42 @@ class FinishedScript:
 
     def _read(self, work_dir: Path) -> None:
         raw: dict[str, Any] = parse_json(self._path.read_bytes())
-        if raw["of"] != self._of() or not (work_dir / "output").is_dir():
-            raise ValueError("of another run, or of before the node was started")
+        if raw["of"] != self._identity() or not (work_dir / "output").is_dir():
+            raise ValueError("the record is of another run, or older than the start of the node")
         self.environment, self._values = Path(raw["environment"]), dict(raw["metrics"])
         self.collected = Collected.from_json(raw["collected"])
-        # What had not been read yet when the script ended.
+        # Metrics that the agent had not read yet when it wrote the record.
         patterns, named = self._spec.metric_patterns, _last_values(work_dir / _METRICS)
-        usual = raw["printed"] and not named
+        any_form = raw["printed"] and not named
         wanted = _wanted_metrics(self._spec)
-        self._values |= _last_printed(work_dir / _STDOUT, patterns, wanted, usual=usual)
+        self._values |= _last_printed(work_dir / _STDOUT, patterns, wanted, any_form=any_form)
         self._values |= named
         self.attempt = int(raw["attempt"])
 
-    def _of(self) -> list[str]:
+    def _identity(self) -> list[str]:
+        """Return what the record is valid for: the run, its code and this start of the node."""
         return [self._spec.run_id, self._spec.code.sha256, boot_id()]
 
-    def use(self, log: MetricLog) -> None:
+    def set_log(self, log: MetricLog) -> None:
         """Set the log of metrics, and restore the last values of the finished script."""
         self._log = log
         if self.attempt is not None:
             log.recall(self._values)
 
     def save(self, attempt: int, environment: Path, collected: Collected, *, printed: bool) -> None:
-        """Record that the script succeeded. A failure to write is logged only.
+        """Record that the script succeeded. A failure to write is only logged.
 
-        `printed`: its output was searched for metrics without patterns.
+        Args:
+            attempt: the number of the attempt.
+            environment: the folder of its Python environment.
+            collected: the files that the script wrote elsewhere.
+            printed: True if stdout was searched for metrics although the recipe has no patterns.
         """
         if self._spec.nodes > 1:
-            return  # the ends of other nodes count, too
+            return  # the script on another node may still fail
         try:
             document = {
-                "of": self._of(),
+                "of": self._identity(),
                 "attempt": attempt,
                 "environment": str(environment),
                 "metrics": self._log.last() if self._log else {},
@@ -232,16 +238,23 @@ class FinishedScript:
 
 
 def _wanted_metrics(spec: RunSpec) -> set[str]:
-    """Return the metrics that the recipe or the sweep of a run names."""
+    """Return the names of the metrics that the recipe or the sweep of a run refers to."""
     named = (spec.primary_metric, (spec.trial or {}).get("metric"))
     return {name for name in named if name}
 
 
 def _last_printed(
-    path: Path, patterns: Mapping[str, str], wanted: Iterable[str], *, usual: bool
+    path: Path, patterns: Mapping[str, str], wanted: Iterable[str], *, any_form: bool
 ) -> dict[str, MetricValue]:
-    """Return the last metrics at the end of stdout, by the recipe's patterns or in usual ways."""
-    if not (patterns or usual) or not path.is_file():
+    """Return the last values of the metrics at the end of stdout.
+
+    Args:
+        path: the copy of stdout.
+        patterns: those of the recipe.
+        wanted: metrics that are needed, see `PrintedMetrics.want`.
+        any_form: recognise the forms in which scripts usually print metrics, without patterns.
+    """
+    if not (patterns or any_form) or not path.is_file():
         return {}
     from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
 
@@ -249,7 +262,7 @@ def _last_printed(
     queue.close()  # nothing reads it
     log = MetricLog(0, queue)
     try:
-        search = PrintedMetrics(log, wanted) if usual else MetricPatterns(patterns, log)
+        search = PrintedMetrics(log, wanted) if any_form else MetricPatterns(patterns, log)
         with path.open("rb") as text:
             text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
             search.feed(text.read(TAIL_BYTES))
@@ -260,7 +273,7 @@ def _last_printed(
 
 
 def _last_values(path: Path) -> dict[str, MetricValue]:
-    """Return the last metrics in the script's file."""
+    """Return the last value of each metric in the script's metrics file."""
     values: dict[str, MetricValue] = {}
     if not path.is_file():
         return values
@@ -285,28 +298,35 @@ def read_tail(path: Path) -> str:
         return source.read().decode("utf-8", errors="replace").rstrip()
 
 
-def _search(written: WrittenFiles, within_s: float | None) -> Collected:
-    """Return what was found, nothing if the search fails or takes longer."""
+def _collect_written(written: WrittenFiles, within_s: float | None) -> Collected:
+    """Return the files that the script wrote elsewhere.
+
+    If the search fails or takes longer than `within_s`, the result has only one entry, which says
+    that files were left out.
+    """
     found: list[Collected] = []
 
     def search() -> None:
         try:
-            # So that what was found in time is returned.
+            # The search ends a little early, so that it can return the files it found.
             found.append(written.collect(None if within_s is None else within_s * 0.8))
         except Exception:
             logger.exception("the files beside the script could not be searched for")
 
-    # A file system that does not answer holds its caller for ever.
+    # In a thread: a file system that does not answer blocks its caller for ever.
     thread = threading.Thread(target=search, name="written files", daemon=True)
     thread.start()
-    thread.join(UNHURRIED_S if within_s is None else within_s)
+    thread.join(MAX_SEARCH_S if within_s is None else within_s)
     if found:
         return found[0]
     return Collected(left_out=(LeftOut("files beside the script", 0, "search"),))
 
 
 def _named_inputs(written: WrittenFiles, prepared: Mapping[str, str]) -> dict[str, str]:
-    """Return the inputs by the variables of other systems that the script reads."""
+    """Return the folders of inputs, by the variables of other systems that the script reads.
+
+    For example, SM_CHANNEL_TRAIN for the input `train`.
+    """
     return {
         variable: prepared[INPUT_VARIABLE_PREFIX + name]
         for variable, name in written.named_inputs().items()
@@ -314,13 +334,16 @@ def _named_inputs(written: WrittenFiles, prepared: Mapping[str, str]) -> dict[st
     }
 
 
-def _unprepared(how: str) -> StageFailedError:
+def _preparation_error(how: str) -> StageFailedError:
     message = f"`prepare` on this node {how}"
     return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
 
 
 class Attempt:
-    """The stages of an attempt, which raise StageFailedError, or TerminatedError on request."""
+    """The stages of an attempt.
+
+    Each stage raises StageFailedError if it fails, and TerminatedError if the task has to end.
+    """
 
     def __init__(
         self,
@@ -349,16 +372,16 @@ class Attempt:
         self._written: WrittenFiles | None = None
         self._collected: Collected | None = None
         self._not_uploaded: list[LeftOut] = []
-        # By a name that later attempts know. Below the usual one, as the names of sockets in it
-        # must be short.
+        # The name is derived from the task's folder, so that later attempts find and remove it. It
+        # is below the system's temporary folder because paths of sockets must be short.
         digest = hashlib.sha256(str(node.work_dir).encode()).hexdigest()
         self._own_temp = Path(tempfile.gettempdir(), f"run-{digest[:12]}")
         self._temp: Path | None = None
-        self._hung = ""  # why the attempt fails, if nothing progresses
-        self._began = 0.0  # the stages that the time limit is for
+        self._hung = ""  # the error message if the script stopped making progress
+        self._began = 0.0  # when the stages began that the time limit applies to
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
-        """Run the stages code to inputs. Return the variables that they add for the script."""
+        """Run the stages `code` to `inputs`. Return the variables that they add for the script."""
         shutil.rmtree(self.launch_folder, ignore_errors=True)  # of an earlier attempt
         with self.events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
@@ -390,12 +413,12 @@ class Attempt:
         return variables
 
     def resume(self) -> dict[str, str]:
-        """Run the stage restore. Return the variables that it adds for the script."""
+        """Run the stage `restore`. Return the variables that it adds for the script."""
         self._termination.check()
         return self._checkpoints.restore()
 
     def decide_params(self) -> None:
-        """Run the stage sample if the run is a trial of a sweep that has no parameters yet."""
+        """Run the stage `sample` if the run is a trial whose parameters are not decided yet."""
         self._termination.check()
         if self.trial is not None:
             shared, check = self._node.shared_dir, self._termination.check
@@ -438,14 +461,15 @@ class Attempt:
         *,
         rank: int = 0,
     ) -> None:
-        """Run the stages prepare and command; the time limit is for both together.
+        """Run the stages `prepare` and `command`; the time limit applies to both together.
 
         Args:
             inherited: the environment of the agent.
-            prepared: further variables, from `prepare`.
+            prepared: further variables, from the method `prepare`.
             cluster: the nodes of the run, if it has several.
-            others: the run's other nodes, where this is the primary of several.
-            rank: of this node; the primary limits the time of the command.
+            others: the run's other nodes, if this node is the primary of several.
+            rank: the rank of this node. Only rank 0, the primary, enforces the time limit of the
+                command.
         """
         folder = self.launch_folder
         place = NodePlace(rank, self.count_processes(inherited), folder, cluster)
@@ -457,7 +481,7 @@ class Attempt:
         temp = self._make_temp(inherited)
         written = self._watch_files(inherited)
         named = {**temp, **written.named_outputs(), **_named_inputs(written, prepared)}
-        automatic = self._is_automatic(written.said)
+        automatic = self._is_automatic(written.code_text)
         environment = self._script_environment(inherited, prepared, named, automatic=automatic)
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         self._began = time.monotonic()
@@ -479,11 +503,11 @@ class Attempt:
                 ended = command.run_command(
                     launch.words,
                     cwd=self._dirs.code,
-                    environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
+                    environment={**environment, SCRIPT_OF_VARIABLE: str(self._node.work_dir)},
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
                     timeout_s=None if rank else self._left_s(),
-                    terminated=lambda: self._must_stop(others) or self._hangs(watch, others),
+                    terminated=lambda: self._must_stop(others) or self._is_hung(watch, others),
                     grace_s=lambda: checkpoints.grace_s,
                     on_start=checkpoints.start,
                     writers=checkpoints.writers,
@@ -497,7 +521,7 @@ class Attempt:
                     requests.stop()
             checkpoints.finish(ended)
             self._termination.check()
-            if self._is_early(ended):
+            if self._is_stopped_early(ended):
                 return
             self._check_stop(ended, others)
             self._check_end(ended)
@@ -522,8 +546,8 @@ class Attempt:
         if self.trial is not None:
             self.trial.close()
 
-    def _is_early(self, ended: command.ScriptResult) -> bool:
-        """Return True if the sweep ended the script, and nothing else did."""
+    def _is_stopped_early(self, ended: command.ScriptResult) -> bool:
+        """Return True if the sweep ended the script, and not an eviction or a hang."""
         if not (ended.stopped and self.stopped_early):
             return False
         if self._checkpoints.must_stop or self._hung:
@@ -532,7 +556,7 @@ class Attempt:
         return True
 
     def _check_stop(self, ended: command.ScriptResult, others: NodeGroup | None) -> None:
-        """Raise the cause if it was not the script that ended its command."""
+        """Raise the cause if the agent stopped the command: a hang, another node, an eviction."""
         if self._hung:
             raise StageFailedError(command.COMMAND_STAGE, "Hung", self._hung)
         if others is not None:
@@ -541,24 +565,24 @@ class Attempt:
             raise EvictedError
 
     def hang_watch(self) -> HangWatch | None:
-        """Return what knows whether the script of this node progresses, if somebody asked."""
+        """Return a watch of this node's script, or None if the recipe sets no `hang_timeout`."""
         limit_s = self._spec.hang_timeout_s
         return HangWatch(self._dirs, limit_s) if limit_s else None
 
-    def _hangs(self, watch: HangWatch | None, others: NodeGroup | None) -> bool:
-        """Return True if no node has progressed for too long, after their stacks were dumped."""
+    def _is_hung(self, watch: HangWatch | None, others: NodeGroup | None) -> bool:
+        """Return True if no node has progressed within the limit. Dump the stacks before."""
         if watch is None or self._hung:
             return bool(self._hung)
         if watch.idle_s() < watch.limit_s:
             return False
-        stalled_s, first = others.stalled() if others is not None else (watch.limit_s, "")
+        stalled_s, first = others.find_stalled() if others is not None else (watch.limit_s, "")
         if stalled_s < watch.limit_s:
             return False
         what = "the script" if others is None else "every node"
         text = f"{what} stopped: no log line, metric or checkpoint for {watch.limit_s:.15g} s"
         if first and stalled_s < float("inf"):
             text += f"; {first} was the first worker to stop"
-        self.events.aside("notice", "failed", text)
+        self.events.add("notice", "failed", text)
         if others is not None:
             others.dump_stacks(text)
         self.dump_stacks(text)
@@ -578,11 +602,15 @@ class Attempt:
 
     @property
     def launch_folder(self) -> Path:
-        """The folder of the launcher's files."""
+        """The folder of the files that the launcher needs."""
         return self._node.work_dir / HOOKS_FOLDER / LAUNCH_FOLDER
 
     def _connect(self, place: NodePlace, others: NodeGroup | None) -> LaunchRequests | None:
-        """Let checkpoints and mpirun reach the other nodes, if there are any."""
+        """Let checkpoints and mpirun use the other nodes, if there are any.
+
+        Returns:
+            The started requests of mpirun, which the caller stops, or None without mpirun.
+        """
         if others is None:
             return None
         self._checkpoints.collect_shards = others.collect_shards
@@ -616,13 +644,13 @@ class Attempt:
     def _prepare_node(
         self, script: str, environment: Mapping[str, str], others: NodeGroup | None
     ) -> None:
-        """Run the stage prepare, unless a task of the job prepared this node for all of them.
+        """Run the stage `prepare`, unless a task of the job prepared this node for all of them.
 
-        Its output goes to the run's stderr.
+        The output of the commands goes to the run's stderr.
 
         Args:
-            script: the commands.
-            environment: that of the script.
+            script: the shell commands.
+            environment: the environment of the commands, the same as that of the script.
             others: as for `run`.
         """
         own = [self._node.work_dir, *([self._temp] if self._temp else ())]
@@ -632,8 +660,8 @@ class Attempt:
             def while_waiting() -> None:
                 report("another task is preparing the node")
                 self._termination.check()
-                if self._left_s() == LEAST_S:
-                    raise _unprepared(
+                if self._left_s() == MIN_LIMIT_S:
+                    raise _preparation_error(
                         "waited for that of another task until the time limit of "
                         f"{self._spec.timeout_s:.15g} s"
                     )
@@ -646,7 +674,7 @@ class Attempt:
                     ended = command.run_command(
                         ("/bin/sh", "-e", "-c", script),
                         cwd=self._dirs.code,
-                        environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
+                        environment={**environment, SCRIPT_OF_VARIABLE: str(self._node.work_dir)},
                         stdout=self._dirs.stderr,
                         stderr=self._dirs.stderr,
                         timeout_s=self._left_s(),
@@ -661,37 +689,38 @@ class Attempt:
                 others.check_results(ended)
             raise EvictedError
         if ended.timed_out:
-            raise _unprepared(f"was stopped after the time limit of {self._spec.timeout_s:.15g} s")
+            limit = f"the time limit of {self._spec.timeout_s:.15g} s"
+            raise _preparation_error(f"was stopped after {limit}")
         if ended.exit_code:
-            raise _unprepared(f"exited with code {ended.exit_code}")
+            raise _preparation_error(f"exited with code {ended.exit_code}")
 
     def _left_s(self) -> float | None:
-        """Return how much of the time limit is left, at least a moment, or None without a limit."""
+        """Return the seconds left of the time limit, at least MIN_LIMIT_S; None without a limit."""
         limit_s = self._spec.timeout_s
-        return limit_s and max(limit_s - (time.monotonic() - self._began), LEAST_S)
+        return limit_s and max(limit_s - (time.monotonic() - self._began), MIN_LIMIT_S)
 
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node
         places: dict[str, Path] = {}
-        # The home of a task is its own on a node, and that of its container in an image.
+        # HOME belongs to this task alone if it is the working directory, or is in a container.
         if home == node.work_dir or (self._spec.image is not None and home != Path("/")):
             places[HOME] = home
         if self._temp is not None:
             places[TEMP] = self._temp
-        ours = [node.work_dir / name for name in OUR_FILES]
-        ours += [node.work_dir.parent / name for name in (_STDOUT.name, "stderr.txt")]
-        ours += [dirs.checkpoints, dirs.logs, node.shared_dir]
+        agent_paths = [node.work_dir / name for name in AGENT_FILES]
+        agent_paths += [node.work_dir.parent / name for name in (_STDOUT.name, "stderr.txt")]
+        agent_paths += [dirs.checkpoints, dirs.logs, node.shared_dir]
         if given := inherited.get("AZ_BATCH_NODE_MOUNTS_DIR"):
-            ours += [mounts := Path(given), *mounts.glob("*")]  # a mount may be a link
-        ours.append(compiled_folder(node.shared_dir))  # the cache may be a link
+            agent_paths += [mounts := Path(given), *mounts.glob("*")]  # a mount may be a link
+        agent_paths.append(compiled_folder(node.shared_dir))  # the cache may be a link
         root = inherited.get("AZ_BATCH_NODE_ROOT_DIR")
         shared = [Path(root)] if root else []
-        recorded = written_paths(node.work_dir)
+        recorded = written_paths_file(node.work_dir)
         return WrittenFiles(
             dirs.code,
             dirs.output,
             places,
-            ours,
+            agent_paths,
             self._spec,
             shared=shared,
             recorded=recorded,
@@ -704,7 +733,11 @@ class Attempt:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _make_temp(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Create a folder for temporary files, so that they are known to be the script's."""
+        """Create a folder for temporary files, so that the agent knows which are the script's.
+
+        Returns:
+            TMPDIR for the script; nothing if a folder is set already or none can be created.
+        """
         self.remove_temp()
         if not {"TMPDIR", "TEMP", "TMP"}.isdisjoint({*inherited, *self._spec.env}):
             return {}
@@ -721,34 +754,39 @@ class Attempt:
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """What the script wrote and what is not kept, as far as it is known."""
+        """The files that the script wrote and that are not kept, as far as they are known."""
         return (*self.collect().left_out, *shortened(self._not_uploaded))
 
     def leave_out(self, entry: LeftOut) -> None:
         """Record a file that is not kept."""
         entry = replace(entry, path=entry.path.encode(errors="replace").decode())
         self._not_uploaded.append(entry)
-        self.events.aside("notice", "progress", f"not kept: {entry}")
+        self.events.add("notice", "progress", f"not kept: {entry}")
 
     def collect(self, within_s: float | None = None) -> Collected:
-        """Return what the script wrote elsewhere than in `$RUNNER_OUTPUT_DIR`; found once.
+        """Return the files that the script wrote outside `$RUNNER_OUTPUT_DIR`.
 
-        Nothing is raised: nobody promised these files.
+        The first call searches for them. A failed search is not an error, because the recipe does
+        not promise these files.
 
         Args:
-            within_s: the time for the search; afterwards nothing is found.
+            within_s: the time limit of the search. After it, the result is empty. None uses the
+                time that is left to the agent.
         """
         if self._collected is None and self._written is not None:
             left_s = self._retry_budget.left_s if within_s is None else within_s
-            self._collected = _search(self._written, left_s)
+            self._collected = _collect_written(self._written, left_s)
             for each in self._collected.left_out:
-                self.events.aside("notice", "progress", f"not kept: {each}")
+                self.events.add("notice", "progress", f"not kept: {each}")
         if self._collected is None and self.finished is not None:
             return self.finished.collected
         return self._collected or Collected()
 
     def _expanded_command(self, environment: Mapping[str, str]) -> list[str]:
-        """Return the command with the values of variables; write the parameters likewise."""
+        """Return the command with variables replaced by their values.
+
+        Write the parameters, with variables replaced likewise, to $RUNNER_PARAMS.
+        """
         try:
             params = {
                 name: expand_variables([value], environment)[0] if isinstance(value, str) else value
@@ -771,7 +809,7 @@ class Attempt:
     def export(
         self, runs: ContainerClient, blobs: RunPaths, others: NodeGroup | None = None
     ) -> list[OutputFile]:
-        """Run the stage export; `others` as for `run`. Return all exported files."""
+        """Run the stage `export`; `others` as for `run`. Return all exported files."""
         prefix = blobs.output(self.number)
         with self.events.stage("export", "exporting the outputs") as report:
             if self.stopped_early:
@@ -814,20 +852,20 @@ class Attempt:
         last: bool,
         folder: str = "",
     ) -> list[OutputFile]:
-        """Export what a script left that did not succeed, as far as time allows.
+        """Export the files of a script that did not succeed, as far as time allows.
 
         Args:
             runs: the container of runs.
             blobs: the names of the run's blobs.
-            left_s: returns the seconds until this node or process ends, None if it stays.
-            last: the run ends with this attempt, so it takes over what earlier ones kept. Otherwise
-                the next one finds the outputs of this one in a list.
-            folder: where the outputs of this node are, below those of the run.
+            left_s: returns the seconds until this node or process ends, None if there is no end.
+            last: True if the run ends with this attempt. Then the outputs that earlier attempts
+                kept are added. Otherwise a list of the outputs is written for the next attempt.
+            folder: the folder of this node's outputs, relative to the outputs of the run.
         """
 
         def check() -> None:
             left = left_s()
-            if left is not None and left <= LIST_S:
+            if left is not None and left <= LIST_RESERVE_S:
                 raise OutOfTimeError
 
         def save(outputs: Sequence[OutputFile]) -> None:
@@ -839,7 +877,8 @@ class Attempt:
                 logger.warning("the list of the outputs is lost: %s", err)
 
         left = left_s()
-        collected = self.collect(None if left is None else max(left - LIST_S, LIST_S))
+        search_s = None if left is None else max(left - LIST_RESERVE_S, LIST_RESERVE_S)
+        collected = self.collect(search_s)
         prefix = blobs.output(self.number) + folder
         outputs = export_partial(
             runs, prefix, self._dirs.output, collected, check, leave_out=self.leave_out, save=save
@@ -863,6 +902,7 @@ class Attempt:
         )  # fmt: skip
 
     def _check_end(self, ended: command.ScriptResult) -> None:
+        """Raise StageFailedError if the script failed. Warn if it succeeded in a doubtful way."""
         shown = shlex.join(self._spec.command[: 3 if self._spec.command[1:2] == ("-m",) else 2])
         used_s = round(self.events.stages_s.get(PREPARE_STAGE, 0.0))
         if ended.timed_out:
@@ -882,23 +922,23 @@ class Attempt:
             if ended.left_running:
                 first, count = ended.left_running[0], len(ended.left_running)
                 others = f" and {count - 1} more" if count > 1 else ""
-                self.events.aside(
+                self.events.add(
                     "notice",
                     "progress",
                     f"{shown} ended before {first[:MAX_COMMAND_CHARS]!r}{others}, which it had "
                     "started and which was stopped: let the command wait for what it starts",
                 )
             if full:  # the script may have ignored errors of its writes
-                self.events.aside("notice", "progress", f"files may be incomplete: {full}")
+                self.events.add("notice", "progress", f"files may be incomplete: {full}")
             return
         tail = read_tail(self._dirs.stderr)
         if stopped := _STOPPED_NOTEBOOK.findall(tail):
             raise StageFailedError(
                 command.COMMAND_STAGE, "NotebookCellFailed", stopped[-1], ended.exit_code
             )
-        how += self._checkpoints.where_from + self._missing_module()
-        # On a full disk the script's own complaint may have found no room, and a script that
-        # removes what it could not finish leaves room.
+        how += self._checkpoints.resumed_text + self._missing_module()
+        # A full disk may have swallowed the script's error message. Conversely, the disk may have
+        # room again because the script removed unfinished files: then its message tells.
         if full or (full := disk_full_line(tail)):
             raise StageFailedError(
                 command.COMMAND_STAGE, "DiskFull", f"{how}: {full}", ended.exit_code
@@ -906,7 +946,7 @@ class Attempt:
         raise StageFailedError(command.COMMAND_STAGE, "CommandFailed", how, ended.exit_code)
 
     def _missing_module(self) -> str:
-        """Return what to do about the module that the script did not find, if that ended it."""
+        """Return advice if a missing module ended the script, otherwise an empty string."""
         found = _MISSING_MODULE.search(read_tail(self._dirs.stderr))
         if found is None or any(self._dirs.code.glob(f"{found[1]}*")):
             return ""
@@ -919,17 +959,20 @@ class Attempt:
             folder.mkdir(parents=True, exist_ok=True)
         return {variable: str(folder) for variable, folder in folders.items()}
 
-    def _is_automatic(self, said: CodeText) -> bool:
-        """Return True if hooks may save checkpoints; tell a user whose script none can save."""
+    def _is_automatic(self, code_text: CodeText) -> bool:
+        """Return True if hooks may save checkpoints of the script.
+
+        Write a notice if the script saves none and hooks cannot either.
+        """
         rule = self._spec.checkpoints
         if rule is None:
             return False
-        if said.is_bare_loop and not self._node.dedicated:
-            self.events.aside("notice", "progress", BARE_LOOP)
-        elif rule.automatic and self._spec.nodes > 1 and said.is_saved_by_hooks:
-            self.events.aside("notice", "progress", SEVERAL_NODES)
-        # Processes on several nodes would have to agree on the times of their checkpoints.
-        return rule.automatic and self._spec.nodes == 1 and not said.saves_checkpoints
+        if code_text.trains_without_checkpoints and not self._node.dedicated:
+            self.events.add("notice", "progress", NO_CHECKPOINTS_NOTICE)
+        elif rule.automatic and self._spec.nodes > 1 and code_text.is_saved_by_hooks:
+            self.events.add("notice", "progress", SEVERAL_NODES_NOTICE)
+        # Hooks on several nodes would have to agree on the times of their checkpoints.
+        return rule.automatic and self._spec.nodes == 1 and not code_text.saves_checkpoints
 
     def _script_environment(
         self,

@@ -37,18 +37,21 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 SNAPSHOTS_FOLDER = "snapshots"  # beside the folder of checkpoints
-# Of the seconds after SIGTERM: for end.json and the last lines of the log.
+# The part of the time after SIGTERM that is kept for end.json and the last lines of the log.
 RESERVED_S = 0.8
-# How long before the node goes the script is asked to end, beside the time that commits take.
-LEAD_S = 8.0
-LONGEST_LEAD_S = 25.0  # Azure gives notice thirty seconds ahead
-# The script is asked to end at this time at the latest, even if the commit that the notice caused
-# has not ended.
-SHORTEST_LEAD_S = 2.0
+# The agent stops the script this long before the eviction, plus the expected time of a commit.
+LEAD_TIME_S = 8.0
+MAX_LEAD_TIME_S = 25.0  # Azure gives notice thirty seconds before the eviction
+# The agent stops the script this long before the eviction at the latest, even if the commit that
+# the notice requested has not finished.
+MIN_LEAD_TIME_S = 2.0
 
 
 class AttemptCheckpoints:
-    """The checkpoints of one attempt. If the run has none, they only resume another run."""
+    """The checkpoints of one attempt.
+
+    If the run saves no checkpoints, an instance only restores one of another run to resume from.
+    """
 
     def __init__(  # noqa: PLR0913 - everything an attempt has
         self,
@@ -79,23 +82,23 @@ class AttemptCheckpoints:
         self.collect_shards: CollectShards | None = None  # from the other ranks
         self.writers = OpenWriters(folder) if spec.checkpoints is not None else None
         self._pid = 0
-        self._found = FolderListing()  # before the script wrote anything
+        self._found = FolderListing()  # the folder before the script wrote anything
         self.restored: RestoredCheckpoint | None = None
-        self.has_none = False  # the run is new, so that none need be looked for
+        self.has_none = False  # True for a new run: `restore` need not search its checkpoints
 
     def restore(self) -> dict[str, str]:
         """Restore the newest checkpoint. Return the variables that this adds for the script."""
         spec = self._spec
         if (spec.checkpoints is None or self.has_none) and spec.resume_from is None:
             return {}
-        self.restored = self._resume().restore(self._number, spec.resume_from)
-        with suppress(TooManyFilesError):  # an older agent's: told when the script runs
+        self.restored = self._open_restore().restore(self._number, spec.resume_from)
+        with suppress(TooManyFilesError):  # the committer reports it while the script runs
             self._found = list_folder(self._folder)
         return self._variables()
 
-    def follow(self, wanted: ResumeFrom) -> dict[str, str]:
-        """Restore the checkpoint of the primary node. Return variables as `restore` does."""
-        self.restored = self._resume().follow(wanted)
+    def restore_same(self, wanted: ResumeFrom) -> dict[str, str]:
+        """Restore the checkpoint that the primary restored. Return variables as `restore` does."""
+        self.restored = self._open_restore().restore_same(wanted)
         return self._variables()
 
     def _variables(self) -> dict[str, str]:
@@ -105,7 +108,7 @@ class AttemptCheckpoints:
         shards = {"RUNNER_CHECKPOINT_RANKS": str(ranks)} if ranks else {}
         return {"RUNNER_RESUMED": "1", **shards}
 
-    def _resume(self) -> CheckpointRestore:
+    def _open_restore(self) -> CheckpointRestore:
         return CheckpointRestore(
             self._runs,
             self._blobs,
@@ -118,14 +121,14 @@ class AttemptCheckpoints:
         )
 
     @property
-    def where_from(self) -> str:
-        """The restored checkpoint for an error message, since it may be the cause."""
+    def resumed_text(self) -> str:
+        """The restored checkpoint as part of an error message, since it may be the cause."""
         if self.restored is None:
             return ""
-        return f", having gone on from {self.restored.checkpoint.name}"
+        return f" after resuming from {self.restored.checkpoint.name}"
 
     def start(self, pid: int) -> None:
-        """Start to commit; the script runs as process `pid`."""
+        """Start to commit checkpoints of the script, which runs as process `pid`."""
         rule = self._spec.checkpoints
         if rule is None:
             return
@@ -152,21 +155,25 @@ class AttemptCheckpoints:
         left_s = self._node_left_s
         if self._thread is None or left_s is None or left_s > self._lead_s:
             return False
-        # A script that writes all the time may leave a file that nobody knows to be complete.
-        return not self._thread.is_requested or left_s <= SHORTEST_LEAD_S
+        # While a requested commit is pending, the script keeps running: stopped in the middle of a
+        # write, it would leave a file that may be incomplete.
+        return not self._thread.is_requested or left_s <= MIN_LEAD_TIME_S
 
     @property
     def grace_s(self) -> float:
-        """Return the seconds that the script has after SIGTERM."""
+        """Return the seconds between SIGTERM and SIGKILL for the script."""
         left_s = self._node_left_s
         if left_s is None or self._termination.requested:
             return TERMINATION_GRACE_S
         return max(left_s - self._commit_s - RESERVED_S, TERMINATION_GRACE_S)
 
     def finish(self, ended: ScriptResult | None) -> None:
-        """The script ended, or never ran to its end (None): commit, unless it succeeded.
+        """Commit the last checkpoint, unless the script succeeded.
 
-        Within the time that is left when Batch wants the task to end, or the node goes.
+        The commit takes at most the time until Batch kills the task or the node is evicted.
+
+        Args:
+            ended: how the script ended, or None if the agent could not run it to its end.
         """
         if self._notices is not None:
             self._notices.on_notice = None
@@ -174,17 +181,17 @@ class AttemptCheckpoints:
             return
         ends = [self._retry_budget.left_s, self._node_left_s]
         left = [max(left_s - RESERVED_S, 0.0) for left_s in ends if left_s is not None]
-        # Told to stop, a script may save what it has and exit with 0.
+        # A script that is stopped may save its state and exit with 0.
         stopped = ended is None or ended.stopped or ended.timed_out or ended.exit_code != 0
         self._thread.finish(
             final=stopped or self._termination.requested,
-            alive_ns=_when_killed(ended),
+            alive_ns=_last_seen_ns(ended),
             timeout_s=min(left, default=None),
         )
 
     def _on_notice(self, notice: NodeEviction) -> None:
         message = f"the node is about to be evicted, in {notice.left_s:.0f} s: saving a checkpoint"
-        self._events.aside("notice", "progress", message)
+        self._events.add("notice", "progress", message)
         if self._thread is not None:
             self._thread.request(min(SETTLE_S, max(0.0, notice.left_s - self._lead_s - RETRY_S)))
 
@@ -200,7 +207,7 @@ class AttemptCheckpoints:
 
     @property
     def _lead_s(self) -> float:
-        return min(LEAD_S + self._commit_s, LONGEST_LEAD_S)
+        return min(LEAD_TIME_S + self._commit_s, MAX_LEAD_TIME_S)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary for end.json and result.json, or None without checkpoints."""
@@ -216,8 +223,8 @@ class AttemptCheckpoints:
         return False
 
 
-def _when_killed(ended: ScriptResult | None) -> int | None:
-    """When a script that did not end by itself was last seen to run."""
+def _last_seen_ns(ended: ScriptResult | None) -> int | None:
+    """Return when a killed script was last seen running, or None if it ended by itself."""
     if ended is None:
         return time.time_ns()
     return ended.alive_ns if is_signal(ended.exit_code) else None

@@ -1,9 +1,9 @@
 """The coordination command of a run over several nodes: `python3 runner-agent.pyz join`.
 
-It starts a supervised worker on every node except the primary, and returns: Batch starts the
-command of the primary when all coordination commands have ended. Batch runs the command once, so a
-supervisor replaces a worker that was killed or stopped. Otherwise a run that resumes from its
-checkpoint would wait for a node that Batch considers healthy.
+It starts a supervised worker on every node except the primary, and returns, because Batch starts
+the command of the primary when all coordination commands have ended. Batch runs the coordination
+command only once, so a supervisor replaces a worker that was killed or stopped. Without it, a run
+that resumes from its checkpoint would wait for a node that Batch considers healthy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE, WORKER_LOG
 
 logger = logging.getLogger(__name__)
 
-MAX_WORKERS = 5  # then the cause of their deaths must become visible
+MAX_WORKERS = 5  # after so many killed workers, the supervisor reports the failure
 POLL_S = 0.2
 KILLED_EXIT_CODE = 137
 
@@ -63,7 +63,7 @@ def supervise(work: Callable[[], int], stopped_s: float) -> int:
             if code is not None:
                 return code
             # The script died with the worker, but its child processes may still use the GPUs.
-            kill_children(but=frozenset())
+            kill_children(keep=frozenset())
             logger.warning("the worker was killed; starting another one")
     logger.error("%d workers were killed; giving up", MAX_WORKERS)
     return KILLED_EXIT_CODE
@@ -73,13 +73,13 @@ class _Supervisor:
     def __init__(self, stopped_s: float) -> None:
         self._stopped_s = stopped_s
         self._child = 0
-        self._stop_requested = False  # by Batch
-        self._stopped_since: float | None = None  # when the worker was stopped
+        self._stop_requested = False  # Batch wants the task to end
+        self._stopped_since: float | None = None  # when the worker was stopped (SIGSTOP)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
 
     def run(self, work: Callable[[], int]) -> int | None:
-        """Run one worker. Return its exit code, or None if it was killed without a request."""
+        """Run one worker. Return its exit code, or None if it was killed, and not by Batch."""
         bind = dies_with_parent()
         self._stopped_since = None
         self._child = os.fork()
@@ -130,8 +130,8 @@ class _Supervisor:
                 os.kill(self._child, number)
 
 
-FIND_S = 900.0  # other nodes may still be downloading the resource files
-# A primary that was frozen or cut off waits as long for this node (rendezvous.py).
+FIND_S = 900.0  # the primary may still be downloading its resource files
+# A primary that was frozen or cut off waits as long for this node (see rendezvous.py).
 FIND_AGAIN_S = 300.0
 RECONNECT_S = 1.0
 FINAL_FLUSH_S = 10.0
@@ -163,7 +163,7 @@ def join() -> int:
 
 
 def _copy_code(environment: Mapping[str, str], work_dir: Path) -> None:
-    """Copy the code: common resource files are in the shared folder of the task."""
+    """Copy the code from the task's shared folder, where Batch puts common resource files."""
     shared = environment.get("AZ_BATCH_TASK_SHARED_DIR")
     if not shared:
         raise SettingsError("AZ_BATCH_TASK_SHARED_DIR is not set")
@@ -179,7 +179,7 @@ def _detach_output(log: Path) -> None:
 
 
 def _work(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor) -> int:
-    """Run attempts until the primary needs no other one. Return the exit code."""
+    """Run attempts until the primary needs no further one. Return the exit code."""
     try:
         within_s = FIND_S
         while within_s:
@@ -201,13 +201,13 @@ def _run_attempt(
     """Run one attempt if the primary is found.
 
     Returns:
-        How many seconds to search for the primary again; 0 to end.
+        How many seconds to search for the primary's next attempt; 0 to end the worker.
 
     Raises:
         TerminatedError: Batch ends the task.
     """
     retry_budget = RetryBudget()
-    # Where the primary ends the attempt, it waits for the outputs of a script that failed.
+    # A primary that ends the attempt waits PARTIAL_S for the outputs of a failed script.
     termination = Termination(
         on_first=lambda: retry_budget.shorten(
             FINAL_FLUSH_S if termination.is_from_batch else PARTIAL_S

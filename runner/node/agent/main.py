@@ -45,7 +45,7 @@ from runner.node.failures import (
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.live_outputs import LiveOutputs
 from runner.node.script.redaction import Redactor, log_to_stdout
-from runner.node.script.streams import EventLog, Streams, record_attempt, ship_left_logs
+from runner.node.script.streams import EventLog, Streams, record_attempt, ship_remaining_logs
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.settings import (
     SettingsError,
@@ -92,10 +92,10 @@ def start() -> None:
 
 logger = logging.getLogger(__name__)
 
-NO_ACCESS_EXIT_CODE = 122  # storage refuses: nothing but this code can tell the client
-# Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
+NO_ACCESS_EXIT_CODE = 122  # storage denies access, so only this code can tell the client
+# Batch sends SIGKILL a few seconds after SIGTERM: all records must be written before.
 SHUTDOWN_S = 4.5
-OVERDUE_S = 60.0  # an eviction that late is none
+OVERDUE_S = 60.0  # an eviction that is this late is considered withdrawn
 POLL_S = 0.1
 
 
@@ -129,7 +129,7 @@ def main() -> int:
     except SettingsError as err:
         logger.error("%s", err)
         return FAILED_EXIT_CODE
-    except TerminatedError:  # while it waited for another agent
+    except TerminatedError:  # while this agent waited for another one
         return TERMINATED_EXIT_CODE
     except StorageRequestError as err:
         logger.error("storage: %s", err)
@@ -137,7 +137,8 @@ def main() -> int:
             return TERMINATED_EXIT_CODE
         return NO_ACCESS_EXIT_CODE if err.status in (401, 403) else FAILED_EXIT_CODE
     except Exception:
-        # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
+        # A bug: log the traceback to the task's stdout, and return instead of raising, so that
+        # `exit_now` ends the process without waiting for threads.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
 
@@ -156,7 +157,7 @@ def _on_several_nodes(
 
 
 def _register_model(agent: AgentContext, environment: Mapping[str, str]) -> None:
-    """Register the model of the run that succeeded, if it asks for that."""
+    """Register the model of the run, which succeeded, if its run.json has a `model`."""
     run = agent.own.get(agent.blobs.run)
     if run is not None and not parse_json(run).get("model"):
         return
@@ -168,19 +169,19 @@ def _register_model(agent: AgentContext, environment: Mapping[str, str]) -> None
 
 @contextmanager
 def _only_agent_of(work_dir: Path, termination: Termination) -> Generator[None]:
-    """Run the block when no other agent works in the task's folder. Raise TerminatedError.
+    """Run the block while no other agent works in the task's folder. Raise TerminatedError.
 
-    A task may be started twice on a node. The second agent waits for the end of the first, and
+    Batch may start a task twice on a node. The second agent waits for the end of the first, and
     then finds the run's outcome. The kernel releases the lock when an agent is killed. The script
-    does not inherit it: the next agent kills what is left of the script (`make_dirs`).
+    does not inherit the lock: the next agent kills remaining processes (`make_dirs`).
     """
     with ExitStack() as stack:
-        has_said = False
+        has_logged = False
 
         def while_waiting() -> None:
-            nonlocal has_said
-            if not has_said:
-                has_said = True
+            nonlocal has_logged
+            if not has_logged:
+                has_logged = True
                 logger.info("another agent runs this task in %s: waiting for its end", work_dir)
             termination.check()
 
@@ -194,7 +195,7 @@ def _only_agent_of(work_dir: Path, termination: Termination) -> Generator[None]:
 def run_task(agent: AgentContext, inherited: Mapping[str, str]) -> int:
     """Execute the task. Return the exit code for Batch. Raise StorageError."""
     while (code := _attempt(agent, inherited)) is None:
-        logger.info("the nodes are there after all: the next attempt runs here")
+        logger.info("all nodes are available again: the next attempt runs here")
     return code
 
 
@@ -204,7 +205,7 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
     if recorded is not None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
         return recorded
-    agent.own.pop(agent.blobs.run, None)  # an earlier attempt of this agent may have known it
+    agent.own.pop(agent.blobs.run, None)  # the copy of an earlier attempt may be outdated
     body = _write_trial_run(agent) if agent.trial else None
     is_new = body is not None  # no agent has written anything of the run yet
     body = body or agent.runs.get(agent.blobs.run)
@@ -219,8 +220,8 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
         logger.info("%s", why)
         commit_unstarted(agent.runs, agent.node.run_id, "cancelled", SWEEP_FAILED, why)
         return FAILED_EXIT_CODE
-    if not agent.secrets.in_vaults:  # else they are not known yet, and must not be in the log
-        ship_left_logs(agent.runs, agent.blobs, agent.node.work_dir, agent.redactor)
+    if not agent.secrets.in_vaults:  # secrets in vaults are unknown here and cannot be redacted
+        ship_remaining_logs(agent.runs, agent.blobs, agent.node.work_dir, agent.redactor)
     started = now_text()
     offsets = dict(NO_LOGS) if is_new else find_log_offsets(agent.runs, agent.blobs)
     number = claim_attempt(agent.runs, agent.blobs, agent.node, offsets, agent.own)
@@ -234,7 +235,7 @@ def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
 
 
 def _write_trial_run(agent: AgentContext) -> bytes | None:
-    """Write run.json of a trial that starts for the first time; None if an agent has written it."""
+    """Write and return run.json of a trial, or return None if an agent has written it before."""
     from runner.node.agent.sweep_trial import is_decided, write_trial_run  # noqa: PLC0415
 
     body = write_trial_run(agent.runs, agent.blobs, agent.trial)
@@ -270,12 +271,12 @@ def _run_attempt(
         dirs = make_dirs(agent.node.work_dir, keep_written=finished.attempt is not None)
         record_attempt(dirs.logs, number)
     except OSError as err:
-        failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
+        failure = disk_full("code", err) if is_disk_full(err) else _folder_error(err)
         logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
         return AttemptOutcome(agent, number, started).failed(failure, spec.retries)
-    streams, events = _streams(agent, spec, number, dirs)
-    finished.use(streams.metrics)
-    checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
+    streams, events = _open_streams(agent, spec, number, dirs)
+    finished.set_log(streams.metrics)
+    checkpoints = _open_checkpoints(agent, spec, number, dirs, streams, events)
     checkpoints.has_none = is_new
     outcome = AttemptOutcome(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
@@ -294,7 +295,7 @@ def _run_attempt(
     others: NodeGroup | None = None
     try:
         others = _open_node_group(agent, spec, number, events)
-        outputs = _stages(agent, attempt, inherited, others)
+        outputs = _run_stages(agent, attempt, inherited, others)
     except TerminatedError:
         _close(others, urgent=True, own=attempt.names_of_outputs())
         return outcome.terminated(events.current, attempt)
@@ -347,16 +348,16 @@ def _add_node_name(others: NodeGroup | None, node: str, err: StageFailedError) -
         err.message = f"rank 0 on node {node}: {err.message}"
 
 
-def _streams(
+def _open_streams(
     agent: AgentContext, spec: RunSpec, number: int, dirs: AttemptDirs
 ) -> tuple[Streams, EventLog]:
     streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
     events = EventLog(streams.events, agent.redactor)
-    streams.warn_by(partial(events.aside, "metrics", "failed"))
+    streams.set_warn(partial(events.add, "metrics", "failed"))
     return streams, events
 
 
-def _checkpoints(
+def _open_checkpoints(
     agent: AgentContext,
     spec: RunSpec,
     number: int,
@@ -381,29 +382,33 @@ def _checkpoints(
 def _after_loss(
     agent: AgentContext, outcome: AttemptOutcome, attempt: Attempt, err: NodeLostError, retries: int
 ) -> int | None:
-    """Record a lost node, which fails the run only if neither task nor node returns."""
+    """Record the loss of a node. Return the exit code, or None to run another attempt here.
+
+    The loss fails the run only if the node does not return and Batch does not requeue the task.
+    """
     from runner.node.distributed.rendezvous import (  # noqa: PLC0415  of several nodes
         RejoinOutcome,
         wait_for_rejoin,
     )
 
     outcome.lost(err)
-    came = wait_for_rejoin(agent, attempt.events)
-    if came is RejoinOutcome.TIMEOUT:
+    rejoin = wait_for_rejoin(agent, attempt.events)
+    if rejoin is RejoinOutcome.TIMEOUT:
         return outcome.failed(err, retries, attempt)
-    code = outcome.left(attempt)
-    if came is RejoinOutcome.TERMINATED:
+    code = outcome.end_lost(attempt)
+    if rejoin is RejoinOutcome.TERMINATED:
         return code
-    outcome.before_next_attempt()
+    outcome.await_writers()
     return None
 
 
 def _wait_for_eviction(agent: AgentContext, outcome: AttemptOutcome) -> int | None:
-    """Outlive the notice: a task that ended by itself would not be run again elsewhere.
+    """Wait until the node is evicted: Batch does not requeue a task that ended by itself.
 
-    Returns None when the node stays: the notice was withdrawn, or nothing came of it.
+    Returns:
+        The exit code, or None if the node stays because the notice was withdrawn or is overdue.
     """
-    logger.info("waiting for the node to go")
+    logger.info("waiting for the eviction of the node")
     while agent.notices is not None and (notice := agent.notices.notice) is not None:
         if agent.termination.requested:
             return TERMINATED_EXIT_CODE
@@ -411,31 +416,31 @@ def _wait_for_eviction(agent: AgentContext, outcome: AttemptOutcome) -> int | No
             agent.notices.forget()
             break
         time.sleep(POLL_S)
-    outcome.before_next_attempt()
+    outcome.await_writers()
     return None
 
 
-def _no_folders(err: OSError) -> StageFailedError:
+def _folder_error(err: OSError) -> StageFailedError:
     return StageFailedError("code", "AgentFailed", f"cannot make the task's folders: {err}")
 
 
-def _stages(
+def _run_stages(
     agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str], others: NodeGroup | None
 ) -> list[OutputFile]:
-    with _as_failures(agent, attempt.events):
+    with _convert_errors(agent, attempt.events):
         _run_script(agent, attempt, inherited, others)
         return attempt.export(agent.runs, agent.blobs, others)
 
 
 @contextmanager
-def _as_failures(agent: AgentContext, events: EventLog) -> Generator[None]:
-    """Fail the attempt because of an unexpected error, so that the run has an outcome."""
+def _convert_errors(agent: AgentContext, events: EventLog) -> Generator[None]:
+    """Convert unexpected errors to StageFailedError, so that the run gets an outcome."""
     try:
         yield
     except (StageFailedError, TerminatedError, EvictedError):
         raise
     except StorageRequestError as err:
-        agent.termination.check()  # else the short timeout made it fail
+        agent.termination.check()  # the short timeout of a termination may be the cause
         left = agent.node.work_dir / "output"
         where = f"; the outputs are still in {left} on node {agent.node.node}"
         text = f"{err}{where if events.current == 'export' else ''}"
@@ -457,10 +462,10 @@ def _run_script(
         message = (
             f"the command of attempt {finished.attempt} succeeded here: only its export is left"
         )
-        attempt.events.aside("notice", "progress", message)
+        attempt.events.add("notice", "progress", message)
         write_environment(agent.runs, agent.blobs, attempt.number, finished.environment)
         return
-    secrets = _secrets(agent, attempt.events)
+    secrets = _resolve_secrets(agent, attempt.events)
     prepared = attempt.prepare(agent.inputs)
     prepared |= attempt.resume()
     attempt.decide_params()
@@ -470,7 +475,7 @@ def _run_script(
     attempt.run(inherited, {**secrets, **prepared}, cluster, others)
 
 
-def _secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
+def _resolve_secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
     if not agent.secrets.in_vaults:
         return agent.secrets.resolve(agent.retry_budget)
     with events.stage("secrets", "asking the key vault"):
@@ -478,7 +483,11 @@ def _secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
 
 
 def _log_failure(failure: StageFailedError, finished: FinishedScript) -> None:
-    """Log the failure to the task's stdout in Batch; only storage errors allow another export."""
+    """Log the failure to the task's stdout in Batch.
+
+    After a storage error, the next attempt may export the outputs of the finished script. After
+    any other error, the script has to run again.
+    """
     if failure.code != "StorageFailed":
         finished.forget()
     logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
@@ -486,7 +495,7 @@ def _log_failure(failure: StageFailedError, finished: FinishedScript) -> None:
 
 def exit_now(code: int) -> None:
     """End the process without waiting for threads, which may block on a dead connection."""
-    with suppress(OSError, ValueError):  # the log has no room: that is not the run's outcome
+    with suppress(OSError, ValueError):  # a full disk must not change the exit code
         logging.shutdown()
         sys.stdout.flush()
     os._exit(code)

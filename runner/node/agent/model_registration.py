@@ -44,7 +44,10 @@ from runner.protocol.run_spec import RunSpec
 
 
 class AgentModelStore:
-    """`ModelStore` of the agent; `runs` is where outputs are copied from. Raises StorageError."""
+    """The agent's implementation of `ModelStore`, whose methods raise StorageError.
+
+    `copy` reads from the container `runs`; all other methods use the container `models`.
+    """
 
     def __init__(self, models: ContainerClient, runs: ContainerClient) -> None:
         self._models = models
@@ -97,7 +100,10 @@ class AgentModelStore:
             query["marker"] = marker
 
     def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
-        """Copy a blob of the `runs` container inside of the service, in blocks of any number."""
+        """Copy a blob of the container `runs` within the service, in as many blocks as it needs.
+
+        Return False if the source does not exist.
+        """
         condition = {} if replace else {"If-None-Match": "*"}
         if not size_bytes:
             headers = {"x-ms-blob-type": "BlockBlob", **condition}
@@ -105,7 +111,7 @@ class AgentModelStore:
         ids: list[str] = []
         for first in range(0, size_bytes, COPY_BLOCK_BYTES):
             last = min(first + COPY_BLOCK_BYTES, size_bytes) - 1
-            # The same ids for everybody: whoever copies this blob stages the same blocks.
+            # Concurrent copies of this blob must stage blocks with the same IDs.
             ids.append(base64.b64encode(b"%08d" % len(ids)).decode())
             query = {"comp": "block", "blockid": ids[-1]}
             headers = {
@@ -123,7 +129,7 @@ class AgentModelStore:
         return self._commit(answer, name)
 
     def _commit(self, answer: StorageResponse, name: str) -> bool:
-        # Somebody else's commit drops the blocks that were staged; then the blob is there.
+        # A concurrent copy that committed first has discarded our blocks: the blob exists.
         if answer.status not in (409, 412) and answer.code != "InvalidBlockList":
             _expect(answer, "PUT", name)
         return True
@@ -207,16 +213,15 @@ def _register(
     events = AppendBlob(runs, RunPaths(run_id).attempt_events(int(result["attempt"])))
     try:
         with _stage(events, f"registering the model {name}", redactor) as report:
-            registered = _version(runs, models, run, request, result, report)
+            registered = _register_version(runs, models, run, request, result, report)
     except StageFailedError as err:
-        again = f"runner models register {run_id}"
         problem = {
             "version": None,
             "problem": redactor.text(err.message),
-            "fix": again,
+            "fix": f"runner models register {run_id}",
             "time": now_text(),
         }
-        # A version that another attempt made is not to be hidden behind our trouble.
+        # `create`, not `put`: do not replace the record of a version that another agent registered.
         record = {"format": RECORD_FORMAT, "name": name, **problem}
         runs.create(model_record_blob(run_id, name), json.dumps(record).encode())
         return
@@ -230,7 +235,7 @@ def _register(
     logger.info("registered %s@%d", name, registered.version)
 
 
-def _version(
+def _register_version(
     runs: ContainerClient,
     models: ContainerClient | None,
     run: RunSpec,
@@ -238,7 +243,11 @@ def _version(
     result: ModelDocument,
     report: Report,
 ) -> CommittedVersion:
-    """Return the run's version. Raise StageFailedError, for the events and the record."""
+    """Register and return the run's version.
+
+    Raises:
+        StageFailedError: whatever prevented it; the events and the record name the cause.
+    """
     try:
         if models is None:
             raise ModelError(
@@ -250,7 +259,7 @@ def _version(
         prefix = RunPaths(run.run_id).root + str(result.get("output") or "output/")
         registry = ModelRegistry(AgentModelStore(models, runs), request.name, _in_parallel)
         return registry.register(
-            draft, lambda path: prefix + path, on_bytes=_counter(draft, report)
+            draft, lambda path: prefix + path, on_bytes=_make_counter(draft, report)
         )
     except ModelError as err:
         raise StageFailedError(STEP, err.code, err.summary) from err
@@ -263,7 +272,7 @@ def _version(
 
 @contextmanager
 def _stage(events: AppendBlob, message: str, redactor: Redactor) -> Generator[Report, None, None]:
-    """Write a stage after the attempt's own events were shipped."""
+    """Run the block as a stage. Its events follow those of the attempt, which has ended."""
     queue = LineQueue()
     shipper = Shipper(queue, events)
     shipper.start()
@@ -277,7 +286,8 @@ def _stage(events: AppendBlob, message: str, redactor: Redactor) -> Generator[Re
             logger.warning("some events were not written: %s", err)
 
 
-def _counter(draft: ModelDocument, report: Report) -> Callable[[int], None]:
+def _make_counter(draft: ModelDocument, report: Report) -> Callable[[int], None]:
+    """Return a function that takes numbers of copied bytes, and reports their sum."""
     total = sum(int(file["size_bytes"]) for file in draft["files"])
     done = 0
     lock = threading.Lock()

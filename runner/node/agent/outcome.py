@@ -1,9 +1,7 @@
-"""The outcome of a run: of an attempt that ended, and of a run whose predecessors did not
-succeed.
+"""Write the outcome of a run whose attempt ended, or whose predecessors did not succeed.
 
-Batch starts the task when its predecessors ended, however they ended (the client sets
-`satisfy` for every exit), so that a run behind a failure gets an outcome instead of waiting
-for ever.
+Batch starts the task when its predecessors have ended, even if they failed, because the client sets
+`satisfy` for every exit. Otherwise, a run after a failed one would wait for ever.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ BLOCKED_CODE = "Blocked"
 
 def blocked_by(runs: ContainerClient, run_body: bytes) -> str | None:
     """Return why the run of this run.json cannot start, or None if it can."""
-    for run_id in _after(run_body):
-        status = _status(runs, run_id)
+    for run_id in _parse_predecessors(run_body):
+        status = _read_status(runs, run_id)
         if status != "succeeded":
             return f"blocked by {run_id}, which {_STATUS_TEXTS.get(status, 'left no result')}"
     return None
@@ -79,15 +77,16 @@ _STATUS_TEXTS = {
 }
 
 
-def _after(run_body: bytes) -> list[str]:
+def _parse_predecessors(run_body: bytes) -> list[str]:
     try:
         raw: Any = parse_json(run_body)
         return [str(run_id) for run_id in raw.get("after") or ()]
     except (ValueError, AttributeError, TypeError):
-        return []  # whoever parses the whole says what is wrong with it
+        return []  # `parse_run_spec` reports the damage
 
 
-def _status(runs: ContainerClient, run_id: str) -> str:
+def _read_status(runs: ContainerClient, run_id: str) -> str:
+    """Return the status of an ended run, or an empty string if it has no result."""
     body = runs.get(RunPaths(run_id).result)
     if body is None:
         return ""
@@ -99,12 +98,14 @@ def _status(runs: ContainerClient, run_id: str) -> str:
 
 logger = logging.getLogger(__name__)
 
-FINAL_FLUSH_S = 1.0  # for the logs of a task that Batch ends
-LONG_FLUSH_S = 1.0  # a log of gigabytes may take longer than the training: its time has a name then
+FINAL_FLUSH_S = 1.0  # time limit for the logs of a task that Batch ends
+# A flush that takes longer is listed as the stage `logs`: gigabytes of logs may take longer to
+# upload than the training.
+LONG_FLUSH_S = 1.0
 
 
 class AttemptOutcome:
-    """The ways an attempt ends, each with its exit code."""
+    """The outcome of an attempt: one method for each way to end, most return the exit code."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class AttemptOutcome:
     ) -> int:
         """Commit the outcome with the exported files. Return the exit code.
 
-        A trial that reported no value of the metric that its sweep needs fails.
+        A trial fails if it reported no value of the metric that its sweep needs.
         """
         self._flush()
         trial = attempt.trial
@@ -141,7 +142,7 @@ class AttemptOutcome:
         except StageFailedError as err:
             return self._commit([], err)
         except StorageRequestError as err:
-            logger.warning("the outputs could not be looked over: %s", err)
+            logger.warning("the exported outputs could not be checked: %s", err)
         attempt.remove_temp()
         if trial is not None:
             trial.finish("failed" if failure else "succeeded", trial.stopped or "")
@@ -150,7 +151,7 @@ class AttemptOutcome:
     def _out_of_range(self, expect: Sequence[ExpectedRange]) -> StageFailedError | None:
         """Return the failure of a run with a metric outside of its range, or None.
 
-        Another attempt would measure the same, so that `retries` do not count.
+        `retries` do not apply, because another attempt would measure the same.
         """
         if self._streams is None:
             return None
@@ -164,14 +165,14 @@ class AttemptOutcome:
     def failed(
         self, failure: StageFailedError, retries: int, attempt: Attempt | None = None
     ) -> int:
-        """Commit the failure with what the script left, unless Batch will retry the task.
+        """Commit the failure with the files of the script, unless Batch will retry the task.
 
         Returns:
             The exit code.
         """
         failure.message = self._agent.redactor.text(failure.message)
         if attempt is not None:
-            attempt.collect(self._left_s())  # before the events end
+            attempt.collect(self._left_s())  # now, because it writes events
         self._flush()
         runs, blobs = self._agent.runs, self._agent.blobs
         earlier = failures_before(runs, blobs, self._number) if retries else 0
@@ -190,7 +191,7 @@ class AttemptOutcome:
         return self._commit(outputs, failure, attempt.left_out)
 
     def is_final(self, retries: int) -> bool:
-        """Return True if a failure of this attempt ends the run, or that is not known."""
+        """Return True if a failure of this attempt ends the run, or if this is unknown."""
         runs, blobs = self._agent.runs, self._agent.blobs
         try:
             return not retries or failures_before(runs, blobs, self._number) >= retries
@@ -200,8 +201,11 @@ class AttemptOutcome:
     def terminated(self, step: str, attempt: Attempt) -> int:
         """Record a termination: the run continues elsewhere, or the client decided its outcome.
 
-        What the script left is listed in `outputs.json` of the attempt: the next one takes it over,
-        and of a cancelled run it is what remains.
+        Export the files of the script and list them in the attempt's `outputs.json`. The next
+        attempt adds them to its own; of a cancelled run, they are all that is kept.
+
+        Returns:
+            The exit code.
         """
         logger.info("terminated by Batch during %s", step)
         self._end("terminated", None, step)
@@ -211,20 +215,20 @@ class AttemptOutcome:
         return TERMINATED_EXIT_CODE
 
     def lost(self, err: StageFailedError) -> None:
-        """Record that another node was lost; the effect on the run is not known yet."""
+        """Record that another node was lost. Call `end_lost` or `failed` afterwards."""
         message = self._agent.redactor.text(err.message)
         logger.error("%s", message)
         self._agent.losses.append(self._number)
         self._end("lost", None, err.step, message=message)
 
-    def left(self, attempt: Attempt) -> int:
-        """End a lost attempt: the run continues, here or elsewhere. Return the exit code."""
+    def end_lost(self, attempt: Attempt) -> int:
+        """End an attempt that lost a node and whose run continues. Return the exit code."""
         self._flush(FINAL_FLUSH_S)
         attempt.remove_temp()
         return TERMINATED_EXIT_CODE
 
-    def before_next_attempt(self) -> None:
-        """Wait until this attempt writes no more: the next one here appends to the same logs."""
+    def await_writers(self) -> None:
+        """Wait until this attempt writes no more, because the next one appends to the same logs."""
         if self._streams is not None:
             self._streams.await_end()
 
@@ -242,7 +246,7 @@ class AttemptOutcome:
             try:
                 finish(timeout_s)
             except Exception as err:  # noqa: BLE001
-                # The outcome counts more than a log that could not be written to its end.
+                # An incomplete log must not prevent the outcome.
                 logger.warning("some records were not written: %s", err)
         took_s = time.monotonic() - began
         if self._events and took_s > LONG_FLUSH_S:
@@ -266,11 +270,14 @@ class AttemptOutcome:
             name = agent.blobs.attempt_end(self._number)
             agent.own[name] = write_end(agent.runs, agent.blobs, end)
         except StorageRequestError as err:
-            # The run's outcome counts more than this attempt's.
+            # A missing end.json must not prevent the outcome of the run.
             logger.warning("could not record why the attempt ended: %s", err)
 
     def _node_ends(self) -> str:
-        """Return when this node is evicted, or nothing; a notice may be of another one."""
+        """Return when this node will be evicted, or an empty string.
+
+        A run over several nodes has none, because its notices may be about another node.
+        """
         notice = self._agent.notices.notice if self._agent.notices else None
         if notice is None or self._agent.nodes_token:
             return ""

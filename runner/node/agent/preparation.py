@@ -1,4 +1,4 @@
-"""Whether `prepare` has to run: once on a node for all tasks of a job, or in each of them."""
+"""Decide whether `prepare` has to run: once on a node for all tasks of a job, or in each task."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import WORKER_LOG
 
 _EACH_TASK = "each task"
-_SO = "so each task of the job runs it"
-# Of the agent, and what programs write by the way and no script reads.
-_NOT_SEARCHED = ("logs", HOOKS_FOLDER, WORKER_LOG)
-_BY_THE_WAY = ("/__pycache__", "/.wget-hsts", "/.cache/pip", "/.cache/uv")
+_CONSEQUENCE = "so each task of the job runs it"
+_AGENT_NAMES = ("logs", HOOKS_FOLDER, WORKER_LOG)
+# Files that programs write on the side, and that no script reads.
+_IGNORED_SUFFIXES = ("/__pycache__", "/.wget-hsts", "/.cache/pip", "/.cache/uv")
 MAX_ENTRIES = 200_000
 
 _States = dict[str, tuple[int, ...]]
 
 
 class NodePreparation:
-    """What the tasks of a job record about `prepare` on this node, in a file.
+    """The record, in a file on this node, of whether `prepare` has to run in each task of a job.
 
-    The other methods are to be called by the holder of the lock `lock`. The file says that each
-    task runs the commands, or when the node was started that they have prepared. Once a task found
-    changes in its own folders, this stays so: a retry in these folders may write nothing new.
+    Hold the lock `lock` while calling methods. The file contains either the ID of the start of the
+    node for which one task ran the commands for all, or that each task runs them. The latter is
+    final: once the commands changed the folders of one task, later tasks do not decide anew,
+    because a retry in the same folders may write nothing new.
+
+    Args:
+        node: the node.
+        spec: the run of this task.
+        own: the folders that belong to this task alone.
     """
 
     def __init__(self, node: NodeSettings, spec: RunSpec, own: Sequence[Path]) -> None:
-        of = "\0".join((spec.job_id, spec.code.sha256, spec.prepare or ""))
-        digest = hashlib.sha256(of.encode()).hexdigest()[:32]
+        identity = "\0".join((spec.job_id, spec.code.sha256, spec.prepare or ""))
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
         self._record = node.shared_dir / "runner" / "prepared" / digest
         self._is_container = spec.image is not None
         self._own = own
-        self._skipped = {str(node.work_dir / name) for name in _NOT_SEARCHED}
+        self._skipped = {str(node.work_dir / name) for name in _AGENT_NAMES}
         self._done = f"boot {boot_id()}"
         self.lock = self._record.with_suffix(".lock")
 
@@ -47,11 +53,11 @@ class NodePreparation:
         return not self._is_container and self._recorded() == self._done
 
     @contextmanager
-    def record(self, say: Callable[[str], None]) -> Generator[None]:
-        """Run the commands as the block, and record whether other tasks need them.
+    def record(self, notify: Callable[[str], None]) -> Generator[None]:
+        """Run the block, which runs the commands, and record whether other tasks need them too.
 
         Args:
-            say: receives why each task runs them, if this was found.
+            notify: receives the reason if each task has to run them.
         """
         recorded = self._recorded()
         if self._is_container:
@@ -59,10 +65,10 @@ class NodePreparation:
             return
         if recorded is not None and not recorded.startswith("boot "):
             yield
-            say(f"prepare left files in folders of one task, {_SO}")
+            notify(f"prepare left files in folders of one task, {_CONSEQUENCE}")
             return
         before = self._states()
-        self._record.write_text(_EACH_TASK, encoding="utf-8")  # if the agent is killed
+        self._record.write_text(_EACH_TASK, encoding="utf-8")  # valid if the agent is killed
         has_succeeded = False
         try:
             yield
@@ -72,7 +78,7 @@ class NodePreparation:
             if before is None or after != before:
                 changed = {*(after or {}).items()} ^ {*(before or {}).items()}
                 name = f" ({min(changed)[0]})" if changed else ""
-                say(f"prepare left files in folders of this task{name}, {_SO}")
+                notify(f"prepare left files in folders of this task{name}, {_CONSEQUENCE}")
             elif has_succeeded:
                 self._record.write_text(self._done, encoding="utf-8")
             else:
@@ -85,21 +91,21 @@ class NodePreparation:
             return None
 
     def _states(self) -> _States | None:
-        """Return the entries of the folders of this task alone, None if they are too many."""
+        """Return the state of each file in the folders of this task; None if there are too many."""
         found: _States = {}
         for root in self._own:
             for folder, names, files in os.walk(root):
-                names[:] = [name for name in names if self._counts(f"{folder}/{name}")]
+                names[:] = [name for name in names if self._is_compared(f"{folder}/{name}")]
                 for path in (f"{folder}/{name}" for name in (*names, *files)):
-                    state = _state(path) if self._counts(path) else None
+                    state = _state(path) if self._is_compared(path) else None
                     if state is not None:
                         found[os.path.relpath(path, root)] = state
                 if len(found) > MAX_ENTRIES:
                     return None
         return found
 
-    def _counts(self, path: str) -> bool:
-        return path not in self._skipped and not path.endswith(_BY_THE_WAY)
+    def _is_compared(self, path: str) -> bool:
+        return path not in self._skipped and not path.endswith(_IGNORED_SUFFIXES)
 
 
 def _state(path: str) -> tuple[int, ...] | None:

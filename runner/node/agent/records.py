@@ -39,7 +39,14 @@ NO_LOGS: Mapping[str, int] = {"stdout": 0, "stderr": 0}  # the sizes of logs bef
 def describe_start(
     node: NodeSettings, number: int, log_offsets: Mapping[str, int], rank: int = 0
 ) -> AttemptStart:
-    """Return the record of an attempt that starts now, at these ends of the logs."""
+    """Return the record of an attempt that starts now.
+
+    Args:
+        node: the node.
+        number: the number of the attempt.
+        log_offsets: the current size of each log in bytes, where the attempt's part begins.
+        rank: the rank of this node in the run.
+    """
     return AttemptStart(
         attempt=number,
         node=node.node,
@@ -57,40 +64,40 @@ def describe_start(
 
 
 def find_node_times(root: Path | None) -> NodeTimes:
-    """Return the times of this node; those that it does not tell are missing.
+    """Return when this node booted, was created and was ready; unknown times are empty.
 
     Args:
-        root: `AZ_BATCH_NODE_ROOT_DIR`. Batch makes the folders in it when the node starts; those
-            of images are older than the start of the node, and do not count.
+        root: `AZ_BATCH_NODE_ROOT_DIR`. Batch creates the folders in it when the node starts.
+            Folders that are older than the boot came with the image, and are ignored.
     """
     if root is None:
         return NodeTimes()
     booted = None
     with suppress(OSError, ValueError, IndexError):
         booted = time.time() - float(_UPTIME.read_text(encoding="ascii").split()[0])
-    times = [s for path in _entries(root) if (s := _changed(path)) and s >= (booted or 0)]
+    times = [s for path in _list_entries(root) if (s := _modified_s(path)) and s >= (booted or 0)]
     created = min(times, default=None)
     startup = root / "startup"
-    last = [s for name in ("stdout.txt", "stderr.txt", "wd") if (s := _changed(startup / name))]
+    last = [s for name in ("stdout.txt", "stderr.txt", "wd") if (s := _modified_s(startup / name))]
     ready = max(last, default=None)
-    return NodeTimes(*(_second_text(each) for each in (booted, created, ready)))
+    return NodeTimes(*(_time_text(each) for each in (booted, created, ready)))
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError:
         return []
 
 
-def _changed(path: Path) -> float | None:
+def _modified_s(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
     except OSError:
         return None
 
 
-def _second_text(time_s: float | None) -> str:
+def _time_text(time_s: float | None) -> str:
     if time_s is None:
         return ""
     moment = datetime.fromtimestamp(time_s, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
@@ -98,10 +105,13 @@ def _second_text(time_s: float | None) -> str:
 
 
 def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
-    """Return the sizes of the logs, by stream; earlier attempts that were killed add nothing."""
+    """Return the size of each log in bytes, by stream.
+
+    Afterwards, appends of earlier attempts that are still under way are rejected.
+    """
     offsets: dict[str, int] = {}
     for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
-        found = runs.end_late_appends(blob)
+        found = runs.reject_pending_appends(blob)
         offsets[stream] = found.size_bytes if found else 0
     return offsets
 
@@ -115,7 +125,7 @@ def claim_attempt(
 ) -> int:
     """Claim the next free attempt number and return it; numbers start from 1.
 
-    The record of the attempt is added to `own`.
+    The record of the attempt is added to `own`, the documents that this agent wrote.
     """
     number = 1
     while True:
@@ -136,17 +146,14 @@ def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int
 
 
 def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> bytes:
-    """Write why the attempt ended: succeeded, failed, terminated or, by another node, lost.
-
-    Return the document.
-    """
+    """Write end.json of an attempt, and return its content."""
     content = json.dumps(end.to_json()).encode()
     runs.put(blobs.attempt_end(end.attempt), content)
     return content
 
 
 def _read_end(runs: ContainerClient, blobs: RunPaths, number: int) -> dict[str, Any]:
-    """Return end.json, or {} if it is missing or damaged, as for a lost attempt."""
+    """Return end.json, or {} if it is missing (the attempt was lost) or damaged."""
     try:
         end: Any = parse_json(runs.get(blobs.attempt_end(number)) or b"{}")
     except ValueError:
@@ -177,7 +184,7 @@ def recorded_exit_code(runs: ContainerClient, blobs: RunPaths) -> int | None:
     return 0 if status == "succeeded" else 1
 
 
-def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
+def commit_attempt(  # noqa: PLR0913 - one argument for each part of the document
     runs: ContainerClient,
     blobs: RunPaths,
     *,
@@ -194,8 +201,22 @@ def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
 ) -> bool:
     """Write the outcome of a run whose last attempt ended; see `commit_result`.
 
-    `early` is why the sweep stopped a trial, which succeeds with what it has. `own` are documents
-    that need not be read, by blob.
+    Args:
+        runs: the container of runs.
+        blobs: the names of the run's blobs.
+        attempt: the number of the last attempt.
+        started: when it started, as ISO 8601 text.
+        stages_s: the seconds of each stage.
+        metrics: the last value of each metric.
+        outputs: the exported files.
+        failure: why the run failed, or None if it succeeded.
+        checkpoint: the summary of its checkpoints.
+        left_out: files that were not kept.
+        early: why the sweep stopped this trial early, which counts as a success.
+        own: documents that this agent wrote, by blob name, so that they need not be read.
+
+    Returns:
+        False if an outcome existed.
     """
     result = RunResult(
         status="failed" if failure else "succeeded",
@@ -236,7 +257,7 @@ def commit_result(
 def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int | None:
     """Return how many earlier attempts were lost with their node, or None if storage fails.
 
-    Those that a move to another pool, a pause or another request ended do not count.
+    Attempts that ended on request (a move to another pool, a pause) do not count.
     """
     if attempt == 1:
         return 0
@@ -263,7 +284,7 @@ def _write_index(
     result: Mapping[str, Any],
     own: Mapping[str, bytes],
 ) -> None:
-    """Update the run's entry in the index. The outcome is valid without it."""
+    """Update the run's entry in the index. A failure is only logged."""
 
     def read(name: str) -> bytes | None:
         return own[name] if name in own else runs.get(name)
@@ -282,7 +303,7 @@ def _usage(
     run: Mapping[str, Any],
     result: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Return what the attempts used, or None if that cannot be read: it is a copy, too."""
+    """Return the node time of the attempts for the index, or None if it cannot be read."""
     try:
         resources: Mapping[str, Any] = run.get("resources") or {}
         nodes = int(resources.get("nodes") or 1)
@@ -297,13 +318,13 @@ def _usage(
         )
         return usage_to_json(found)
     except (StorageRequestError, *DAMAGED) as err:
-        logger.warning("what the attempts used is not in the index: %s", err)
+        logger.warning("the usage of the attempts is not in the index: %s", err)
         return None
 
 
 def write_node_start(
     runs: ContainerClient, blobs: RunPaths, node: NodeSettings, number: int
 ) -> None:
-    """Write the node of this rank in the attempt, and the sizes of its logs."""
+    """Write the start record of an attempt on the node of this rank."""
     start = describe_start(node, number, find_log_offsets(runs, blobs), blobs.rank)
     runs.put(blobs.attempt_start(number), json.dumps(start.to_json()).encode())

@@ -1,7 +1,7 @@
 """The job manager of a schedule with several tasks: create their runs and add them to its job.
 
-Every step may be repeated on any node: the first attempt to create `firings/<job>.json`
-decides all ids, documents are created once, and Batch keeps one task of an id.
+Every step may be repeated on any node: the first attempt that creates `firings/<job>.json`
+decides all IDs, documents are created once, and Batch rejects a second task with the same ID.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 API_VERSION = "2025-06-01"
 BATCH_RESOURCE = "https://batch.core.windows.net/"
-CHUNK = 100  # the service refuses more in one request (REST docs, "Create Task Collection")
+CHUNK = 100  # maximum tasks in one request (REST docs, "Create Task Collection")
 _HEADERS = {"Content-Type": "application/json; odata=minimalmetadata"}
 _TOO_LARGE = frozenset({"RequestBodyTooLarge", "RequestEntityTooLarge"})
 
@@ -68,9 +68,11 @@ class JobTasks:
         self._retry_budget = retry_budget
 
     def add(self, bodies: Iterable[dict[str, Any]]) -> None:
-        """Add every task; one that is there already counts as added.
+        """Add all tasks. A task that exists already counts as added.
 
-        Raises RefusedError, StorageUnreachableError when the service does not answer.
+        Raises:
+            TasksRefusedError: the service rejected a task permanently.
+            StorageUnreachableError: the service did not answer.
         """
         pending = list(bodies)
         for start in range(0, len(pending), CHUNK):
@@ -78,15 +80,15 @@ class JobTasks:
 
     def _add_chunk(self, chunk: Sequence[dict[str, Any]]) -> None:
         for _ in self._retry_budget.tries():
-            again = set(self._send(chunk))
-            chunk = [body for body in chunk if body["id"] in again]
+            failed = set(self._send(chunk))
+            chunk = [body for body in chunk if body["id"] in failed]
             if not chunk:
                 return
         what = f"Batch did not confirm {len(chunk)} tasks within the time for retries"
         raise TasksRefusedError("ServerError", what)
 
     def _send(self, chunk: Sequence[dict[str, Any]]) -> Iterator[str]:
-        """Return the IDs of tasks that failed with a server error, to send them again."""
+        """Send the tasks. Yield the IDs of those that have to be sent again."""
         answer = self._transport.send(
             "POST",
             "addtaskcollection",
@@ -95,7 +97,7 @@ class JobTasks:
             body=json.dumps({"value": list(chunk)}).encode(),
         )
         if answer.status != 200:
-            error = _error(answer.body)
+            error = _parse_error(answer.body)
             code = str(error.get("code") or answer.status)
             if (answer.status == 413 or code in _TOO_LARGE) and len(chunk) > 1:
                 half = len(chunk) // 2
@@ -103,8 +105,8 @@ class JobTasks:
                 yield from self._send(chunk[half:])
                 return
             raise TasksRefusedError(code, _message(error))
-        results = _results(answer.body)
-        if results is None:  # a proxy changed it; tasks that exist count as added
+        results = _parse_results(answer.body)
+        if results is None:  # a proxy changed the answer: send all tasks again
             yield from (body["id"] for body in chunk)
             return
         for result in results:
@@ -117,7 +119,7 @@ class JobTasks:
                 raise TasksRefusedError(code, f"task {result['taskId']}: {_message(error)}")
 
 
-def _results(body: bytes) -> list[dict[str, Any]] | None:
+def _parse_results(body: bytes) -> list[dict[str, Any]] | None:
     """Return the result of each task, or None if Batch cannot have sent the body."""
     try:
         results = parse_json(body)["value"]
@@ -126,7 +128,7 @@ def _results(body: bytes) -> list[dict[str, Any]] | None:
         return None
 
 
-def _error(body: bytes) -> dict[str, Any]:
+def _parse_error(body: bytes) -> dict[str, Any]:
     try:
         raw: Any = parse_json(body)
     except ValueError:
@@ -155,8 +157,8 @@ def main() -> int:
         runs = load_access(environment, retry_budget, redactor).runs
         place, job_id, _ = firing_place(environment)
         url = environment.get("AZ_BATCH_ACCOUNT_URL") or ""
-        access = _access(environment, redactor)
-        credential = _credential(environment, access)
+        access = _load_group_access(environment, redactor)
+        credential = _choose_credential(environment, access)
         tasks = JobTasks(url, job_id, credential, retry_budget)
         return 0 if fire(runs, tasks, place, job_id, access) else 1
     except (SettingsError, StorageRequestError) as err:
@@ -169,9 +171,21 @@ def main() -> int:
 def fire(
     runs: ContainerClient, tasks: JobTasks, place: str, job_id: str, access: GroupAccess
 ) -> bool:
-    """Create the group of a job of the schedule. Return False if its tasks were rejected.
+    """Create the runs and tasks of one job of the schedule.
 
-    Raises SettingsError when the schedule was removed, StorageError.
+    Args:
+        runs: the container of runs.
+        tasks: the client that adds tasks to the job.
+        place: the folder of the schedule's template.
+        job_id: the job.
+        access: the storage access and the secrets of the tasks.
+
+    Returns:
+        False if Batch rejected the tasks.
+
+    Raises:
+        SettingsError: the schedule was removed, or its template is damaged.
+        StorageError: storage failed.
     """
     body = runs.get(group_template_blob(place))
     if body is None:
@@ -216,13 +230,13 @@ def _write_run(runs: ContainerClient, run: Json) -> None:
 
 
 def _fail_runs(runs: ContainerClient, documents: list[Json], err: TasksRefusedError) -> None:
-    """Fail the runs whose tasks were not added, the last first, unless they have an outcome."""
+    """Write the outcome `failed` for runs without an outcome, in reverse order."""
     why = f"the schedule's job manager could not add the group's tasks: {err}"
     for run in reversed(documents):
         commit_unstarted(runs, run["run_id"], "failed", NOT_ADDED_CODE, why)
 
 
-def _access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
+def _load_group_access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
     try:
         secrets: dict[str, dict[str, dict[str, str]]] = parse_json(
             environment.get(GROUP_SECRETS_VARIABLE) or "{}"
@@ -232,12 +246,12 @@ def _access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
                 redactor.add(value)
         return GroupAccess(parse_json(environment[STORAGE_VARIABLE]), secrets)
     except (ValueError, KeyError, TypeError, AttributeError):
-        # What is wrong with it may be a secret.
+        # Without the cause: its text may contain a secret.
         raise SettingsError(f"invalid {GROUP_SECRETS_VARIABLE}") from None
 
 
-def _credential(environment: Mapping[str, str], access: GroupAccess) -> Credential:
-    """Return the credential: the task's token if Batch gives one, else the node's identity."""
+def _choose_credential(environment: Mapping[str, str], access: GroupAccess) -> Credential:
+    """Return the task's token if Batch provides one, otherwise the node's identity."""
     token = environment.get("AZ_BATCH_AUTHENTICATION_TOKEN")
     if token:
         return TaskTokenCredential(token)

@@ -1,8 +1,7 @@
-"""A run that a job schedule started: its first attempt creates the run from the schedule's
-template.
+"""Create the run of a task that a job schedule started, from the schedule's template.
 
-Each job is one run. The attempt that creates `firings/<job>.json` names the run; later
-attempts of the task, on any node, read the name from it.
+Each job is one run. The first attempt creates `firings/<job>.json`, which contains the ID of the
+run. Later attempts of the task, on any node, read the ID from it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ _TEMPLATE_PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
 def with_run_id(environment: Mapping[str, str], runs: ContainerClient) -> dict[str, str]:
     """Return the environment, with RUNNER_RUN_ID if a schedule started the task.
 
-    Raises SettingsError when the schedule's template is gone, StorageError.
+    Raises:
+        SettingsError: the schedule's template was removed, or is damaged.
+        StorageError: storage failed.
     """
     if not environment.get(SCHEDULE_VARIABLE):
         return dict(environment)
@@ -42,7 +43,7 @@ def with_run_id(environment: Mapping[str, str], runs: ContainerClient) -> dict[s
 
 
 def firing_place(environment: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the folder of the template, the job and the task. Raise SettingsError."""
+    """Return the folder of the template, the job ID and the task ID. Raise SettingsError."""
     place = environment.get(SCHEDULE_VARIABLE) or ""
     job_id, task_id = environment.get("AZ_BATCH_JOB_ID"), environment.get("AZ_BATCH_TASK_ID")
     if not _TEMPLATE_PLACE.fullmatch(place) or not job_id or not task_id:

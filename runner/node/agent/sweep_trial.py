@@ -1,9 +1,8 @@
 """A trial of a sweep: its parameters, decided when it starts, its reports, and its early end.
 
 There is no controller. The agent of each trial asks the sampler itself, with the reports of the
-other trials, and claims the answer by replacing run.json on the condition that nobody else did. The
-rule of early stopping needs nothing but the reports either, so a sweep continues without the
-machine that started it.
+other trials, and writes the answer to run.json if no other agent did before. The rule of early
+stopping also needs only the reports. So a sweep continues without the machine that started it.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from runner.protocol.waiting_trials import derive, parse_trial_setting, template
 logger = logging.getLogger(__name__)
 
 SAMPLER_PACKAGES = "optuna==5.0.0\n"
-RANDOM_TRIALS = 10  # with a value, before the sampler is asked
-ASK_S = 120.0
+RANDOM_TRIALS = 10  # trials with a value that are needed before the sampler is asked
+SAMPLER_TIMEOUT_S = 120.0
 POLL_S = 0.5
 REPORT_EVERY_S = 2.0
 LIST_EVERY_S = 2.0
-SHOWN_METRICS = 5  # of a script without the metric of its sweep
-CLAIMS = 5  # tries to replace a run.json that changes at the same time
+SHOWN_METRICS = 5  # in the error about a script that did not report the sweep's metric
+MAX_CLAIMS = 5  # tries to replace a run.json that changes at the same time
 
 
 def write_trial_run(runs: ContainerClient, blobs: RunPaths, setting: str) -> bytes | None:
@@ -61,11 +60,11 @@ def write_trial_run(runs: ContainerClient, blobs: RunPaths, setting: str) -> byt
 
     Args:
         runs: the container of runs.
-        blobs: those of the run.
-        setting: RUNNER_TRIAL of the task; empty for other runs.
+        blobs: the names of the run's blobs.
+        setting: the value of the task's RUNNER_TRIAL, empty if the run is not a trial.
 
     Returns:
-        The document, or None if it exists already, or if the setting says nothing about it.
+        The document, or None if it exists already or cannot be derived from the setting.
     """
     if not setting:
         return None
@@ -104,13 +103,13 @@ def cancelled_by_sweep(runs: ContainerClient, run_body: bytes) -> str | None:
             return None
         found = runs.list_metadata(reports_folder(str(raw["group"])), FIRST_REPORTS)
     except (*DAMAGED, StorageRequestError):
-        return None  # whoever parses the whole says what is wrong with it
+        return None  # `parse_run_spec` reports the damage
     reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
     return failed_sweep(each for each in reports if each is not None)
 
 
 def open_trial(runs: ContainerClient, spec: RunSpec, attempt: int) -> SweepTrial | None:
-    """Return the trial of a run, which reports that it runs; None for other runs."""
+    """Return the trial of a run and report that it runs, or return None for other runs."""
     if not spec.trial or not spec.group:
         return None
     try:
@@ -123,7 +122,7 @@ def open_trial(runs: ContainerClient, spec: RunSpec, attempt: int) -> SweepTrial
 
 
 class SweepTrial:
-    """One trial while it runs. `stopped` is why it has to end early, None as long as it goes on."""
+    """One trial while it runs. `stopped` is why it has to end early, or None."""
 
     def __init__(self, runs: ContainerClient, spec: RunSpec, trial: TrialSpec) -> None:
         self._runs = runs
@@ -145,7 +144,7 @@ class SweepTrial:
         self.stopped: str | None = None
 
     def begin(self, *, is_first: bool) -> None:
-        """Report that the trial runs; its values of earlier attempts are kept."""
+        """Report that the trial runs. Keep the values that earlier attempts reported."""
         if not is_first:
             own = self._report("running", "").blob(self._group)
             try:
@@ -159,7 +158,7 @@ class SweepTrial:
         self._write("running", "")
 
     def decide(self, shared_dir: Path, events: EventLog, check: Callable[[], None]) -> RunSpec:
-        """Return the run with the parameters of the trial, which the first call decides.
+        """Return the run with the parameters of the trial. Decide them if they are not decided.
 
         Raises:
             StageFailedError: run.json cannot be replaced.
@@ -168,7 +167,7 @@ class SweepTrial:
             return self._spec
         with events.stage("sample", "choosing the parameters") as report:
             builder = EnvironmentBuilder(shared_dir, report, check)
-            params = self._ask(builder, shared_dir, events)
+            params = self._choose_params(builder, shared_dir, events)
             self._spec = self._claim(params)
             self._trial = TrialSpec.from_json(self._spec.trial or {})
             shown = " ".join(f"{name}={value}" for name, value in self._trial.params.items())
@@ -176,12 +175,15 @@ class SweepTrial:
         self._write("running", "")
         return self._spec
 
-    def _ask(
+    def _choose_params(
         self, builder: EnvironmentBuilder, shared_dir: Path, events: EventLog
     ) -> Mapping[str, Any]:
-        """Return the parameters that the sampler chose; without one, the draw of the trial."""
+        """Return the parameters that the sampler chose.
+
+        If too few trials have a value, or the sampler fails, return the trial's random parameters.
+        """
         trial, self._sampler = self._trial, "random"
-        others = self._list(0.0)
+        others = self._list_others(0.0)
         measured = [each for each in others if each.value is not None and each.state != "running"]
         if len(measured) < RANDOM_TRIALS:
             return trial.params
@@ -197,7 +199,7 @@ class SweepTrial:
         try:
             chosen = _run_sampler(builder, shared_dir, task)
         except (StageFailedError, OSError, ValueError, subprocess.SubprocessError) as err:
-            events.aside(
+            events.add(
                 "notice", "progress", f"random parameters, because the sampler failed: {err}"
             )
             return trial.params
@@ -205,9 +207,12 @@ class SweepTrial:
         return chosen
 
     def _claim(self, params: Mapping[str, Any]) -> RunSpec:
-        """Write the parameters to run.json, unless another agent of this run was first."""
+        """Write the parameters to run.json, unless another agent of this run did it before.
+
+        Return the run with the decided parameters.
+        """
         blobs = RunPaths(self._spec.run_id)
-        for _ in range(CLAIMS):
+        for _ in range(MAX_CLAIMS):
             found, body = self._runs.head(blobs.run), self._runs.get(blobs.run)
             if found is None or body is None:
                 break
@@ -221,14 +226,14 @@ class SweepTrial:
                 try:
                     self._runs.put_metadata(index_blob(spec.run_id), index_metadata(document, None))
                 except StorageRequestError as err:
-                    logger.warning("the index has the parameters of before: %s", err)
+                    logger.warning("the index still has the old parameters: %s", err)
                 return parse_run_spec(json.dumps(document).encode())
         raise StageFailedError(
             "sample", "StorageFailed", f"the parameters cannot be written to {blobs.run}"
         )
 
     def observe(self, name: str, value: float, step: int | None) -> None:
-        """Take a value of a metric, from any thread."""
+        """Add a value of a metric. Safe to call from any thread."""
         with self._lock:
             if self._metric is None:
                 self._metric, self._goal = name, default_goal(name)
@@ -244,7 +249,7 @@ class SweepTrial:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to report."""
+        """Stop reporting."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(POLL_S * 4)
@@ -252,28 +257,28 @@ class SweepTrial:
     def _run(self) -> None:
         while not self._closing.wait(POLL_S):
             try:
-                self.look()
+                self.check_values()
             except StorageRequestError as err:
                 logger.warning("the trial could not be compared with others: %s", err)
-            except Exception:  # the script counts more than its comparison
+            except Exception:  # must not end the script
                 logger.exception("the trial is no longer compared with others")
                 return
 
-    def look(self) -> None:
-        """Apply the rule to every new value; report them from time to time."""
+    def check_values(self) -> None:
+        """Apply the rule of early stopping to every new value, and report at intervals."""
         with self._lock:
             curves, self._undecided = self._undecided, []
         rule = self._trial.early_stop
         if curves and rule is not None and self.stopped is None:
-            others = self._list(LIST_EVERY_S)
+            others = self._list_others(LIST_EVERY_S)
             number = self._trial.number
-            whys = (stop_reason(rule, self._goal, number, curve, others) for curve in curves)
-            self.stopped = next((why for why in whys if why), None)
+            reasons = (stop_reason(rule, self._goal, number, curve, others) for curve in curves)
+            self.stopped = next((reason for reason in reasons if reason), None)
         if curves and time.monotonic() - self._reported_at > REPORT_EVERY_S:
             self._write("running", "")
 
     def missing_metric(self) -> StageFailedError | None:
-        """Return the failure of a script that never reported the metric that the sweep needs."""
+        """Return a failure if the script never reported the metric that the sweep needs."""
         if not self._trial.needs_metric or self._curve:
             return None
         needs = "sampler" if self._trial.early_stop is None else "rule of early stopping"
@@ -305,7 +310,7 @@ class SweepTrial:
             )
 
     def _write(self, state: TrialState, message: str) -> None:
-        """Write the report. The trial is valid without it."""
+        """Write the report. A failure is only logged."""
         report = self._report(state, message)
         self._reported_at = time.monotonic()
         try:
@@ -313,8 +318,8 @@ class SweepTrial:
         except StorageRequestError as err:
             logger.warning("the trial could not report: %s", err)
 
-    def _list(self, max_age_s: float) -> list[TrialReport]:
-        """Return the reports of the other trials, which may be this old."""
+    def _list_others(self, max_age_s: float) -> list[TrialReport]:
+        """Return the reports of the other trials, listed at most `max_age_s` ago."""
         if time.monotonic() - self._others_at > max_age_s:
             found = self._runs.list_metadata(reports_folder(self._group))
             reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
@@ -327,7 +332,7 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
     """Return the run with the parameters that its sweep decided.
 
     Raises:
-        ValueError: its command has not the parameters that it was submitted with.
+        ValueError: the command does not contain the parameters that the run was submitted with.
     """
     swept = {name for one in trial.space for name in one["names"]}
     if swept.isdisjoint(spec.params):  # the script gets them as arguments
@@ -350,7 +355,7 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
 def _run_sampler(
     builder: EnvironmentBuilder, shared_dir: Path, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the parameters that Optuna chooses, in an environment of its own on this node."""
+    """Return the parameters that Optuna chooses. It runs in its own environment on this node."""
     folder = shared_dir / "runner" / "sampler"
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
@@ -364,7 +369,7 @@ def _run_sampler(
         [str(environment / "bin" / "python"), "-I", "-c", source.decode()],
         input=json.dumps(task).encode(),
         capture_output=True,
-        timeout=ASK_S,
+        timeout=SAMPLER_TIMEOUT_S,
         check=False,
     )
     if done.returncode:

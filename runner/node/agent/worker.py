@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
 FLUSH_S = 10.0
-LOST_S = 60.0  # for the outputs, where another attempt may begin soon
+LOST_EXPORT_S = 60.0  # time limit for exporting outputs if another attempt may begin soon
 
 
 class PrimaryConnection(threading.Thread):
@@ -74,10 +74,11 @@ class PrimaryConnection(threading.Thread):
         self._termination = termination
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
-        self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {}  # orders while it runs
+        # Called with an order of this name when it arrives. `await_order` returns all others.
+        self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {}
         self.again = False  # the worker should join the next attempt
-        self.keeps = True  # outputs of an attempt that did not succeed
-        self.folder = ""  # for these
+        self.keeps = True  # the worker exports outputs of an attempt that did not succeed
+        self.folder = ""  # where it exports them; empty for the usual folder
         self.is_lost = False  # the connection ended without an order
 
     def run(self) -> None:
@@ -129,7 +130,7 @@ class PrimaryConnection(threading.Thread):
 
 
 class ProgressReport(threading.Thread):
-    """Tells the primary when the script of this node progresses; does nothing without a watch."""
+    """Tells the primary whenever the script of this node progresses; nothing without a watch."""
 
     def __init__(self, watch: HangWatch | None, send_event: Callable[[str], None]) -> None:
         super().__init__(name="progress", daemon=True)
@@ -140,8 +141,8 @@ class ProgressReport(threading.Thread):
     def run(self) -> None:
         """Thread body."""
         watch = self._watch
-        while watch is not None and not self._stopped.wait(watch.look_s):
-            if watch.idle_s() < watch.look_s:
+        while watch is not None and not self._stopped.wait(watch.interval_s):
+            if watch.idle_s() < watch.interval_s:
                 self._send_event(WorkerEvent.PROGRESS)
 
     def stop(self) -> None:
@@ -161,9 +162,9 @@ class Worker:
         self._number = number
         self._blobs = RunPaths(context.node.run_id, rank)
         self._streams: Streams | None = None
-        self._script: Streams | None = None  # until all its logs are written
+        self._unflushed: Streams | None = None  # until the logs of the script are written
         self._stage = "code"
-        self._made: Attempt | None = None
+        self._attempt: Attempt | None = None
         self._has_started = False
         self._is_exported = False
 
@@ -181,12 +182,12 @@ class Worker:
             if not self._primary.has_ended:  # Batch ends the task, or evicts the node
                 self._primary.send_event(WorkerEvent.LEAVING)
         except Exception as err:  # noqa: BLE001 - the run must get an outcome
-            self._fail(self._unexpected(err))
+            self._fail(self._to_failure(err))
         finally:
             self._export_partial()
             self._flush()
-            if self._made is not None:
-                self._made.remove_temp()
+            if self._attempt is not None:
+                self._attempt.remove_temp()
             self._primary.send_event(WorkerEvent.FLUSHED)
 
     def _run_stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog, Attempt]:
@@ -197,10 +198,10 @@ class Worker:
         self._streams = Streams(
             context.access.runs, self._blobs, self._number, dirs, {}, context.redactor
         )
-        self._script = self._streams
+        self._unflushed = self._streams
         events = EventLog(self._streams.events, context.redactor, self._report_stage)
-        checkpoints = self._checkpoints(spec, dirs, events)
-        attempt = self._made = self._attempt(spec, dirs, events, checkpoints)
+        checkpoints = self._open_checkpoints(spec, dirs, events)
+        attempt = self._attempt = self._make_attempt(spec, dirs, events, checkpoints)
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.prepare(context.access)
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
@@ -238,12 +239,12 @@ class Worker:
         listener: socket.socket,
         inherited: Mapping[str, str],
     ) -> dict[str, str]:
-        """Restore what the primary restored, and let it check this node.
+        """Restore the checkpoint that the primary restored, and let the primary check this node.
 
         Args:
             attempt: the prepared attempt.
-            checkpoints: where to restore.
-            listener: for the check.
+            checkpoints: those of this attempt.
+            listener: the socket that the check of the network connects to.
             inherited: the environment of the agent.
 
         Returns:
@@ -264,7 +265,7 @@ class Worker:
         where = self._primary.await_order(PrimaryOrder.RESTORE)["where"]
         found: dict[str, str] = {}
         if where is not None:
-            found = checkpoints.follow(ResumeFrom(str(where[0]), int(where[1])))
+            found = checkpoints.restore_same(ResumeFrom(str(where[0]), int(where[1])))
         self._primary.send_event(WorkerEvent.READY)
         return found
 
@@ -314,31 +315,31 @@ class Worker:
         self._primary.send_event(WorkerEvent.EXPORTED)
 
     def _export_partial(self) -> None:
-        """Keep what the script left, unless it was exported or the attempt ended well before."""
-        if self._made is None or self._is_exported or not self._has_started:
+        """Export the files of the script, unless they are exported or the run succeeded."""
+        if self._attempt is None or self._is_exported or not self._has_started:
             return
         self._flush_script()
-        self._primary.wait()  # it names the folder
+        self._primary.wait()  # the order that ends the attempt names the folder
         if not self._primary.keeps:
-            return  # the run succeeded before this node
+            return  # the run succeeded without these files
         began, is_short = time.monotonic(), self._primary.is_lost or self._primary.again
 
         def left_s() -> float | None:
-            lost_s = LOST_S - (time.monotonic() - began) if is_short else None
+            lost_s = LOST_EXPORT_S - (time.monotonic() - began) if is_short else None
             times = (self._context.retry_budget.left_s, lost_s)
             return min((seconds for seconds in times if seconds is not None), default=None)
 
         folder = self._primary.folder or rank_folder(self._rank)
         try:
-            self._made.export_partial(
+            self._attempt.export_partial(
                 self._context.access.runs, self._blobs, left_s, last=False, folder=folder
             )
         except Exception as err:  # noqa: BLE001 - the attempt ends as it did
             logger.warning("the outputs of this node are lost: %s", err)
 
     def _log(self, events: EventLog, text: str) -> None:
-        """Write an event of this node, and one of the run."""
-        events.aside("notice", "progress", text)
+        """Write an event of this node, and let the primary write it for the run."""
+        events.add("notice", "progress", text)
         self._primary.send_event(WorkerEvent.LOG, text=text)
 
     def _read_spec(self) -> RunSpec:
@@ -348,7 +349,7 @@ class Worker:
         except RunSpecError as err:
             raise StageFailedError("code", "RunSpecInvalid", str(err)) from err
 
-    def _attempt(
+    def _make_attempt(
         self, spec: RunSpec, dirs: AttemptDirs, events: EventLog, checkpoints: AttemptCheckpoints
     ) -> Attempt:
         return Attempt(
@@ -362,7 +363,7 @@ class Worker:
             checkpoints=checkpoints,
         )
 
-    def _checkpoints(
+    def _open_checkpoints(
         self, spec: RunSpec, dirs: AttemptDirs, events: EventLog
     ) -> AttemptCheckpoints:
         """Return checkpoints that are only restored: the primary commits them."""
@@ -393,7 +394,7 @@ class Worker:
             exit_code=err.exit_code,
         )
 
-    def _unexpected(self, err: Exception) -> StageFailedError:
+    def _to_failure(self, err: Exception) -> StageFailedError:
         if isinstance(err, OSError) and is_disk_full(err):
             return disk_full(self._stage, err)
         if isinstance(err, StorageRequestError):
@@ -402,7 +403,7 @@ class Worker:
         return StageFailedError(self._stage, "AgentFailed", f"{type(err).__name__}: {err}")
 
     def _flush_script(self) -> None:
-        streams, self._script = self._script, None
+        streams, self._unflushed = self._unflushed, None
         if streams is not None:
             _try_finish(streams.finish_script, self._flush_s)
 
@@ -413,7 +414,10 @@ class Worker:
 
     @property
     def _flush_s(self) -> float | None:
-        """The seconds for the logs: the primary and the next attempt do not wait for ever."""
+        """The time limit for writing logs, None before the primary ends the attempt.
+
+        Afterwards the primary and the next attempt wait only for a limited time.
+        """
         return FLUSH_S if self._primary.has_ended else None
 
 

@@ -1,3 +1,4 @@
-"""Checkpoints on the node: consistent snapshots, commits to blob, and the restore. Start in
-`committer`.
+"""Checkpoints on the node: consistent snapshots, commits to blob, and restoring.
+
+Start in `committer`.
 """

@@ -33,7 +33,8 @@ from runner.protocol.run_spec import CheckpointRule
 
 logger = logging.getLogger(__name__)
 
-# Receives a new number for each request; returns what each rank uploaded, or raises UnsettledError.
+# Called with a new number for each request. Returns the reports of the other ranks by rank, or
+# raises UnsettledError.
 CollectShards = Callable[[int], Mapping[int, ShardReport]]
 
 STAGE = "checkpoint"
@@ -42,16 +43,16 @@ RETRY_SHARE = 0.1  # retries take at most this share of a CPU
 TRIES = 3
 # Problems that are reported again if they return after a successful commit.
 TEMPORARY = {"unsettled", "storage", "disk", "size", "count"}
-FEWER = "write fewer and larger files, such as one archive, or write some to another folder"
-# How long to wait for a folder that keeps changing, before any consistent state is accepted.
+FEWER_FILES = "write fewer and larger files, such as one archive, or write some to another folder"
+# How long to wait while the folder keeps changing, before any consistent state is accepted.
 SETTLE_S = 5.0
-# The same if the script has a file open, which may be half a model in a pause of its writer.
+# How long to wait while the script has a file open: it may have paused in the middle of a model.
 INCOMPLETE_WAIT_S = KEPT_OPEN_S
-# Each file is a request and a line of every manifest: above this number, warn once.
+# Above this number of files, warn once: each file is a request, and a line of every manifest.
 MANY_FILES = 10_000
 PROGRESS_EVERY_S = 10.0
-# The first checkpoint of an attempt is committed after this time, and the interval then doubles
-# until it is that of the rule: an eviction costs a young attempt little, too.
+# The first checkpoint of an attempt is committed after this time. The interval then doubles until
+# it reaches the recipe's, so that an early eviction loses little work too.
 FIRST_INTERVAL_S = 5.0
 
 
@@ -64,9 +65,9 @@ class CheckpointCommitter(threading.Thread):
         rule: interval and limits.
         events: receives commits and problems.
         step: returns the last step of any metric.
-        script_runs: returns whether the script is running.
-        restored: the folder as the script found it.
-        collect_shards: lets the other ranks upload their shards; None without any.
+        script_runs: returns True if the script is running.
+        restored: the folder before the script wrote to it.
+        collect_shards: lets the other ranks upload their shards; None if there are none.
     """
 
     def __init__(
@@ -92,15 +93,15 @@ class CheckpointCommitter(threading.Thread):
         self._collect_shards = collect_shards
         self._committed_listing = restored or FolderListing()  # restored files are committed
         self._content: tuple[object, ...] | None = None
-        self._snapshot_at = 0.0  # the begin of the last one
+        self._snapshot_at = 0.0  # when the last snapshot began
         self._wake = threading.Event()
-        self._requested = threading.Event()  # until a snapshot was taken since
+        self._requested = threading.Event()  # from a request until a snapshot was taken
         self._request_settles_at = 0.0
         self._ending = threading.Event()
         self._final = False
-        self._alive_ns: int | None = None  # if the script was killed
+        self._alive_ns: int | None = None  # set if the script was killed
         self._superseded = False
-        self._collected = 0  # how often shards were asked for
+        self._collected = 0  # the number of requests for shards
         self._reported: set[str] = set()
         self.committed = 0
         self.took_s = 0.0  # the duration of the last commit
@@ -109,7 +110,7 @@ class CheckpointCommitter(threading.Thread):
         self._left_out: str | None = None
 
     def run(self) -> None:
-        """Thread body: commit at the interval while the script runs, and a final time if asked."""
+        """Thread body: commit at the interval while the script runs, then a last time if asked."""
         lower_priority()
         wait_s = interval_s = min(FIRST_INTERVAL_S, self._rule.interval_s)
         while not self._ending.is_set():
@@ -119,9 +120,9 @@ class CheckpointCommitter(threading.Thread):
                 started = time.monotonic()
                 requested = self._requested.is_set()
                 failed = not self._try_commit()
-                if requested:  # it failed before a snapshot was taken
+                if requested:  # still set if the commit failed before it took a snapshot
                     self._requested.clear()
-                if failed or self.committed:  # not while the script has saved nothing
+                if failed or self.committed:  # keep the interval short until the first commit
                     interval_s = min(2 * interval_s, self._rule.interval_s)
                 took_s = time.monotonic() - started
                 wait_s = commit_pause_s(interval_s, took_s, failed=failed)
@@ -140,7 +141,7 @@ class CheckpointCommitter(threading.Thread):
 
     @property
     def is_requested(self) -> bool:
-        """Return True until the folder of a requested commit was read, or could not be."""
+        """Return True until the snapshot of a requested commit was taken, or has failed."""
         return self._requested.is_set()
 
     def finish(
@@ -171,13 +172,14 @@ class CheckpointCommitter(threading.Thread):
             self._report_problem("storage", f"could not commit a checkpoint: {err}")
         except TooManyFilesError:
             self._report_problem(
-                "count", f"{_file_count('more than', MAX_FILES)}, nothing is committed: {FEWER}"
+                "count",
+                f"{_file_count('more than', MAX_FILES)}, nothing is committed: {FEWER_FILES}",
             )
         except OSError as err:
             what = "the node's disk is full" if is_disk_full(err) else f"{err}"
             self._report_problem("disk", f"could not take a checkpoint: {what}")
         except Exception as err:
-            # A bug of ours costs checkpoints, not the training.
+            # A bug in the agent must not end the training.
             logger.exception("the checkpoint thread failed")
             self._report_problem("bug", f"could not take a checkpoint: {type(err).__name__}: {err}")
         return False
@@ -187,14 +189,14 @@ class CheckpointCommitter(threading.Thread):
         while True:
             tries += 1
             step = self._step()
-            snapshot = self._settled()
+            snapshot = self._take_snapshot()
             if snapshot is None or self._is_superseded():
                 return
             if snapshot.content == self._content:
-                self._committed_listing = snapshot.listing  # rewritten with the same content
+                self._committed_listing = snapshot.listing  # files were rewritten, unchanged
                 return
             try:
-                shards = self._shards(snapshot)
+                shards = self._read_shards(snapshot)
                 checkpoint = self._store.commit(snapshot, step, self._progress(), shards)
                 break
             except UnsettledError:
@@ -204,8 +206,12 @@ class CheckpointCommitter(threading.Thread):
         self._snapshots.keep_only(snapshot)
         self._report_commit(checkpoint, time.monotonic() - self._snapshot_at)
 
-    def _shards(self, snapshot: Snapshot) -> dict[int, CheckpointManifest] | None:
-        """Return the shards of the other ranks. Raise UnsettledError if they do not fit."""
+    def _read_shards(self, snapshot: Snapshot) -> dict[int, CheckpointManifest] | None:
+        """Let the other ranks upload their shards, and return the manifests by rank.
+
+        Raises:
+            UnsettledError: the shards are not of the same step as the snapshot.
+        """
         if self._collect_shards is None:
             return None
         self._collected += 1
@@ -221,7 +227,7 @@ class CheckpointCommitter(threading.Thread):
         self.took_s = took_s
         self.last, self.problem = checkpoint, self._left_out
         self._reported -= TEMPORARY
-        self._events.aside(
+        self._events.add(
             STAGE,
             "progress",
             f"{checkpoint.name}, {format_size(checkpoint.size_bytes)}, after {took_s:.1f} s",
@@ -229,7 +235,7 @@ class CheckpointCommitter(threading.Thread):
             took_s=round(took_s, 3),
             **({"problem": self.problem} if self.problem else {}),
         )
-        self.committed += 1  # last, as other threads read it first
+        self.committed += 1  # last, because other threads read it before the other fields
 
     def _progress(self) -> Callable[[int, int], None]:
         """Return a callback that reports the progress of a long commit."""
@@ -240,12 +246,16 @@ class CheckpointCommitter(threading.Thread):
             if time.monotonic() - reported_at >= PROGRESS_EVERY_S:
                 reported_at = time.monotonic()
                 message = f"uploading a checkpoint: {done:,} of {total:,} requests"
-                self._events.aside(STAGE, "progress", message, done=done, total=total)
+                self._events.add(STAGE, "progress", message, done=done, total=total)
 
         return on_requests
 
-    def _settled(self) -> Snapshot | None:
-        """Return a snapshot without incomplete files, or None if nothing is new."""
+    def _take_snapshot(self) -> Snapshot | None:
+        """Return a snapshot without incomplete files, or None if there is nothing to commit.
+
+        Raises:
+            UnsettledError: the folder kept changing, or a file is incomplete.
+        """
         began = time.monotonic()
         strict_until = began + min(SETTLE_S, self._rule.interval_s / 2)
         while True:
@@ -255,7 +265,7 @@ class CheckpointCommitter(threading.Thread):
             if not self._needs_commit(listing):
                 return None
             if after and self._alive_ns is not None:
-                self._check_torn(listing, self._alive_ns)
+                self._check_incomplete(listing, self._alive_ns)
             requested = self._requested.is_set()
             if requested:
                 strict_until = min(strict_until, self._request_settles_at)
@@ -265,7 +275,8 @@ class CheckpointCommitter(threading.Thread):
                 snapshot = self._snapshots.take(listing, strict=strict, allow_incomplete=waited)
                 if requested:
                     self._requested.clear()
-                # A script that was killed may leave an incomplete file, which no process has open.
+                # If the script has just been killed, an incomplete file is not open any more, so
+                # this snapshot cannot be trusted. The final commit checks for such files.
                 return snapshot if after or self._script_runs() else None
             except IncompleteFileError:
                 if after:
@@ -286,7 +297,7 @@ class CheckpointCommitter(threading.Thread):
             self._left_out = self.problem
         if len(listing.files) > MANY_FILES:
             self._report_problem(
-                "many", f"{_file_count('', len(listing.files))}, each a request: {FEWER}"
+                "many", f"{_file_count('', len(listing.files))}, each a request: {FEWER_FILES}"
             )
             self._left_out = self._left_out or self.problem
         if listing.size_bytes > self._rule.max_bytes:
@@ -303,13 +314,13 @@ class CheckpointCommitter(threading.Thread):
             return False
         return True
 
-    def _check_torn(self, listing: FolderListing, alive_ns: int) -> None:
-        torn = self._snapshots.recently_written(listing, alive_ns)
-        if torn:
-            raise UnsettledError(f"{min(torn)} was being written when the script was killed")
+    def _check_incomplete(self, listing: FolderListing, alive_ns: int) -> None:
+        written = self._snapshots.recently_written(listing, alive_ns)
+        if written:
+            raise UnsettledError(f"{min(written)} was being written when the script was killed")
 
     def _is_superseded(self) -> bool:
-        """Return True if a later attempt has begun; this one must not delay it."""
+        """Return True if a later attempt has begun. Then this one must not commit any more."""
         if self._superseded or not self._store.is_superseded():
             return self._superseded
         self._superseded = True
@@ -322,10 +333,10 @@ class CheckpointCommitter(threading.Thread):
         self.problem = self._events.clean(message)
         if kind not in self._reported:
             self._reported.add(kind)
-            self._events.aside(STAGE, "failed", message)
+            self._events.add(STAGE, "failed", message)
 
     def summary(self) -> dict[str, Any]:
-        """Return the fields of end.json and result.json."""
+        """Return the fields for end.json and result.json."""
         return {
             "last": self.last.number if self.last else None,
             "committed": self.committed,
@@ -338,9 +349,11 @@ def _file_count(prefix: str, count: int) -> str:
 
 
 def commit_pause_s(interval_s: float, took_s: float, *, failed: bool) -> float:
-    """Return the seconds until the next commit. The interval is from start to start.
+    """Return the seconds until the next commit.
 
-    If storage is slower than the interval, commits take at most half of the time. The duration of a
-    failed commit is no measure: it may have waited ten minutes for storage that works again.
+    The interval is between the starts of two commits. If storage is slower than the interval, the
+    pause is as long as the commit took, so that commits take at most half of the time. After a
+    failure, the pause is at most the interval: the commit may have spent ten minutes on retries
+    although storage works again.
     """
     return max(interval_s - took_s, min(took_s, interval_s) if failed else took_s)

@@ -1,4 +1,4 @@
-"""Stage restore: find the newest complete checkpoint and download it."""
+"""The stage `restore`: find the newest complete checkpoint and download it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class DamagedCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class FoundCheckpoints:
-    """The checkpoints of a run, newest first, problems of unreadable manifests, and blob sizes."""
+    """The checkpoints of a run, newest first.
+
+    `problems` has a message for each unreadable manifest, `sizes` the size in bytes of each blob.
+    """
 
     checkpoints: tuple[CheckpointManifest, ...] = ()
     problems: tuple[str, ...] = ()
@@ -56,10 +59,10 @@ class FoundCheckpoints:
 def find_checkpoints(
     runs: ContainerClient, run_id: str, number: int | None = None
 ) -> FoundCheckpoints:
-    """Return all checkpoints of a run with a readable manifest, or only that of `number`."""
+    """Return all checkpoints of a run with a readable manifest, or only checkpoint `number`."""
     blobs = CheckpointBlobs(run_id)
     sizes = runs.list_sizes(blobs.root)
-    numbers = {k for name in sizes if (k := blobs.number_of(name)) is not None}
+    numbers = {k for name in sizes if (k := blobs.parse_number(name)) is not None}
     found: list[CheckpointManifest] = []
     problems: list[str] = []
     for k in sorted(numbers if number is None else numbers & {number}, reverse=True):
@@ -76,7 +79,10 @@ def find_checkpoints(
 
 @dataclass(frozen=True)
 class RestoredCheckpoint:
-    """The checkpoint that an attempt starts from; `run_id` may be another run's."""
+    """The checkpoint that an attempt starts from. It may be of another run, `run_id`.
+
+    `skipped` has a message for each newer checkpoint that was not usable.
+    """
 
     run_id: str
     checkpoint: CheckpointManifest
@@ -124,17 +130,17 @@ class CheckpointRestore:
         self._lock = threading.Lock()
 
     def restore(self, number: int, resume_from: ResumeFrom | None) -> RestoredCheckpoint | None:
-        """Restore the run's newest checkpoint, else the one that the run resumes from.
+        """Restore the run's newest checkpoint. If it has none, restore that of `resume_from`.
 
         Args:
-            number: the attempt, for its resume.json.
+            number: the number of the attempt, whose resume.json is written.
             resume_from: the checkpoint of another run, or None.
 
         Returns:
             The checkpoint, or None if the script starts from the beginning.
 
         Raises:
-            StageFailedError: no complete checkpoint is left of `resume_from`, or the disk is full.
+            StageFailedError: `resume_from` has no complete checkpoint, or the disk is full.
         """
         own = find_checkpoints(self._runs, self._blobs.run_id)
         if not own.checkpoints and not own.problems and resume_from is None:
@@ -143,9 +149,9 @@ class CheckpointRestore:
             RESTORE_STAGE, "looking for the newest complete checkpoint"
         ) as report:
             try:
-                restored = self._newest(self._blobs.run_id, None, own, report)
+                restored = self._restore_newest(self._blobs.run_id, None, own, report)
                 if restored is None and resume_from is not None:
-                    restored = self._other(resume_from, report)
+                    restored = self._restore_from(resume_from, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
             self._events.summarise(self._text(restored))
@@ -154,22 +160,22 @@ class CheckpointRestore:
             self._runs.put(self._blobs.attempt_resume(number), document)
         return restored
 
-    def follow(self, wanted: ResumeFrom) -> RestoredCheckpoint:
+    def restore_same(self, wanted: ResumeFrom) -> RestoredCheckpoint:
         """Restore the checkpoint that the primary restored. Raise StageFailedError."""
         with self._events.stage(
             RESTORE_STAGE, "downloading the checkpoint of the primary"
         ) as report:
             try:
-                restored = self._other(wanted, report)
+                restored = self._restore_from(wanted, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
             self._events.summarise(self._text(restored))
         return restored
 
-    def _other(self, wanted: ResumeFrom, report: Report) -> RestoredCheckpoint:
+    def _restore_from(self, wanted: ResumeFrom, report: Report) -> RestoredCheckpoint:
         self._skipped.clear()
         found = find_checkpoints(self._runs, wanted.run_id, wanted.checkpoint)
-        restored = self._newest(wanted.run_id, wanted.checkpoint, found, report)
+        restored = self._restore_newest(wanted.run_id, wanted.checkpoint, found, report)
         if restored is not None:
             return restored
         number = "" if wanted.checkpoint is None else f" {wanted.checkpoint}"
@@ -180,12 +186,12 @@ class CheckpointRestore:
             f"{wanted.run_id} has no complete checkpoint{number}{why}",
         )
 
-    def _newest(
+    def _restore_newest(
         self, run_id: str, number: int | None, found: FoundCheckpoints, report: Report
     ) -> RestoredCheckpoint | None:
-        """Restore the newest complete checkpoint.
+        """Restore and return the newest complete checkpoint, or return None.
 
-        A stale attempt may commit new ones and delete old ones, so each failure lists again.
+        An earlier attempt may still commit and delete checkpoints, so each failure lists again.
         """
         tried: set[tuple[int, int]] = set()
         while True:
@@ -264,7 +270,7 @@ class CheckpointRestore:
             os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
 
     def _copy_local(self, file: CheckpointFile, target: Path) -> bool:
-        """Copy a file that this node has from before. Return False if it is missing or changed."""
+        """Copy the file of an earlier attempt on this node. Return False without a valid copy."""
         try:
             shutil.copyfile(self._local / file.sha256, target)
         except OSError:
@@ -317,7 +323,7 @@ class CheckpointRestore:
 
 
 def _create_links(checkpoint: CheckpointManifest, part: Path) -> None:
-    """Create folders, then links: after all files, so that no file is written through a link."""
+    """Create folders and links. Call this after writing files, so that none follows a link."""
     for folder in checkpoint.folders:
         (part / folder).mkdir(parents=True, exist_ok=True)
     for path, target in checkpoint.links.items():

@@ -1,8 +1,8 @@
 """Sharded checkpoints: every rank writes its part of the state, and one manifest commits them all.
 
-The ranks save at slightly different times. A checkpoint is therefore committed only if the newest
-folder in the checkpoint folder of every rank has the same name, such as `step-200`, and no rank is
-writing: else the parts would be of different steps.
+The ranks save at slightly different times. To avoid parts of different steps, a checkpoint is
+committed only if the newest folder in the checkpoint folder of every rank has the same name, such
+as `step-200`, and no rank is writing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RETRY_S = 0.1
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What a rank uploaded: the blob of its manifest, and the name of its newest folder."""
+    """A shard that a rank uploaded: the blob of its manifest, and the name of its newest folder."""
 
     blob: str
     generation: str
 
 
 def find_generation(listing: FolderListing) -> str:
-    """Return the name of the newest folder: the one with the greatest number at its end, or ""."""
+    """Return the name of the newest folder, or "". The last number in the name decides."""
     tops = {PurePosixPath(path).parts[0] for path in listing.files if "/" in path}
     return max(tops, key=_order, default="")
 
@@ -59,18 +59,24 @@ def check_generations(own: str, others: dict[int, str]) -> None:
 
 
 class ShardWriter:
-    """Uploads the checkpoint folder of a worker when the primary asks for it."""
+    """Uploads the checkpoint folder of a worker when the primary requests it.
+
+    Args:
+        folder: the checkpoint folder.
+        held: a folder on the same disk for the files of snapshots.
+        store: the run's checkpoints in blob.
+    """
 
     def __init__(self, folder: Path, held: Path, store: CheckpointStore) -> None:
         self._snapshots = Snapshotter(folder, held)
         self._store = store
 
     def write(self, number: int) -> ShardReport:
-        """Upload a snapshot, and its manifest under `number`.
+        """Upload a snapshot and its manifest. `number` is that of the primary's request.
 
         Raises:
             UnsettledError: the folder keeps changing.
-            TooManyFilesError: it has too many files.
+            TooManyFilesError: the folder has too many files.
             StorageRequestError: storage refused a request or did not answer.
             OSError: a file cannot be read.
         """

@@ -1,9 +1,9 @@
 """Consistent snapshots of a folder while a script writes to it.
 
-A snapshot is a state that the folder really had: names, sizes, times and inodes are the same before
-and after, and the uploaded bytes have the hash of the bytes read. Files are hard-linked, so the
-script may replace or delete them meanwhile. A file that is written in place is detected by its
-writer, its time or its hash, and the snapshot is taken again.
+A snapshot is a state that the folder really had: names, sizes, times and inodes do not change while
+it is taken, and the uploaded bytes have the same hash as the bytes read before. Files are
+hard-linked, so the script may replace or delete them meanwhile. A file that is written in place is
+detected by its writer, its time or its hash, and the snapshot is taken again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from runner.node.script.command import FileId, OpenWriters, files_open_for_writing
 
 MODE_BITS = 0o777  # the permission bits that a checkpoint stores
-# The listing, hashes and manifests of so many files take about half a GiB of memory.
+# The listing, hashes and manifest of this many files take about half a GiB of memory.
 MAX_FILES = 100_000
 
 
@@ -41,16 +41,17 @@ class FileState:
 
     @property
     def id(self) -> FileId:
-        """What stays the same if the file is renamed or written to."""
+        """The identity of the file, which does not change if it is renamed or written to."""
         return self.device, self.inode
 
 
 @dataclass(frozen=True)
 class FolderListing:
-    """The content of a folder. Two equal listings mean that nothing changed in between.
+    """The content of a folder. If two listings are equal, nothing changed in between.
 
-    `links` are links within the folder, with relative targets; `folders` are the empty folders;
-    `left_out` has the reason why a checkpoint cannot hold a path.
+    All paths are relative to the folder. `links` are links within the folder, with relative
+    targets. `folders` are the empty folders. `left_out` has the paths that a checkpoint cannot
+    contain, with the reason.
     """
 
     files: Mapping[str, FileState] = field(default_factory=dict[str, FileState])
@@ -65,7 +66,7 @@ class FolderListing:
 
 
 def list_folder(folder: Path) -> FolderListing:
-    """List a folder; a missing one is empty. Raise OSError or TooManyFilesError."""
+    """List a folder; a missing folder counts as empty. Raise OSError or TooManyFilesError."""
     files: dict[str, FileState] = {}
     links: dict[str, str] = {}
     empty: list[str] = []
@@ -107,7 +108,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _add_link(folder: Path, path: str, links: dict[str, str], left_out: dict[str, str]) -> None:
-    """Add a link with a relative target: the next attempt's folder has another path."""
+    """Add a link with a relative target, because the next attempt's folder has another path."""
     here = os.path.dirname(folder / path)  # noqa: PTH120 - Path would resolve nothing here either
     try:
         target = os.path.normpath(os.path.join(here, os.readlink(folder / path)))  # noqa: PTH115, PTH118
@@ -121,10 +122,10 @@ def _add_link(folder: Path, path: str, links: dict[str, str], left_out: dict[str
 
 
 BLOCK_BYTES = 8 * 1024 * 1024
-# File times have the resolution of the kernel's tick (4 or 10 ms): a write soon after another one
-# may not change the time.
+# A file is trusted not to change unnoticed if its time is older than this. File times have the
+# resolution of the kernel's tick (4 or 10 ms), so a second write within it keeps the time.
 SETTLED_NS = 50_000_000
-RECENT_NS = 1_000_000_000
+RECENT_NS = 1_000_000_000  # a write that is younger than this may not be the last one
 
 
 class UnsettledError(Exception):
@@ -132,7 +133,7 @@ class UnsettledError(Exception):
 
 
 class IncompleteFileError(UnsettledError):
-    """A process of the script writes a file, or was killed while it did."""
+    """A process of the script is writing a file, or was killed while writing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Snapshot:
 class _OwnChange:
     """The times of a file after this process linked or unlinked it, which changes the ctime.
 
-    `renamed_ns` is what `_renamed_ns` returned before.
+    `renamed_ns` is the result of `_renamed_ns` before the change.
     """
 
     mtime_ns: int
@@ -175,9 +176,12 @@ class _OwnChange:
 
 
 class Snapshotter:
-    """Takes snapshots of `folder` into `store`, a folder on the same disk for this purpose only.
+    """Takes snapshots of a folder.
 
-    `writers` knows the files that the script has open.
+    Args:
+        folder: the folder of the script.
+        store: a folder on the same disk, which contains only the files of snapshots.
+        writers: finds the files that the script has open for writing.
     """
 
     def __init__(self, folder: Path, store: Path, writers: OpenWriters | None = None) -> None:
@@ -193,17 +197,19 @@ class Snapshotter:
         """Link and hash the files of the listing.
 
         Args:
-            listing: the present content of the folder.
-            strict: also reject files that a process of anybody has open for writing, and files that
-                were written in place within the last second.
+            listing: the current content of the folder.
+            strict: also reject files that any process, not only the script, has open for writing,
+                and files that were written in place within the last second.
             allow_incomplete: accept files that the script has open for writing.
 
         Raises:
-            IncompleteFileError: a process of the script writes a file, or was killed while it did.
+            IncompleteFileError: a process of the script is writing a file, or was killed while
+                writing it.
             UnsettledError: the folder changed meanwhile, or a file is being written.
             OSError: a file could not be read.
         """
-        # After the listing: a file that is opened later differs from it, or is not changed yet.
+        # Check after the listing: a file that is opened later either differs from the listing, or
+        # has not been changed yet.
         self._check_writers(listing, strict=strict, allow_incomplete=allow_incomplete)
         self._own_changes = {
             file.id: self._own_changes[file.id]
@@ -211,7 +217,7 @@ class Snapshotter:
             if file.id in self._own_changes
         }
         self._store.mkdir(parents=True, exist_ok=True)
-        # Linking is fast, so that even a script that saves all the time changes little meanwhile.
+        # Link all files before hashing any. Linking is fast, so the folder rarely changes.
         parts: dict[str, Path] = {}
         try:
             for path, state in listing.files.items():
@@ -231,7 +237,7 @@ class Snapshotter:
         return Snapshot(listing, tuple(held))
 
     def keep_only(self, snapshot: Snapshot) -> None:
-        """Delete all stored files that the snapshot does not hold."""
+        """Delete all stored files that do not belong to the snapshot."""
         kept = {file.sha256 for file in snapshot.files}
         self._known = {s: held for s, held in self._known.items() if held.sha256 in kept}
         for path in self._store.iterdir():
@@ -241,11 +247,14 @@ class Snapshotter:
     def recently_written(self, listing: FolderListing, alive_ns: int | None = None) -> set[str]:
         """Return the files whose last change was a write within the last second.
 
-        With `alive_ns` (`time.time_ns`), the second before that time and all time after it count.
+        A process may have been writing these files in place, because a rename or a link changes
+        only the ctime. A small file that was renamed within a tick of its last write looks the
+        same, which only delays its snapshot by a second.
 
-        A rename or a link changes only the ctime, so these are files that a process was writing in
-        place, perhaps when it was killed. A small file that was renamed within a tick of its last
-        write looks the same, and only waits for a second.
+        Args:
+            listing: the content of the folder.
+            alive_ns: for a killed script, when it was last seen running (`time.time_ns`). Then
+                writes from one second before that time until now count.
         """
         now = time.time_ns()
         since = (now if alive_ns is None else alive_ns) - RECENT_NS
@@ -258,9 +267,9 @@ class Snapshotter:
         return found
 
     def _renamed_ns(self, file: os.stat_result) -> int:
-        """Return when the script renamed the file after the last write, or 0.
+        """Return when the script renamed the file after the last write (ns since the epoch), or 0.
 
-        Other changes that are no writes, such as setting the times, count too.
+        Other changes of the ctime alone, such as setting the times, count as a rename.
         """
         own = self._own_changes.get((file.st_dev, file.st_ino))
         if own is not None and own.ctime_ns == file.st_ctime_ns:
@@ -274,7 +283,7 @@ class Snapshotter:
         )
 
     def _unlink(self, link: Path) -> None:
-        """Remove a link of ours if it is there. The script may have the file in its folder."""
+        """Remove a link in the store if it exists. Record the new ctime of the script's file."""
         with suppress(FileNotFoundError):
             opened = os.open(link, getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW)
             try:
@@ -287,7 +296,7 @@ class Snapshotter:
     def _check_writers(
         self, listing: FolderListing, *, strict: bool, allow_incomplete: bool
     ) -> None:
-        self._writers.look()
+        self._writers.scan()
         if not allow_incomplete and (paths := self._incomplete(listing)):
             raise IncompleteFileError(
                 f"{min(paths)} is open for writing, or was when its process ended"
@@ -318,7 +327,7 @@ class Snapshotter:
             return replace(self._known[state], path=path)
         settled = abs(time.time_ns() - state.mtime_ns) > SETTLED_NS
         part = parts[path]
-        _check_unchanged(part, state, path)  # reading from a pipe would never end
+        _check_unchanged(part, state, path)  # if a pipe replaced it, reading would never end
         sha256, blocks = hash_file(part)
         _check_unchanged(part, state, path)
         held = self._store / sha256
@@ -347,7 +356,7 @@ class Snapshotter:
 
 @contextmanager
 def _with_script_path(path: str) -> Generator[None, None, None]:
-    """Replace the path of an error by the script's name of the file."""
+    """Let errors name the path in the script's folder instead of the one in the store."""
     try:
         yield
     except OSError as err:

@@ -32,7 +32,7 @@ THREADS = 4
 NICENESS = 10  # the script has priority
 
 
-OnRequests = Callable[[int, int], None]
+OnRequests = Callable[[int, int], None]  # receives the numbers of completed and of all requests
 
 
 def ignore_requests(done: int, total: int) -> None:
@@ -40,7 +40,14 @@ def ignore_requests(done: int, total: int) -> None:
 
 
 class CheckpointStore:
-    """The checkpoints of one run in blob, as one attempt writes them. For one thread only."""
+    """Writes the checkpoints of one attempt to blob. Not thread-safe.
+
+    Args:
+        runs: the container of runs.
+        run: the names of the run's blobs.
+        attempt: the number of the attempt.
+        keep: how many checkpoints are kept; older ones are deleted.
+    """
 
     def __init__(self, runs: ContainerClient, run: RunPaths, attempt: int, keep: int) -> None:
         self._runs = runs
@@ -49,9 +56,8 @@ class CheckpointStore:
         self._attempt = attempt
         self._keep = keep
         self._number = 0
-        self._manifests: dict[
-            int, CheckpointManifest | None
-        ] = {}  # None is one that cannot be read
+        # By number; None for an unreadable manifest.
+        self._manifests: dict[int, CheckpointManifest | None] = {}
 
     def is_superseded(self) -> bool:
         """Return True if a later attempt has begun."""
@@ -84,10 +90,10 @@ class CheckpointStore:
         """Upload the missing files of a snapshot and create its manifest.
 
         Args:
-            snapshot: the content.
+            snapshot: the content of the checkpoint.
             step: the last step of any metric, or None.
             on_requests: receives the numbers of completed and of all upload requests.
-            shards: the manifests of the other ranks, whose files are uploaded.
+            shards: the manifests of the other ranks, whose files are uploaded already.
 
         Raises:
             StorageRequestError: storage refused a request or did not answer.
@@ -108,7 +114,7 @@ class CheckpointStore:
         """Return the manifest without its number, and the files that are missing, by blob."""
         prefix = self._blobs.files(self._attempt)
         wanted = {prefix + file.sha256: file for file in snapshot.files}
-        # After a crash storage may have lost acknowledged blobs: trust only the listing.
+        # Trust only the listing: after a crash, storage may have lost acknowledged blobs.
         missing = {b: file for b, file in wanted.items() if listed.get(b) != file.size_bytes}
         files = tuple(
             CheckpointFile(
@@ -128,7 +134,9 @@ class CheckpointStore:
         return draft, missing
 
     def _create(self, draft: CheckpointManifest, listed: Iterable[str]) -> CheckpointManifest:
-        taken = [number for name in listed if (number := self._blobs.number_of(name)) is not None]
+        taken = [
+            number for name in listed if (number := self._blobs.parse_number(name)) is not None
+        ]
         number = max([self._number, *taken]) + 1
         while True:
             checkpoint = replace(draft, number=number)
@@ -140,7 +148,10 @@ class CheckpointStore:
         return checkpoint
 
     def _prune(self, newest: CheckpointManifest, names: set[str]) -> None:
-        """Delete manifests before files: an interruption leaves unused files, none is missing."""
+        """Delete old checkpoints: first manifests, then files that no manifest refers to.
+
+        In this order, an interruption leaves unused files, but no manifest with missing files.
+        """
         try:
             manifests = self._read_manifests(names, newest)
             ours = sorted(
@@ -156,17 +167,17 @@ class CheckpointStore:
             unused = [name for name in names - used if self._may_delete(name)]
             _in_parallel(self._runs.delete, unused)
         except StorageRequestError as err:
-            # Old checkpoints do no harm, and the next commit retries.
+            # Old checkpoints do no harm, and the next commit tries again.
             logger.warning("older checkpoints could not be deleted: %s", err)
 
     def _may_delete(self, name: str) -> bool:
-        attempt = self._blobs.attempt_of(name)
+        attempt = self._blobs.parse_attempt(name)
         return attempt is not None and attempt <= self._attempt
 
     def _read_manifests(
         self, names: Iterable[str], newest: CheckpointManifest
     ) -> list[CheckpointManifest]:
-        numbers = {n for name in names if (n := self._blobs.number_of(name)) is not None}
+        numbers = {n for name in names if (n := self._blobs.parse_number(name)) is not None}
         for number in numbers - self._manifests.keys():
             body = self._runs.get(self._blobs.manifest(number))
             try:
@@ -231,7 +242,7 @@ def _read_block(path: Path, number: int) -> bytes:
 def _in_parallel(
     work: Callable[[Any], None], items: Iterable[Any], on_requests: OnRequests = ignore_requests
 ) -> None:
-    """Stop at the first failure and raise it."""
+    """Call `work` with each item in threads. Stop at the first failure and raise it."""
     import concurrent.futures  # noqa: PLC0415  many runs have no checkpoint
 
     pool = concurrent.futures.ThreadPoolExecutor(

@@ -1,8 +1,8 @@
 """The connection between two agents of one run: authentication, messages and heartbeats.
 
 Both sides prove that they have the run's token without sending it. Messages are JSON objects, one
-per line, and hold no secrets, as the connection is not encrypted. The kernel keeps the connection
-of a frozen agent open, so both sides send heartbeats.
+per line. They contain no secrets, because the connection is not encrypted. Both sides send
+heartbeats, because the kernel keeps the connection of a frozen agent open.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from runner.node.cluster import HeartbeatConfig
 from runner.protocol.encoding import parse_json
 
 HANDSHAKE_S = 10.0
-LONGEST_LINE = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024
 # TCP keepalive: the kernel probes an idle connection after 15 s and closes it after 90 s, which is
 # the default heartbeat timeout.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 15, 5
 
 
 class PrimaryOrder:
-    """Messages of the primary: the values of their field `order`, and further fields."""
+    """The messages of the primary: values of the field `order`, with the further fields."""
 
     WELCOME = "welcome"  # the worker joined: `rank`, `attempt`
     RESTORE = "restore"  # restore a checkpoint: `where` is [run id, number] or None
@@ -37,30 +37,29 @@ class PrimaryOrder:
     START = "go"  # start the script: `cluster_spec`
     LAUNCH = "launch"  # start a command of mpirun: `name`, `command`
     FINISH = "finish"  # rank 0 starts no more commands
-    DUMP = "dump"  # nothing progresses: write the stacks to the log: `text`
+    DUMP = "dump"  # write the stacks to the log, because no node progresses: `text`
     SNAPSHOT = "snapshot"  # upload the checkpoint folder: `number`
     EXPORT = "export"  # upload the outputs: `prefix`
-    # The attempt has ended: `again` if the worker should join the next one; `keep` and `folder`
-    # for its outputs.
+    # The attempt has ended. `again`: join the next one. `keep`: export the outputs to `folder`.
     STOP = "stop"
     LEAVE = "leave"  # the worker cannot join: `why`, `again` as for STOP
     HEARTBEAT = "here"
 
 
 class WorkerEvent:
-    """Messages of a worker: the values of their field `is`, and further fields.
+    """The messages of a worker: values of the field `is`, with the further fields.
 
     The states of a worker are, in this order: HELLO, PREPARED, READY, ENDED, EXPORTED, FLUSHED.
-    FAILED replaces ENDED and those before it; LEAVING is possible at any time.
+    FAILED may replace each state up to ENDED. LEAVING is possible at any time.
     """
 
     HELLO = "hello"  # `node` and `address`
-    # Code, environment and inputs are there; `port` is free, `processes`, `check_port`.
+    # Code, environment and inputs are ready: `port` (a free one), `processes`, `check_port`.
     PREPARED = "prepared"
     READY = "ready"  # the checkpoint is restored
     CHECKED = "checked"  # the result of the check: `problem`, `peer`, `is_consequence`
     SHARD = "shard"  # a snapshot was uploaded: `number`, `blob`, `generation`, or `problem`
-    PROGRESS = "progress"  # the script wrote something since the last one
+    PROGRESS = "progress"  # the script wrote something since the last PROGRESS
     DUMPED = "dumped"  # the stacks are in the log
     LAUNCHED = "launched"  # a command of mpirun ended: `name`, `code`
     ENDED = "ended"  # the script succeeded
@@ -79,13 +78,13 @@ class AuthenticationFailedError(Exception):
 
 
 class AgentConnection:
-    """Sends and receives messages. Any thread may send, one may receive."""
+    """Sends and receives messages. Several threads may send, but only one may receive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._reader = sock.makefile("rb")
         self._sending = threading.Lock()
-        self.timed_out = False  # in `receive`
+        self.timed_out = False  # `receive` waited longer than the timeout
         _enable_keepalive(sock)
 
     def set_timeout(self, seconds: float | None) -> None:
@@ -105,7 +104,7 @@ class AgentConnection:
     def receive(self) -> dict[str, Any] | None:
         """Return the next message, or None if the connection ended or no message came in time."""
         try:
-            line = self._reader.readline(LONGEST_LINE)
+            line = self._reader.readline(MAX_LINE_BYTES)
             message: Any = parse_json(line) if line.endswith(b"\n") else None
         except TimeoutError:
             self.timed_out = True
@@ -115,7 +114,7 @@ class AgentConnection:
         return cast("dict[str, Any]", message) if isinstance(message, dict) else None
 
     def close(self) -> None:
-        """Close the connection; a thread that is receiving returns."""
+        """Close the connection. A pending `receive` in another thread returns None."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
@@ -148,15 +147,15 @@ def authenticate_primary(sock: socket.socket, token: str) -> AgentConnection:
 
 @contextmanager
 def _handshake_deadline(connection: AgentConnection) -> Generator[None]:
-    """Limit the whole handshake: the timeout of a socket restarts with each byte.
+    """Limit the time of the whole handshake, because a socket's timeout restarts with each byte.
 
     Raises:
-        AuthenticationFailedError: the time was up.
+        AuthenticationFailedError: the handshake took too long.
     """
-    late = threading.Event()
+    expired = threading.Event()
 
     def end() -> None:
-        late.set()
+        expired.set()
         connection.close()
 
     timer = threading.Timer(HANDSHAKE_S, end)
@@ -168,7 +167,7 @@ def _handshake_deadline(connection: AgentConnection) -> Generator[None]:
         connection.set_timeout(None)
     finally:
         timer.cancel()
-    if late.is_set():
+    if expired.is_set():
         raise AuthenticationFailedError
 
 
@@ -197,7 +196,7 @@ def _enable_keepalive(sock: socket.socket) -> None:
 class Heartbeat(threading.Thread):
     """Sends `message` at an interval until the connection is lost.
 
-    Also sets the timeout after which the other side counts as lost.
+    The constructor also sets the timeout after which the other side counts as lost.
     """
 
     def __init__(

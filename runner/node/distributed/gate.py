@@ -1,7 +1,7 @@
-"""The check of all nodes before the script starts, which names the node that is broken.
+"""Check all nodes before the script starts, and find the broken one.
 
-Each node asks its GPUs for an answer, and takes part in an all-reduce over a ring of connections
-between the agents, each with a time limit. A framework would hang instead, or fail on all ranks.
+Each node queries its GPUs, and takes part in an all-reduce over a ring of connections between the
+agents. Both have a time limit. Without this check, a framework would hang or fail on all ranks.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import Any
 
 from runner.protocol.run_spec import RunSpec
 
-GATE_S = 20.0  # for the ring
-GPU_S = 30.0  # for nvidia-smi, which a broken GPU may block for ever
-PAYLOAD_BYTES = 64 * 1024  # so that a network which loses large packets is noticed
+GATE_S = 20.0  # time limit of the ring
+GPU_S = 30.0  # time limit of nvidia-smi, which a broken GPU may block for ever
+PAYLOAD_BYTES = 64 * 1024  # large enough to detect a network that loses large packets
 POLL_S = 0.1
 GPU_DEVICES = Path("/dev")
 
 
 @dataclass(frozen=True)
 class GateReport:
-    """What one node found. `peer` is the rank that it could not exchange data with, or None.
+    """The result of the check on one node; an empty `problem` means that it is healthy.
 
-    `is_consequence`: the ring broke elsewhere.
+    `peer` is the rank that it could not exchange data with, or None. `is_consequence` is True if
+    another node caused the problem by leaving the ring.
     """
 
     problem: str = ""
@@ -41,7 +42,10 @@ class GateReport:
 
 @dataclass(frozen=True)
 class Ring:
-    """The nodes of an attempt, as each of them sees them: `ports` has one of each agent."""
+    """The ring of nodes as one of them, `rank`, sees it.
+
+    `ports` has the port of each agent's listener, by rank. `nonce` is new for each check.
+    """
 
     rank: int
     addresses: Sequence[str]
@@ -49,7 +53,7 @@ class Ring:
     nonce: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of the order, which are those of every rank."""
+        """Return the fields of the order CHECK, which are the same for all ranks."""
         return {
             "addresses": list(self.addresses),
             "ports": list(self.ports),
@@ -58,16 +62,16 @@ class Ring:
 
     @classmethod
     def from_json(cls, rank: int, raw: Mapping[str, Any]) -> Ring:
-        """Return the ring as a rank sees it."""
+        """Return the ring as `rank` sees it."""
         return cls(rank, raw["addresses"], raw["ports"], str(raw["nonce"]))
 
     def greeting(self, rank: int) -> bytes:
-        """Return what the agent of a rank sends first, so that strangers are recognised."""
+        """Return the bytes that the agent of a rank sends first, to identify itself."""
         return hashlib.sha256(f"{self.nonce} {rank}".encode()).digest()
 
 
 def check_gpus() -> str:
-    """Return why the GPUs of this node do not work, or "" if they do or it is not known."""
+    """Return why the GPUs of this node do not work, or "" if no problem was found."""
     if shutil.which("nvidia-smi") is None:
         return ""
     try:
@@ -85,7 +89,7 @@ def check_gpus() -> str:
 
 
 def has_gpus(spec: RunSpec) -> bool:
-    """Return True if this node should have GPUs; an image may have nvidia-smi without any."""
+    """Return True if this node should have GPUs. (Images without GPUs may have nvidia-smi.)"""
     return bool(spec.resources.gpus) or any(GPU_DEVICES.glob("nvidia[0-9]*"))
 
 
@@ -99,14 +103,14 @@ def check_node(
 
     Args:
         ring: the nodes.
-        listener: the socket of this one.
+        listener: the listening socket of this node.
         within_s: the time limit of the all-reduce.
         gpus: checks the GPUs; None if the node has none.
     """
     if gpus is not None and (problem := gpus()):
         return GateReport(problem)
     began, count = time.monotonic(), len(ring.addresses)
-    # A node that cannot connect says so before the others give up waiting for its data.
+    # Half of the time, so that a node that cannot connect reports this before the others give up.
     connect_s = within_s / 2
     until = began + connect_s
     before, after = (ring.rank - 1) % count, (ring.rank + 1) % count
@@ -128,13 +132,13 @@ def check_node(
             text = f"no connection from rank {before} within {connect_s:g} s"
             return GateReport(text, before)
         previous = stack.enter_context(accepted[0])
-        return _sum_up(ring, previous, following, began + within_s)
+        return _reduce(ring, previous, following, began + within_s)
 
 
 def _accept(
     listener: socket.socket, greeting: bytes, until: float, accepted: list[socket.socket]
 ) -> None:
-    """Accept the connection that sends the greeting."""
+    """Accept connections until one sends the greeting, and append it to `accepted`."""
     while (left_s := until - time.monotonic()) > 0:
         listener.settimeout(left_s)
         with suppress(OSError):
@@ -146,10 +150,10 @@ def _accept(
             found.close()
 
 
-def _sum_up(
+def _reduce(
     ring: Ring, previous: socket.socket, following: socket.socket, until: float
 ) -> GateReport:
-    """Pass the values of all ranks around; each must have the sum of all of them."""
+    """Pass the values of all ranks around the ring, and check their sum."""
     count = len(ring.addresses)
     value = total = ring.rank + 1
     for turn in range(count - 1):
@@ -165,7 +169,7 @@ def _sum_up(
             received, is_silent = b"", True
         except OSError:
             received = b""
-        if len(received) < PAYLOAD_BYTES:  # that rank gave up, unless it is silent
+        if len(received) < PAYLOAD_BYTES:  # a rank that closes its connection reports the cause
             text = f"no data from rank {before}"
             return GateReport(text, before, is_consequence=turn > 0 or not is_silent)
         if received[:8] * (PAYLOAD_BYTES // 8) != received:
@@ -185,7 +189,7 @@ def _send(sock: socket.socket, body: bytes, within_s: float) -> None:
 
 
 def _read(sock: socket.socket, size: int) -> bytes:
-    """Return so many bytes, fewer if the connection ends. Raise OSError."""
+    """Return `size` bytes, or fewer if the connection ends. Raise OSError."""
     parts: list[bytes] = []
     while size > 0 and (part := sock.recv(size)):
         parts.append(part)
@@ -194,10 +198,10 @@ def _read(sock: socket.socket, size: int) -> bytes:
 
 
 def find_bad_rank(reports: Mapping[int, GateReport | None]) -> tuple[int, str] | None:
-    """Return the rank that is broken and why, or None if all reports are good.
+    """Return the rank that is broken and the reason, or None if all nodes are healthy.
 
     Args:
-        reports: by rank; None did not report in time.
+        reports: the report of each rank, or None if it did not report in time.
     """
     for rank, report in reports.items():
         if report is None:
@@ -208,12 +212,13 @@ def find_bad_rank(reports: Mapping[int, GateReport | None]) -> tuple[int, str] |
     if not failed:
         return None
     causes = {r: each for r, each in failed.items() if not each.is_consequence} or failed
-    blamed = dict.fromkeys(reports, 0)
+    mentions = dict.fromkeys(reports, 0)
     for rank, report in causes.items():
         for one in (rank, report.peer):
             if one is not None:
-                blamed[one] += 1
-    # Rank 0 collects the reports, so its network works: of two nodes, the other one is named.
-    worst = max(blamed, key=lambda rank: (blamed[rank], rank > 0, -rank))
-    about = next((r for r, each in causes.items() if worst in (r, each.peer)), worst)
-    return worst, f"rank {about}: {causes[about].problem}"
+                mentions[one] += 1
+    # If rank 0 and another rank are equally suspect, return the other one: the network of rank 0
+    # works, because it collects the reports.
+    worst = max(mentions, key=lambda rank: (mentions[rank], rank > 0, -rank))
+    witness = next((r for r, each in causes.items() if worst in (r, each.peer)), worst)
+    return worst, f"rank {witness}: {causes[witness].problem}"

@@ -1,8 +1,8 @@
-"""How torchrun and the launchers of MPI start the processes of a script on the nodes of a run.
+"""Start the processes of a script on the nodes of a run with torchrun or a launcher of MPI.
 
 `torchrun` wraps the command on each node. The launchers of MPI run `mpirun` on rank 0, which starts
-a daemon on each other node; the agents carry its command there (`remote_launch`). The other
-launchers (`python`, `tensorflow`, `jax`) run the command once on each node, without this module.
+a daemon on each other node by way of the agents (`remote_launch`). The other launchers (`python`,
+`tensorflow`, `jax`) run the command once on each node, without this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PYTHONS = ("python", "python3")
 
 @dataclass(frozen=True)
 class Launch:
-    """What the agent runs on this node: words of a command, and further variables."""
+    """The command that the agent runs on this node, and its further variables."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -36,7 +36,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class NodePlace:
-    """This node of an attempt: its rank and the processes on it; `cluster` is None if alone."""
+    """This node in an attempt: its rank, the number of processes on it, and all nodes.
+
+    `cluster` is None if the run has one node.
+    """
 
     rank: int
     processes: int
@@ -45,7 +48,7 @@ class NodePlace:
 
     @property
     def slots(self) -> list[tuple[str, int]]:
-        """Addresses and numbers of processes, by rank."""
+        """The address and the number of processes of each node, by rank."""
         if self.cluster is None:
             return []
         return list(zip(self.cluster.addresses, self.cluster.processes, strict=True))
@@ -76,23 +79,23 @@ def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePl
 
     Args:
         spec: the run.
-        attempt: its attempt, so that a rendezvous has a new id.
+        attempt: the number of the attempt. It is part of the ID of torchrun's rendezvous.
         words: the command, expanded for this node.
         place: this node.
     """
     if spec.launcher in MPI_LAUNCHERS:
-        return _mpi(spec, words, place)
+        return _plan_mpi(spec, words, place)
     options = _torchrun_options(f"{spec.run_id}-{attempt}", place)
-    return Launch(tuple(_torchrun(words, options)))
+    return Launch(tuple(_add_torchrun(words, options)))
 
 
 def _torchrun_options(rendezvous_id: str, place: NodePlace) -> list[str]:
     options = ["--nproc-per-node", str(place.processes), "--rdzv-id", rendezvous_id]
     cluster = place.cluster
-    if cluster is None:  # as --standalone, which chooses an id itself
+    if cluster is None:  # the same as --standalone, which would choose the ID itself
         endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
         return ["--nnodes", "1", *options, *endpoint]
-    # A static rendezvous, so that rank 0 is on the node whose checkpoints are committed.
+    # Use the static rendezvous: rank 0 must be on the node whose checkpoints are committed.
     return [
         *("--nnodes", str(len(cluster.addresses)), "--node-rank", str(place.rank)),
         *("--master-addr", cluster.addresses[0], "--master-port", str(cluster.master_port)),
@@ -100,7 +103,7 @@ def _torchrun_options(rendezvous_id: str, place: NodePlace) -> list[str]:
     ]
 
 
-def _torchrun(words: Sequence[str], options: Sequence[str]) -> list[str]:
+def _add_torchrun(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return the command with torchrun, which replaces `python` before a script or module."""
     first = PurePosixPath(words[0]).name
     if first == "torchrun":
@@ -117,8 +120,8 @@ def _torchrun(words: Sequence[str], options: Sequence[str]) -> list[str]:
     return [*start, "--no-python", *words]  # python has options
 
 
-# Starts the daemon of mpirun on another node, as ssh would: HOST COMMAND. The daemon must not leave
-# its terminal, as the agent of the other node waits for it.
+# mpirun calls it instead of ssh, with the arguments HOST COMMAND, to start its daemon on another
+# node. The daemon must not detach itself, because the agent of the other node waits for its end.
 _AGENT_SCRIPT = """\
 #!/bin/sh
 folder={folder}
@@ -133,7 +136,7 @@ while [ ! -e "$request.ended" ]; do sleep 0.1; done
 read -r code < "$request.ended"
 exit "$code"
 """
-# Runs on the other nodes in place of the script, until the agent writes `finish`.
+# The other nodes run it instead of the script. It ends when the agent has written `finish`.
 _SERVE_SCRIPT = """\
 #!/bin/sh
 folder={folder}
@@ -149,23 +152,23 @@ while :; do
 done
 wait
 """
-# Starts a daemon under a host name of its own, on nodes that share one machine. Open MPI takes
-# daemons with the same name for one node, and waits forever when a process asks which others are on
-# its node (MPI_Comm_split_type), as Horovod does. Without user namespaces, they keep the name.
+# Starts a daemon with its own host name, on nodes that share one machine. Open MPI treats daemons
+# with the same host name as one node, and then waits forever in MPI_Comm_split_type, which Horovod
+# calls. Without user namespaces, the daemons keep the name of the machine.
 _NAMED_SCRIPT = """\
 #!/bin/sh
 own="unshare --map-current-user --keep-caps --uts"
 $own hostname {name} 2>/dev/null || exec "$@"
 exec $own /bin/sh -c 'hostname "$0"; exec "$@"' {name} "$@"
 """
-# mpirun starts it on each node, in the folder of the code there.
+# mpirun starts it on each node. The folder of the code differs between nodes.
 _COMMAND_SCRIPT = "cd {code}\nexec {words}\n"
 
 
 def write_launch_files(words: Sequence[str], code: Path, place: NodePlace) -> None:
-    """Write what the launch of MPI refers to. Raise OSError."""
+    """Write the scripts and the host file that a launch of MPI uses. Raise OSError."""
     folder = place.folder
-    folder.mkdir(parents=True, exist_ok=True)  # rank 0 may have been faster than this node
+    folder.mkdir(parents=True, exist_ok=True)  # it exists if rank 0 started a command before
     own = place.slots[place.rank][0] if place.slots else "127.0.0.1"
     where = shlex.quote(str(folder))
     named = ""
@@ -191,7 +194,7 @@ def _shares_machine(address: str) -> bool:
     return address.startswith("127.")
 
 
-def _mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
+def _plan_mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
     environment = {
         **mpi_environment(place),
         **({"HOROVOD_CONTROLLER": "mpi"} if spec.launcher == "horovod" else {}),
@@ -199,7 +202,7 @@ def _mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
     if place.rank:
         return Launch(("/bin/sh", str(place.folder / SERVE_SCRIPT)), environment)
     if PurePosixPath(words[0]).name in ("mpirun", "mpiexec", "prterun"):
-        return Launch(tuple(words), environment)  # it finds nodes and agent in its variables
+        return Launch(tuple(words), environment)  # the variables name the nodes and the agent
     total = sum(count for _, count in place.slots) or place.processes
     # The folder of the code differs between nodes.
     start = ("mpirun", "-n", str(total), "--wdir", "/")
@@ -214,12 +217,12 @@ def mpi_environment(place: NodePlace) -> dict[str, str]:
     """
     found = {
         SCRIPT_VARIABLE: str(place.folder / COMMAND_SCRIPT),
-        # A task may run as root, in a container for example.
+        # A task may run as root, for example in a container.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        # Slots are processes, of which a node may have more than cores.
+        # Slots are processes here, and a node may have more processes than cores.
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
@@ -229,7 +232,7 @@ def mpi_environment(place: NodePlace) -> dict[str, str]:
     found |= {
         "OMPI_MCA_plm_rsh_agent": agent,
         "PRTE_MCA_plm_ssh_agent": agent,
-        # Only rank 0 can ask the agents of the other nodes.
+        # Only rank 0 is connected to the agents of the other nodes.
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "OMPI_MCA_orte_leave_session_attached": "1",
@@ -237,7 +240,7 @@ def mpi_environment(place: NodePlace) -> dict[str, str]:
         "PRTE_MCA_prte_default_hostfile": hosts,
     }
     if _shares_machine(place.cluster.addresses[0]):
-        # Nodes that share one machine and its name: Open MPI 5 takes them for one, and the names of
-        # their shared memory collide.
+        # These nodes share one machine and its host name. Open MPI 5 considers them to be one node,
+        # and the names of their shared memory collide.
         found |= {"OMPI_MCA_coll": "^han,sm", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_pml": "ob1"}
     return found

@@ -50,11 +50,11 @@ class NodeGroupTimeouts:
     gate_s: float = GATE_S  # for the check of the nodes
     shard_s: float = 600.0  # for the shards of a checkpoint
     cause_s: float = 3.0  # for the cause of a failure on another node
-    finish_s: float = 60.0  # for the scripts of the workers, after its own succeeded
+    finish_s: float = 60.0  # for the scripts of the workers, after the primary's succeeded
     dump_s: float = 10.0  # for the stacks of the workers
     flush_s: float = 15.0  # for the logs of the workers
     partial_s: float = 600.0  # for the logs and outputs of the workers of a run that failed
-    hurried_flush_s: float = 1.0  # the same when Batch ends the task
+    hurried_flush_s: float = 1.0  # for both when Batch ends the task
 
 
 @dataclass
@@ -67,19 +67,19 @@ class WorkerNode:
     connection: AgentConnection | None = None
     port: int | None = None  # set once it is prepared
     processes: int = 1
-    check_port: int = 0  # where its agent listens for the check of the nodes; 0 is no check
+    check_port: int = 0  # where its agent listens for the check of the nodes; 0 means no check
     report: GateReport | None = None
     progressed_at: float = field(default_factory=time.monotonic)
     dumped: bool = False
-    shard: dict[str, Any] = field(default_factory=dict[str, Any])  # the last message of one
+    shard: dict[str, Any] = field(default_factory=dict[str, Any])  # the last message SHARD
     ready: bool = False
     failure: StageFailedError | None = None
     ended_at: float | None = None
     exported: bool = False
     flushed: bool = False
     stage: str = ""
-    lost: str = ""  # the reason
-    is_gone: bool = False  # its connection ended, also after the attempt
+    lost: str = ""  # why it was lost, empty if it was not
+    is_gone: bool = False  # the connection ended, for example because the attempt has ended
 
     @property
     def name(self) -> str:
@@ -92,13 +92,13 @@ class WorkerNode:
         return f"{self.name} ({self.stage})" if self.stage else self.name
 
     def to_lost_error(self, step: str) -> NodeLostError:
-        """Return the failure of the attempt by the loss of this worker."""
+        """Return the error that ends the attempt because this worker was lost."""
         err = NodeLostError(step, "NodeLost", f"{self.name} was lost: {self.lost}")
         err.rank = self.rank
         return err
 
     def to_failure(self, message: dict[str, Any]) -> StageFailedError:
-        """Parse the failure that the worker reported."""
+        """Return the failure that the worker reported in a message FAILED."""
         code = message.get("exit_code")
         failure = StageFailedError(
             str(message["step"]),
@@ -118,8 +118,8 @@ POLL_S = 0.1
 class NodeGroup:
     """The workers of one attempt.
 
-    `check` raises when the task must end; `on_notice` receives eviction notices of the workers,
-    `on_launch_end` name and exit code of a command that `launch` started.
+    `check` raises if the task must end. `on_notice` receives eviction notices of the workers.
+    `on_launch_end` receives the name and the exit code of a command that `launch` started.
     """
 
     hosts: Hosts
@@ -154,8 +154,11 @@ class NodeGroup:
             raise StageFailedError(NODES_STAGE, "NodesMissing", f"cannot listen: {err}") from err
         self._server.start()
 
-    def stalled(self) -> tuple[float, str]:
-        """Return the seconds since a worker progressed, and the name of the first that stopped."""
+    def find_stalled(self) -> tuple[float, str]:
+        """Return the seconds since any worker progressed, and the name of the first that stopped.
+
+        Without running workers, return infinity and an empty name.
+        """
         running = self._running()
         if not running:
             return float("inf"), ""
@@ -190,7 +193,7 @@ class NodeGroup:
         return {r: ShardReport(str(m["blob"]), str(m["generation"])) for r, m in messages.items()}
 
     def launch(self, address: str, name: str, command: str) -> bool:
-        """Start a command on another node, for mpirun. Return False if it is not there."""
+        """Start a command of mpirun on another node. Return False if that node is not connected."""
         worker = next((w for w in self.workers.values() if w.address == address), None)
         if worker is None or worker.lost or worker.connection is None:
             return False
@@ -201,10 +204,10 @@ class NodeGroup:
 
         Args:
             restored: the checkpoint that the primary restored, or None.
-            processes: how many the launcher starts on the primary.
+            processes: the number of processes that the launcher starts on the primary.
 
         Returns:
-            The nodes, with fresh ports.
+            The nodes, with ports that are free now.
 
         Raises:
             StageFailedError: a worker failed, did not connect, or was not ready in time.
@@ -226,7 +229,11 @@ class NodeGroup:
         return cluster_spec
 
     def _check_nodes(self, report: Report) -> None:
-        """Check the GPUs of all nodes and the network between them. Raise StageFailedError."""
+        """Check the GPUs of all nodes and the network between them.
+
+        Raises:
+            StageFailedError: a node is unhealthy, or a worker failed or was lost.
+        """
         workers = list(self.workers.values())
         if not all(worker.check_port for worker in workers):
             return
@@ -252,7 +259,12 @@ class NodeGroup:
             raise err
 
     def check_preparing(self) -> None:
-        """Raise the StageFailedError or NodeLostError that ends the attempt before scripts run."""
+        """Check the workers before the scripts start. Does nothing afterwards.
+
+        Raises:
+            StageFailedError: a worker failed, or the nodes were not ready in time.
+            NodeLostError: a worker was lost.
+        """
         if self._started or self._closed:
             return
         for worker in self.workers.values():
@@ -266,7 +278,7 @@ class NodeGroup:
 
     @property
     def failed(self) -> bool:
-        """True if a worker failed or was lost, so that the script of the primary should end."""
+        """True if a worker failed or was lost. Then the script of the primary has to end."""
         return any(worker.lost or worker.failure for worker in self.workers.values())
 
     def check_results(self, ended: ScriptResult) -> None:
@@ -284,7 +296,7 @@ class NodeGroup:
         if ended.exit_code == 0 and not ended.stopped:
             self._finish()
         elif not ended.stopped or self.failed:
-            # The loss of a node may end other scripts before the primary detects it.
+            # The loss of a node may end the primary's script before the primary detects the loss.
             self._wait(lambda: self._lost() is not None, self.timeouts.cause_s)
         if (lost := self._lost()) is not None and (ended.exit_code or ended.stopped):
             raise lost.to_lost_error(COMMAND_STAGE)
@@ -301,7 +313,7 @@ class NodeGroup:
             report: receives progress.
 
         Returns:
-            The ranks that exported. A worker that is lost or was stopped is missing.
+            The ranks that exported their outputs; not those that were lost or stopped.
 
         Raises:
             StageFailedError: a worker could not export.
@@ -325,7 +337,7 @@ class NodeGroup:
             raise failed
         for worker in (w for w in self.workers.values() if not w.exported):
             text = f"outputs of {worker.name}, if any, are not exported"
-            self.events.aside("notice", "progress", text)
+            self.events.add("notice", "progress", text)
         return [worker.rank for worker in exporting if worker.exported]
 
     def close(
@@ -336,13 +348,13 @@ class NodeGroup:
         failed: bool = False,
         own: Iterable[str] = (),
     ) -> None:
-        """Stop all workers, and wait for their logs and, if it failed, for their outputs.
+        """Stop all workers, and wait until their logs are written.
 
         Args:
             again: the workers should join the next attempt.
-            urgent: Batch ends the task, so wait for a short time only.
-            failed: the run failed, so wait until the workers have kept their outputs.
-            own: names of outputs of the primary.
+            urgent: Batch ends the task, so wait only for a short time.
+            failed: the run failed, so wait until the workers have exported their outputs too.
+            own: names of the primary's outputs, which the folders of the workers must not have.
         """
         with self._changed:
             if self._closed:
@@ -372,14 +384,17 @@ class NodeGroup:
                 worker.connection.close()
 
     def _finish(self) -> None:
-        """Give the workers more time. A script that still runs is stopped; that is no failure."""
+        """Wait for the scripts of the workers after the primary's script succeeded.
+
+        A script that still runs after the time limit will be stopped, which is not a failure.
+        """
         if self.on_launch_end is not None:
             self._send_to_all(order=PrimaryOrder.FINISH)
         self._wait(lambda: not self._running() or self._first_failed() is not None,
                    self.timeouts.finish_s)  # fmt: skip
         for worker in [] if self._first_failed() else self._running():
             text = f"{worker.name} still ran {self.timeouts.finish_s:g} s after rank 0: stopped"
-            self.events.aside("notice", "progress", text)
+            self.events.add("notice", "progress", text)
 
     def _running(self) -> list[WorkerNode]:
         return [w for w in self.workers.values() if w.ended_at is None and not w.lost]
@@ -402,7 +417,7 @@ class NodeGroup:
         )
 
     def _await(
-        self, done: Callable[[WorkerNode], bool], report: Report, word: str, began: float
+        self, done: Callable[[WorkerNode], bool], report: Report, state: str, began: float
     ) -> None:
         """Wait until `done` is true for all workers. The primary reached this state at `began`."""
         report = throttle_repeats(report)
@@ -412,18 +427,18 @@ class NodeGroup:
                 self.check_preparing()
                 names = ", ".join(worker.name_and_stage for worker in waiting)
                 count = len(self.workers)
-                report(f"not {word} yet: {names}", count - len(waiting), count, "nodes")
-                self._check_late(waiting, word, time.monotonic() - began)
+                report(f"not {state} yet: {names}", count - len(waiting), count, "nodes")
+                self._check_late(waiting, state, time.monotonic() - began)
                 self._changed.wait(POLL_S)
 
-    def _check_late(self, waiting: list[WorkerNode], word: str, waited_s: float) -> None:
+    def _check_late(self, waiting: list[WorkerNode], state: str, waited_s: float) -> None:
         missing = ", ".join(worker.name for worker in waiting if worker.connection is None)
         if missing and waited_s > self.timeouts.join_s:
             text = f"no connection from {missing} within {self.timeouts.join_s:g} s"
             raise StageFailedError(NODES_STAGE, "NodesMissing", text)
         if waited_s > self.timeouts.lag_s:
             names = ", ".join(worker.name_and_stage for worker in waiting)
-            text = f"not {word} {self.timeouts.lag_s:g} s after rank 0 was: {names}"
+            text = f"not {state} {self.timeouts.lag_s:g} s after rank 0 was: {names}"
             raise StageFailedError(NODES_STAGE, "NodesLate", text)
 
     def _wait(self, done: Callable[[], bool], limit_s: float, *, checked: bool = True) -> None:
@@ -443,7 +458,7 @@ class NodeGroup:
             worker.connection.send(**message)
 
     def _serve_worker(self, connection: AgentConnection, peer: str) -> None:
-        """Serve the connection of one worker, in a thread of its own, until it ends."""
+        """Serve the connection of one worker until it ends. Each has its own thread."""
         heartbeat = Heartbeat(connection, self.heartbeat_config, {"order": PrimaryOrder.HEARTBEAT})
         hello = connection.receive() or {}
         worker, refusal = self._assign_rank(connection, hello, peer)
@@ -468,8 +483,9 @@ class NodeGroup:
 
     def _mark_lost(self, worker: WorkerNode, why: str) -> None:
         if not self._closed and not worker.lost:
-            # The event first: `lost` is read without the lock, and may end the attempt at once.
-            self.events.aside("notice", "failed", f"{worker.name} was lost: {why}")
+            # Write the event before setting `lost`, which other threads read without the lock and
+            # which may end the attempt at once.
+            self.events.add("notice", "failed", f"{worker.name} was lost: {why}")
             worker.lost = why
         worker.is_gone = True
         self._changed.notify_all()
@@ -477,7 +493,10 @@ class NodeGroup:
     def _assign_rank(
         self, connection: AgentConnection, hello: dict[str, Any], peer: str
     ) -> tuple[WorkerNode | None, dict[str, Any]]:
-        """Return the worker of an address (as sent, else as seen), or None and the refusal."""
+        """Return the worker of this connection, or None and the fields of the refusal.
+
+        The address in its hello message identifies it, or else the address of the connection.
+        """
         known = {worker.address: worker for worker in self.workers.values()}
         worker = known.get(str(hello.get("address"))) or known.get(peer)
         with self._changed:
@@ -514,7 +533,7 @@ class NodeGroup:
             elif kind == WorkerEvent.EXPORTED:
                 worker.exported = True
             elif kind == WorkerEvent.LOG:
-                self.events.aside("notice", "progress", f"{worker.name}: {message['text']}")
+                self.events.add("notice", "progress", f"{worker.name}: {message['text']}")
             elif kind == WorkerEvent.LEAVING:
                 worker.lost = worker.lost or "Batch ended its agent"
             elif kind == WorkerEvent.FLUSHED:
@@ -524,7 +543,7 @@ class NodeGroup:
             self._changed.notify_all()
 
     def _handle_running(self, worker: WorkerNode, kind: str, message: dict[str, Any]) -> None:
-        """Handle a message of a worker whose script runs."""
+        """Handle the messages that do not change the state of a worker."""
         if kind == WorkerEvent.CHECKED:
             peer = message["peer"]
             worker.report = GateReport(
@@ -548,8 +567,8 @@ def open_node_group(
     """Open the node group of an attempt. Return None for a run on one node.
 
     Raises:
-        StageFailedError: the task has not the number of nodes that the run needs, or the primary
-            cannot listen.
+        StageFailedError: the task has fewer nodes than the run needs, or the primary cannot
+            listen.
     """
     if agent.hosts is None:
         if spec.nodes > 1:
@@ -560,7 +579,7 @@ def open_node_group(
         agent.hosts, agent.nodes_token, number, events, agent.termination.check,
         heartbeat_config=agent.heartbeat_config, has_gpus=has_gpus(spec),
     )  # fmt: skip
-    agent.termination.also(node_group.check_preparing)
+    agent.termination.set_extra_check(node_group.check_preparing)
     if agent.notices is not None:
         node_group.on_notice = agent.notices.report_remote
     node_group.open()

@@ -1,7 +1,7 @@
-"""Checkpoints of scripts on worker nodes, which nobody commits.
+"""Warn about checkpoints on worker nodes, which are not committed.
 
-A checkpoint is one state of one folder (docs/run-format.md). Shards on several nodes are several
-folders, so a warning appears while the run can still be changed.
+Unless `checkpoints.sharded` is set, a checkpoint contains only the folder of rank 0
+(docs/run-format.md). The warning appears early, while the run can still be changed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from runner.node.checkpoints.snapshot import (
 from runner.protocol.encoding import format_size
 
 WATCH_INTERVAL_S = 5.0
-_MANY = f"more than {MAX_FILES:,} files"
+_TOO_MANY = f"more than {MAX_FILES:,} files"
 
 
 class CheckpointWatch(threading.Thread):
     """Calls `report` once, after the script has written to its checkpoint folder.
 
-    A context manager, to be entered after the restore.
+    It is a context manager. Enter it after the checkpoint was restored.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
         super().__init__(name="checkpoint folder", daemon=True)
         self._folder = folder
         self._report = report
-        self._before: Mapping[str, FileState] | None = None  # None: too many to compare
+        self._before: Mapping[str, FileState] | None = None  # None if there are too many files
         with suppress(TooManyFilesError):
             self._before = list_folder(folder).files
         self._stopped = threading.Event()
@@ -54,23 +54,24 @@ class CheckpointWatch(threading.Thread):
         while more:
             more = not self._stopped.wait(WATCH_INTERVAL_S)
             with suppress(OSError):
-                if amount := self._new():
+                if amount := self._describe_new():
                     self._report(
                         f"{amount} in $RUNNER_CHECKPOINT_DIR of this node are in no "
                         "checkpoint: only rank 0 commits checkpoints"
                     )
                     return
 
-    def _new(self) -> str:
+    def _describe_new(self) -> str:
+        """Return the number and size of new files as text, or an empty string."""
         before = self._before or {}
         try:
             now = list_folder(self._folder).files
         except TooManyFilesError:
-            return _MANY
+            return _TOO_MANY
         new = {path: file for path, file in now.items() if before.get(path) != file}
-        return _amount(FolderListing(new)) if new else ""
+        return _amount_text(FolderListing(new)) if new else ""
 
 
-def _amount(found: FolderListing) -> str:
+def _amount_text(found: FolderListing) -> str:
     count = len(found.files)
     return f"{count} file{'s'[: count > 1]} ({format_size(found.size_bytes)})"

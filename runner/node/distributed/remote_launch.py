@@ -1,9 +1,9 @@
 """Start the daemons of `mpirun` on the other nodes, over the connections between the agents.
 
-On rank 0, `mpirun` runs the program of `plm_rsh_agent` (`launchers`) instead of ssh. That writes
-`request.*.ready`, which `LaunchRequests` sends to the agent of the node. There `LaunchedCommands`
-starts it as part of the script, and reports its exit code, which ends the program. No node accepts
-SSH from another one.
+On rank 0, `mpirun` runs the program `plm_rsh_agent` (see `launchers`) instead of ssh, because nodes
+accept no SSH connections from each other. The program writes `request.*.ready`, and waits.
+`LaunchRequests` sends the request to the agent of the other node. There, `LaunchedCommands` starts
+the command as part of the script, and reports its exit code, with which the program ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
-UNKNOWN_HOST_CODE = 255  # as ssh
+UNKNOWN_HOST_CODE = 255  # the same as ssh
 READY, ENDED = ".ready", ".ended"
 START, CODE, FINISH = ".start", ".code", "finish"
 
@@ -27,9 +27,9 @@ class LaunchRequests(threading.Thread):
     """On rank 0: passes requests of mpirun to `send`, until `stop`.
 
     Args:
-        folder: where the program of `plm_rsh_agent` writes its requests.
-        send: receives address, name of the request and command; returns False if the address is not
-            that of another node, or its node is lost.
+        folder: where the program `plm_rsh_agent` writes its requests.
+        send: receives the address, the name of the request and the command. It returns False if the
+            address is not that of another node, or that node is lost.
     """
 
     def __init__(self, folder: Path, send: Callable[[str, str, str], bool]) -> None:
@@ -51,7 +51,7 @@ class LaunchRequests(threading.Thread):
                         self.end(name, UNKNOWN_HOST_CODE)
 
     def end(self, name: str, code: int) -> None:
-        """Report the end of a launched command to the program that asked for it."""
+        """Pass the exit code of a launched command to the program that requested it."""
         with suppress(OSError):
             _write(self._folder / f"{Path(name).name}{ENDED}", f"{code}\n")
 
@@ -61,7 +61,7 @@ class LaunchRequests(threading.Thread):
 
 
 class LaunchedCommands(threading.Thread):
-    """On another rank: lets the script start commands, and reports their ends by `report`."""
+    """On another rank: lets the script start commands, and passes their exit codes to `report`."""
 
     def __init__(self, folder: Path, report: Callable[[str, int], None]) -> None:
         super().__init__(name="launched commands", daemon=True)
@@ -70,16 +70,16 @@ class LaunchedCommands(threading.Thread):
         self._stopped = threading.Event()
 
     def start_command(self, name: str, command: str) -> None:
-        """Start a command that `mpirun` of rank 0 asked for."""
+        """Start a command that `mpirun` on rank 0 requested."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)  # this node may start later than rank 0
             _write(self._folder / f"{Path(name).name}{START}", f"{command}\n")
         except OSError as err:
-            logger.warning("cannot start what mpirun asked for: %s", err)
+            logger.warning("cannot start a command of mpirun: %s", err)
             self._report(name, UNKNOWN_HOST_CODE)
 
     def finish(self) -> None:
-        """Let the script end when its commands have ended: rank 0 starts no others."""
+        """Let the script end when its commands have ended, because rank 0 starts no more."""
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             _write(self._folder / FINISH, "")
@@ -96,12 +96,12 @@ class LaunchedCommands(threading.Thread):
                     self._report(path.name.removesuffix(CODE), code)
 
     def stop(self) -> None:
-        """Stop after a last look."""
+        """Stop after a last search for exit codes."""
         self._stopped.set()
 
 
 def _write(path: Path, text: str) -> None:
-    """Create a file whose readers never see a part of it. Raise OSError."""
+    """Create a file atomically, so that readers never see a part of it. Raise OSError."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)  # noqa: PTH105 - says what it is
+    os.replace(part, path)  # noqa: PTH105 - clearer

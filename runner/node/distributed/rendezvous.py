@@ -1,9 +1,9 @@
-"""How workers find the primary, and how they rejoin after the loss of a node.
+"""Let workers find the primary, and rejoin after the loss of a node.
 
-The port of the rendezvous server is derived from the run's token: it need not be exchanged, and two
-runs on one machine use different ports. Batch reruns a task whose node is gone, but only while the
-task runs, so the primary waits. If the node exists, its agent may rejoin (it was frozen, cut off or
-restarted by its supervisor), and the next attempt starts in the same task.
+The port of the rendezvous server is derived from the run's token, so it need not be exchanged, and
+two runs on one machine use different ports. After the loss of a node, the primary waits, because
+Batch reruns a task only while it runs. If the node still exists (it was frozen or cut off, or its
+supervisor restarted the agent), its agent rejoins, and the next attempt starts in the same task.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Below the ephemeral ports of Linux; the agent of Batch uses 29876 and 29877.
+# Lower than the ephemeral ports of Linux, and without 29876 and 29877, which Batch's agent uses.
 FIRST_PORT, PORTS = 21_000, 8_000
-PORT_TRIES = 8  # another program may listen on the first
+PORT_TRIES = 8  # another program may listen on the first ones
 RETRY_S = 0.2
 MAX_UNAUTHENTICATED = 32  # connections during their handshake
 
 
-def ports_of(token: str) -> list[int]:
+def derive_ports(token: str) -> list[int]:
     """Return the ports to try, in order; they are the same on every node of a run."""
     ports: list[int] = []
     for number in range(PORT_TRIES):
@@ -53,12 +53,12 @@ def ports_of(token: str) -> list[int]:
 
 
 class RendezvousServer(threading.Thread):
-    """Listens at `address` and accepts connections that prove to have the run's token.
+    """Listens at `address` and accepts connections whose peers prove that they have the token.
 
     Args:
         address: the address of this node.
         token: the token of the run.
-        on_connection: is called in a thread of its own, with the connection and its address.
+        on_connection: called in a new thread, with the connection and the address of the peer.
         known: addresses from which the number of simultaneous handshakes is not limited.
 
     Raises:
@@ -92,7 +92,7 @@ class RendezvousServer(threading.Thread):
                 sock, peer = self._socket.accept()
             except OSError:
                 if not self._closed:
-                    time.sleep(RETRY_S)  # for example no free file descriptor
+                    time.sleep(RETRY_S)  # for example, there was no free file descriptor
                 continue
             if self._closed or not self._acquire_slot(peer[0]):
                 sock.close()
@@ -133,17 +133,17 @@ class RendezvousServer(threading.Thread):
 def find_primary(
     address: str, token: str, *, within_s: float, check: Callable[[], None] = lambda: None
 ) -> AgentConnection | None:
-    """Connect to the primary, which may not listen yet. Return None when the time is up.
+    """Connect to the primary, which may not listen yet. Return None after the time limit.
 
     Args:
         address: the address of the primary.
         token: the token of the run.
         within_s: how long to try.
-        check: is called before each try, and may raise.
+        check: called before each try; may raise.
     """
     until = time.monotonic() + within_s
     while time.monotonic() < until:
-        for port in ports_of(token):
+        for port in derive_ports(token):
             check()
             if (connection := _try_connect(address, port, token)) is not None:
                 return connection
@@ -168,7 +168,7 @@ def _try_connect(address: str, port: int, token: str) -> AgentConnection | None:
 
 def _listen_on_free_port(address: str, token: str) -> socket.socket:
     last: OSError | None = None
-    for port in ports_of(token):
+    for port in derive_ports(token):
         try:
             return listen(address, port)
         except OSError as err:
@@ -181,7 +181,8 @@ POLL_S = 0.1
 REJOIN_WITHIN_S = 300.0
 MAX_LOSSES = 5  # in one task: limits the cost of nodes that are lost again and again
 HELLO_S = 10.0
-# A waiting worker connects every second (join.py); without a connection for so long, it is gone.
+# A waiting worker connects every second (join.py). After this time without a connection, it does
+# not count as waiting any more.
 WAITING_S = 15.0
 LEAVE_REASON = "the next attempt begins when all nodes have joined"
 
@@ -191,11 +192,14 @@ class RejoinOutcome(Enum):
 
     TERMINATED = "Batch ends the task, to run it on other nodes"
     REJOINED = "all nodes have rejoined"
-    TIMEOUT = "neither of the two in time"
+    TIMEOUT = "neither happened within the time limit"
 
 
 class RejoinServer:
-    """Records which workers wait, and sends each away until all do. A context manager."""
+    """Records which workers wait to rejoin. A context manager.
+
+    Each worker is told to connect again later, until all of them wait.
+    """
 
     def __init__(self, hosts: Hosts, token: str) -> None:
         self._workers = hosts.addresses[1:]
@@ -228,10 +232,10 @@ def wait_for_rejoin(
 ) -> RejoinOutcome:
     """Wait for Batch to end the task, or for the lost node's agent to rejoin.
 
-    Batch does not rerun a task that ends by itself.
+    The task has to wait, because Batch does not rerun a task that ends by itself.
     """
     text = "waiting for Batch to run the task again, or for the node's agent to rejoin"
-    events.aside("notice", "progress", f"a node was lost: {text}")
+    events.add("notice", "progress", f"a node was lost: {text}")
     until = time.monotonic() + within_s
     if agent.hosts is None or len(agent.losses) > MAX_LOSSES:
         return _await_end(agent, None, until)
@@ -239,7 +243,7 @@ def wait_for_rejoin(
         with RejoinServer(agent.hosts, agent.nodes_token) as rejoin:
             return _await_end(agent, rejoin, until)
     except OSError as err:
-        events.aside("notice", "failed", f"cannot listen for the lost node's agent: {err}")
+        events.add("notice", "failed", f"cannot listen for the lost node's agent: {err}")
         return _await_end(agent, None, until)
 
 

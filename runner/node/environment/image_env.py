@@ -1,4 +1,4 @@
-"""The Python environment in a container: that of the image, plus the requirements if any."""
+"""The Python environment in a container: the packages of the image, plus the requirements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 
 LAYOUT_VERSION = 2
-# In every Python, also in one without the module.
+# Runs in the Python of any image, which may be too old for this module's syntax.
 _DESCRIBE = """\
 import json, sys, sysconfig
 try:
@@ -41,14 +41,14 @@ print(json.dumps({
     "packages": [sysconfig.get_path(name) for name in ("purelib", "platlib")],
 }))
 """
-_OLDEST_OF_UV = (3, 8)
+_MIN_PYTHON_FOR_UV = (3, 8)
 _PATH_FILE = "image.pth"  # lists further folders of packages, which Python searches last
 _PROBE_S = 30.0
 
 
 @dataclass(frozen=True)
 class ImagePython:
-    """The interpreter of an image, which is not the agent's where that is older."""
+    """The Python interpreter of an image. The agent may run in a different one."""
 
     path: str
     version: str
@@ -60,7 +60,7 @@ class ImagePython:
 
     @classmethod
     def describe(cls, path: str) -> ImagePython:
-        """Ask an interpreter. Raise StageFailedError."""
+        """Query the interpreter at `path`. Raise StageFailedError."""
         try:
             done = subprocess.run(
                 [path, "-c", _DESCRIBE],
@@ -128,11 +128,11 @@ class ImageEnvironment:
                 self._report("environment is cached")
                 return target
             remove_tree(target)
-            what: list[str | Path] = [*packages, "-c", pins]
+            arguments: list[str | Path] = [*packages, "-c", pins]
             if requirements is not None:
-                what += ["-r", requirements.path]
+                arguments += ["-r", requirements.path]
                 requirements.report_to(self._report)
-            self._build(self._python, what, code_dir, target)
+            self._build(self._python, arguments, code_dir, target)
         return target
 
     def _link_interpreter(self, folder: Path) -> Path:
@@ -154,37 +154,42 @@ class ImageEnvironment:
 
     def _build(
         self,
-        of_image: ImagePython,
-        what: Sequence[str | Path],
+        image_python: ImagePython,
+        arguments: Sequence[str | Path],
         code_dir: Path,
         target: Path,
     ) -> None:
+        """Build the environment in a new folder, and rename it to `target`.
+
+        `arguments` of `uv pip install` or `pip install` say what to install.
+        """
         target.parent.mkdir(parents=True, exist_ok=True)
         for left in target.parent.glob(f"{target.name}.building*"):
             shutil.rmtree(left, ignore_errors=True)
         building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
         environment = uv_environment(self._root / "uv-of-containers")
         try:
-            make, install = self._commands(of_image, what, building)
-            run_uv(make, environment, cwd=code_dir, report=self._report, check=self._check)
-            _add_image_packages(of_image, building)
+            create, install = self._plan_commands(image_python, arguments, building)
+            run_uv(create, environment, cwd=code_dir, report=self._report, check=self._check)
+            _add_image_packages(image_python, building)
             run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             _move_scripts(building, target)
             building.rename(target)
         finally:
             shutil.rmtree(building, ignore_errors=True)
 
-    def _commands(
-        self, of_image: ImagePython, what: Sequence[str | Path], building: Path
+    def _plan_commands(
+        self, image_python: ImagePython, arguments: Sequence[str | Path], building: Path
     ) -> tuple[list[str | Path], list[str | Path]]:
+        """Return the command that creates the environment, and the one that installs packages."""
         python = building / "bin" / "python"
-        if of_image.number >= _OLDEST_OF_UV and (uv := self._uv()):
+        if image_python.number >= _MIN_PYTHON_FOR_UV and (uv := self._find_working_uv()):
             options = ["--relocatable", "--no-project", "--system-site-packages"]
             return (
-                [uv, "venv", *options, "--python", of_image.path, building],
-                [uv, "pip", "install", "--python", python, *what],
+                [uv, "venv", *options, "--python", image_python.path, building],
+                [uv, "pip", "install", "--python", python, *arguments],
             )
-        listed = Path(what[-1])
+        listed = Path(arguments[-1])
         if listed.suffix in (".toml", ".py"):
             message = (
                 f"{listed.name} requires uv on the node, and Python 3.8 or newer in the image: "
@@ -192,16 +197,16 @@ class ImageEnvironment:
             )
             raise StageFailedError(STEP, "EnvironmentFailed", message)
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
-        # The new environment can use the image's pip. Another copy takes seconds, and Debian's
-        # Python needs the package python3-venv for it.
-        options = ["--system-site-packages", *(["--without-pip"] if of_image.has_pip else [])]
+        # The new environment can use the image's pip. Installing another copy takes seconds, and
+        # needs the package python3-venv on Debian.
+        options = ["--system-site-packages", *(["--without-pip"] if image_python.has_pip else [])]
         return (
-            [of_image.path, "-m", "venv", *options, building],
-            [python, "-m", "pip", "install", *quiet, *what],
+            [image_python.path, "-m", "venv", *options, building],
+            [python, "-m", "pip", "install", *quiet, *arguments],
         )
 
-    def _uv(self) -> Path | None:
-        """Return uv of the image or node if it runs here: it may need another C library."""
+    def _find_working_uv(self) -> Path | None:
+        """Return uv of the image or node, or None if it does not run with the image's libraries."""
         try:
             uv = find_uv(self._shared_dir)
             command = [str(uv), "--version"]
@@ -212,7 +217,7 @@ class ImageEnvironment:
 
     def _hash(
         self,
-        of_image: ImagePython,
+        image_python: ImagePython,
         requirements: Requirements | None,
         code_sha256: str,
         constraints: Sequence[str],
@@ -225,24 +230,24 @@ class ImageEnvironment:
             **({"packages": sorted(packages)} if packages else {}),
             "code": code_sha256 if requirements and requirements.local else None,
             "constraints": sorted(constraints),
-            "python": [of_image.path, of_image.version],
+            "python": [image_python.path, image_python.version],
         }
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _add_image_packages(of_image: ImagePython, building: Path) -> None:
-    """Let the new environment use the packages of the image's virtual environment, if it is one.
+def _add_image_packages(image_python: ImagePython, building: Path) -> None:
+    """Let the new environment use the packages of the image's virtual environment, if it has one.
 
-    Both have the same base interpreter, and `--system-site-packages` covers only its packages.
+    `--system-site-packages` covers only the packages of the base interpreter, which both share.
     """
-    if not of_image.is_venv:
+    if not image_python.is_venv:
         return
     for packages in building.glob("lib/python*/site-packages"):
-        (packages / _PATH_FILE).write_text("\n".join(of_image.packages), encoding="utf-8")
+        (packages / _PATH_FILE).write_text("\n".join(image_python.packages), encoding="utf-8")
 
 
 def _move_scripts(building: Path, target: Path) -> None:
-    """Replace the interpreter in the first lines of scripts by that of the final folder."""
+    """Replace the interpreter's path in the first lines of scripts by the final path."""
     old, new = (str(folder / "bin" / "python").encode() for folder in (building, target))
     for script in (building / "bin").iterdir():
         if script.is_symlink() or not script.is_file():

@@ -20,14 +20,18 @@ from runner.node.script.streams import Report
 STEP = "environment"
 TAIL_LINES = 15
 POLL_S = 0.1
-ANSWER_S = 120.0  # for a query, as uv may first run every interpreter of a busy node
+QUERY_TIMEOUT_S = 120.0  # uv may first run every interpreter of a busy node
 RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
 DONE = re.compile(r"^(Prepared|Installed|Bytecode compiled) (\d+) (packages?|files?)")
 DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
 
 
 def find_uv(shared_dir: Path) -> Path:
-    """Return the node's own uv, else the one on PATH. Raise StageFailedError."""
+    """Return the uv that the runner installed on the node, or that on PATH.
+
+    Raises:
+        StageFailedError: there is neither.
+    """
     own = shared_dir / "runner" / "bin" / "uv"
     if os.access(own, os.X_OK):
         return own
@@ -70,7 +74,7 @@ def run_uv(
         environment: its environment.
         cwd: its working directory.
         report: receives progress.
-        check: is called several times a second, and may raise to stop uv.
+        check: called several times a second; may raise to stop uv.
 
     Raises:
         StageFailedError: uv failed; the message has the last lines of its output.
@@ -89,7 +93,7 @@ def run_uv(
         preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
     )
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    reader = threading.Thread(target=_follow, args=(process, tail, report), daemon=True)
+    reader = threading.Thread(target=_read_output, args=(process, tail, report), daemon=True)
     reader.start()
     try:
         _wait(process, check)
@@ -119,13 +123,13 @@ def ask_uv(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=ANSWER_S,
+            timeout=QUERY_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as err:
         message = (
-            f"`{_shown(command)}` gave no answer in {ANSWER_S:g} s: an interpreter of this node, "
-            "or its disk, hangs; retry the run, or remove `python` from train.yaml"
+            f"`{_short_text(command)}` gave no answer in {QUERY_TIMEOUT_S:g} s: an interpreter of "
+            "this node, or its disk, hangs; retry the run, or remove `python` from train.yaml"
         )
         raise StageFailedError(STEP, "EnvironmentFailed", message) from err
 
@@ -138,7 +142,8 @@ def _wait(process: subprocess.Popen[str], check: Callable[[], None]) -> None:
         check()
 
 
-def _follow(process: subprocess.Popen[str], tail: deque[str], report: Report) -> None:
+def _read_output(process: subprocess.Popen[str], tail: deque[str], report: Report) -> None:
+    """Report the progress that uv prints, and keep its last lines in `tail`."""
     total: int | None = None
     downloaded = 0
     for raw in process.stdout or ():
@@ -161,15 +166,17 @@ _ERROR_MARKS = ("error:", "\N{MULTIPLICATION SIGN}")
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
     lines = [line for line in tail if line.strip()]
     code = "DiskFull" if DISK_FULL_TEXT in "\n".join(lines) else "EnvironmentFailed"
-    # Lists of runs show the first line; uv begins with what it is about to do.
-    said = next((line for line in lines if line.lstrip().startswith(_ERROR_MARKS)), None)
-    if said is None:
+    # Move the error to the first line, which is the one that lists of runs show. uv prints progress
+    # before it.
+    error = next((line for line in lines if line.lstrip().startswith(_ERROR_MARKS)), None)
+    if error is None:
         lines = lines or ["it printed nothing"]
     else:
-        lines.remove(said)
-    first = f"`{_shown(command)}` exited with code {returncode}: {(said or '').strip()}".rstrip()
+        lines.remove(error)
+    shown = _short_text(command)
+    first = f"`{shown}` exited with code {returncode}: {(error or '').strip()}".rstrip()
     return StageFailedError(STEP, code, "\n".join((first, *lines)))
 
 
-def _shown(command: Sequence[str]) -> str:
+def _short_text(command: Sequence[str]) -> str:
     return " ".join(Path(word).name if word.startswith("/") else word for word in command[:3])

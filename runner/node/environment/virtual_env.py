@@ -1,4 +1,4 @@
-"""The virtual environment of the script: build it once per content, cache it and describe it."""
+"""Build the virtual environment of the script once for each set of packages, and describe it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ LOCAL_SOURCE = re.compile(r"\b(path|workspace)\s*=|file:")
 
 
 class Requirements:
-    """A requirements file and those that it includes, or another file that uv reads packages from:
-    `pyproject.toml`, or a script with inline metadata.
+    """A file that lists packages for uv, with all files that it includes.
 
-    `local` is true if it installs from the code itself (`.`, `./lib`, `file:`), on which the
-    environment then depends too.
+    It is a requirements file, a `pyproject.toml`, or a script with inline metadata. `local` is True
+    if it installs from the code itself (`.`, `./lib`, `file:`), so that the environment depends on
+    the code too.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -56,7 +56,7 @@ class Requirements:
         self._read(path)
 
     def report_to(self, report: Report) -> None:
-        """Report the start of the installation, with the number of packages if it is known."""
+        """Report the start of the installation, with the number of packages if known."""
         if self.path.suffix in (".toml", ".py"):
             report(f"installing the packages of {self.path.name}")
         else:
@@ -87,7 +87,7 @@ class Requirements:
             ) from err
         if path.suffix in (".toml", ".py"):
             if path.suffix == ".py" and (found := METADATA.search(self.texts[name])):
-                self.texts[name] = found[0]  # the rest changes with every edit
+                self.texts[name] = found[0]  # other edits of the script need no new environment
             self.local = bool(LOCAL_SOURCE.search(self.texts[name]))
             return
         # A backslash at the end of a line joins it with the next one.
@@ -112,7 +112,7 @@ class Requirements:
 
 
 def missing_packages(packages: Sequence[str], requirements: Requirements | None) -> list[str]:
-    """Return the packages that no line of the requirements begins with."""
+    """Return the packages that the requirements do not list at the start of a line."""
     text = "\n".join(requirements.texts.values()) if requirements else ""
 
     def is_listed(name: str) -> bool:
@@ -122,7 +122,7 @@ def missing_packages(packages: Sequence[str], requirements: Requirements | None)
 
 
 def _is_local(requirement: str) -> bool:
-    """Return True if the requirement may be a path: in doubt, build again."""
+    """Return True if the requirement may be a path. A wrong True only causes a rebuild."""
     what = requirement.rpartition(" @ ")[2].partition(";")[0].strip()
     if what.startswith("file:"):
         return True
@@ -135,12 +135,15 @@ def _bad_requirements(message: str) -> StageFailedError:
     return StageFailedError(STEP, "EnvironmentFailed", message)
 
 
-_WITH_BYTE_CODE = ".with-byte-code"  # a file in a stored environment
-MAX_ENVIRONMENTS = 8  # above it, the least recently used ones are deleted
+_WITH_BYTE_CODE = ".with-byte-code"  # this file marks a stored environment with bytecode
+MAX_ENVIRONMENTS = 8  # if there are more, the least recently used ones are deleted
 
 
 class EnvironmentStore:
-    """Environments in `cache_dir`, if that is a link to a disk that outlives the node."""
+    """The environments in `cache_dir`, if that is a link to a disk that outlives the node.
+
+    Otherwise, all methods do nothing.
+    """
 
     def __init__(self, cache_dir: Path) -> None:
         self._folder = cache_dir / "envs" if cache_dir.is_symlink() else None
@@ -167,7 +170,7 @@ class EnvironmentStore:
             self._remove_old()
 
     def add_byte_code(self, name: str, source: Path) -> None:
-        """Store the byte code that the first script has written, once, if possible."""
+        """Store the bytecode that the first script has written, if possible. Do it only once."""
         if self._folder is None:
             return
         stored = self._folder / name
@@ -185,17 +188,17 @@ class EnvironmentStore:
         stored = [path for path in self._folder.iterdir() if path.is_dir() and "." not in path.name]
         stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in stored[MAX_ENVIRONMENTS:]:
-            # A task that is copying it fails to, and builds the environment.
+            # A task that is copying this environment at the moment fails, and builds its own.
             remove_tree(path)
 
 
 def is_usable(environment: Path) -> bool:
-    """Return True if the environment exists, and the interpreter that it refers to."""
+    """Return True if the environment and the interpreter that it links to exist."""
     return (environment / "bin" / "python").exists()
 
 
 def remove_tree(path: Path) -> None:
-    """Rename a folder, so that it is out of use at once, and delete it."""
+    """Delete a folder. It is renamed first, so that no task uses it while it is deleted."""
     with suppress(OSError):
         renamed = path.with_name(f"{path.name}.old-{uuid.uuid4().hex}")
         path.rename(renamed)
@@ -203,7 +206,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _link_tree(source: Path, target: Path) -> bool:
-    """Hard-link every file of `source` into the new folder `target`, which appears complete."""
+    """Copy `source` to the new folder `target` with hard links. `target` appears complete.
+
+    Return False if that is not possible.
+    """
     part = target.with_name(f"{target.name}.part-{uuid.uuid4().hex}")
     try:
         shutil.copytree(source, part, symlinks=True, copy_function=os.link)
@@ -231,8 +237,8 @@ def write_environment(
         logger.warning("cannot write environment.json: %s", err)
 
 
-def _libc() -> list[str]:
-    """Return name and version of the C library, as `platform.libc_ver`, which takes longer."""
+def _find_libc() -> list[str]:
+    """Return the name and version of the C library, as `platform.libc_ver`, but faster."""
     with suppress(AttributeError, ValueError, OSError):  # not glibc
         found = (os.confstr("CS_GNU_LIBC_VERSION") or "").split(maxsplit=1)
         if len(found) == 2:
@@ -243,23 +249,23 @@ def _libc() -> list[str]:
 
 
 def describe_environment(environment: Path) -> dict[str, Any]:
-    """Return the content of environment.json: the environment's packages, and this machine."""
+    """Return the content of environment.json: the packages and the machine."""
     return {
-        "python": _python(environment),
+        "python": _python_version(environment),
         "platform": sysconfig.get_platform(),
-        "libc": " ".join(_libc()),
-        "cpu": _field(_CPU_INFO, "model name"),
+        "libc": " ".join(_find_libc()),
+        "cpu": _read_field(_CPU_INFO, "model name"),
         "cpus": len(os.sched_getaffinity(0)),
-        "gpus": [_field(file, "Model") for file in sorted(_NVIDIA.glob("gpus/*/information"))],
+        "gpus": [_read_field(file, "Model") for file in sorted(_NVIDIA.glob("gpus/*/information"))],
         "driver": _first_line(_NVIDIA / "version"),
         "packages": installed_packages(environment),
     }
 
 
 def installed_packages(environment: Path) -> dict[str, str]:
-    """Return the versions of the packages that were installed from an index, without importing.
+    """Return the version of each package that was installed from an index, by name.
 
-    Packages from a folder or a URL are left out: their version does not identify them.
+    Packages from a folder or a URL are left out, because their version does not identify them.
     """
     found: dict[str, str] = {}
     for folder in environment.glob("lib/python*/site-packages/*.dist-info"):
@@ -277,7 +283,7 @@ def satisfies(environment: Path, constraints: Mapping[str, str]) -> bool:
     return all(constraints.get(name, version) == version for name, version in installed.items())
 
 
-def _python(environment: Path) -> str:
+def _python_version(environment: Path) -> str:
     for line in _lines(environment / "pyvenv.cfg"):
         name, _, value = line.partition("=")
         if name.strip() in ("version_info", "version"):
@@ -285,7 +291,7 @@ def _python(environment: Path) -> str:
     return sys.version.split()[0] if environment == Path(sys.prefix) else ""
 
 
-def _field(file: Path, name: str) -> str:
+def _read_field(file: Path, name: str) -> str:
     for line in _lines(file):
         key, _, value = line.partition(":")
         if key.strip() == name:
@@ -304,11 +310,11 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-# Increase it when an environment of the same requirements must be built differently.
+# Increase it if an environment with the same requirements must be built differently from now on.
 LAYOUT_VERSION = 1
-# Ubuntu 22.04, Azure's GPU image, has Python 3.10, which NumPy, JAX and Keras no longer support: a
-# recipe without `python` gets the version of Ubuntu 24.04 there.
-OLDEST_PYTHON = (3, 11)
+# Azure's GPU image is Ubuntu 22.04 with Python 3.10, which NumPy, JAX and Keras no longer support.
+# A recipe without `python` gets the version of Ubuntu 24.04 there.
+MIN_PYTHON = (3, 11)
 NEWER_PYTHON = "3.12"
 
 
@@ -337,11 +343,11 @@ class EnvironmentBuilder:
 
         Args:
             code_dir: the folder of the script's code.
-            requirements_file: its path in that folder, or None for an empty environment.
-            python: a request for uv such as `3.12`, or None.
-            code_sha256: the hash of the code, for requirements that install from it.
-            constraints: `name==version` of packages, which get these versions.
-            packages: further ones, unless the requirements list them.
+            requirements_file: a path in that folder, or None for an empty environment.
+            python: a version request for uv such as `3.12`, or None.
+            code_sha256: the hash of the code. It matters if requirements install from the code.
+            constraints: the versions that packages must have, each as `name==version`.
+            packages: packages to install unless the requirements list them.
 
         Raises:
             StageFailedError: the environment cannot be built.
@@ -350,20 +356,20 @@ class EnvironmentBuilder:
             Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
         )
         packages = missing_packages(packages, requirements)
-        if python is None and sys.version_info[:2] < OLDEST_PYTHON:
+        if python is None and sys.version_info[:2] < MIN_PYTHON:
             python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(python)
         target = self._envs / _environment_hash(
             requirements, interpreter, python, code_sha256, packages
         )
-        if constraints and (requirements or packages) and not _has(target, constraints):
+        if constraints and (requirements or packages) and not _has_versions(target, constraints):
             name = f"{target.name}:{json.dumps(sorted(constraints))}"
             target = self._envs / hashlib.sha256(name.encode()).hexdigest()[:32]
         if is_usable(target):
             self._report("environment is cached")
             self._store.add_byte_code(target.name, target)
             return target
-        # The lock is in the cache, so that nodes with a common cache build an environment once.
+        # The lock is in the cache, so that nodes that share a cache build an environment once.
         with node_lock(self._cache / "locks" / target.name, self._while_waiting):
             if is_usable(target):
                 self._report("environment is cached")
@@ -373,9 +379,9 @@ class EnvironmentBuilder:
                 self._report("environment is cached")
             else:
                 self._report_install(requirements, packages)
-                what: list[str | Path] = [*packages]
-                what += [] if requirements is None else ["-r", requirements.path]
-                self._build(interpreter, what, code_dir, target, constraints)
+                arguments: list[str | Path] = [*packages]
+                arguments += [] if requirements is None else ["-r", requirements.path]
+                self._build(interpreter, arguments, code_dir, target, constraints)
                 self._store.add(target.name, target)
         return target
 
@@ -386,32 +392,36 @@ class EnvironmentBuilder:
     def _build(
         self,
         interpreter: Path,
-        what: Sequence[str | Path],
+        arguments: Sequence[str | Path],
         code_dir: Path,
         target: Path,
         constraints: Sequence[str],
     ) -> None:
+        """Build the environment in a new folder, and rename it to `target`.
+
+        `arguments` of `uv pip install` say what to install.
+        """
         uv = find_uv(self._shared_dir)
-        # No other task builds it under the lock: existing folders are of killed tasks, whose uv
-        # may still be writing.
+        # The lock is held, so existing build folders are of killed tasks. Their uv may still be
+        # writing, so the new folder has a new name.
         self._envs.mkdir(parents=True, exist_ok=True)
         for left in self._envs.glob(f"{target.name}.building*"):
             shutil.rmtree(left, ignore_errors=True)
         building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
         environment = uv_environment(self._cache / "uv")
         try:
-            # Relocatable, as the folder is renamed afterwards.
+            # Relocatable, because the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
             run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
-            if what:
+            if arguments:
                 install = [uv, "pip", "install", "--python", building / "bin" / "python"]
                 if constraints:
                     pinned = building / "constraints.txt"
                     pinned.write_text("\n".join(constraints), encoding="utf-8")
                     install += ["-c", pinned]
-                # Not --compile-bytecode, as scripts import few of the modules: 13 s of CPU for all
-                # of Keras and JAX, 3 s for the imported ones.
-                install += what
+                # Without --compile-bytecode, because scripts import only a part of the modules: all
+                # of Keras and JAX take 13 s of CPU, the imported ones 3 s.
+                install += arguments
                 run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             building.rename(target)
         finally:
@@ -431,7 +441,7 @@ class EnvironmentBuilder:
         """
         uv = find_uv(self._shared_dir)
         environment = uv_environment(self._cache / "uv")
-        # A downloaded interpreter is stored for the node, not in the home of one task.
+        # Store a downloaded interpreter for all tasks of the node, not in the home of this one.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
         find = [uv, "python", "find", "--no-project", request]
         found = ask_uv([*find, "--system"], environment)
@@ -455,8 +465,8 @@ def _python_missing(request: str, why: str) -> StageFailedError:
     return StageFailedError(STEP, "PythonMissing", message)
 
 
-def _has(environment: Path, constraints: Sequence[str]) -> bool:
-    """Return True if the environment exists with these versions."""
+def _has_versions(environment: Path, constraints: Sequence[str]) -> bool:
+    """Return True if the environment exists and satisfies the constraints."""
     pairs = (text.partition("==") for text in constraints)
     wanted = {name: version for name, _, version in pairs}
     return is_usable(environment) and satisfies(environment, wanted)
@@ -477,6 +487,6 @@ def _environment_hash(
         "code": code_sha256 if requirements and requirements.local else None,
         "python": str(interpreter.resolve()),
         "version": sys.version if python is None else python,
-        "platform": [sysconfig.get_platform(), *_libc()],
+        "platform": [sysconfig.get_platform(), *_find_libc()],
     }
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,4 +1,7 @@
-"""The node's cache of downloaded files: parallel downloads, verified, once per node by a lock."""
+"""The node's cache of downloaded files.
+
+Files are downloaded in parallel and verified. A lock ensures that each node downloads them once.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ STEP = "data"
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 PART = ".part-"
-PART_NAME_CHARS = 40  # of the file's name: the name of a part is too long otherwise
+PART_NAME_CHARS = 40  # how much of the file's name is in that of the part, to limit its length
 _PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
 MAX_FILE_BYTES = 1 << 40  # larger than any node's disk
 
@@ -77,7 +80,7 @@ class DownloadSource(Protocol):
 
 
 class DataCache:
-    """Folders `<root>/<key>` of files, each of which appears complete by a rename."""
+    """The folders `<root>/<key>` of files. Each file is renamed when it is complete."""
 
     def __init__(
         self,
@@ -103,10 +106,10 @@ class DataCache:
         Raises:
             StageFailedError: a file is missing, damaged or too large, or the disk is full.
         """
-        folder = self._root / _safe((key or prefix).rstrip("/"))
+        folder = self._root / _check_name((key or prefix).rstrip("/"))
         paths = file_paths(file.name for file in files)
         for path in paths.values():
-            _safe(path)
+            _check_name(path)
         folder.mkdir(parents=True, exist_ok=True)
         with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
             _remove_parts(folder)
@@ -149,7 +152,7 @@ class DataCache:
                     break
                 if is_last:
                     raise _data_missing(f"{blob} is damaged: {problem}")
-            part.chmod(0o444)  # other runs use it too
+            part.chmod(0o444)  # read-only, because other runs use the file too
             part.replace(target)
         except OSError as err:
             raise (disk_full(STEP, err) if is_disk_full(err) else err) from err
@@ -175,7 +178,8 @@ class DataCache:
             if received.size_bytes and response.status == http.client.OK:
                 received.restart()  # the server does not support ranges, or has a new version
             length = response.headers.get("Content-Length")
-            # `read(n)` does not report a lost connection: count. A chunked transfer does.
+            # Count the bytes, because `read(n)` does not report a lost connection (except for a
+            # chunked transfer).
             left = None if length is None else int(length)
             while left is None or left > 0:
                 if self._abandoned.is_set():
@@ -210,7 +214,7 @@ class ReceivedFile:
     def _reset(self) -> None:
         self.size_bytes = 0
         self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False)  # the hash that storage has of a blob
+        self._md5 = hashlib.md5(usedforsecurity=False)  # storage knows the MD5 of a blob
 
     def write(self, chunk: bytes) -> None:
         """Append a chunk."""
@@ -231,7 +235,7 @@ class ReceivedFile:
 
 
 def part_path(target: Path) -> Path:
-    """Return a new temporary path: an abandoned download may still write to an earlier one."""
+    """Return a new temporary path, because an abandoned download may still write to an old one."""
     return target.with_name(f"{target.name[:PART_NAME_CHARS]}{PART}{uuid.uuid4().hex}")
 
 
@@ -246,7 +250,7 @@ def _is_cached(path: Path, file: DataFile) -> bool:
     return path.is_file() and file.size_bytes in (None, path.stat().st_size)
 
 
-def _safe(name: str) -> str:
+def _check_name(name: str) -> str:
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts:
         raise _data_missing(f"{name!r} is not a name inside the data set")

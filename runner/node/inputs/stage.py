@@ -1,4 +1,4 @@
-"""Stage inputs: download the `inputs` of run.json, and return their variables."""
+"""The stage `inputs`: download the `inputs` of run.json, and return their variables."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from runner.protocol.run_spec import DataFile, parse_data_files
 
 STEP = "inputs"
 INPUT_VARIABLE_PREFIX = "RUNNER_INPUT_"
-_FOLDER = "inputs"  # below shared/runner, beside the data sets
+_FOLDER = "inputs"  # in shared/runner or in the task's folder
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 URL_TIMEOUT_S = 30.0
 URL_UNREACHABLE_AFTER_S = 60.0
-MAX_NAME_CHARS = 200  # of the file
-# Larger inputs should be blobs, which are listed, verified and read in parallel.
+MAX_NAME_CHARS = 200  # of a file name that is derived from a URL
+# Larger inputs should be blobs, which are verified and read in parallel.
 MAX_URL_BYTES = 200 * 1024**3
 
 InputDocument = Mapping[str, Any]
@@ -44,7 +44,10 @@ InputDocument = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class InputAccess:
-    """The sources of inputs: containers, and the folder of the pool's mounts."""
+    """The sources of inputs: containers, and the folder of the pool's mounts.
+
+    `containers` has the containers of `blob` inputs, by name. `mounts_dir` is None without mounts.
+    """
 
     runs: ContainerClient
     data: ContainerClient
@@ -54,7 +57,7 @@ class InputAccess:
 
 @dataclass(frozen=True)
 class InputFetch:
-    """The context of all kinds of inputs; `check` may raise to stop."""
+    """The context in which inputs of all kinds are downloaded. `check` may raise to stop."""
 
     access: InputAccess
     shared_dir: Path
@@ -72,7 +75,15 @@ class InputFetch:
         *,
         shared: bool = True,
     ) -> Path:
-        """Return a folder with the files: `shared` by the node's tasks, or for this task only."""
+        """Download missing files and return their folder.
+
+        Args:
+            source: where to download from.
+            prefix: the common prefix of the files at the source.
+            files: the files.
+            key: the name of the folder in the cache.
+            shared: True to share the folder with other tasks of the node.
+        """
         root = self.shared_dir / "runner" / _FOLDER if shared else self.work_dir / _FOLDER
         cache = DataCache(source, root, self.retry_budget, self.report, self.check)
         return cache.ensure(prefix, files, key)
@@ -102,7 +113,7 @@ def _fetch_input(fetch: InputFetch, name: str, document: InputDocument) -> Path:
     try:
         return KINDS[str(document["kind"])](fetch, document)
     except StageFailedError as err:
-        # The cache reports DataMissing, but here the input is missing.
+        # The cache reports missing files as DataMissing, the code of the stage `data`.
         code = "InputMissing" if err.code == "DataMissing" else err.code
         raise StageFailedError(STEP, code, f"input {name}: {err.message}") from err
     except StorageRequestError as err:
@@ -113,16 +124,16 @@ def _fetch_input(fetch: InputFetch, name: str, document: InputDocument) -> Path:
         raise _input_missing(f"input {name}: {problem}") from err
 
 
-def _uploaded(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kinds path and dataset: files that the client uploaded to the `data` container."""
+def _fetch_uploaded(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kinds `path` and `dataset`: files that the client uploaded to the container `data`."""
     prefix = str(document["prefix"])
     files = parse_data_files(document["files"])
     folder = fetch.cached(fetch.access.data.transport, prefix, files, prefix)
-    return _part(folder, document.get("single"))
+    return _select_part(folder, document.get("single"))
 
 
-def _blob(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kind blob: a prefix as of the submission; a blob that changed since is rejected."""
+def _fetch_blob(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kind `blob`: the blobs below a prefix. One that changed since the submission is an error."""
     name = str(document["container"])
     container = fetch.access.containers.get(name)
     if container is None:
@@ -130,11 +141,11 @@ def _blob(fetch: InputFetch, document: InputDocument) -> Path:
     files = parse_data_files(document["files"])
     key = f"blob/{document['manifest']}"
     folder = fetch.cached(container.transport, str(document["prefix"]), files, key)
-    return _part(folder, document.get("single"))
+    return _select_part(folder, document.get("single"))
 
 
-def _url(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kind url: shared by the node's tasks if its version is known, else for this task only."""
+def _fetch_url(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kind `url`: a file. The node's tasks share it only if its version is known."""
     url = str(document["url"])
     expected: str | None = document.get("sha256")
     source = UrlSource(url, fetch.retry_budget, hashed=expected is not None)
@@ -146,8 +157,8 @@ def _url(fetch: InputFetch, document: InputDocument) -> Path:
     return fetch.cached(source, "", [file], f"url/{key}", shared=shared) / file.name
 
 
-def _share(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kind share: a path below the folder of the pool's mounts, or below one mount."""
+def _find_share(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kind `share`: a path relative to the folder of the pool's mounts, or to one mount."""
     mounts, path = fetch.access.mounts_dir, str(document["path"])
     if ".." in PurePosixPath(path).parts or PurePosixPath(path).is_absolute():
         raise _input_missing(f"{path!r} leaves the share")
@@ -167,8 +178,8 @@ def _share(fetch: InputFetch, document: InputDocument) -> Path:
     raise _input_missing(f"the pool mounts {names}; {path!r} {problem}")
 
 
-def _run(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kind run: outputs of another run; `path` is a file, a folder or a glob."""
+def _fetch_run(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kind `run`: outputs of another run. `path` is a file, a folder or a glob."""
     run_id, path = str(document["run_id"]), str(document.get("path") or "")
     body = fetch.access.runs.get(f"{run_id}/result.json")
     if body is None:
@@ -186,19 +197,20 @@ def _run(fetch: InputFetch, document: InputDocument) -> Path:
     prefix = f"{run_id}/{output}"
     folder = fetch.cached(fetch.access.runs.transport, prefix, files, f"run/{prefix}")
     part = as_stored(path)
-    return _part(folder, part if (folder / file_path(part)).exists() else None)
+    return _select_part(folder, part if (folder / file_path(part)).exists() else None)
 
 
-def _trials(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kind trials: outputs of all trials of a sweep that succeeded, a folder each, as links.
+def _fetch_trials(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kind `trials`: the outputs of all trials of a sweep that succeeded, as links.
 
-    `trials.json` beside them lists all trials, with their parameters and metrics.
+    Each trial has a folder. `trials.json` lists all trials with their parameters and metrics.
     """
-    group: dict[str, Any] = parse_json(_needed(fetch, group_blob(str(document["group"]))))
+    group: dict[str, Any] = parse_json(_read_required(fetch, group_blob(str(document["group"]))))
     later = LaterRun.folder(str(document["group"]))
     names = fetch.access.runs.list_names(later)
-    again = (LaterRun.parse(name, fetch.access.runs.get(name) or b"") for name in names)
-    newest = {run.trial: run.run_id for run in sorted(filter(None, again), key=lambda r: r.number)}
+    retries = (LaterRun.parse(name, fetch.access.runs.get(name) or b"") for name in names)
+    ordered = sorted(filter(None, retries), key=lambda run: run.number)
+    newest = {run.trial: run.run_id for run in ordered}
     folder = fetch.work_dir / _FOLDER / TRIALS_INPUT
     folder.mkdir(parents=True, exist_ok=True)
     listed: list[dict[str, Any]] = []
@@ -215,12 +227,12 @@ def _trials(fetch: InputFetch, document: InputDocument) -> Path:
     missing = [entry["trial"] for entry in listed if entry["status"] != "succeeded"]
     if len(missing) == len(listed):
         raise _input_missing("no trial succeeded")
-    said = f"{len(listed) - len(missing)} of {len(listed)} trials"
-    fetch.report(f"{said}; missing: {', '.join(missing)}" if missing else said)
+    text = f"{len(listed) - len(missing)} of {len(listed)} trials"
+    fetch.report(f"{text}; missing: {', '.join(missing)}" if missing else text)
     return folder
 
 
-def _needed(fetch: InputFetch, name: str) -> bytes:
+def _read_required(fetch: InputFetch, name: str) -> bytes:
     body = fetch.access.runs.get(name)
     if body is None:
         raise _input_missing(f"{name} was deleted")
@@ -245,8 +257,8 @@ def _trial_result(
 
 
 def _run_files(fetch: InputFetch, run_id: str) -> Path | None:
-    """Return the folder with all outputs of a run that succeeded, None if it has none."""
-    result: dict[str, Any] = parse_json(_needed(fetch, f"{run_id}/result.json"))
+    """Download all outputs of a run that succeeded. Return the folder, or None without outputs."""
+    result: dict[str, Any] = parse_json(_read_required(fetch, f"{run_id}/result.json"))
     outputs: list[dict[str, Any]] = result.get("outputs") or []
     files = [DataFile(str(o["path"]), int(o["size_bytes"]), str(o["sha256"])) for o in outputs]
     if not files:
@@ -256,7 +268,7 @@ def _run_files(fetch: InputFetch, run_id: str) -> Path | None:
 
 
 def _link_files(source: Path | None, target: Path) -> None:
-    """Make a folder whose files are links to those of another one."""
+    """Create `target` with a link to each file in `source`, which may be None."""
     target.mkdir(parents=True)
     for path in sorted(source.rglob("*")) if source is not None else ():
         if path.is_file():
@@ -265,7 +277,8 @@ def _link_files(source: Path | None, target: Path) -> None:
             link.symlink_to(path)
 
 
-def _part(folder: Path, part: str | None) -> Path:
+def _select_part(folder: Path, part: str | None) -> Path:
+    """Return the path of `part` in the folder, or the folder if it is None."""
     if part is None:
         return folder
     part = file_path(part)
@@ -279,18 +292,18 @@ def _input_missing(message: str) -> StageFailedError:
 
 
 KINDS: Mapping[str, Callable[[InputFetch, InputDocument], Path]] = {
-    "path": _uploaded,
-    "dataset": _uploaded,
-    "blob": _blob,
-    "url": _url,
-    "share": _share,
-    "run": _run,
-    TRIALS_INPUT: _trials,
+    "path": _fetch_uploaded,
+    "dataset": _fetch_uploaded,
+    "blob": _fetch_blob,
+    "url": _fetch_url,
+    "share": _find_share,
+    "run": _fetch_run,
+    TRIALS_INPUT: _fetch_trials,
 }
 
 
 class UrlRefusedError(StorageRequestError):
-    """A refusal that a retry cannot change; the message is complete."""
+    """The server refused a request permanently. The message needs no further context."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(status, "", message)
@@ -300,7 +313,7 @@ class UrlRefusedError(StorageRequestError):
 
 
 class UrlSource:
-    """A download source for the data cache with one file, whatever its name."""
+    """A download source for the data cache that has one file. Methods ignore its name."""
 
     def __init__(self, url: str, retry_budget: RetryBudget, *, hashed: bool = False) -> None:
         self._url = url
@@ -323,20 +336,20 @@ class UrlSource:
                 with self.open("", 0) as response:
                     headers = response.headers
                     etag, date = headers.get("ETag"), headers.get("Last-Modified")
-                    # Only a strong ETag allows to resume a transfer (RFC 9110, 13.1.5).
+                    # A transfer can be resumed only with a strong ETag (RFC 9110, 13.1.5).
                     self.etag = None if etag is None or etag.startswith("W/") else etag
                     return f"{etag} {date} {response.length}" if etag or date else None
             except (OSError, http.client.HTTPException) as err:
                 last = err
-        raise UrlRefusedError(f"GET {shown(self._url)}: no answer ({last})")
+        raise UrlRefusedError(f"GET {redact_url(self._url)}: no answer ({last})")
 
     def open(
         self, name: str, first_byte: int = 0, etag: str | None = None
     ) -> http.client.HTTPResponse:
-        """Start to read at `first_byte`; a server without ranges answers 200, from the start.
+        """Start to read at `first_byte`. A server without ranges answers with 200 and byte 0.
 
         Raises:
-            StorageRequestError: the server refused the request, or a retry cannot help.
+            StorageRequestError: the server refused the request, or a retry would not help.
             OSError, HTTPException: a temporary failure.
         """
         del name
@@ -353,9 +366,9 @@ class UrlSource:
         except urllib.error.HTTPError as err:
             err.close()
             if err.code in TRANSIENT_STATUS:
-                raise ConnectionError(f"GET {shown(self._url)}: {err.code}") from err
+                raise ConnectionError(f"GET {redact_url(self._url)}: {err.code}") from err
             raise UrlRefusedError(
-                f"GET {shown(self._url)}: {err.code} {err.reason}", err.code
+                f"GET {redact_url(self._url)}: {err.code} {err.reason}", err.code
             ) from err
         except urllib.error.URLError as err:
             self._raise_if_permanent(err)
@@ -363,10 +376,12 @@ class UrlSource:
         self._failing_since = None
         if etag and response.headers.get("ETag", etag) != etag:
             response.close()
-            raise UrlRefusedError(f"GET {shown(self._url)}: it changed during the download")
+            raise UrlRefusedError(f"GET {redact_url(self._url)}: it changed during the download")
         if (response.length or 0) + first_byte > MAX_URL_BYTES:
             response.close()
-            raise UrlRefusedError(f"GET {shown(self._url)}: larger than {MAX_URL_BYTES >> 30} GiB")
+            raise UrlRefusedError(
+                f"GET {redact_url(self._url)}: larger than {MAX_URL_BYTES >> 30} GiB"
+            )
         return response
 
     def _may_follow(self, url: str) -> bool:
@@ -379,26 +394,29 @@ class UrlSource:
         self._failing_since = self._failing_since or now
         certificate = isinstance(err.reason, ssl.SSLCertVerificationError)
         if certificate or now - self._failing_since > URL_UNREACHABLE_AFTER_S:
-            raise UrlRefusedError(f"GET {shown(self._url)}: {err.reason}") from err
+            raise UrlRefusedError(f"GET {redact_url(self._url)}: {err.reason}") from err
 
     def close(self) -> None:
         """Do nothing: each read has its own connection."""
 
 
 def check_url(url: str, first: str) -> None:
-    """Raise UrlRefusedError unless `url` is https, or both are http addresses of this machine."""
+    """Raise UrlRefusedError unless `url` is https, or http of this machine.
+
+    `first` is the address before redirects, which must be http of this machine in the second case.
+    """
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return
     if parts.scheme == "http" and _is_loopback(url) and _is_loopback(first):
         return
-    what = f"GET {shown(first)}"
-    what += "" if url == first else f": redirected to {shown(url)}"
+    what = f"GET {redact_url(first)}"
+    what += "" if url == first else f": redirected to {redact_url(url)}"
     raise UrlRefusedError(f"{what}: only https is allowed")
 
 
-def shown(url: str) -> str:
-    """Return the address without its query and user part, which may be secrets."""
+def redact_url(url: str) -> str:
+    """Return the address without its user and query parts, which may be secrets."""
     parts = urlsplit(url)
     query = "?***" if parts.query else ""
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"

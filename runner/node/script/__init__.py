@@ -1,3 +1,4 @@
-"""The script on the node: its folders, process, output streams, metrics and outputs. Start in
-`command`.
+"""The script on the node: its folders, process, output streams, metrics and outputs.
+
+Start in `command`.
 """

@@ -1,4 +1,4 @@
-"""What the text of a script says about the places it writes to."""
+"""Search the text of a script for the places that it writes to."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-CREATED = ("outputs", "logs")  # before the script starts, as Azure ML does
+CREATED = ("outputs", "logs")  # folders that exist before the script starts, as in Azure ML
 MAX_SOURCES, MAX_SOURCE_BYTES = 500, 1 << 20  # files of code that are searched
 MAX_TEXT_BYTES = 16 << 20
 
-# Only what a script writes: a folder of a model may be an input, and nothing exports to one that
-# exists. A path is rather a file, so only its folder is made.
+# Arguments with folders that a script writes to. `--model-dir` is not one, because it may be an
+# input, and exporting a model to an existing folder fails.
 _FOLDER_ARGUMENT = re.compile(
     r"--?(?:(?:out|output|outputs|save|log|logs|result|results)[-_]?(?:dir|folder|directory)"
     r"|job-dir|default_root_dir)"
 )
+# Arguments with a path that is rather a file, so only the folder of the file is created.
 _OUTPUT_ARGUMENT = re.compile(
     r"--?(?:o|(?:out|output|outputs|save|result|results)(?:[-_]?(?:to|path|file))?)"
 )
-# The names that Batch AI and Azure ML give to the folders of named outputs.
+# Variables of Batch AI and Azure ML for the folders of named outputs.
 _NAMED_OUTPUT = re.compile(r"\b(AZ_BATCHAI_OUTPUT_|AZURE_ML_OUTPUT_)([A-Za-z0-9_]+)")
 # The folder of the log files of a Batch AI job (the documentation of its variables, 2026-11-23).
 _LOGS = "AZ_BATCHAI_STDOUTERR_DIR"
-# The same of named inputs.
+# Variables of Batch AI and Azure ML for named inputs.
 _NAMED_INPUT = re.compile(
     r"\b(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)([A-Za-z0-9_]+)"
 )
 _MAKES_FOLDER = re.compile(r"(?<![A-Za-z_])(?:mkdir|makedirs|copytree)\b")
-# What follows where it is no error that the folder exists: `(name, exist_ok=True)`, ` -p name`.
+# Follows a call that succeeds if the folder exists: `(name, exist_ok=True)`, ` -p name`.
 _ACCEPTS_FOLDER = re.compile(
     r"\s*\((?:[^()]|\([^()]*\))*exist_ok\s*=\s*True|\W{1,6}?(?:-[a-z]*p|--parents)\b"
 )
-# `("runs/" + date)` and `("runs")`, but neither `("run" + date)` nor `(folder)`.
+# Matches `("runs/" + date)` and `("runs")`, but neither `("run" + date)` nor `(folder)`.
 _PLAIN_FOLDER = re.compile(r"""\s*\(\s*["'](?:\./)?([\w-][\w.-]*)(?:/|["']\s*[),])""")
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)\s[^;\n]*", re.MULTILINE)
 _CHECKS_FOLDER = re.compile(r"exists\b|isdir\b|is_dir\b|listdir\b|(?:\[|test)\s+(?:!\s+)?-[de]\s")
-# A script that knows the folder of checkpoints, or what saves to it.
+# A script that saves checkpoints itself, or by calling hooks.
 _SAVES = re.compile(r"RUNNER_CHECKPOINT_DIR|runner\.hooks")
-# What the hooks of `runner.hooks.automatic` save: the framework, and what of it.
+# Frameworks that `runner.hooks.automatic` supports, and the part of each that a script must use.
 _SAVED_FRAMEWORKS = (
     ("keras", ".fit("), ("transformers", "Trainer"), ("lightning", "Trainer"),
     ("chainer", "Trainer"), ("tensorflow", "CheckpointManager"),
@@ -48,48 +49,48 @@ _SAVED_FRAMEWORKS = (
 _TRAINS = re.compile(r"\bepochs?\b|\.backward\(|\btrain_on_batch\(|\bGradientTape\(")
 _PROGRAMS = frozenset({".py", ".sh", ".r", ".jl", ".lua", ".pl", ".bs"})
 _SETTINGS = frozenset({".ipynb", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini"})
-# Absolute paths, in quotes or as words of a shell, and what stands for a value in them.
+# Absolute paths, in quotes or as words of a shell command.
 _ABSOLUTE_PATH = re.compile(
     r"""["'](/[^"'\n]+)["']|(?:^|[\s=>(])(/[^\s"'`,;()<>|&]+)""", re.MULTILINE
 )
 
 
 class CodeText:
-    """The text of a script, its configuration, its command and the variables it is given."""
+    """The text of a script: its code, its configuration files and its command."""
 
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
         self._words = tuple(words)
         self.text = "\n".join((*words, *_read_sources(folder)))
 
     def named_outputs(self) -> Mapping[str, str]:
-        """Return variables of named outputs that the code mentions, with their folders' names."""
+        """Return the variables of named outputs that the code mentions, with their folder names."""
         named = {found[0]: found[2].lower() for found in _NAMED_OUTPUT.finditer(self.text)}
         return named | ({_LOGS: "logs"} if _LOGS in self.text else {})
 
     def named_inputs(self) -> Mapping[str, str]:
-        """Return variables of named inputs that the code mentions, with the names of the inputs."""
+        """Return the variables of named inputs that the code mentions, with the input names."""
         return {found[0]: found[1].upper() for found in _NAMED_INPUT.finditer(self.text)}
 
     @property
     def saves_checkpoints(self) -> bool:
-        """Return True if the code mentions the folder of checkpoints or our hooks."""
+        """Return True if the code mentions the checkpoint folder or `runner.hooks`."""
         return _SAVES.search(self.text) is not None
 
     @property
-    def is_bare_loop(self) -> bool:
-        """Return True for a training that neither it nor a framework of ours saves."""
+    def trains_without_checkpoints(self) -> bool:
+        """Return True for a script that trains, but whose state neither it nor a hook saves."""
         if self.saves_checkpoints or _TRAINS.search(self.text) is None:
             return False
         return not self.is_saved_by_hooks
 
     @property
     def is_saved_by_hooks(self) -> bool:
-        """Return True if a framework trains whose checkpoints hooks save, on one node."""
+        """Return True if the script trains with a framework that hooks support (on one node)."""
         uses = any(name in self.text and what in self.text for name, what in _SAVED_FRAMEWORKS)
         return uses and not self.saves_checkpoints
 
     def absolute_paths(self) -> Iterator[str]:
-        """Return each path once: of the command and the programs first, of configuration last."""
+        """Return each path once: first those of the command, then of programs, then of settings."""
         seen: set[str] = set()
         found = (match[1] or match[2] for match in _ABSOLUTE_PATH.finditer(self.text))
         for path in (*(word for word in self._words if word.startswith("/")), *found):
@@ -102,10 +103,11 @@ class CodeText:
         return tuple(folder for _, folder in _values(command, _FOLDER_ARGUMENT.fullmatch))
 
     def expected_folders(self, command: Sequence[str]) -> Iterator[str]:
-        """Return the folders that the script expects to exist.
+        """Return the folders that the script writes to and seems to expect to exist.
 
-        Not one that code or command make in a way that fails if it exists, and none where they
-        make a folder so whose name is not plain; not one whose existence they check.
+        The result does not contain folders whose existence the code checks, or that it creates with
+        a call that fails if they exist. It is empty if such a call creates a folder whose name is
+        not a plain string.
         """
         text = _IMPORT.sub("", "\n".join((self.text, *command)))
         ends = (match.end() for match in _MAKES_FOLDER.finditer(text))
@@ -125,7 +127,7 @@ class CodeText:
                 wanted.append((option, str(PurePosixPath(path).parent)))
         for option, name in wanted:
             last = PurePosixPath(name).name
-            # Bounded, as data in the code may have lines and words of a million characters.
+            # Repetitions are bounded, because data in code may have lines of a million characters.
             variable = (
                 r"\b(\w{1,100})\s{0,20}(?::[^=\n]{0,100})?=[^=\n]{0,500}"
                 rf"(?<!\w){re.escape(last)}(?!\w)"
@@ -137,13 +139,13 @@ class CodeText:
 
 
 def _made_folder(text: str, start: int) -> str:
-    """Return the first folder of the path that a call gives as plain text, or ""."""
+    """Return the first folder of the path in a call, or "" if the path is not a plain string."""
     found = _PLAIN_FOLDER.match(text, start)
     return found[1] if found else ""
 
 
 def _read_sources(folder: Path) -> Iterator[str]:
-    """Return the texts of the code, which is searched for what it expects; programs first."""
+    """Return the texts of programs and then of configuration files, within limits of size."""
     found: list[tuple[bool, str]] = []
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -161,7 +163,7 @@ def _read_sources(folder: Path) -> Iterator[str]:
 
 
 def _values(words: Sequence[str], names: Callable[[str], object]) -> Iterator[tuple[str, str]]:
-    """Return arguments and their values, from `--name VALUE` and `--name=VALUE`."""
+    """Return arguments whose name matches, with their values (`--name VALUE`, `--name=VALUE`)."""
     for word, following in zip(words, (*words[1:], ""), strict=True):
         name, equals, value = word.partition("=")
         found = value if equals else following

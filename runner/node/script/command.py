@@ -1,7 +1,7 @@
 """Run the script in its own process group: forward SIGTERM, limit its time, kill its orphans.
 
-Also record which files its processes have open for writing, as a killed process leaves such a file
-incomplete.
+The module also records which files the script's processes have open for writing, because a killed
+process leaves such a file incomplete.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pathlib import Path
 
 from runner.node.failures import StageFailedError
 
-# Linux's <sys/prctl.h>; elsewhere these functions do nothing.
+# From <sys/prctl.h> of Linux. On other systems, the functions that use them do nothing.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 
-# Set to the task's folder for a script, and inherited by all processes that it starts.
-SCRIPT_OF = "RUNNER_SCRIPT_OF"
+# Contains the task's folder. All processes of a script inherit it, which identifies them.
+SCRIPT_OF_VARIABLE = "RUNNER_SCRIPT_OF"
 
 KILL_WITHIN_S = 5.0
 POLL_S = 0.02
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """Return a function for a new child that lets the kernel kill it when its parent dies.
+    """Return a function that a new child calls, so that the kernel kills it if its parent dies.
 
-    Prepared before the fork: between fork and exec, imports and locks are unsafe.
+    Call this before the fork, because imports and locks are unsafe between fork and exec.
     """
     if not sys.platform.startswith("linux"):
         return lambda: None
@@ -46,7 +46,7 @@ def dies_with_parent() -> Callable[[], None]:
 
     def bind() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it was killed before the call, which then has no effect
+        if os.getppid() != parent:  # the parent died before the call, which then has no effect
             os._exit(SIGNAL_EXIT_CODE + signal.SIGKILL)
 
     return bind
@@ -56,7 +56,7 @@ def dies_with_parent() -> Callable[[], None]:
 def reparent_orphans() -> Generator[None]:
     """Adopt descendants whose parent ends, for the duration of the block.
 
-    Adopted processes must be collected, which happens only during the block.
+    The caller has to collect adopted processes within the block.
     """
     if not sys.platform.startswith("linux"):
         yield
@@ -71,7 +71,7 @@ def reparent_orphans() -> Generator[None]:
 
 
 def children() -> frozenset[int]:
-    """Return the process ids of this process's children."""
+    """Return the process IDs of this process's children."""
     if not sys.platform.startswith("linux"):
         return frozenset()
     me = os.getpid()
@@ -79,7 +79,7 @@ def children() -> frozenset[int]:
 
 
 def descendants(pid: int) -> frozenset[int]:
-    """Return the process ids of the children of a process, and of theirs."""
+    """Return the process IDs of all descendants of a process."""
     if not sys.platform.startswith("linux"):
         return frozenset()
     parents = {each: _parent(each) for each in _processes()}
@@ -91,25 +91,25 @@ def descendants(pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def kill_children(but: frozenset[int]) -> None:
-    """Kill and collect every child that is not in `but`, and orphans that are adopted meanwhile."""
-    _kill(lambda: children() - but)
+def kill_children(keep: frozenset[int]) -> None:
+    """Kill and collect all children, also adopted ones, except those in `keep`."""
+    _kill(lambda: children() - keep)
 
 
-def kill_left_behind(work_dir: Path, logs: Path) -> None:
+def kill_remaining_processes(work_dir: Path, logs: Path) -> None:
     """Kill processes of this task's script that remained after its agent was killed.
 
-    They are known by their environment, or by their output to a file in `logs`. Processes of
+    They are recognised by their environment, or by their output to a file in `logs`. Processes of
     another user are not found.
     """
     if sys.platform.startswith("linux"):
-        mark = os.fsencode(f"{SCRIPT_OF}={work_dir}")
+        mark = os.fsencode(f"{SCRIPT_OF_VARIABLE}={work_dir}")
         below = _root(logs)
 
-        def is_left(pid: int) -> bool:
+        def is_remaining(pid: int) -> bool:
             return mark in _environment(pid) or _prints_below(pid, below)
 
-        _kill(lambda: frozenset(filter(is_left, _processes())))
+        _kill(lambda: frozenset(filter(is_remaining, _processes())))
 
 
 def _prints_below(pid: int, below: str) -> bool:
@@ -122,6 +122,7 @@ def _prints_below(pid: int, below: str) -> bool:
 
 
 def _kill(find: Callable[[], frozenset[int]]) -> None:
+    """Kill the processes that `find` returns until it returns none, or for KILL_WITHIN_S."""
     until = time.monotonic() + KILL_WITHIN_S
     while left := find():
         for pid in left:
@@ -147,14 +148,14 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a file of /proc: hundreds are read, for which Path is slow."""
+    """Return the content of a file of /proc. Path would be slow for hundreds of them."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return file.readall()
 
 
 @dataclass(frozen=True)
 class _ProcessState:
-    """Fields of /proc/PID/stat; `start` differs for processes that had the same id in turn."""
+    """Fields of /proc/PID/stat. `start` is different if another process reuses the ID."""
 
     state: str
     parent: int
@@ -164,7 +165,7 @@ class _ProcessState:
 
     @property
     def has_ended(self) -> bool:
-        """Return True for a zombie, and for a process that is closing its files to become one."""
+        """Return True for a zombie, and for a process that is exiting."""
         return self.state in "ZX" or bool(self.flags & PF_EXITING)
 
 
@@ -172,7 +173,7 @@ def _process_state(pid: int) -> _ProcessState | None:
     """Return the state of a process, or None if it is gone.
 
     Raises:
-        OSError: this process has no file descriptor or memory left to find out.
+        OSError: this process has no file descriptor or memory left to read the state.
     """
     fields = _stat_fields(pid)
     if not fields:
@@ -202,20 +203,24 @@ def _parent(pid: int) -> int:
     return 0
 
 
-# Of the flags in /proc/PID/stat: the process is ending, by exit or by a signal (<linux/sched.h>).
+# A flag in /proc/PID/stat: the process is ending, by exit or by a signal (<linux/sched.h>).
 PF_EXITING = 0x4
-LOOK_EVERY_S = 0.25
-LOOK_SHARE = 0.02  # looks take at most this share of a CPU
-# A file that is open for longer is a log or a database rather than one that is being saved.
+SCAN_EVERY_S = 0.25
+MAX_SCAN_SHARE = 0.02  # scans take at most this share of a CPU
+# A file that is open for longer is considered a log or a database, not one that is being saved.
 KEPT_OPEN_S = 60.0
-# How long at least the file of a lost process is in doubt: its parent may have failed by then.
-DOUBT_S = 5.0
+# The minimum time for which files of an ended process count as incomplete. If the process was
+# killed, its parent has probably failed by then.
+MIN_DOUBT_S = 5.0
 
 FileId = tuple[int, int]  # device and inode
 
 
 def files_open_for_writing(folder: Path) -> frozenset[FileId]:
-    """Return the files below a folder that another process of this user writes (Linux only)."""
+    """Return the files below a folder that other processes of this user have open for writing.
+
+    Linux only.
+    """
     found: set[FileId] = set()
     root = _root(folder)
     others = set(_processes()) - {os.getpid()} if _sees_itself() else set[int]()
@@ -226,7 +231,7 @@ def files_open_for_writing(folder: Path) -> frozenset[FileId]:
 
 
 def _sees_itself() -> bool:
-    """Return True if /proc is there, and is that of this process's namespace."""
+    """Return True if /proc exists, and belongs to the PID namespace of this process."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - it is a name
     except OSError:
@@ -238,10 +243,13 @@ def _root(folder: Path) -> str:
 
 
 def _open_for_writing(pid: int, root: str) -> dict[FileId, bool]:
-    """Return a process's files below `root`, each with whether it appends. Raise OSError.
+    """Return the files below `root` that a process writes, with True if it appends to the file.
 
-    A file counts whatever became of its name since it was opened. The names are only compared, as
-    asking for the state of a file may take forever if it is on a network drive.
+    Renamed and deleted files count too. Names are compared first, because asking for the state of a
+    file elsewhere may take forever if it is on a network drive.
+
+    Raises:
+        OSError: the process ended, or belongs to another user.
     """
     descriptors = f"/proc/{pid}/fd"
     found: dict[FileId, bool] = {}
@@ -268,7 +276,7 @@ def _open_flags(pid: int, descriptor: str) -> int:
 
 @dataclass
 class _Writer:
-    """A process of the script. `files` are those of the last look, as `_open_for_writing` says."""
+    """A process of the script. `files` is the result of `_open_for_writing` in the last scan."""
 
     pid: int
     start: int
@@ -283,10 +291,10 @@ class _Writer:
 class OpenWriters:
     """Records which files below a folder the script's processes have open for writing.
 
-    A process that is killed leaves the file incomplete that it was writing, and nothing in the file
-    shows it. The open files of the script's processes are therefore read several times a second.
-    Where there is no /proc, or that of another namespace, nothing is recorded. May be used from
-    several threads. `clock` is a monotonic one, in seconds.
+    A process that is killed leaves the file that it was writing incomplete, and the file does not
+    show that. Therefore the open files of the script's processes are read several times a second.
+    Nothing is recorded without the /proc of this namespace. Methods are thread-safe. `clock`
+    returns monotonic seconds.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -297,69 +305,70 @@ class OpenWriters:
         self._writers: dict[int, _Writer] = {}
         self._others: set[int] = set()  # processes that are not the script's
         self._open_since: dict[FileId, float] = {}
-        self._open_at_ns: dict[FileId, int] = {}  # when it was seen last
-        self._unfinished: dict[FileId, float] = {}  # with the time until which it is in doubt
+        self._open_at_ns: dict[FileId, int] = {}  # when the file was last seen open
+        self._incomplete_until: dict[FileId, float] = {}  # files of ended processes
         self._ended: _Writer | None = None  # the script's first process
-        self._look_at = 0.0
-        self.looked_ns: int | None = None  # the last look while the script ran, by time.time_ns
+        self._scan_at = 0.0  # when the next scan is due
+        self.scanned_ns: int | None = None  # the last scan while the script ran (`time.time_ns`)
 
     def start(self, pid: int) -> None:
-        """Begin to record; the script runs as process `pid`, in a process group of its own."""
+        """Begin to record. The script runs as process `pid`, in its own process group."""
         if _sees_itself():
             self._script = pid
-            self.look_if_due()
+            self.scan_if_due()
 
-    def look_if_due(self) -> None:
-        """Look if the last look was some time ago and no other thread is looking."""
-        if self._clock() >= self._look_at and self._lock.acquire(blocking=False):
+    def scan_if_due(self) -> None:
+        """Scan if the last scan was some time ago and no other thread is scanning."""
+        if self._clock() >= self._scan_at and self._lock.acquire(blocking=False):
             try:
-                with suppress(OSError):  # the next look may succeed
-                    self._look()
+                with suppress(OSError):  # the next scan may succeed
+                    self._scan()
             finally:
                 self._lock.release()
 
-    def look(self) -> None:
-        """Record which files are open now. Raise OSError if no descriptor is left to find out."""
+    def scan(self) -> None:
+        """Record which files are open now. Raise OSError if this process has no descriptor left."""
         with self._lock:
-            self._look()
+            self._scan()
 
     def incomplete(self) -> dict[FileId, int]:
-        """Return the files that were incomplete at the last look, or may have been.
-
-        Each with when it was last seen open (`time.time_ns`). A file that the script renamed since
-        then is complete.
+        """Return the files that were, or may have been, incomplete at the last scan.
 
         These are the files that are open for writing, except those that have been open for
-        KEPT_OPEN_S, and the files that were open when their writer was killed. How a process ended
-        is known of the script's first one only: the file of another one counts as incomplete for as
-        long as that process ran, between DOUBT_S and KEPT_OPEN_S. If it was killed, the script most
-        likely fails within that time.
+        KEPT_OPEN_S, and the files that were open when their writer was killed. Only for the first
+        process of the script is it known how it ended. The files of another process count as
+        incomplete for as long as that process ran, but at least MIN_DOUBT_S and at most
+        KEPT_OPEN_S. If it was killed, the script most likely fails within that time.
+
+        Returns:
+            When each file was last seen open (`time.time_ns`). A file that the script renamed since
+            then is complete.
         """
         now = self._clock()
         with self._lock:
             found = {file for file in self._open_since if not self._is_kept_open(file, now)}
-            found |= {file for file, until in self._unfinished.items() if now < until}
+            found |= {file for file, until in self._incomplete_until.items() if now < until}
             return {file: self._open_at_ns[file] for file in found}
 
     def end(self, *, killed: bool) -> None:
         """Record the end of the script's first process. The others are killed afterwards.
 
         Args:
-            killed: a signal ended it. If not, the files that it left open are complete.
+            killed: True if a signal ended it. Otherwise, the files that it left open are complete.
         """
         with self._lock:
             with suppress(OSError):
-                self._look()
+                self._scan()
             for writer in self._writers.values():
-                # The script's log, inherited by a process that remains, is as long as it gets.
-                self._doubt(writer.files, float("inf"), but_logs=not killed)
+                # If the script exited, a log that a remaining process inherited is complete.
+                self._mark_incomplete(writer.files, float("inf"), except_logs=not killed)
             if killed and self._ended is not None:
-                self._doubt(self._ended.files, float("inf"))
+                self._mark_incomplete(self._ended.files, float("inf"))
             self._writers.clear()
             self._open_since.clear()
             self._script = None
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         if self._script is None:
             return
         began, began_ns = self._clock(), time.time_ns()
@@ -375,21 +384,21 @@ class OpenWriters:
         if self._ended is not None:
             files |= self._ended.files.keys()
         for file in closed:
-            self._unfinished.pop(file, None)
-        for writer in ended:  # others may have inherited its files, or it theirs
+            self._incomplete_until.pop(file, None)
+        for writer in ended:  # a shared file is still open in, or was closed by, another process
             left = {f: appends for f, appends in writer.files.items() if f not in files | closed}
             ran_s = began - writer.seen_at
-            self._doubt(left, began + min(max(ran_s, DOUBT_S), KEPT_OPEN_S))
+            self._mark_incomplete(left, began + min(max(ran_s, MIN_DOUBT_S), KEPT_OPEN_S))
         self._open_since = {file: self._open_since.get(file, began) for file in files}
-        known = files | self._unfinished.keys()
+        known = files | self._incomplete_until.keys()
         self._open_at_ns = {f: at_ns for f, at_ns in self._open_at_ns.items() if f in known}
         if self._script in self._writers:
-            self.looked_ns = began_ns
+            self.scanned_ns = began_ns
         took_s = self._clock() - began
-        self._look_at = began + max(LOOK_EVERY_S, took_s / LOOK_SHARE)
+        self._scan_at = began + max(SCAN_EVERY_S, took_s / MAX_SCAN_SHARE)
 
     def _find_writers(self, now: float) -> None:
-        """Find new processes: of the script's group, descendants, and orphans of this process."""
+        """Add new processes of the script: its group, descendants, and adopted orphans."""
         me = os.getpid()
         pids = set(_processes()) - {me}
         self._others &= pids
@@ -400,7 +409,7 @@ class OpenWriters:
             pid
             for pid, found in new.items()
             if pid not in self._writers
-            and not found.has_ended  # it may be one that was recorded before
+            and not found.has_ended  # a known process that ended would be added again
             and (found.group == self._script or found.parent in family)
         }:
             self._writers |= {pid: _Writer(pid, new[pid].start, now) for pid in ours}
@@ -408,13 +417,16 @@ class OpenWriters:
         self._others |= new.keys() - self._writers.keys()
 
     def _still_runs(self, writer: _Writer, root: str, closed: set[FileId]) -> bool:
-        """Read a process's files, and add those that it closed. Return False if it has ended."""
+        """Update the files of a process. Return False if it has ended.
+
+        Files that it closed are added to `closed`.
+        """
         try:
             files, may_have_ended = _open_for_writing(writer.pid, root), writer.pid == self._script
         except OSError:
             files, may_have_ended = dict[FileId, bool](), True
         missing = writer.files.keys() - files.keys()
-        # A process that ends closes its files first, so its state is read after them.
+        # Read the state after the files, because a process that ends closes its files first.
         if (missing or may_have_ended) and writer.has_ended():
             return False
         self._open_at_ns |= dict.fromkeys(files, time.time_ns())
@@ -422,42 +434,55 @@ class OpenWriters:
         writer.files = files
         return True
 
-    def _doubt(self, files: Mapping[FileId, bool], until: float, *, but_logs: bool = False) -> None:
-        """Record that a process ended with open files. A log of long ago is not incomplete."""
+    def _mark_incomplete(
+        self, files: Mapping[FileId, bool], until: float, *, except_logs: bool = False
+    ) -> None:
+        """Record that a process ended while it had these files open.
+
+        Args:
+            files: the files, with True if the process appends to it.
+            until: how long they count as incomplete.
+            except_logs: do not record files that the process appends to. Without this, only those
+                that have been open for KEPT_OPEN_S are not recorded.
+        """
         now = self._clock()
         for file, appends in files.items():
-            if not (appends and (but_logs or self._is_kept_open(file, now))):
-                self._unfinished[file] = max(until, self._unfinished.get(file, 0.0))
+            if not (appends and (except_logs or self._is_kept_open(file, now))):
+                self._incomplete_until[file] = max(until, self._incomplete_until.get(file, 0.0))
 
     def _is_kept_open(self, file: FileId, now: float) -> bool:
         return now - self._open_since.get(file, now) >= KEPT_OPEN_S
 
 
 COMMAND_STAGE = "command"
-# An evicted node leaves a few seconds, some of which the agent needs for the logs.
+# An eviction leaves a few seconds, and the agent needs some of them for the logs.
 TERMINATION_GRACE_S = 3.0
 TIMEOUT_GRACE_S = 10.0
-LEFT_S = 0.5  # helpers of a script, such as those of multiprocessing, end shortly after it
-TIMEOUT_EXIT_CODE = 124  # as coreutils' timeout
-NOT_FOUND_EXIT_CODE = 127  # as a shell
-SIGNAL_EXIT_CODE = 128  # of a script that a signal ended, with the number of the signal added
-LAST_SIGNAL = 64  # of Linux
+HELPERS_END_S = 0.5  # helpers of a script, such as those of multiprocessing, end shortly after it
+TIMEOUT_EXIT_CODE = 124  # the same as timeout of coreutils
+NOT_FOUND_EXIT_CODE = 127  # the same as a shell
+SIGNAL_EXIT_CODE = 128  # the number of the signal that ended the script is added
+LAST_SIGNAL = 64  # on Linux
 
 
 def is_signal(exit_code: int) -> bool:
-    """Return True if a signal ended the script, or the program that a script of the shell ran."""
+    """Return True if a signal ended the script, or the last program that a shell script ran."""
     return SIGNAL_EXIT_CODE < exit_code <= SIGNAL_EXIT_CODE + LAST_SIGNAL
 
 
 @dataclass(frozen=True)
 class ScriptResult:
-    """How the script ended: its exit code, or 128 + n for signal n.
+    """How the script ended.
 
-    `stopped`: it got SIGTERM because `terminated` was true. `at`: when it ended
-    (`time.monotonic`). `alive_ns`: when it was last seen running, and the files that it had open
-    were last read (`time.time_ns`); on a busy machine this may be long before its end was detected.
-    `left_running`: command lines of processes that it left running by its own end, and that were
-    killed (Linux only).
+    Attributes:
+        exit_code: the exit code, or 128 + n for signal n.
+        timed_out: it was stopped because of its time limit.
+        stopped: it got SIGTERM because `terminated` returned True.
+        at: when it ended (`time.monotonic`).
+        alive_ns: when it was last seen running and its open files were last read (`time.time_ns`).
+            On a busy machine, this may be long before its end was detected.
+        left_running: the command lines of processes that still ran when it exited, and were killed
+            (Linux only).
     """
 
     exit_code: int
@@ -468,7 +493,7 @@ class ScriptResult:
     left_running: tuple[str, ...] = ()
 
 
-def run_command(  # noqa: PLR0913 - all of one process
+def run_command(  # noqa: PLR0913 - all arguments describe one process
     command: Sequence[str],
     *,
     cwd: Path,
@@ -490,16 +515,16 @@ def run_command(  # noqa: PLR0913 - all of one process
         stdout: the file to append standard output to.
         stderr: the file to append standard error to.
         timeout_s: the time limit, or None.
-        terminated: when it returns True, the process group gets SIGTERM, later SIGKILL.
-        grace_s: returns the seconds between the two signals; may change meanwhile.
-        on_start: receives the process id.
+        terminated: if it returns True, the process group gets SIGTERM, and later SIGKILL.
+        grace_s: returns the seconds between the two signals; the value may change meanwhile.
+        on_start: receives the process ID.
         writers: records the files that the script has open for writing.
 
     Raises:
         StageFailedError: the program is missing or not executable (CommandNotFound).
     """
     with reparent_orphans():
-        ours = children()
+        existing = children()
         process = _start(command, cwd, environment, stdout, stderr)
         script = _ScriptProcess(process, writers)
         left: tuple[str, ...] = ()
@@ -509,13 +534,13 @@ def run_command(  # noqa: PLR0913 - all of one process
             on_start(process.pid)
             why = _wait(script, timeout_s, terminated, grace_s)
             if why == "itself":
-                left = _left_running(ours | {process.pid})
+                left = _left_running(existing | {process.pid})
         finally:
-            # The process is not collected yet, so its group id cannot be in use elsewhere.
+            # The process is not collected yet, so no other group can have the same ID.
             script.record_end()
             script.signal_group(signal.SIGKILL)
             process.wait()
-            kill_children(but=ours)
+            kill_children(keep=existing)
     code = process.returncode
     exit_code = SIGNAL_EXIT_CODE - code if code < 0 else code
     return ScriptResult(
@@ -527,10 +552,10 @@ def run_command(  # noqa: PLR0913 - all of one process
     )
 
 
-def _left_running(but: frozenset[int]) -> tuple[str, ...]:
-    """Return the command lines of new children that run for longer than LEFT_S from now."""
-    until = time.monotonic() + LEFT_S
-    while left := {pid: line for pid in children() - but if (line := _command_line(pid))}:
+def _left_running(existing: frozenset[int]) -> tuple[str, ...]:
+    """Return the command lines of new children that still run after HELPERS_END_S."""
+    until = time.monotonic() + HELPERS_END_S
+    while left := {pid: line for pid in children() - existing if (line := _command_line(pid))}:
         if time.monotonic() > until:
             return tuple(left[pid] for pid in sorted(left))
         time.sleep(POLL_S)
@@ -538,7 +563,7 @@ def _left_running(but: frozenset[int]) -> tuple[str, ...]:
 
 
 def _command_line(pid: int) -> str:
-    """Return the words of a process, quoted for a shell; "" if it has ended."""
+    """Return the command line of a process, quoted for a shell; "" if it has ended."""
     with suppress(OSError):
         words = _read(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
         return shlex.join(map(os.fsdecode, words)) if words[0] else ""
@@ -569,7 +594,7 @@ def _start(
 
 
 def _child_setup() -> Callable[[], None]:
-    """Return the setup of the child: its own group, and on Linux its death with the agent."""
+    """Return a function that the child calls: it gets its own group, and dies with the agent."""
     die_with_parent = dies_with_parent()
 
     def setup() -> None:
@@ -594,7 +619,7 @@ class _ScriptProcess:
     alive_ns: int = field(default_factory=time.time_ns)
 
     def has_exited(self, within_s: float) -> bool:
-        """Return True if the process exits within the time; it is not collected."""
+        """Return True if the process exits within the time. Do not collect it."""
         until = time.monotonic() + within_s
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
         while True:
@@ -603,17 +628,17 @@ class _ScriptProcess:
                 return True
             self.alive_ns = now_ns
             if self.writers is not None:
-                self.writers.look_if_due()
+                self.writers.scan_if_due()
             if time.monotonic() >= until:
                 return False
             time.sleep(POLL_S)
 
     def record_end(self) -> None:
-        """Record the files that are incomplete once the rest of the script is killed."""
+        """Record the files that will be incomplete when the rest of the script is killed."""
         if self.writers is None:
             return
-        if self.writers.looked_ns is not None:
-            self.alive_ns = min(self.alive_ns, self.writers.looked_ns)
+        if self.writers.scanned_ns is not None:
+            self.alive_ns = min(self.alive_ns, self.writers.scanned_ns)
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
         ended = os.waitid(os.P_PID, self.process.pid, options)
         exited = (
@@ -622,7 +647,7 @@ class _ScriptProcess:
         self.writers.end(killed=not exited)
 
     def signal_group(self, number: signal.Signals) -> None:
-        # PermissionError is macOS's answer for a group of which only the zombie is left.
+        # macOS raises PermissionError if only a zombie is left of the group.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -653,4 +678,4 @@ def _stop(script: _ScriptProcess, grace_s: Callable[[], float]) -> None:
             continue
         script.signal_group(signal.SIGKILL)
         while not script.has_exited(1.0):
-            pass  # the kernel is still tearing it down
+            pass  # the kernel may need some time to end the process

@@ -1,8 +1,8 @@
 """Detect that a script hangs, and write the stacks of its processes to its standard error.
 
 A script progresses if its logs, its metrics or its checkpoints change. Python processes dump their
-stacks at a signal, for which `sitecustomize` registers faulthandler (workspace.py); of others, and
-of a Python that blocks in the kernel, /proc has the state.
+stacks when they get a signal, for which `sitecustomize` registers faulthandler (workspace.py). For
+other processes, and for a Python that blocks in the kernel, the state in /proc is written instead.
 """
 
 from __future__ import annotations
@@ -17,44 +17,50 @@ from pathlib import Path
 from runner.node.script.command import descendants
 from runner.node.script.workspace import STACKS_SIGNAL, AttemptDirs
 
-LOOKS_PER_LIMIT = 20
-LONGEST_LOOK_S = 5.0
-MAX_FILES = 2_000  # of the checkpoint folder
-WITHIN_S = 3.0  # for the stacks of one process
-IN_ALL_S = 8.0  # the primary waits a little longer
-SETTLED_S = 0.3
+CHECKS_PER_LIMIT = 20
+MAX_INTERVAL_S = 5.0
+MAX_FILES = 2_000  # in the checkpoint folder
+PROCESS_STACKS_S = 3.0  # time limit for the stacks of one process
+ALL_STACKS_S = 8.0  # time limit for all stacks; the primary waits a little longer
+SETTLED_S = 0.3  # a dump is complete if the file has not grown for this time
 MAX_PROCESSES = 64
 POLL_S = 0.02
 _SIGNAL_BIT = 1 << (STACKS_SIGNAL - 1)
 
 
 class HangWatch:
-    """Knows for how long the script of this node has not progressed; `clock` is monotonic."""
+    """Measures for how long the script of this node has not progressed.
+
+    Args:
+        dirs: the folders of the attempt.
+        limit_s: the `hang_timeout` of the recipe.
+        clock: returns monotonic seconds.
+    """
 
     def __init__(
         self, dirs: AttemptDirs, limit_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._dirs = dirs
         self._clock = clock
-        self.look_s = min(limit_s / LOOKS_PER_LIMIT, LONGEST_LOOK_S)
+        self.interval_s = min(limit_s / CHECKS_PER_LIMIT, MAX_INTERVAL_S)
         self.limit_s = limit_s
         self._state: object = None
-        self._looked = self._progressed = clock()
+        self._checked = self._progressed = clock()
 
     def idle_s(self) -> float:
-        """Return the seconds since the last progress, as far as it is known."""
+        """Return the seconds since the last known progress. Check for it at an interval."""
         now = self._clock()
-        if self._state is None or now - self._looked >= self.look_s:
-            self._looked = now
-            state = self._look()
+        if self._state is None or now - self._checked >= self.interval_s:
+            self._checked = now
+            state = self._read_state()
             if state != self._state:
                 self._state, self._progressed = state, now
         return now - self._progressed
 
-    def _look(self) -> object:
+    def _read_state(self) -> object:
         dirs = self._dirs
         logs = tuple(_size(path) for path in (dirs.stdout, dirs.stderr, dirs.metrics))
-        return (logs, _newest(dirs.checkpoints))
+        return (logs, _summarise_folder(dirs.checkpoints))
 
 
 def _size(path: Path) -> int:
@@ -64,8 +70,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _newest(folder: Path) -> tuple[int, int]:
-    """Return number and last change of the entries of a folder, at most MAX_FILES of them."""
+def _summarise_folder(folder: Path) -> tuple[int, int]:
+    """Return the number and the last change (ns) of the entries of a folder, up to MAX_FILES."""
     count, newest = 0, 0
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -82,16 +88,16 @@ def dump_stacks(stacks: Path, stderr: Path, reason: str) -> int:
 
     Args:
         stacks: the file that the processes of the script dump their stacks to.
-        stderr: the log.
-        reason: the first line.
+        stderr: the log that the stacks are appended to.
+        reason: the text of the first line.
 
     Returns:
-        The number of processes.
+        The number of processes found.
     """
     if not sys.platform.startswith("linux"):
         return 0
     found = sorted(descendants(os.getpid()))[:MAX_PROCESSES]
-    until = time.monotonic() + IN_ALL_S
+    until = time.monotonic() + ALL_STACKS_S
     parts = [f"runner: {reason}: the stacks of its processes follow"]
     parts += [
         f"--- process {pid}: {_command_line(pid)}\n{_stack(pid, stacks, until)}" for pid in found
@@ -114,7 +120,7 @@ def _stack(pid: int, stacks: Path, until: float) -> str:
     if _catches_signal(pid):
         with suppress(OSError):
             os.kill(pid, STACKS_SIGNAL)
-            _wait_settled(stacks, before, min(until, time.monotonic() + WITHIN_S))
+            _wait_settled(stacks, before, min(until, time.monotonic() + PROCESS_STACKS_S))
     with suppress(OSError), stacks.open("rb") as dumped:
         dumped.seek(before)
         if text := dumped.read().decode(errors="replace").rstrip():
@@ -123,7 +129,7 @@ def _stack(pid: int, stacks: Path, until: float) -> str:
 
 
 def _catches_signal(pid: int) -> bool:
-    """Return True if the process has a handler: without one the signal would end it."""
+    """Return True if the process handles the signal, which would end it otherwise."""
     with suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
             if line.startswith("SigCgt:"):
@@ -143,7 +149,7 @@ def _wait_settled(path: Path, before: int, until: float) -> None:
 
 
 def _kernel_state(pid: int) -> str:
-    """Return what the kernel says of each thread: its state, and where it waits."""
+    """Return the state of each thread as text, and the kernel function that it waits in."""
     lines: list[str] = []
     with suppress(OSError):
         for task in sorted(Path(f"/proc/{pid}/task").iterdir())[:MAX_PROCESSES]:

@@ -1,4 +1,4 @@
-"""Store named outputs while the script runs, so that they outlive a node that disappears."""
+"""Upload some outputs while the script runs, so that they are kept if the node is lost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from runner.protocol.results import OutputFile
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+POLL_S = 1.0
 PAUSE_S = 2.0  # after an upload
-FINISH_S = 5.0  # for an upload that goes on when the script ends
+FINISH_S = 5.0  # time limit for an upload that is under way when the script ends
 
 
 class LiveOutputs(threading.Thread):
-    """Uploads each of the files whenever it was replaced by another one.
+    """Uploads each of the files whenever the script has replaced it.
 
-    The script must replace them as a whole. They are listed as outputs of the attempt, so that the
-    next one takes over those that it does not write itself.
+    The script must replace the files atomically. They are listed as outputs of the attempt, so that
+    the next attempt keeps those that it does not write itself.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class LiveOutputs(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Thread body: look at the files until `finish`."""
-        while not self._ending.wait(LOOK_EVERY_S):
+        """Thread body: check the files until `finish`."""
+        while not self._ending.wait(POLL_S):
             try:
                 if self.upload_changed():
                     self._ending.wait(PAUSE_S)
-            except Exception as err:  # noqa: BLE001 - the export at the end stores them, too
+            except Exception as err:  # noqa: BLE001 - the export at the end uploads them too
                 logger.warning("outputs are not stored while the script runs: %s", err)
                 self._ending.wait(PAUSE_S)
 
     def finish(self) -> None:
-        """Stop; the export stores the last version."""
+        """Stop. The export uploads the last version."""
         self._ending.set()
         if self.is_alive():
             self.join(FINISH_S)
@@ -64,7 +64,7 @@ class LiveOutputs(threading.Thread):
         """Upload the files that changed since the last time. Return True if there were any.
 
         Raises:
-            StorageRequestError: storage refused one or did not answer; it is uploaded next time.
+            StorageRequestError: storage refused a file or did not answer. The next call retries.
         """
         found = {name: state for name in self._names if (state := self._state(name))}
         changed = [name for name, state in found.items() if self._seen.get(name) != state]

@@ -35,7 +35,7 @@ READ_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 1000
 # Limits the last values in result.json, which every list of runs reads.
 MAX_NAMES = 1000
-# A longer line cannot be a metric; a limit is needed to bound memory.
+# Longer lines are ignored to bound memory.
 MAX_JSON_BYTES = 8 * READ_BYTES
 
 
@@ -51,6 +51,7 @@ class MetricLog:
         self._lock = threading.Lock()
         self._has_warned = False
         self.warn: Callable[[str], None] = logger.warning  # shows a warning in the run's events
+        # Called with the name, value and step of each metric.
         self.observe: Callable[[str, float, int | None], None] | None = None
 
     @property
@@ -59,13 +60,13 @@ class MetricLog:
         return self._queue.is_crowded
 
     def add(self, name: str, value: float, step: int | None, *, wait: bool = False) -> None:
-        """Write one value; NaN and infinities become strings, as JSON has none.
+        """Write one value. NaN and infinities become strings, because JSON has no such numbers.
 
         Args:
             name: the name of the metric.
             value: its value.
             step: the step, or None.
-            wait: block while the queue is crowded; not for the thread that empties the queue.
+            wait: block while the queue is crowded. The thread that empties the queue must not wait.
         """
         # JSON can contain lone surrogates, which cannot be encoded as UTF-8.
         name = self._redactor.text(name.encode(errors="replace").decode())
@@ -103,7 +104,7 @@ class MetricLog:
 
 
 class MetricsFileReader:
-    """Reads `$RUNNER_METRICS_FILE` while it grows; a line counts once its newline is written."""
+    """Reads `$RUNNER_METRICS_FILE` while it grows. A line counts when its newline is written."""
 
     def __init__(self, path: Path, log: MetricLog) -> None:
         self._path = path
@@ -119,11 +120,11 @@ class MetricsFileReader:
             chunk = self._read()
             if not chunk:
                 if final:
-                    self._take(self._rest)
+                    self._add_line(self._rest)
                     self._rest = b""
                 return
-            for line in self._lines(chunk):
-                self._take(line)
+            for line in self._split_lines(chunk):
+                self._add_line(line)
 
     @property
     def has_content(self) -> bool:
@@ -138,7 +139,7 @@ class MetricsFileReader:
         if self._file is not None:
             self._file.close()
 
-    def _lines(self, chunk: bytes) -> list[bytes]:
+    def _split_lines(self, chunk: bytes) -> list[bytes]:
         """Return the lines that end in the chunk, without those that are too long."""
         *lines, rest = chunk.split(b"\n")
         if not lines:
@@ -157,13 +158,13 @@ class MetricsFileReader:
             self._has_warned = True
 
     def _read(self) -> bytes:
-        """Return the next bytes; from the beginning if the script replaced the file."""
+        """Return the next bytes. Start from the beginning if the script replaced the file."""
         chunk = self._file.read(READ_BYTES) if self._file and not self._file.closed else b""
         if chunk:
             return chunk
         try:
             now = self._path.stat()
-            if not stat.S_ISREG(now.st_mode) or self._is_read_to(now):
+            if not stat.S_ISREG(now.st_mode) or self._is_same_file(now):
                 return b""
             self.close()
             self._rest, self._in_long_line = b"", False
@@ -172,13 +173,14 @@ class MetricsFileReader:
         except OSError:
             return b""  # not created yet, or deleted
 
-    def _is_read_to(self, now: os.stat_result) -> bool:
+    def _is_same_file(self, now: os.stat_result) -> bool:
+        """Return True if the open file was neither replaced nor truncated."""
         if self._file is None or self._file.closed:
             return False
         same = os.path.samestat(os.fstat(self._file.fileno()), now)
         return same and now.st_size >= self._file.tell()
 
-    def _take(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         if not line.strip():
             return
         try:
@@ -191,10 +193,13 @@ class MetricsFileReader:
 
 
 def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
-    """Return name, value and step of the metrics in one line.
+    """Return the name, value and step of each metric in one line.
 
-    The line is `{"name", "value", "step"}` or `{"step", "loss": ..., ...}`; in the second form
-    values that are not numbers are skipped. Raise ValueError if nothing is a metric.
+    The line is `{"name", "value", "step"}` or `{"step", "loss": ..., ...}`. In the second form,
+    values that are not numbers are skipped.
+
+    Raises:
+        ValueError: the line contains no metric.
     """
     if not isinstance(raw, dict):
         raise ValueError("expected a JSON object")
@@ -236,19 +241,19 @@ def _number(value: Any, name: str) -> float:
 MAX_LINE_CHARS = 64 * 1024
 LINE_END = re.compile(r"[\r\n]+")
 PIECE_CHARS = 256 * 1024
-# With more pending text, shipping the log waits once for the search, then text is skipped.
+# If more text is pending, shipping the log waits once for the search. Then text is skipped.
 MAX_PENDING_CHARS = 16 * 1024 * 1024
 BACKLOG_WAIT_S = 5.0
-FINISH_S = 30.0  # for the pending text when the script has ended
-RESTARTS = 5
-RESTART_S = 0.2
+FINISH_S = 30.0  # time limit for the pending text when the script has ended
+MAX_RESTARTS = 5
+RESTART_PAUSE_S = 0.2
 
 
 class MetricPatterns:
     """Finds metrics in stdout, with one regular expression per name.
 
-    The value is the group `value`, else the first group. The step is the group `step`, else the
-    number of values of that name in this attempt. `warn` shows a warning in the run's events.
+    The value is the group `value`, or else the first group. The step is the group `step`, or else
+    the number of values of that name in this attempt. `warn` shows a warning in the run's events.
     """
 
     def __init__(
@@ -262,7 +267,7 @@ class MetricPatterns:
         self.warn = warn
         self._counts = dict.fromkeys(patterns, 0)
         self._rest = ""
-        self._pending: deque[str] = deque()  # the worker searches the first one
+        self._pending: deque[str] = deque()  # the worker is searching the first piece
         self._pending_chars = 0
         self._changed = threading.Condition()
         self._is_late = False
@@ -270,7 +275,7 @@ class MetricPatterns:
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._run, name="patterns", daemon=True)
         if patterns:
-            # Before the script, as its end kills every process that started after it.
+            # Start the worker before the script, whose end kills all processes that started later.
             self._process = _start(self._patterns)
             self._thread.start()
 
@@ -285,7 +290,7 @@ class MetricPatterns:
         self._add(lines)
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Search the last line too, and wait until all text is searched."""
+        """Search the last line too, and wait until all text is searched, or for the time limit."""
         if not self._patterns or self._closed:
             return
         self._closed = True
@@ -329,35 +334,35 @@ class MetricPatterns:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Thread body: send pieces to the worker and read its answers; restart it if it died."""
+        """Thread body: send pieces to the worker and read its answers. Restart it if it died."""
         restarts = 0
-        while (piece := self._next()) is not None:
-            answer = _ask(self._process, piece)
+        while (piece := self._await_piece()) is not None:
+            answer = _exchange(self._process, piece)
             if answer is not None:
-                self._take(answer)
-                self._done()
-            elif self._patterns and restarts < RESTARTS:
+                self._add_answer(answer)
+                self._remove_piece()
+            elif self._patterns and restarts < MAX_RESTARTS:
                 self._kill()
-                # The end of a script kills processes that started after it: wait for that.
-                time.sleep(restarts * RESTART_S)
+                # The end of the script may have killed the worker, and would kill the next one too.
+                time.sleep(restarts * RESTART_PAUSE_S)
                 restarts += 1
                 self._process = _start(self._patterns)
             else:
                 self._give_up()
         self._kill()
 
-    def _next(self) -> str | None:
+    def _await_piece(self) -> str | None:
         with self._changed:
             while not self._pending and not self._closed and self._patterns:
                 self._changed.wait(1.0)
             return self._pending[0] if self._pending and self._patterns else None
 
-    def _done(self) -> None:
+    def _remove_piece(self) -> None:
         with self._changed:
             self._pending_chars -= len(self._pending.popleft())
             self._changed.notify_all()
 
-    def _take(self, answer: dict[str, Any]) -> None:
+    def _add_answer(self, answer: dict[str, Any]) -> None:
         for name, value, step in answer["found"]:
             self._counts[name] += 1
             self._log.add(name, value, self._counts[name] if step is None else step, wait=True)
@@ -371,8 +376,8 @@ class MetricPatterns:
             pattern = self._patterns.pop(name)
             self.warn(
                 f"metrics.patterns.{name} is switched off: searching a line for {pattern!r} took "
-                f"longer than {pattern_worker.LINE_S:g} s, {pattern_worker.STRIKES} times. Write "
-                "it without repetitions inside of repetitions, such as (a+)+"
+                f"longer than {pattern_worker.LINE_S:g} s, {pattern_worker.MAX_SLOW_LINES} times. "
+                "Write it without repetitions inside of repetitions, such as (a+)+"
             )
 
     def _give_up(self) -> None:
@@ -406,32 +411,35 @@ def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            encoding="ascii",  # JSON that is all ASCII
-            start_new_session=True,  # signals to our process group must not end it
+            encoding="ascii",  # `json.dumps` writes only ASCII
+            start_new_session=True,  # signals to the agent's process group must not end it
             preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
         )
     except OSError as err:
         logger.warning("the search for metrics cannot be started: %s", err)
         return None
-    _ask(process, (dict(patterns), pattern_worker.LINE_S), answers=False)
+    _exchange(process, (dict(patterns), pattern_worker.LINE_S), answers=False)
     return process
 
 
 @functools.cache
 def _source() -> str:
-    """Return the worker's source; cached, as the script may delete the agent's archive."""
+    """Return the worker's source, cached because the script may delete the agent's archive."""
     loader = pattern_worker.__loader__
     return loader.get_source(pattern_worker.__name__)  # type: ignore[union-attr]
 
 
-def _ask(
-    process: subprocess.Popen[str] | None, what: object, *, answers: bool = True
+def _exchange(
+    process: subprocess.Popen[str] | None, message: object, *, answers: bool = True
 ) -> dict[str, Any] | None:
-    """Return the worker's answer, or None if it is dead."""
+    """Send a message to the worker. Return its answer, or None if the worker is dead.
+
+    With `answers=False`, the worker sends no answer, and {} is returned.
+    """
     if process is None or process.stdin is None or process.stdout is None:
         return None
     try:
-        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.write(json.dumps(message) + "\n")
         process.stdin.flush()
         return parse_json(process.stdout.readline()) if answers else {}
     except (OSError, ValueError):

@@ -1,4 +1,7 @@
-"""Stage export: check that every promised file exists, and upload the outputs of the script."""
+"""The stage `export`: check that all promised outputs exist, and upload the outputs.
+
+The promised outputs are the globs in `outputs` of the recipe.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ logger = logging.getLogger(__name__)
 STEP = "export"
 NOTHING_COLLECTED = Collected()
 THREADS = 8  # small files are limited by round trips, not by bandwidth
-SAVE_EVERY_S = 1.0  # between two lists of the outputs of an attempt that is terminated
+SAVE_EVERY_S = 1.0  # how often the list of outputs is stored while an attempt is terminated
 LeaveOut = Callable[[LeftOut], object]
 
 
 def check_promised(
     output_dir: Path, promised: Sequence[str], collected: Collected = NOTHING_COLLECTED
 ) -> None:
-    """Raise StageFailedError (OutputMissing) naming every glob that matches no file."""
+    """Raise StageFailedError (OutputMissing) if a promised glob matches no file."""
     missing = [
         pattern
         for pattern in promised
@@ -67,25 +70,25 @@ def export_outputs(
     promised: Sequence[str] = (),
     leave_out: LeaveOut = lambda _: None,
 ) -> list[OutputFile]:
-    """Upload every file below `output_dir`, and what was collected elsewhere.
+    """Upload every file below `output_dir`, and the files that were collected elsewhere.
 
     Args:
         container: the container of runs.
         prefix: the prefix of the blobs' names.
         output_dir: the folder of the script's outputs.
         report: receives progress.
-        check: is called several times a second, and may raise to stop.
-        collected: what the script wrote elsewhere.
+        check: called several times a second; may raise to stop.
+        collected: the files that the script wrote elsewhere.
         promised: the globs of the outputs that the run must have.
-        leave_out: is called with each file written elsewhere that nobody promised and that cannot
-            be read, or that storage refuses.
+        leave_out: called with each collected file that cannot be read or that storage refuses,
+            unless it is promised.
 
     Returns:
         The files, sorted by path.
 
     Raises:
-        StageFailedError: another file cannot be read.
-        StorageRequestError: storage cannot be reached, or refuses another file.
+        StageFailedError: a file in `output_dir` or a promised file cannot be read.
+        StorageRequestError: storage cannot be reached, or refuses such a file.
     """
     own = [path.relative_to(output_dir).as_posix() for path in _files(output_dir)]
     names = sorted([*own, *collected.files])
@@ -102,11 +105,11 @@ def export_outputs(
             uploaded += size_bytes
 
     def upload(name: str) -> OutputFile | None:
-        must = name not in collected.files or _is_promised(name, collected, promised)
+        is_required = name not in collected.files or _is_promised(name, collected, promised)
         try:
             return _upload(container, prefix, output_dir, collected, name, count)
         except (StageFailedError, StorageRequestError, ValueError) as err:
-            if must or _is_away(err):
+            if is_required or _is_unreachable(err):
                 raise
             _leave_out(leave_out, name, Path(collected.files[name]), err)
             return None
@@ -121,7 +124,7 @@ def export_outputs(
 
 
 class OutOfTimeError(Exception):
-    """Nothing more is uploaded."""
+    """The time for uploading is over."""
 
 
 def export_partial(
@@ -134,19 +137,19 @@ def export_partial(
     leave_out: LeaveOut,
     save: Callable[[Sequence[OutputFile]], None],
 ) -> list[OutputFile]:
-    """Upload what a script left that did not succeed. Return what could be uploaded.
+    """Upload the files of a script that did not succeed. Return those that were uploaded.
 
-    Small files go first, unreadable ones are left out, and nothing is raised: the attempt has an
-    end already.
+    Small files are uploaded first, and unreadable ones are left out. No error is raised, because
+    the outcome of the attempt is decided already.
 
     Args:
         container: the container of runs.
         prefix: the prefix of the blobs' names.
         output_dir: the folder of the script's outputs.
-        collected: what the script wrote elsewhere.
-        check: raises OutOfTimeError to stop; called several times a second.
-        leave_out: is called with what is not uploaded.
-        save: is called with the files uploaded so far, at the end and once a second.
+        collected: the files that the script wrote elsewhere.
+        check: called several times a second; raises OutOfTimeError to stop.
+        leave_out: called with each file that is not uploaded.
+        save: called with the files uploaded so far, once a second and at the end.
     """
     outputs: list[OutputFile] = []
     sizes = _sizes(output_dir, collected)
@@ -165,7 +168,7 @@ def export_partial(
         try:
             return _upload(container, prefix, output_dir, collected, name)
         except (StageFailedError, StorageRequestError, ValueError) as err:
-            if _is_away(err):
+            if _is_unreachable(err):
                 raise
             waiting.discard(name)
             _leave_out(leave_out, name, Path(collected.files.get(name, output_dir / name)), err)
@@ -200,22 +203,23 @@ def _sizes(output_dir: Path, collected: Collected) -> dict[str, int]:
 def write_list(
     runs: ContainerClient, name: str, outputs: Sequence[OutputFile], folder: str = ""
 ) -> None:
-    """Store the list of the files that a node, or an attempt that was terminated, exported.
+    """Store a list of exported files: those of a node, or of an attempt that was terminated.
 
     Args:
         runs: the container of runs.
-        name: the name of the list.
+        name: the blob of the list.
         outputs: the files.
-        folder: where they are below the outputs of the run, if only this node knows.
+        folder: the folder of these files, relative to the outputs of the run, if a reader of the
+            list cannot know it.
     """
-    more = {"folder": folder} if folder else {}
-    runs.put(name, json.dumps([{**output.to_json(), **more} for output in outputs]).encode())
+    fields = {"folder": folder} if folder else {}
+    runs.put(name, json.dumps([{**output.to_json(), **fields} for output in outputs]).encode())
 
 
 def read_list(runs: ContainerClient, name: str, folder: str = "") -> tuple[OutputFile, ...] | None:
     """Return the files that `write_list` stored, or None if there is no list. Raise ValueError.
 
-    `folder` comes before their paths, unless the list has another one.
+    The paths get the folder in the list as a prefix, or else `folder`.
     """
     body = runs.get(name)
     if body is None:
@@ -229,7 +233,7 @@ def read_list(runs: ContainerClient, name: str, folder: str = "") -> tuple[Outpu
 
 
 def rank_folder(rank: int, own: Iterable[str] = ()) -> str:
-    """Return the folder for the outputs of a rank; rank 0 has written none of `own` below it."""
+    """Return the folder for the outputs of a rank, which differs from the names `own` of rank 0."""
     taken = {path.partition("/")[0] for path in own}
     folder = f"rank-{rank}"
     while folder in taken:
@@ -240,13 +244,13 @@ def rank_folder(rank: int, own: Iterable[str] = ()) -> str:
 def read_rank_list(
     runs: ContainerClient, run_id: str, rank: int, attempt: int, own: Sequence[str] = ()
 ) -> list[OutputFile]:
-    """Return what another node kept of an attempt, by its path in the run; nothing if unknown.
+    """Return the files that another node exported in an attempt, or [] without a readable list.
 
     Args:
         runs: the container of runs.
         run_id: the run.
-        rank: the node.
-        attempt: the attempt.
+        rank: the rank of the node.
+        attempt: the number of the attempt.
         own: names of outputs of rank 0.
     """
     name = RunPaths(run_id, rank).attempt_outputs(attempt)
@@ -267,21 +271,22 @@ def add_earlier_outputs(
     *,
     nodes: int = 1,
 ) -> list[OutputFile]:
-    """Copy what earlier attempts kept when they were terminated, and this one did not write.
+    """Add the files that earlier attempts exported when they were terminated.
 
-    What storage refuses is left out: this attempt has its own outputs already.
+    Files with the path of a newer one are not copied. Files that storage refuses to copy are left
+    out, because the outputs of this attempt are valid without them.
 
     Args:
         runs: the container of runs.
         blobs: the names of the run's blobs.
-        attempt: this attempt.
-        outputs: its files.
-        check: may raise between two copies; OutOfTimeError only ends the copying.
-        leave_out: is called with what is not copied.
+        attempt: the number of this attempt.
+        outputs: the files of this attempt.
+        check: called before each copy; may raise. OutOfTimeError only ends the copying.
+        leave_out: called with each file that is not copied.
         nodes: the number of nodes of the run.
 
     Returns:
-        All files, sorted by path; those of an earlier attempt name it, and are partial.
+        All files, sorted by path. Those of an earlier attempt have its number, and are partial.
     """
     found = {file.path: file for file in outputs}
 
@@ -323,7 +328,7 @@ def add_earlier_outputs(
 
 
 def _has_failed(runs: ContainerClient, blobs: RunPaths, attempt: int) -> bool:
-    """Return True if a failed script was started again: rank 0 has kept nothing of that either."""
+    """Return True if the attempt failed and was retried. Rank 0 kept none of its outputs then."""
     end = parse_attempt_end(runs.get(blobs.attempt_end(attempt)) or b"")
     return end is not None and end.why == "failed"
 
@@ -338,7 +343,7 @@ def restore_outputs(
     promised: Sequence[str] = (),
     leave_out: LeaveOut = lambda _: None,
 ) -> list[OutputFile]:
-    """Upload again the files that storage has lost since the export, as after a crash.
+    """Upload again the files that storage has lost since the export, for example in a crash.
 
     Raises:
         StageFailedError: a lost file is not on this node, but was on another node of the run.
@@ -355,15 +360,15 @@ def restore_outputs(
         try:
             found.append(_upload(container, prefix, output_dir, collected, name))
         except (StageFailedError, StorageRequestError, ValueError) as err:
-            must = file.source is None or _is_promised(name, collected, promised)
-            if must or _is_away(err):
+            is_required = file.source is None or _is_promised(name, collected, promised)
+            if is_required or _is_unreachable(err):
                 raise
             leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
     return found
 
 
-def _is_away(err: Exception) -> bool:
-    """Return True if storage could not be reached, which is no property of a file."""
+def _is_unreachable(err: Exception) -> bool:
+    """Return True if storage could not be reached, so that other files would fail too."""
     return isinstance(err, StorageRequestError) and not 400 <= err.status < 500
 
 
@@ -373,25 +378,27 @@ def _leave_out(leave_out: LeaveOut, name: str, path: Path, err: Exception) -> No
 
 
 def _is_promised(name: str, collected: Collected, promised: Sequence[str]) -> bool:
-    """Return True if one of the globs matches a collected file, or a folder that it is in.
+    """Return True if a promised glob matches a collected file, or a folder that contains it.
 
-    Globs are of the script's folder; elsewhere a promise is the path that the output gets.
+    Globs apply to files in the script's folder. A file from elsewhere must be named by the exact
+    path that it gets among the outputs, or by a folder of that path.
     """
     parts = PurePosixPath(name).parts
     is_beside = collected.sources.get(name) == CODE
     for pattern in promised:
         globs = PurePosixPath(pattern).parts
-        if globs and (_lies_in(parts, globs) if is_beside else parts[: len(globs)] == globs):
+        if globs and (_starts_with(parts, globs) if is_beside else parts[: len(globs)] == globs):
             return True
     return False
 
 
-def _lies_in(parts: Sequence[str], globs: Sequence[str]) -> bool:
+def _starts_with(parts: Sequence[str], globs: Sequence[str]) -> bool:
+    """Return True if the globs match the first parts of a path."""
     if not globs:
         return True
     if globs[0] == "**":
-        return any(_lies_in(parts[skipped:], globs[1:]) for skipped in range(len(parts)))
-    return bool(parts) and fnmatchcase(parts[0], globs[0]) and _lies_in(parts[1:], globs[1:])
+        return any(_starts_with(parts[skipped:], globs[1:]) for skipped in range(len(parts)))
+    return bool(parts) and fnmatchcase(parts[0], globs[0]) and _starts_with(parts[1:], globs[1:])
 
 
 def _upload(

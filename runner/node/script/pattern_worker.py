@@ -1,8 +1,9 @@
 """The worker process of `metrics`: searches lines for metrics with the recipe's expressions.
 
 A regular expression holds the interpreter lock while it searches, so one that backtracks for hours
-would block the whole process. It does check for signals: a timer stops an expression that takes too
-long on a line, and after a few such lines it is switched off. This module imports nothing of ours.
+would block the agent. In this process, a timer signal stops an expression that takes too long on a
+line. After a few such lines, the expression is switched off. The agent runs this module's source as
+`python -c`, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from types import FrameType
 from typing import Any
 
 TICK_S = 0.05
-# CPU time of one expression on one line, which does not depend on the load of the machine.
+# The limit of one expression on one line, in CPU time, so that a busy machine has no effect.
 LINE_S = 0.5
-STRIKES = 3
+MAX_SLOW_LINES = 3
 
 
 class SlowPatternError(Exception):
@@ -25,20 +26,25 @@ class SlowPatternError(Exception):
 
 
 class PatternSearch:
-    """The expressions that are not switched off."""
+    """Searches lines with the expressions that are not switched off.
+
+    Args:
+        patterns: the expressions by the name of the metric.
+        line_s: the CPU time limit of one expression on one line.
+    """
 
     def __init__(self, patterns: dict[str, str], line_s: float) -> None:
         self._patterns: dict[str, re.Pattern[str]] = {}
-        self._refused: dict[str, str] = {}  # until the next answer
+        self._refused: dict[str, str] = {}  # invalid expressions, until the next answer
         for name, pattern in patterns.items():
             try:
                 self._patterns[name] = re.compile(pattern)
             except (re.error, OverflowError, RecursionError) as err:
                 self._refused[name] = str(err)
-        self._strikes = dict.fromkeys(patterns, 0)
+        self._slow_lines = dict.fromkeys(patterns, 0)
         self._line_s = line_s
-        self._current: tuple[int, str] | None = None  # line and name of the present search
-        self._last_tick: tuple[int, str] | None = None  # the same at the last tick
+        self._current: tuple[int, str] | None = None  # line and name of the current search
+        self._last_tick: tuple[int, str] | None = None  # the value of `_current` at the last tick
         self._ticks = 0
         self._lines = 0
 
@@ -52,7 +58,10 @@ class PatternSearch:
             raise SlowPatternError
 
     def search(self, text: str) -> dict[str, Any]:
-        """Return the metrics of some lines, and the expressions that were refused or stopped."""
+        """Return the metrics in the lines of `text`, and expressions that are now switched off.
+
+        `refused` has invalid expressions with the reason, `stopped` those that were too slow.
+        """
         found: list[tuple[str, float, int | None]] = []
         stopped: list[str] = []
         for line in text.split("\n"):
@@ -64,17 +73,17 @@ class PatternSearch:
                     self._current = None
                 except SlowPatternError:
                     self._current, hit = None, None
-                    if self._add_strike(name):
+                    if self._count_slow_line(name):
                         stopped.append(name)
                 if hit is not None:
                     found.append((name, *hit))
         refused, self._refused = self._refused, {}
         return {"found": found, "stopped": stopped, "refused": refused}
 
-    def _add_strike(self, name: str) -> bool:
+    def _count_slow_line(self, name: str) -> bool:
         """Return True if the expression is now switched off."""
-        self._strikes[name] += 1
-        if self._strikes[name] < STRIKES:
+        self._slow_lines[name] += 1
+        if self._slow_lines[name] < MAX_SLOW_LINES:
             return False
         del self._patterns[name]
         return True
@@ -93,7 +102,10 @@ class PatternSearch:
 
 
 def main() -> None:
-    """Answer each JSON line with one; the first line has the arguments of `PatternSearch`."""
+    """Answer each JSON line with a JSON line.
+
+    The first line has the arguments of `PatternSearch`, and gets no answer.
+    """
     search = PatternSearch(*json.loads(sys.stdin.readline()))
     signal.signal(signal.SIGPROF, search.tick)
     signal.setitimer(signal.ITIMER_PROF, TICK_S, TICK_S)

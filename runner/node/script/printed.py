@@ -1,8 +1,8 @@
-"""Metrics that scripts print in the usual ways, read without a pattern in the recipe.
+"""Read metrics that scripts print in usual forms, without a pattern in the recipe.
 
-These are `Test accuracy: 0.98`, the progress bars of Keras, the tables of Chainer and fastai, the
-lines of CNTK and of PyTorch's examples, dictionaries as of Hugging Face's `Trainer`, and what
-azureml prints outside of Azure ML.
+The forms are `Test accuracy: 0.98`, the progress bars of Keras, the tables of Chainer and fastai,
+the lines of CNTK and of PyTorch's examples, the dictionaries of Hugging Face's `Trainer`, and the
+lines that azureml prints outside of Azure ML.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runner.node.script.metrics import LINE_END, MetricLog
 logger = logging.getLogger(__name__)
 
 MAX_LINE_CHARS = 2000  # of a longer line, only the end is read
-SEARCHED_CHARS = 500  # at the start of what is read of a line
+SEARCHED_CHARS = 500  # of the part that is read, only the start is searched
 MAX_PAIRS = 20  # metrics in a line
 MAX_OTHER_LINES = 50  # between the rows of a table
-# CPU time of the search, which delays the log. A tenth of the elapsed time is given back.
+# The CPU time for the search, which delays the log. The budget regains a tenth of the elapsed time.
 BUDGET_S = 20.0
 BUDGET_SHARE = 0.1
 
@@ -33,11 +33,11 @@ _METRICS = frozenset({
     "ndcg", "wer", "cer", "r2", "top1", "top5", "reward", "score", "metric", "nll", "elbo", "psnr",
     "ssim", "fid", "mcc", "err", "error",
 })  # fmt: skip
-# Most text has none of these, and costs only the search for them.
+# Text without any of these words is not searched further. This is true for most text.
 _HINTS = tuple(
     word for word in _METRICS | {"epoch"} if not any(each in word for each in _METRICS - {word})
 )
-_NEEDS_QUALIFIER = frozenset({"error", "err"})  # `error: 3 files` is no metric
+_NEEDS_QUALIFIER = frozenset({"error", "err"})  # `test error: 3` is a metric, `error: 3` is not
 _PHASE = r"test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?|dev"
 _IN_PHASE = re.compile(rf"\b({_PHASE})\b", re.IGNORECASE)
 _HAS_PHASE = re.compile(rf"(?:^|[_/ ])(?:{_PHASE}|train(?:ing)?)(?:[_/ ]|$)")
@@ -50,7 +50,7 @@ _QUALIFIER_CHARS = 80  # three of them are shorter
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|nan|-?inf"
 _VALUE = re.compile(_NUMBER)
 _MAY_HAVE_NUMBER = re.compile(r"\d|nan|inf")
-# Between name and value stands `:` or `=`; `loss 0.25` counts because of the decimal point.
+# Name and value are separated by `:` or `=`, or by a space if the value has a decimal point.
 _PAIR = re.compile(
     r"(?<![\w./@-])([A-Za-z][\w./@-]{0,80})"
     r"(?:\s{0,4}[:=]\s{0,8}(?:tensor\()?|\s{1,4}(?=[-+]?\d{0,40}\.\d))"
@@ -63,13 +63,13 @@ _STEP = re.compile(
     r"\b(?:global[_ ])?(?:steps?|iter(?:ation)?s?)\b\W{0,3}(\d{1,9})(?!\d)", re.IGNORECASE
 )
 _EPOCH_ALONE = re.compile(r"\s*epoch\s{0,3}(\d{1,9})(?:\s?/\s?\d{1,9})?:?\s*", re.IGNORECASE)
-# Keras and tqdm print a line for every few batches, Chainer four lines.
+# Lines of progress bars. Keras and tqdm print one line for every few batches, Chainer four.
 _BAR = re.compile(
     r"\d/\d{1,9}\s?\[|\d%\||[━█]|\d/(?:step|s|it|epoch)\b|\b(?:it|s)/(?:s|it)\b|"
     r"\[#{0,99}\.{0,99}\]\s{1,4}\d|\d iter, \d|\d iters/sec\b"
 )
-# Every bar without a digit has one of these.
-_SIGNS_OF_BARS = ("it/s", "s/it", "s/s", "it/it", "━", "█")
+# A line without a number may be of a bar only if it contains one of these.
+_BAR_MARKS = ("it/s", "s/it", "s/s", "it/it", "━", "█")
 _COMPLETE = re.compile(r"\b(\d{1,9})/\1\b")
 _STEP_CELL = re.compile("[0-9]{1,9}")
 _EMPTY_CELLS = frozenset({"", "-", "None", "#na#"})
@@ -83,11 +83,11 @@ class PrintedMetrics:
     """Reads metrics from stdout while `is_on`: those with usual names, and the `wanted` ones, which
     the recipe or the sweep of the run names.
 
-    These are guesses, so an error or a search that takes too long ends the reading with a warning,
-    never the logs or the run. It also ends when `is_needless` returns True.
+    The metrics are guesses. An error, or a search that takes too long, therefore only ends the
+    reading, with a warning. The reading also ends when `is_needless` returns True.
 
-    The step of a value is its epoch or step if the line, or the title above it, says a later one
-    than for the previous value of that name; otherwise the previous one plus 1.
+    The step of a value is the epoch or step in its line, or in the title above it, if it is greater
+    than the step of the previous value of that name. Otherwise, it is the previous step plus 1.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class PrintedMetrics:
         self._rest = ""
         self._epoch: int | None = None
         self._steps: dict[str, int] = {}
-        self._bar: dict[str, tuple[float, int | None]] = {}  # of the newest progress bar
-        self._title = ""  # of the current table
-        self._columns: list[tuple[str, int]] = []  # of its rows, with their positions
-        self._other_lines = 0  # since its title or its last row
-        self._named = ""  # by azureml; the next line has the value
+        self._bar: dict[str, tuple[float, int | None]] = {}  # values of the newest progress bar
+        self._title = ""  # the title line of the current table
+        self._columns: list[tuple[str, int]] = []  # its columns with their positions
+        self._other_lines = 0  # lines since its title or its last row
+        self._azure_ml_name = ""  # the metric whose value azureml prints in the next line
 
     def feed(self, data: bytes) -> None:
         """Add the next bytes of stdout."""
@@ -140,7 +140,7 @@ class PrintedMetrics:
 
     def _read(self, text: str) -> None:
         text = self._rest + text
-        if not (self._title or self._named or _may_matter(text, self._wanted)):
+        if not (self._title or self._azure_ml_name or _may_have_metric(text, self._wanted)):
             text = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
         *lines, rest = LINE_END.split(text)
         self._rest = rest[-MAX_LINE_CHARS:]
@@ -149,14 +149,14 @@ class PrintedMetrics:
         self._spent_at = now
         began_s = time.thread_time() - self._spent_s
         for line in lines:
-            self._take(line[-MAX_LINE_CHARS:])
+            self._read_line(line[-MAX_LINE_CHARS:])
             if time.thread_time() - began_s > BUDGET_S:
                 self._stop("takes too long")
                 return
         self._spent_s = time.thread_time() - began_s
 
-    def _take(self, line: str) -> None:
-        if not (self._title or self._named or _may_matter(line, self._wanted)):
+    def _read_line(self, line: str) -> None:
+        if not (self._title or self._azure_ml_name or _may_have_metric(line, self._wanted)):
             return
         line = _CONTROL.sub(" " if "\b" in line else "", line)[:SEARCHED_CHARS]
         if not line.strip():
@@ -166,32 +166,32 @@ class PrintedMetrics:
             self._flush_bar()
             self._epoch = int(alone[1])
             return
-        may_be_bar = may_have_number or any(sign in line for sign in _SIGNS_OF_BARS)
+        may_be_bar = may_have_number or any(mark in line for mark in _BAR_MARKS)
         if may_be_bar and _BAR.search(line):
-            epoch = self._said(line)
+            epoch = self._find_step(line)
             self._bar.update({name: (value, epoch) for name, value in self._pairs(line)})
-            if "val_" in line and _COMPLETE.search(line):  # Keras adds no more to it
+            if "val_" in line and _COMPLETE.search(line):  # the last state of a bar of Keras
                 self._flush_bar()
             return
         self._flush_bar()
-        if self._take_azure_ml(line) or self._take_table(line):
+        if self._read_azure_ml(line) or self._read_table(line):
             return
         if may_have_number and (pairs := list(self._pairs(line))):
-            said = self._said(line)
+            step = self._find_step(line)
             for name, value in pairs:
-                self._add(name, value, said)
+                self._add(name, value, step)
 
     def _flush_bar(self) -> None:
         for name, (value, epoch) in self._bar.items():
             self._add(name, value, epoch)
         self._bar.clear()
 
-    def _said(self, line: str) -> int | None:
-        """Return the epoch or step of a line."""
+    def _find_step(self, line: str) -> int | None:
+        """Return the epoch or step in a line, or the last epoch in a line of its own."""
         found = _EPOCH.search(line) or _STEP.search(line)
         return int(found[1]) if found else self._epoch
 
-    def _take_table(self, line: str) -> bool:
+    def _read_table(self, line: str) -> bool:
         """Read a line of a table. Return False if the line is not part of one."""
         cells = line.split()
         is_title = line == self._title or (
@@ -200,7 +200,7 @@ class PrintedMetrics:
             and any(map(self._is_metric, cells))
         )
         if is_title:
-            self._title, self._columns = line, []  # most have no rows
+            self._title, self._columns = line, []  # `_row` finds the columns
             self._other_lines = 0
             return True
         row = self._row(line) if self._title and _STEP_CELL.fullmatch(cells[0]) else None
@@ -218,25 +218,25 @@ class PrintedMetrics:
         return True
 
     def _row(self, line: str) -> dict[str, str] | None:
-        """Return the cells of the metrics of a row, or None if the line is no row of the table."""
+        """Return the cells of the metrics in a row, or None if the line is not a row."""
         if not self._columns:
             self._columns = [(m[0], m.start()) for m in re.finditer(r"\S+", self._title)]
         cells = {m.start(): m[0] for m in re.finditer(r"\S+", line)}
         starts = [start for _, start in self._columns]
-        if len(cells) == len(starts):  # fastai aligns them in another way than the titles
+        if len(cells) == len(starts):  # fastai does not align cells with their titles
             cells = dict(zip(starts, cells.values(), strict=True))
-        elif not cells.keys() <= set(starts):  # Chainer leaves cells empty
+        elif not cells.keys() <= set(starts):  # Chainer leaves cells empty, but aligns the others
             return None
         row = {name: cells.get(start, "") for name, start in self._columns if self._is_metric(name)}
         is_row = all(each in _EMPTY_CELLS or _value(each) is not None for each in row.values())
         return row if is_row else None
 
-    def _take_azure_ml(self, line: str) -> bool:
+    def _read_azure_ml(self, line: str) -> bool:
         """Read `Attempted to log scalar metric NAME:`, and the value in the next line."""
         if found := _AZURE_ML.fullmatch(line):
-            self._named = found[1]
+            self._azure_ml_name = found[1]
             return True
-        name, self._named = self._named, ""
+        name, self._azure_ml_name = self._azure_ml_name, ""
         value = _value(line.strip()) if name else None
         if value is None:
             return False
@@ -244,12 +244,12 @@ class PrintedMetrics:
         return True
 
     def _pairs(self, line: str) -> Iterator[tuple[str, float]]:
-        """Return the metrics of a line by name: `Test accuracy: 0.98` is `test_accuracy`."""
+        """Return the metrics in a line: `Test accuracy: 0.98` is `("test_accuracy", 0.98)`."""
         return islice(self._all_pairs(line), MAX_PAIRS)
 
     def _all_pairs(self, line: str) -> Iterator[tuple[str, float]]:
         phases = deque(_IN_PHASE.finditer(line))
-        phase = ""  # the last one before the present pair
+        phase = ""  # the last phase before the current pair
         for found in _PAIR.finditer(line):
             token, number, total = found.groups()
             token = token.rstrip(".-")
@@ -274,20 +274,21 @@ class PrintedMetrics:
     def _is_metric(self, token: str) -> bool:
         return token.lower() in self._wanted or _is_metric(token)
 
-    def _add(self, name: str, value: float, said: int | None) -> None:
+    def _add(self, name: str, value: float, step: int | None) -> None:
         name = self._wanted.get(name.lower(), name)
         last = self._steps.get(name)
-        step = said if said is not None and (last is None or said > last) else (last or 0) + 1
+        if step is None or (last is not None and step <= last):
+            step = (last or 0) + 1
         self._steps[name] = step
         self._log.add(name, value, step, wait=True)
 
 
-def _may_matter(text: str, wanted: Iterable[str] = ()) -> bool:
+def _may_have_metric(text: str, wanted: Iterable[str] = ()) -> bool:
     lower = text.lower()
     return any(hint in lower for hint in _HINTS) or any(name in lower for name in wanted)
 
 
-@functools.lru_cache(maxsize=1000)  # scripts print the same words again and again
+@functools.lru_cache(maxsize=1000)  # scripts print the same words many times
 def _is_metric(token: str) -> bool:
     """Return True for `loss`, `val_loss`, `validation/main/accuracy`, `acc@1`; not `loss_scale`."""
     parts = re.split(r"[/_.@-]|(?<=[a-z])(?=[A-Z])", token)

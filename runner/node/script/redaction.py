@@ -13,19 +13,19 @@ from itertools import chain
 from urllib.parse import parse_qs, quote, quote_plus
 
 MARK = b"***"
-# Shorter values could occur in any text by chance.
-SHORTEST = 6
-LINE_SHORTEST = 8
+# Shorter values, and shorter lines of values, could occur in any text by chance.
+MIN_BYTES = 6
+MIN_LINE_BYTES = 8
 BASE64_WIDTHS = (76, 64)  # characters per line in MIME, as `base64` writes it, and in PEM
 _PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
 class _Secret:
-    """One value: its encoded forms, and words so that each form contains at least one of them.
+    """One value: its encoded forms, and words, at least one of which is in each form.
 
-    A block is first searched for the few words, as `in` is a hundred times faster than a regular
-    expression for all forms.
+    A block is first searched for the few words, because `in` is a hundred times faster than a
+    regular expression for all forms.
     """
 
     words: tuple[bytes, ...]
@@ -50,10 +50,12 @@ class Redactor:
         return f"Redactor({len(self._values)} values)"
 
     def add(self, value: str) -> None:
-        """Redact this value from now on; values below six characters are ignored."""
-        forms = tuple(dict.fromkeys(form for form in _forms_of(value) if len(form) >= SHORTEST))
+        """Redact this value from now on. Values of less than six characters are ignored."""
+        forms = tuple(
+            dict.fromkeys(form for form in _encode_forms(value) if len(form) >= MIN_BYTES)
+        )
         if forms and all(forms != known.forms for known in self._values):
-            self._values = (*self._values, _Secret(_words_of(forms), forms))
+            self._values = (*self._values, _Secret(_choose_words(forms), forms))
             self._longest = max(self._longest, *map(len, forms))
 
     def add_sas(self, sas: str) -> None:
@@ -66,7 +68,7 @@ class Redactor:
         """Return the text without secrets."""
         if not self._values:
             return text
-        data, errors = _encoded(text)
+        data, errors = _encode_text(text)
         clean = self.data(data)
         return text if clean is data else clean.decode("utf-8", errors)
 
@@ -83,7 +85,7 @@ class Redactor:
         return b"".join((*parts, data[position:]))
 
     def split(self, data: bytes) -> int:
-        """Return how many bytes can be shipped: the rest may be the beginning of a secret."""
+        """Return how many bytes can be shipped. The rest may be the beginning of a secret."""
         cut = len(data) - self._partial_size(data)
         if cut == len(data):
             return cut
@@ -92,7 +94,7 @@ class Redactor:
         return over[0] if over else cut
 
     def _partial_size(self, data: bytes) -> int:
-        """Return the size of the longest end of the data with which a secret begins."""
+        """Return the size of the longest end of the data that may be the beginning of a secret."""
         window = data[-(self._longest - 1) :] if self._longest > 1 else b""
         longest = 0
         for form in chain.from_iterable(value.forms for value in self._values):
@@ -105,7 +107,7 @@ class Redactor:
         return longest
 
     def _hits(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the positions of secrets in order; overlapping ones are merged."""
+        """Return the positions of secrets in order, with overlapping ones merged."""
         found = sorted(chain.from_iterable(value.spans(data) for value in self._values))
         merged: list[tuple[int, int]] = []
         for start, end in found:
@@ -135,26 +137,26 @@ def log_to_stdout(redactor: Redactor) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def _encoded(text: str) -> tuple[bytes, str]:
-    """Encode text that may contain lone surrogates. Return it with the error handler to decode."""
+def _encode_text(text: str) -> tuple[bytes, str]:
+    """Encode text that may contain lone surrogates. Also return the error handler for decoding."""
     try:
         return text.encode("utf-8", "surrogateescape"), "surrogateescape"
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass"), "surrogatepass"
 
 
-def _forms_of(value: str) -> Iterator[bytes]:
+def _encode_forms(value: str) -> Iterator[bytes]:
     """Yield the value itself, and its forms in URLs, JSON, Python and base64."""
     raw = value.encode("utf-8", errors="surrogateescape")
     yield raw
     lines = [line.strip() for line in raw.splitlines()]
     if len(lines) > 1:
-        yield from (line for line in lines if len(line) >= LINE_SHORTEST)
-    if len(raw) < SHORTEST:
+        yield from (line for line in lines if len(line) >= MIN_LINE_BYTES)
+    if len(raw) < MIN_BYTES:
         return
     for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
         yield quoted.encode()
-        yield _small_hex(quoted).encode()
+        yield _lower_hex(quoted).encode()
     yield json.dumps(value)[1:-1].encode()
     yield json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", errors="surrogateescape")
     yield repr(value)[1:-1].encode("utf-8", errors="surrogateescape")
@@ -163,26 +165,29 @@ def _forms_of(value: str) -> Iterator[bytes]:
     whole = next(_base64_inside(raw, 0))
     for width in BASE64_WIDTHS:
         lines = [whole[first : first + width] for first in range(0, len(whole), width)]
-        yield from (line for line in lines if len(line) >= LINE_SHORTEST)
+        yield from (line for line in lines if len(line) >= MIN_LINE_BYTES)
 
 
-def _words_of(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Return as few alphanumeric words as possible so that each form contains one of them."""
+def _choose_words(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return a few alphanumeric words, at least one of which is in each form."""
     words: list[bytes] = []
     for form in forms:
         if not any(word in form for word in words):
             run = max(_PLAIN.findall(form), key=len, default=b"")
-            words.append(run if len(run) >= SHORTEST else form)
+            words.append(run if len(run) >= MIN_BYTES else form)
     return tuple(words)
 
 
-def _small_hex(quoted: str) -> str:
+def _lower_hex(quoted: str) -> str:
     head, *rest = quoted.split("%")
     return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
 
 
 def _base64_inside(raw: bytes, start: int) -> Iterator[bytes]:
-    """Yield the base64 of `raw` inside a longer text, if `raw` starts at byte `start` of three."""
+    """Yield the base64 of `raw` inside a longer text.
+
+    `start` (0 to 2) is the position of `raw` in that text modulo 3.
+    """
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         encoded = encode(b"\0" * start + raw).rstrip(b"=")
         # The first and last characters contain bits of the neighbouring bytes.

@@ -22,19 +22,19 @@ from runner.node.storage.http import StorageRequestError
 
 logger = logging.getLogger(__name__)
 
-# Producers wait above this size, to bound memory while storage is unreachable.
+# Producers wait while more is pending, to bound memory while storage is unreachable.
 MAX_PENDING_BYTES = 16 * 1024 * 1024
-# So many bytes before the position show that a log is the one that was shipped so far.
+# A blob continues a log if the last bytes of the blob, up to this number, are also in the log.
 COMPARED_BYTES = 64 * 1024
-# So many bytes of shipped lines are retained: storage may lose its last seconds in a crash.
+# The last shipped lines are kept for sending them again: storage may lose seconds in a crash.
 RETAINED_BYTES = 4 * 1024 * 1024
 
 
 class FileSource:
-    """Reads a growing file; holds at most one block in memory.
+    """Reads a growing file in blocks. At most one block is in memory.
 
-    The file is shipped without secrets, so offsets in the blob differ from those in the file:
-    `_blocks` has, for each shipped block, where it ends in the file and in the blob.
+    The file is shipped without secrets, so offsets in the blob differ from those in the file.
+    `_blocks` has the end of each shipped block in the file and in the blob.
     """
 
     def __init__(
@@ -48,44 +48,45 @@ class FileSource:
         self._redactor = redactor or Redactor()
         self._file: BinaryIO | None = None
         self._pending = b""
-        self._next = (0, 0)  # where the pending block ends
+        self._next = (0, 0)  # the end of the pending block, in the file and in the blob
         self._blocks = [(0, 0)]
-        # For a block to send again: its end in the file, and how much of it is in the blob.
-        self._again: tuple[int, int] | None = None
+        # For a block to send again: its end in the file, and how much of the log is in the blob.
+        self._resend: tuple[int, int] | None = None
         self._seen = 0  # the number of bytes passed to `on_bytes`
         self._end: int | None = None
         self.is_behind = False
 
     def freeze(self) -> None:
-        """Read the file only up to its present end."""
+        """Read the file only up to its current end."""
         self._end = self._path.stat().st_size if self._path.exists() else 0
 
     def peek(self) -> bytes:
-        """Return the next block, the same one until `advance`; empty if nothing is new."""
+        """Return the next block, which is the same until `advance`; empty if nothing is new."""
         if not self._pending:
             if self._file is None:
                 if not self._path.exists():
                     return b""
                 self._file = self._path.open("rb", buffering=0)
             self._pending = self._read(self._file)
-            self._pass_on_new()
+            self._notify_new()
         return self._pending
 
     def _read(self, file: BinaryIO) -> bytes:
         start, shipped = self._blocks[-1]
         until = start + MAX_APPEND_BYTES if self._end is None else self._end
-        again, present = self._again or (until, shipped)
+        until, present = self._resend or (until, shipped)
         file.seek(start)
-        data = file.read(max(min(again - start, MAX_APPEND_BYTES), 0))
+        data = file.read(max(min(until - start, MAX_APPEND_BYTES), 0))
         self.is_behind = len(data) == MAX_APPEND_BYTES
-        # The same block as before, or up to a possible secret at the end, unless nothing follows.
-        whole = self._again is not None or start + len(data) == self._end
+        # A block ends before a possible beginning of a secret, unless it is sent again and has to
+        # be the same, or nothing follows.
+        whole = self._resend is not None or start + len(data) == self._end
         taken = data if whole else data[: self._redactor.split(data)]
         block = self._redactor.data(taken)
         self._next = (start + len(taken), shipped + len(block))
         return block[present - shipped :]
 
-    def _pass_on_new(self) -> None:
+    def _notify_new(self) -> None:
         new = self._pending[max(self._seen - (self._next[1] - len(self._pending)), 0) :]
         if new and self._on_bytes:
             self._on_bytes(new)
@@ -95,23 +96,24 @@ class FileSource:
         """Continue after the block that `peek` returned, which was shipped."""
         if self._pending:
             self._blocks.append(self._next)
-            self._again = None
+            self._resend = None
         self._pending = b""
 
     def rewind(self, size: int) -> None:
         """Ship the last `size` bytes again."""
         self._pending = b""
-        present = self._again[1] if self._again else self._blocks[-1][1]
+        present = self._resend[1] if self._resend else self._blocks[-1][1]
         present = max(present - size, 0)
-        end = self._again[0] if self._again else None
+        end = self._resend[0] if self._resend else None
         while self._blocks[-1][1] > present:
             end = self._blocks.pop()[0]
-        self._again = None if end is None else (end, present)
+        self._resend = None if end is None else (end, present)
 
     def skip(self, size: int) -> bytes | None:
-        """Continue after `size` bytes, which were shipped. Return the last of them.
+        """Continue after `size` bytes, which were shipped before.
 
-        Returns None if the file is shorter.
+        Returns:
+            The last of these bytes, at most COMPARED_BYTES, or None if the file is shorter.
         """
         last = b""
         while (shipped := self._blocks[-1][1]) < size:
@@ -142,7 +144,7 @@ class FileSource:
 
 
 class LineQueue:
-    """A queue of lines from any thread; a block never splits a line."""
+    """A queue of lines from any thread. A block contains only complete lines."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
@@ -154,9 +156,9 @@ class LineQueue:
         self._closed = False
 
     def put(self, line: bytes, *, wait: bool = False) -> None:
-        """Add one line; with `wait`, block while too much is pending.
+        """Add one line. With `wait`, block while too much is pending.
 
-        A line that exceeds a block is dropped, as it would block all later lines.
+        A line that does not fit into a block is dropped, because no later line could be shipped.
         """
         if len(line) >= MAX_APPEND_BYTES:
             logger.warning("dropped a line of %d bytes", len(line))
@@ -178,10 +180,11 @@ class LineQueue:
         return self._size > MAX_PENDING_BYTES
 
     def peek(self) -> bytes:
-        """Return as many lines as fit into one block, the same ones until `advance`."""
+        """Return as many lines as fit into one block. They are the same until `advance`."""
         with self._changed:
             size = 0
-            fill = not self._taken  # else a failed append of these lines may have been executed
+            # Lines whose append failed must stay the same: storage may have appended them.
+            fill = not self._taken
             while fill and self._lines and size + len(self._lines[0]) <= MAX_APPEND_BYTES:
                 line = self._lines.popleft()
                 size += len(line)
@@ -206,7 +209,7 @@ class LineQueue:
         return self._size
 
     def format_notice(self, text: str) -> bytes:
-        """Return nothing: every line must be JSON."""
+        """Return nothing, because every line must be JSON."""
         del text
         return b""
 
@@ -223,7 +226,7 @@ class LineQueue:
                 size -= len(line)
 
     def close(self) -> None:
-        """Block no producers any more."""
+        """Let producers no longer wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -232,16 +235,16 @@ class LineQueue:
 ShipperSource = FileSource | LineQueue
 
 
-POLL_S = 0.05  # with QUICK_S of append blobs, the delay of a line
-AFTER_OUTAGE_S = 5.0  # until the next try, after a retry budget was used up
+POLL_S = 0.05  # the delay of a line is this and QUICK_S of append blobs
+AFTER_OUTAGE_S = 5.0  # until the next try, after all retries failed
 
 
 class Shipper(threading.Thread):
-    """The thread that ships one source to one append blob; `finish` drains the source.
+    """The thread that ships one source to one append blob. `finish` ships the rest.
 
-    `before_poll` may add to the source; its argument is True at the end. While the script runs,
-    temporary errors are retried without a limit. A permanent error ends the shipping without any
-    effect on the script, and `finish` raises it.
+    `before_poll` may add to the source. Its argument is True after the script ended. While the
+    script runs, temporary errors are retried without a limit. A permanent error ends the shipping
+    without any effect on the script, and `finish` raises it.
     """
 
     def __init__(
@@ -304,7 +307,7 @@ class Shipper(threading.Thread):
             self._wait_after(err)
             return
         if not self._source.is_behind:
-            # Ship a backlog at once, else collect output for a while.
+            # Collect output for a while, unless more is waiting.
             self._ending.wait(append_interval_s(self._blob.blocks))
 
     def _wait_after(self, err: StorageRequestError) -> None:
@@ -336,7 +339,10 @@ class Shipper(threading.Thread):
             self._source.advance()
 
     def _notice_once(self, text: str, *, again: bool = False) -> None:
-        """Write a message into the log, using the blocks that are reserved for the end."""
+        """Append a message to the log, in the blocks that are reserved for the end.
+
+        Do it only once, unless `again` is set.
+        """
         notice = self._source.format_notice(text)
         if notice and (again or not self._has_noticed):
             self._blob.append(notice)
@@ -344,7 +350,7 @@ class Shipper(threading.Thread):
             logger.warning("%s: %s", self._blob.name, text)
 
     def _is_complete(self) -> bool:
-        """Return False if storage lost bytes, as after a crash, which are then sent again."""
+        """Return False if storage lost bytes, for example in a crash. They are sent again then."""
         try:
             self._blob.check()
         except BlobShrankError as err:
@@ -358,9 +364,9 @@ class Shipper(threading.Thread):
 
 
 def ship_rest(source: FileSource, container: ContainerClient, name: str, start: int) -> int:
-    """Append what is missing of a file whose content begins at the byte `start` of a blob.
+    """Append the missing rest of a file whose content begins at the byte `start` of a blob.
 
-    Nothing is appended if the end of the blob is not of this file.
+    Nothing is appended if the blob does not end with content of this file.
 
     Returns:
         The number of bytes appended.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.node.failures import StageFailedError
-from runner.node.script.command import kill_left_behind
+from runner.node.script.command import kill_remaining_processes
 from runner.node.script.metrics import MetricLog, MetricPatterns, MetricsFileReader
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all, ship_rest
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# More frequent progress is of no use to a reader, and costs blocks.
+# More frequent progress does not help a reader, and the number of blocks is limited.
 PROGRESS_EVERY_S = 0.25
 UNCHANGED_EVERY_S = 15.0
 MAX_KEPT_EVENTS = 200
@@ -37,7 +37,7 @@ Report = Callable[..., None]
 
 
 def throttle_repeats(report: Report) -> Report:
-    """Return a callback for polling loops that drops repetitions of the last progress."""
+    """Return a callback for polling loops that drops repeated progress for UNCHANGED_EVERY_S."""
     last: tuple[object, ...] = ()
     at = 0.0
 
@@ -51,7 +51,13 @@ def throttle_repeats(report: Report) -> Report:
 
 
 class EventLog:
-    """Writes the events of an attempt, and records the duration of each stage in `stages_s`."""
+    """Writes the events of an attempt. `stages_s` has the duration of each stage.
+
+    Args:
+        queue: receives the events as lines.
+        redactor: hides secrets.
+        on_stage: called with the name and the message of each stage that begins.
+    """
 
     def __init__(
         self,
@@ -105,7 +111,7 @@ class EventLog:
             logger.info("%s: %s after %.1f s", name, state, self.stages_s[name])
 
     def summarise(self, text: str) -> None:
-        """Set the message of the end of the present stage."""
+        """Set the message for the end of the current stage."""
         self._summary = text
 
     @property
@@ -117,8 +123,8 @@ class EventLog:
         """Return the text without secrets."""
         return self._redactor.text(text)
 
-    def aside(self, stage: str, state: StageState, message: str, **numbers: float | str) -> None:
-        """Write an event besides the stages. Safe to call from any thread."""
+    def add(self, stage: str, state: StageState, message: str, **numbers: float | str) -> None:
+        """Write an event that does not belong to the current stage. Thread-safe."""
         logger.log(logging.WARNING if state == "failed" else logging.INFO, "%s", message)
         self._write(stage, state, message, numbers)
 
@@ -149,22 +155,22 @@ _ATTEMPT_FILE = ".attempt"  # in the folder of the logs: the number of the attem
 
 
 def record_attempt(logs: Path, number: int) -> None:
-    """Record whose logs these are, for `ship_left_logs`. Raise OSError."""
+    """Record which attempt writes these logs, for `ship_remaining_logs`. Raise OSError."""
     (logs / _ATTEMPT_FILE).write_text(str(number), encoding="ascii")
 
 
-def ship_left_logs(
+def ship_remaining_logs(
     runs: ContainerClient, blobs: RunPaths, work_dir: Path, redactor: Redactor
 ) -> None:
-    """Append what an agent that was killed in this folder did not send of its script's output.
+    """Append the output that an agent which was killed in this folder did not ship.
 
-    To be called before the next attempt claims its number: the log of a later attempt must not
-    contain it. Errors are logged only.
+    Call this before the next attempt claims its number, so that its part of the log does not
+    contain this output. Errors are only logged.
     """
     logs = work_dir / "logs"
     if not (logs / _ATTEMPT_FILE).is_file():
         return
-    kill_left_behind(work_dir, logs)
+    kill_remaining_processes(work_dir, logs)
     try:
         number = int((logs / _ATTEMPT_FILE).read_text(encoding="ascii"))
         start = parse_attempt_start(runs.get(blobs.attempt_start(number)) or b"")
@@ -185,7 +191,7 @@ def ship_left_logs(
 
 
 class Streams:
-    """Starts all shippers; call `finish_script`, then `finish_events`, to drain them in order."""
+    """Starts all shippers. To ship the rest, call `finish_script`, then `finish_events`."""
 
     def __init__(
         self,
@@ -238,7 +244,7 @@ class Streams:
         """True if stdout is searched for metrics without a pattern."""
         return self._printed is not None and self._printed.is_on
 
-    def warn_by(self, warn: Callable[[str], None]) -> None:
+    def set_warn(self, warn: Callable[[str], None]) -> None:
         """Set the callback that shows warnings about metrics in the run's events."""
         self.metrics.warn = self._patterns.warn = warn
 
@@ -261,6 +267,6 @@ class Streams:
         finish_all([self._events], timeout_s)
 
     def await_end(self) -> None:
-        """Wait for what did not end in the time of `finish_script` and `finish_events`."""
+        """Wait for shippers that did not end in the time of `finish_script` and `finish_events`."""
         for shipper in self._shippers:
             shipper.join()

@@ -1,4 +1,4 @@
-"""The folders of the script: create them, unpack its code, add `runner.hooks` and a shell file."""
+"""Create the folders of the script, unpack its code, and add `runner.hooks` and a shell file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from runner.node.failures import StageFailedError
-from runner.node.script.command import kill_left_behind
+from runner.node.script.command import kill_remaining_processes
 from runner.protocol.task import SHELL_FILE
 
 logger = logging.getLogger(__name__)
@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 CODE_STAGE = "code"
 RESTORE_PART = ".restoring."  # in the name of a folder that is being restored
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Secrets of the task, which the shell file must not show to readers of node files.
+# Secrets of the task. The shell file must not contain them, because others may read node files.
 _HIDDEN_VARIABLES = frozenset({"AZ_BATCH_AUTHENTICATION_TOKEN"})
 
 
 def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     """Unpack `archive` into the new folder `target`.
 
-    Rejects absolute names, `..`, links that leave the folder and special files before it writes
-    anything.
+    Absolute names, `..`, links that leave the folder and special files are rejected before anything
+    is written.
 
     Raises:
         StageFailedError: the archive has another hash, is damaged, or contains such a member.
@@ -68,7 +68,7 @@ def _check_member(member: tarfile.TarInfo) -> None:
     if name.is_absolute() or ".." in name.parts:
         raise _invalid_code(f"the code archive names a file outside its folder: {member.name!r}")
     if member.islnk() or member.issym():
-        # The target of a hard link is relative to the archive, of a symbolic link to its folder.
+        # The target of a symbolic link is relative to its folder, that of a hard link to the root.
         start = name.parent if member.issym() else PurePosixPath()
         if _leaves_folder(start, PurePosixPath(member.linkname)):
             raise _invalid_code(f"the link {member.name!r} leaves the folder of the code")
@@ -110,8 +110,8 @@ PRIVATE_PACKAGE = "_runner_hooks"
 WRITTEN_PATHS = "written-paths"
 STACKS = "stacks.txt"
 _RUNNER = Path(__file__).parents[2]
-STACKS_SIGNAL = 61  # a real-time signal of Linux that nobody uses
-# Python imports it when it starts. The one that it would have found without us comes after it.
+STACKS_SIGNAL = 61  # a real-time signal of Linux that no known program uses
+# Python imports it when it starts. It ends by importing the `sitecustomize` that it has replaced.
 _SITECUSTOMIZE = """\
 import importlib, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -151,11 +151,18 @@ def python_path(
     recorded: bool = True,
     stacks: bool = False,
 ) -> str:
-    """Return PYTHONPATH for the script: `given`, `runner.hooks`, what each Python starts.
+    """Return PYTHONPATH for the script: `given`, `runner.hooks`, and a `sitecustomize`.
 
-    If the requirements install a package named runner, that package is imported instead, and ours
-    includes the hooks. Each Python records written paths with `recorded`, and adds checkpoints with
-    `automatic`. With `stacks` it dumps its stacks at STACKS_SIGNAL.
+    If the requirements install a package `runner`, it is imported instead; this product's package
+    includes the hooks.
+
+    Args:
+        given: the PYTHONPATH of the user, or None.
+        work_dir: the task's working directory.
+        environment_dir: the Python environment of the script.
+        automatic: let each Python save checkpoints of known frameworks.
+        recorded: let each Python record the paths that it writes to.
+        stacks: let each Python dump its stacks when it gets STACKS_SIGNAL.
     """
     folders = [given] if given else []
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
@@ -166,12 +173,12 @@ def python_path(
 
 
 def _write_start(work_dir: Path, *, automatic: bool, recorded: bool, stacks: bool) -> Path:
-    """Write the folder whose `sitecustomize` lets each Python record the paths it writes to."""
-    folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths(work_dir)
+    """Write the folder with the `sitecustomize` of `python_path`."""
+    folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths_file(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
     stacks_file(work_dir).unlink(missing_ok=True)
-    (folder / "runner_written_paths.py").write_bytes(_hook("written_paths.py"))
+    (folder / "runner_written_paths.py").write_bytes(_read_hook("written_paths.py"))
     ignored = [str(work_dir), os.path.realpath(work_dir)]
     if automatic:
         _write_private_hooks(folder / PRIVATE_PACKAGE)
@@ -189,49 +196,50 @@ def _write_start(work_dir: Path, *, automatic: bool, recorded: bool, stacks: boo
 
 
 def compiled_folder(shared_dir: Path) -> Path:
-    """Return where JAX keeps compiled programs on this node, for all tasks and attempts."""
+    """Return the folder of compiled programs of JAX, which all tasks of this node share."""
     return shared_dir / "runner" / "cache" / "jax"
 
 
 def compilation_variables(shared_dir: Path) -> dict[str, str]:
-    """Return variables that let JAX load what an earlier attempt or run on this node compiled.
+    """Return variables that let JAX use programs that earlier attempts or runs here compiled.
 
-    Without them every start compiles anew: 10 of the 15 s of processor time of a short training on
-    MNIST. JAX chooses the names of the files by the program, its version and the devices, skips
-    files that it cannot read, and ignores the folder elsewhere than in the main process of several.
-    The variables: https://docs.jax.dev/en/latest/persistent_compilation_cache.html (2026-11-25).
+    Otherwise, each start compiles anew, which takes 10 of the 15 s of CPU time of a short training
+    on MNIST. JAX derives the names of the files from the program, its own version and the devices.
+    It skips files that it cannot read. Of several processes, only the main one uses the folder.
+    Source: https://docs.jax.dev/en/latest/persistent_compilation_cache.html (2026-11-25).
     """
     folder = compiled_folder(shared_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # such as a container without the cache of the node
+    except OSError:  # for example, a container in which the cache of the node is not mounted
         return {}
     return {
-        # JAX looks for programs of this very path, and nodes may have links to one cache.
+        # The path is part of the key of a program, and nodes may have links to one cache.
         "JAX_COMPILATION_CACHE_DIR": str(folder.resolve()),
-        # By default it only keeps what took a second to compile, about half of a small network.
+        # By default, JAX stores only programs that took a second to compile, which is about half of
+        # those of a small network.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
 
 def stacks_file(work_dir: Path) -> Path:
-    """Return the file that Pythons of the script dump their stacks to."""
+    """Return the file that Python processes of the script dump their stacks to."""
     return work_dir / HOOKS_FOLDER / STACKS
 
 
-def written_paths(work_dir: Path) -> Path:
-    """Return the file that lists where Pythons of the script wrote outside of their task."""
+def written_paths_file(work_dir: Path) -> Path:
+    """Return the file with the paths outside of the task that Python processes wrote to."""
     return work_dir / HOOKS_FOLDER / WRITTEN_PATHS
 
 
 def _write_private_hooks(package: Path) -> None:
-    """Write all hooks under a name that no package of the script has."""
+    """Write all hooks as a package whose name no package of the script has."""
     for below in ("", "automatic/"):
         (package / below).mkdir(parents=True, exist_ok=True)
         for name in _hook_files(below):
-            text = _hook(name).replace(b"runner.hooks", PRIVATE_PACKAGE.encode())
+            text = _read_hook(name).replace(b"runner.hooks", PRIVATE_PACKAGE.encode())
             (package / name).write_bytes(text)
-    (package / "__init__.py").write_bytes(b"")  # it would import more than a start needs
+    (package / "__init__.py").write_bytes(b"")  # the original imports more than a start needs
 
 
 def _write_hooks(folder: Path) -> Path:
@@ -239,22 +247,23 @@ def _write_hooks(folder: Path) -> Path:
     (package / "hooks").mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text("", encoding="utf-8")
     for name in _hook_files(""):
-        (package / "hooks" / name).write_bytes(_hook(name))
+        (package / "hooks" / name).write_bytes(_read_hook(name))
     return folder
 
 
 def _hook_files(below: str) -> list[str]:
     """Return the modules of `runner.hooks` in a folder, as paths in that package.
 
-    The importer of the agent's archive has its directory already; importlib.resources reads it
-    again for each module, which took longer than everything else before the script.
+    `pkgutil` is used because the importer of the agent's archive knows its directory already.
+    importlib.resources reads it again for each module, which took longer than everything else
+    before the script.
     """
     folder = f"{_RUNNER}/hooks/{below}".rstrip("/")
     modules = [each.name for each in pkgutil.iter_modules([folder]) if not each.ispkg]
     return [f"{below}{name}.py" for name in ("__init__", *modules)]
 
 
-def _hook(name: str) -> bytes:
+def _read_hook(name: str) -> bytes:
     """Return the source of a module of `runner.hooks`."""
     found = pkgutil.get_data("runner", f"hooks/{name}")
     if found is None:
@@ -297,11 +306,11 @@ def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
 
     Args:
         work_dir: the task's working directory.
-        keep_written: keep what the script of the earlier attempt wrote.
+        keep_written: keep `code` and `output` with the files that the earlier attempt wrote.
     """
-    kill_left_behind(work_dir, work_dir / "logs")
+    kill_remaining_processes(work_dir, work_dir / "logs")
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
-        shutil.rmtree(part, ignore_errors=True)  # of an interrupted restore
+        shutil.rmtree(part, ignore_errors=True)  # from an interrupted restore
     names = ("code", "output", "checkpoints", "logs")
     for name in names:
         if keep_written and name in ("code", "output"):
@@ -312,7 +321,7 @@ def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
 
 
 def _clear(path: Path) -> None:
-    """Delete a folder, which the script may have replaced or made unreadable."""
+    """Delete a folder, even if the script replaced it or made it unreadable."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
@@ -327,7 +336,7 @@ def _clear(path: Path) -> None:
 def write_shell_file(
     folder: Path, environment: Mapping[str, str], secrets: Container[str] = ()
 ) -> None:
-    """Write `environment.sh`, readable by the owner only, with the names of `secrets` only."""
+    """Write `environment.sh`, which only the owner can read, without the values of `secrets`."""
     lines: list[str] = []
     for name, value in sorted(environment.items()):
         if not _VARIABLE_NAME.fullmatch(name):

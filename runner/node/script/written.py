@@ -1,7 +1,7 @@
 """Find the files that a script wrote outside of `$RUNNER_OUTPUT_DIR`.
 
-A script that was not written for runner writes beside itself, to `./outputs`, to the value of
-`--output_dir` or to its home folder. Files that are new or changed there since the command started
+A script that was not written for runner writes to its own folder, to `./outputs`, to the value of
+`--output_dir` or to its home folder. Files there that are new or changed since the command started
 become outputs with the same relative path.
 """
 
@@ -27,39 +27,39 @@ from runner.protocol.run_spec import KeepRule, RunSpec
 
 CONVENTIONAL = ("outputs", "output", "logs")
 CODE, HOME, TEMP = "code", "home", "temp"  # sources, see `OutputFile`
-OUTSIDE = "outside"  # the folder of the outputs for files at paths elsewhere
-ON_CONFLICT = "script-folder"  # where $RUNNER_OUTPUT_DIR has a file of the same name
+OUTSIDE = "outside"  # the folder in the outputs for files from all other paths
+ON_CONFLICT = "script-folder"  # the folder for files whose name $RUNNER_OUTPUT_DIR has too
 # Folders that data sets are downloaded to: `data`, `nltk_data`, `MNIST`, `cifar-10-batches-py`.
 _DATA_FOLDER = re.compile(
     r"(?!out|result|pred)(.*[_-])?(data|datasets?|downloads?)"
     r"|(fashion|k|e)?mnist|cifar-.*|svhn|coco.*|imagenet.*",
     re.IGNORECASE,
 )
-# Files with these names are results even in such a folder.
+# Files with these names are results even in a folder of data.
 _MODEL = re.compile(
     r".*\.(pt|pth|h5|hdf5|keras|npz|onnx|ckpt|safetensors|pkl|joblib|model|pb|tflite|gguf)"
     r"|.*model.*\.bin",
     re.IGNORECASE,
 )
-DATA_BYTES = 32 * 1000**2
-MAX_FILES = 20_000  # below one entry of the script's folder
-MAX_LISTED = 50  # entries of `left_out`
-MAX_ENTRIES = 200_000  # to search in the script's folder, its home, and all other folders
-MAX_ENTRIES_OF_PATH = 50_000  # of these, below one absolute path
-SEARCH_S = 60.0  # if the attempt has no deadline
+DATA_BYTES = 32 * 1000**2  # a folder of data with fewer bytes is kept
+MAX_FILES = 20_000  # in one entry of the script's folder
+MAX_LISTED = 50  # entries in `left_out`
+MAX_ENTRIES = 200_000  # searched in each of the script's folder, its home, and all other folders
+MAX_ENTRIES_OF_PATH = 50_000  # searched below one absolute path
+SEARCH_S = 60.0  # time limit of a search if the attempt has no deadline
 MAX_SHOWN = 800  # characters of a path in `left_out`
-_ARGUMENT = "argument "  # before a recorded path, see `runner.hooks.written_paths`
-_HEAD_BYTES = 4096  # of a file, to recognise a key
-MAX_PASSED = 2_000  # entries of caches that are searched for models
+_ARGUMENT = "argument "  # precedes a recorded path, see `runner.hooks.written_paths`
+_HEAD_BYTES = 4096  # read from a file to recognise a key
+MAX_CACHE_ENTRIES = 2_000  # entries of caches that are searched for models
 
 _CACHES = frozenset({
     "__pycache__", ".cache", ".ipynb_checkpoints", ".git", ".hg", ".svn", ".mypy_cache",
     ".pytest_cache", ".ruff_cache", ".tox", ".eggs", ".keras", ".torch", ".huggingface",
     ".triton", ".nv", ".conda", ".local", ".config", ".ssh", ".aws", ".azure", "node_modules",
 })  # fmt: skip
-# Those of these folders in which a model is a result, not part of a package or a history.
+# The caches in which a model may be a result. In the others, it is part of a package or a history.
 _SEARCHED_CACHES = frozenset({".cache", ".keras", ".torch", ".local", ".ipynb_checkpoints"})
-# A folder that holds one of these is an environment or a cache (bford.info/cachedir, 2026-11-23).
+# A folder with one of these entries is an environment or a cache (bford.info/cachedir, 2026-11-23).
 _MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
 # Variables with the folders in which programs keep downloads and credentials.
 _CACHE_VARIABLES = (
@@ -67,7 +67,8 @@ _CACHE_VARIABLES = (
     "XDG_CACHE_HOME", "KERAS_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "MPLCONFIGDIR",
     "AZURE_CONFIG_DIR",
 )  # fmt: skip
-# Files with credentials, and names of files that hold some if only their owner may read them.
+# Names of files with credentials, and (_PRIVATE) of files that contain credentials if only their
+# owner may read them.
 _SECRET = re.compile(
     r"token|stored_tokens|credentials?(\.(json|ya?ml|ini))?|_netrc|netrc|kaggle\.json"
     r"|id_(rsa|dsa|ecdsa|ed25519)|cookies?(\.(txt|sqlite))?|(.*[_.-])?service[_-]?account.*\.json"
@@ -77,14 +78,14 @@ _PRIVATE = re.compile(
     r"|.*\.(pem|key|p12|pfx|ppk|jks|keystore)",
     re.IGNORECASE,
 )
-# Files that libraries leave in the folder for temporary files, and names that `tempfile` chooses.
+# Names of temporary files of libraries, and names that the module `tempfile` chooses.
 _LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
 _PLACEHOLDER = re.compile(r"\$?\{[^{}]*\}|%[\d.]*[sdfi]")
 _SYSTEM = frozenset({
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
 })  # fmt: skip
-# Shared folders, in which only files that the code names are taken.
+# Shared folders. A file in one of them counts as the script's only if the code names it.
 _SHARED = re.compile(r"/|/(tmp|var|var/tmp|home|home/[^/]+|root|opt|mnt|media|srv|Users|private)")
 MAX_WILDCARDS = 4  # in a path
 
@@ -97,9 +98,9 @@ class Collected:
     """The files that a script wrote elsewhere, by their path as an output.
 
     Attributes:
-        files: The location of each file.
-        sources: Where the script wrote it, see `OutputFile`.
-        left_out: Files that are not kept.
+        files: the path of each file on the node.
+        sources: the kind of place that the script wrote it to, see `OutputFile`.
+        left_out: files that are not kept.
     """
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -112,14 +113,14 @@ class Collected:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Collected:
-        """Read what `to_json` returned."""
+        """Read the document that `to_json` returned."""
         left_out = tuple(LeftOut.from_json(each) for each in raw["left_out"])
         return cls(raw["files"], raw["sources"], left_out)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A file that the script wrote: its location, and its path as an output."""
+    """A file that the script wrote: its path on the node, and its name as an output."""
 
     path: str
     name: str
@@ -130,9 +131,10 @@ class _Found:
 
     @property
     def group(self) -> str:
-        """The entry of the script's folder, or of its home folder, that it is or lies in.
+        """The top entry of the script's folder or home that contains the file; a folder ends in /.
 
-        Elsewhere, a folder of data, or else the entry of the root folder.
+        For other files, it is the folder of data that contains the file, or else the top folder of
+        the file system. Limits apply to each group.
         """
         parts = self.name.split("/")
         depth = 1 if self.source == CODE else 2
@@ -148,9 +150,10 @@ class WrittenFiles:
     Args:
         code: the folder of the script, its working directory.
         output: `$RUNNER_OUTPUT_DIR`.
-        places: further folders of this task alone, by their source: its home, its temporary files.
-        ours: files and folders of the agent, which are never outputs.
-        shared: folders of all tasks of the node; in them, only `code` and `places` are searched.
+        places: further folders that belong only to this task, by source: HOME, TEMP.
+        agent_paths: files and folders of the agent, which are never outputs.
+        spec: the run.
+        shared: folders of all tasks of the node. In them, only `code` and `places` are searched.
         recorded: a file with further paths that the command wrote to, one per line.
         inherited: variables of the command in addition to those of `spec`.
     """
@@ -160,7 +163,7 @@ class WrittenFiles:
         code: Path,
         output: Path,
         places: Mapping[str, Path],
-        ours: Sequence[Path],
+        agent_paths: Sequence[Path],
         spec: RunSpec,
         *,
         shared: Sequence[Path] = (),
@@ -168,7 +171,7 @@ class WrittenFiles:
         inherited: Mapping[str, str] | None = None,
     ) -> None:
         self._code, self._output = os.path.realpath(code), Path(os.path.realpath(output))
-        self._ours = tuple(os.path.realpath(path) for path in (output, *ours))
+        self._agent_paths = tuple(os.path.realpath(path) for path in (output, *agent_paths))
         self._recorded = recorded
         self._shared = tuple(os.path.realpath(path) for path in shared)
         self._roots = {self._code: CODE}
@@ -180,27 +183,27 @@ class WrittenFiles:
         self._rule = spec.keep or KeepRule()
         self._is_off = spec.keep is None
         self._promised = (*spec.outputs, *self._rule.paths)
-        self.said = CodeText(code, (*spec.command, *spec.env.values()))
+        self.code_text = CodeText(code, (*spec.command, *spec.env.values()))
         self._folders: tuple[str, ...] = ()
         self._before: dict[str, dict[str, _State]] = {}
         self._is_before_complete = True
         self._began_ns = time.time_ns()
-        self._ends = math.inf
+        self._deadline = math.inf
         self._unsearched: dict[str, LeftOut] = {}
-        self._passed: dict[str, str] = {}
+        self._skipped_caches: dict[str, str] = {}  # their names in `left_out`, by path
 
     def mentions(self, word: str) -> bool:
         """Return True if the code, its configuration or the command has this text."""
-        return word in self.said.text
+        return word in self.code_text.text
 
     def named_outputs(self) -> dict[str, str]:
-        """Create the folders of outputs that the code names as Batch AI and Azure ML do.
+        """Create the output folders for variables of Batch AI and Azure ML that the code uses.
 
         Returns:
-            Their variables: `$AZ_BATCHAI_OUTPUT_MODEL` is `model` in `$RUNNER_OUTPUT_DIR`.
+            The folder for each variable. `$AZ_BATCHAI_OUTPUT_MODEL` is `$RUNNER_OUTPUT_DIR/model`.
         """
         named: dict[str, str] = {}
-        for variable, name in self.said.named_outputs().items():
+        for variable, name in self.code_text.named_outputs().items():
             folder = self._output / name
             with suppress(OSError):
                 folder.mkdir(exist_ok=True)
@@ -208,25 +211,26 @@ class WrittenFiles:
         return named
 
     def named_inputs(self) -> Mapping[str, str]:
-        """Return variables of inputs that the code names as Batch AI and Azure ML do.
+        """Return the input variables of Batch AI and Azure ML that the code uses.
 
-        Each with the name of its input: `$AZ_BATCHAI_INPUT_A` is `$RUNNER_INPUT_A`.
+        Returns:
+            The input for each variable. `$AZ_BATCHAI_INPUT_A` is the input `A`.
         """
-        return self.said.named_inputs()
+        return self.code_text.named_inputs()
 
     def begin(self, command: Sequence[str]) -> None:
         """Create the folders that the script expects, and record the existing files."""
-        self._folders = self.said.folders(command)
-        for name in self.said.expected_folders(command):
+        self._folders = self.code_text.folders(command)
+        for name in self.code_text.expected_folders(command):
             with suppress(OSError, ValueError):
                 Path(self._code, name).mkdir(parents=True, exist_ok=True)
         self._began_ns = time.time_ns()
-        mark = self._output.parent / ".began"  # by the clock of the file system
+        mark = self._output.parent / ".began"  # use the file system's clock, like the files
         with suppress(OSError):
             mark.touch()
             self._began_ns = mark.stat().st_mtime_ns
             mark.unlink()
-        self._ends = time.monotonic() + SEARCH_S
+        self._deadline = time.monotonic() + SEARCH_S
         for root, source in self._roots.items():
             self._before[root] = dict(self._scan(root, source))
         self._is_before_complete = not self._unsearched
@@ -239,19 +243,19 @@ class WrittenFiles:
         """
         if self._is_off:
             return Collected()
-        self._ends = time.monotonic() + (SEARCH_S if left_s is None else max(left_s, 0.0))
+        self._deadline = time.monotonic() + (SEARCH_S if left_s is None else max(left_s, 0.0))
         self._unsearched.clear()
-        self._passed.clear()
-        written = list(self._written())
-        named = self._insisted()
+        self._skipped_caches.clear()
+        written = list(self._find_written())
+        named = self._requested_names()
         found: dict[str, _Found] = {}
-        insisted: set[str] = set()
+        requested: set[str] = set()
         for each in written:
             found.setdefault(each.path, each)
             if not named.isdisjoint(_with_parents(each.name)):
-                insisted.add(each.path)
-        kept, left_out = self._choose(found.values(), insisted)
-        left_out.extend(self._models_in_caches())
+                requested.add(each.path)
+        kept, left_out = self._choose(found.values(), requested)
+        left_out.extend(self._find_models_in_caches())
         free_name = _Names(name for name, _ in self._scan(str(self._output), "output")).free_name
         files = {free_name(each.name): each for each in kept}
         return Collected(
@@ -260,7 +264,7 @@ class WrittenFiles:
             (*itertools.islice(self._unsearched.values(), MAX_LISTED), *shortened(left_out)),
         )
 
-    def _written(self) -> Iterator[_Found]:
+    def _find_written(self) -> Iterator[_Found]:
         for root, source in self._roots.items():
             before = self._before.get(root, {})
             for name, state in self._scan(root, source):
@@ -271,37 +275,38 @@ class WrittenFiles:
                 path = f"{root}/{name}"
                 shown = name if source == CODE else f"{source}/{name}"
                 if stat.S_ISREG(state[0]):
-                    # Permission of the owner; nothing is denied to root.
+                    # Check the owner's permission. Root may read everything.
                     may_read = bool(state[0] & stat.S_IRUSR) or os.getuid() == 0
                     yield _Found(path, shown, source, state[1], may_read)
                 elif stat.S_ISLNK(state[0]):
-                    yield from self._behind_link(path, shown, source)
-        yield from self._elsewhere()
+                    yield from self._follow_link(path, shown, source)
+        yield from self._find_elsewhere()
 
-    def _elsewhere(self) -> Iterator[_Found]:
-        """Return files of other folders that the script wrote.
+    def _find_elsewhere(self) -> Iterator[_Found]:
+        """Return files that the script wrote at absolute paths in other folders.
 
-        An absolute path was recorded while the script wrote, or comes from the code, its
-        configuration, an argument or a variable. Files there that belong to this user and have
-        changed since the command started count as the script's. Single files go first, because a
-        folder of data may hold more files than can be searched.
+        Such a path was recorded while the script wrote, or comes from the code, its configuration,
+        an argument or a variable. Files there that belong to this user and have changed since the
+        command started count as the script's. Single files are checked before folders, because a
+        folder of data may contain more files than can be searched.
         """
         folders: dict[str, bool] = {}
-        named = itertools.chain.from_iterable(map(self._existing, self.said.absolute_paths()))
+        paths = self.code_text.absolute_paths()
+        named = itertools.chain.from_iterable(map(self._existing_paths, paths))
         hits = itertools.chain(self._recorded_paths(), ((path, False) for path in named))
         for hit, is_argument in self._limited(hits, OUTSIDE, MAX_ENTRIES):
             if os.path.isdir(hit):  # noqa: PTH112 - never raises
                 folders[hit] = is_argument and folders.get(hit, True)
             else:
-                yield from self._outside(hit, is_argument)
+                yield from self._find_outside(hit, is_argument)
         for folder, is_argument in folders.items():
-            yield from self._outside(folder, is_argument)
+            yield from self._find_outside(folder, is_argument)
 
     def _recorded_paths(self) -> Iterator[tuple[str, bool]]:
-        """Return the recorded paths that exist, without caches and leftovers of libraries.
+        """Return the recorded paths that exist, without caches and temporary files of libraries.
 
         Returns:
-            Each path, and True if only a command had it as an argument.
+            Each path, and True if it is only known as an argument of a command.
         """
         if self._recorded is None:
             return
@@ -313,27 +318,27 @@ class WrittenFiles:
                 recorded[path] = path != text and recorded.get(path, True)
         is_marked = functools.cache(_is_marked)
         for path, is_argument in recorded.items():
-            if not path.startswith("/"):  # the mark for further paths
+            if not path.startswith("/"):  # this line means that further paths were not recorded
                 self._unsearched.setdefault(OUTSIDE, LeftOut(OUTSIDE, 0, "search"))
                 continue
             parts = path.split("/")
             is_left = any(_LEFTOVER.fullmatch(p) or _TEMPORARY.fullmatch(p) for p in parts)
             if not os.path.lexists(path) or (is_left and not _MODEL.fullmatch(parts[-1])):
                 continue
-            folders = _with_parents(os.path.realpath(path))[:-1]  # not "/"
+            folders = _with_parents(os.path.realpath(path))[:-1]  # without "/"
             names = {folder.rpartition("/")[2] for folder in folders}
             if _CACHES.isdisjoint(names) and not any(map(is_marked, folders)):
                 yield path, is_argument
 
-    def _outside(self, path: str, is_argument: bool) -> Iterator[_Found]:
-        for target, _, size in self._fresh_at(path, f"{OUTSIDE}{path}"):
+    def _find_outside(self, path: str, is_argument: bool) -> Iterator[_Found]:
+        for target, _, size in self._find_changed(path, f"{OUTSIDE}{path}"):
             if not any(_is_below(target, root) for root in self._roots):
                 is_private = _is_key(target) or (is_argument and _is_private_file(target))
                 name = f"{OUTSIDE}{target}"
                 yield _Found(target, name, target, size, is_private=is_private)
 
-    def _existing(self, path: str) -> Iterator[str]:
-        """Return the files and folders that a path with placeholders may mean."""
+    def _existing_paths(self, path: str) -> Iterator[str]:
+        """Return the existing files and folders that match a path with placeholders."""
         pattern = os.path.normpath(_PLACEHOLDER.sub("*", path.rstrip("\\")))
         first, _, _ = pattern.lstrip("/").partition("/")
         if not first or "*" in first or first in _SYSTEM or "/." in pattern or "\0" in pattern:
@@ -360,30 +365,30 @@ class WrittenFiles:
                 found = folder + entry.name
                 yield from self._matching(found, slash + rest) if slash else iter([found])
 
-    def _behind_link(self, link: str, name: str, source: str) -> Iterator[_Found]:
-        """Return the files that the script wrote at the target of one of its links."""
+    def _follow_link(self, link: str, name: str, source: str) -> Iterator[_Found]:
+        """Return the files that the script wrote at or below the target of one of its links."""
         with suppress(OSError, ValueError):
             found = os.stat(link)  # noqa: PTH116 - paths are text here
             target = os.path.realpath(link)
             if not _is_below(target, self._code):
-                for path, below, size in self._fresh_at(target, name):
+                for path, below, size in self._find_changed(target, name):
                     yield _Found(path, f"{name}/{below}" if below else name, source, size)
             elif stat.S_ISREG(found.st_mode) and not self._is_foreign(target):
                 yield _Found(link, name, source, found.st_size)
 
-    def _fresh_at(self, path: str, shown: str) -> Iterator[tuple[str, str, int]]:
+    def _find_changed(self, path: str, shown: str) -> Iterator[tuple[str, str, int]]:
         """Return the files at or below a path that this user changed since the command started.
 
         Returns:
-            Where each is, its path below `path`, and its size.
+            The real path of each file, its path relative to `path`, and its size in bytes.
         """
-        is_vague = False
+        is_shared = False
         if os.path.isdir(path):  # noqa: PTH112 - never raises
             path = os.path.realpath(path)
             if self._is_foreign(path) or _is_pseudo(path):
                 return
-            is_vague = _SHARED.fullmatch(path) is not None
-            below = (name for name, _ in self._scan(path, shown, MAX_ENTRIES_OF_PATH, is_vague))
+            is_shared = _SHARED.fullmatch(path) is not None
+            below = (name for name, _ in self._scan(path, shown, MAX_ENTRIES_OF_PATH, is_shared))
         else:
             below = iter([""])
         for name in below:
@@ -394,15 +399,15 @@ class WrittenFiles:
                 if not (is_new and stat.S_ISREG(found.st_mode)):
                     continue
                 target = os.path.realpath(full)
-                if self._is_foreign(target) or (is_vague and name not in self.said.text):
+                if self._is_foreign(target) or (is_shared and name not in self.code_text.text):
                     continue
                 if _is_secret(target, found.st_mode):
                     continue
                 yield target, name, found.st_size
 
     def _is_foreign(self, target: str) -> bool:
-        """Return True for files of the agent, the system or other tasks, caches and secrets."""
-        if self._is_ours(target):
+        """Return True for files of the agent, the system or other tasks, and hidden files."""
+        if self._is_of_agent(target):
             return True
         for root, source in self._roots.items():
             if _is_below(target, root):
@@ -414,14 +419,15 @@ class WrittenFiles:
     def _scan(
         self, root: str, shown: str, limit: int = MAX_ENTRIES, is_flat: bool = False
     ) -> Iterator[tuple[str, _State]]:
-        """Return files and links below a folder, without caches, environments and our own.
+        """Return files and links below a folder, without caches, environments and the agent's.
 
-        Folders of other file systems are left out. Beyond the limit or the time, the rest is
-        recorded as `shown`.
+        Folders of other file systems are left out. If the limit or the time is exceeded, the rest
+        is recorded as unsearched, with the name `shown`. `is_flat` excludes subfolders.
         """
-        # Caches and credentials of programs are left out, except in the folder of the script.
-        hidden = not _is_below(root, self._code)
-        skipped = {path for path in (*self._ours, *self._roots, *self._shared) if path != root}
+        # Hidden entries are caches and credentials of programs, except in the script's folder.
+        without_hidden = not _is_below(root, self._code)
+        agent_and_others = (*self._agent_paths, *self._roots, *self._shared)
+        skipped = {path for path in agent_and_others if path != root}
         device = _device(root)
         waiting = [""]
         while waiting:
@@ -432,12 +438,12 @@ class WrittenFiles:
             for entry in self._limited(_entries(folder), shown, limit):
                 limit -= 1
                 path = f"{folder}{entry.name}"
-                if entry.name in _CACHES or (hidden and entry.name.startswith(".")):
+                if entry.name in _CACHES or (without_hidden and entry.name.startswith(".")):
                     if entry.name in _SEARCHED_CACHES or entry.name not in _CACHES:
                         name = f"{prefix}{entry.name}"
-                        self._passed[path] = name if shown == CODE else f"{shown}/{name}"
+                        self._skipped_caches[path] = name if shown == CODE else f"{shown}/{name}"
                     continue
-                if path in skipped or (hidden and _LEFTOVER.fullmatch(entry.name)):
+                if path in skipped or (without_hidden and _LEFTOVER.fullmatch(entry.name)):
                     continue
                 with suppress(OSError):  # it was removed meanwhile
                     if entry.is_dir(follow_symlinks=False):
@@ -446,46 +452,49 @@ class WrittenFiles:
                     elif not entry.name.endswith((".pyc", ".DS_Store")):
                         yield prefix + entry.name, _state(entry.stat(follow_symlinks=False))
 
-    def _models_in_caches(self) -> Iterator[LeftOut]:
+    def _find_models_in_caches(self) -> Iterator[LeftOut]:
         """Return the skipped caches and hidden files that contain a model of the script.
 
-        The file name has the suffix of a model. Outside of the folder of the script, where there
-        are downloaded models, the name must also be in the code. Folders of data are left out.
+        A model is recognised by the suffix of its name. Outside of the script's folder, where
+        downloaded models may be, its name must also be in the code. Folders of data are ignored.
         """
-        files = ((passed, path) for passed in self._passed for path in _files_below(passed))
+        files = ((cache, path) for cache in self._skipped_caches for path in _files_below(cache))
         sizes: dict[str, list[int]] = {}
-        for passed, path in itertools.islice(files, MAX_PASSED):
-            if time.monotonic() >= self._ends:
+        for cache, path in itertools.islice(files, MAX_CACHE_ENTRIES):
+            if time.monotonic() >= self._deadline:
                 return
             name = os.path.basename(path)  # noqa: PTH119 - paths are text here
-            is_said = _is_below(path, self._code) or name in self.said.text
-            if not (is_said and _MODEL.fullmatch(name)) or self._is_ours(path):
+            is_of_script = _is_below(path, self._code) or name in self.code_text.text
+            if not (is_of_script and _MODEL.fullmatch(name)) or self._is_of_agent(path):
                 continue
-            if any(map(_DATA_FOLDER.fullmatch, path[len(passed) :].split("/")[:-1])):
+            if any(map(_DATA_FOLDER.fullmatch, path[len(cache) :].split("/")[:-1])):
                 continue
             with suppress(OSError):
                 found = os.lstat(path)
                 if stat.S_ISREG(found.st_mode) and found.st_ctime_ns >= self._began_ns:
-                    sizes.setdefault(passed, []).append(found.st_size)
-        for passed, each in sizes.items():
-            yield LeftOut(_shown(self._passed[passed]), sum(each), "cache", len(each))
+                    sizes.setdefault(cache, []).append(found.st_size)
+        for cache, each in sizes.items():
+            yield LeftOut(_shown(self._skipped_caches[cache]), sum(each), "cache", len(each))
 
-    def _is_ours(self, path: str) -> bool:
-        return any(_is_below(path, folder) for folder in self._ours)
+    def _is_of_agent(self, path: str) -> bool:
+        return any(_is_below(path, folder) for folder in self._agent_paths)
 
     def _limited(self, items: Iterable[_Item], shown: str, limit: int) -> Iterator[_Item]:
         """Yield the items until the limit or the time is exceeded; record the rest as left out."""
         for number, item in enumerate(items):
-            if number >= limit or time.monotonic() >= self._ends:
+            if number >= limit or time.monotonic() >= self._deadline:
                 shown = _shown(shown)
                 self._unsearched.setdefault(shown, LeftOut(shown, 0, "search"))
                 return
             yield item
 
     def _choose(
-        self, found: Iterable[_Found], insisted: set[str]
+        self, found: Iterable[_Found], requested: set[str]
     ) -> tuple[list[_Found], list[LeftOut]]:
-        """Return the files to keep within the limits, and those that are left out."""
+        """Return the files to keep within the limits, and those that are left out.
+
+        Files whose path is in `requested` are kept regardless of the limits.
+        """
         groups: dict[str, list[_Found]] = {}
         kept: list[_Found] = []
         left_out: list[LeftOut] = []
@@ -494,13 +503,13 @@ class WrittenFiles:
                 left_out.append(LeftOut(_shown(each.name), each.size_bytes, "unreadable"))
             elif each.is_private:
                 left_out.append(LeftOut(_shown(each.name), each.size_bytes, "private"))
-            elif each.path in insisted:
+            elif each.path in requested:
                 kept.append(each)
             else:
                 groups.setdefault(each.group, []).append(each)
-        within = [file for each in groups.items() for file in self._within(*each, left_out)]
+        limited = [file for each in groups.items() for file in self._limit_group(*each, left_out)]
         room = self._rule.max_bytes
-        for each in sorted(within, key=lambda file: file.size_bytes):
+        for each in sorted(limited, key=lambda file: file.size_bytes):
             room -= each.size_bytes
             if room >= 0:
                 kept.append(each)
@@ -508,8 +517,13 @@ class WrittenFiles:
                 left_out.append(LeftOut(_shown(each.name), each.size_bytes, "size"))
         return kept, left_out
 
-    def _within(self, group: str, files: list[_Found], left_out: list[LeftOut]) -> list[_Found]:
-        """Return the files of a group, up to a limit, without data and temporary files."""
+    def _limit_group(
+        self, group: str, files: list[_Found], left_out: list[LeftOut]
+    ) -> list[_Found]:
+        """Return at most MAX_FILES files of a group, without data and temporary files.
+
+        The others are added to `left_out`.
+        """
         rest = sorted(files, key=lambda file: file.size_bytes)
         source = files[0].source
         if source == TEMP and _TEMPORARY.fullmatch(group.strip("/").partition("/")[2]):
@@ -527,16 +541,18 @@ class WrittenFiles:
 
     def _is_result(self, file: _Found) -> bool:
         """Return True if the name of a temporary file is in the code or is that of a model."""
-        return PurePosixPath(file.name).name in self.said.text or bool(_MODEL.fullmatch(file.name))
+        return PurePosixPath(file.name).name in self.code_text.text or bool(
+            _MODEL.fullmatch(file.name)
+        )
 
-    def _insisted(self) -> set[str]:
-        """Return the files and folders that are kept whatever their size.
+    def _requested_names(self) -> set[str]:
+        """Return the names of files and folders that are kept regardless of their size.
 
-        These are conventional folders of outputs, and those that the command or `outputs` names.
+        These are conventional output folders, and those that the command or the recipe names.
         """
         named = {*CONVENTIONAL, *(str(PurePosixPath(folder)) for folder in self._folders)} - {"."}
         for pattern in self._promised:
-            hits = {pattern.rstrip("/")}  # as `left_out` names it: `outside/data/model.bin`
+            hits = {pattern.rstrip("/")}  # it may be a name from `left_out`: outside/data/model.bin
             # Not a pattern of this folder; `.` is an IndexError before Python 3.13.
             with suppress(ValueError, IndexError, NotImplementedError, OSError):
                 for hit in Path(self._code).glob(pattern):
@@ -546,14 +562,14 @@ class WrittenFiles:
 
 
 class _Names:
-    """The paths of outputs that are in use."""
+    """The names of outputs that are in use."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._files = set(taken)
         self._folders = {part for name in self._files for part in _with_parents(name)} - self._files
 
     def free_name(self, name: str) -> str:
-        """Return the name, below another folder if a file or folder of that name exists."""
+        """Return the name, or one in another folder if a file or folder of that name exists."""
         for number in itertools.count(1):
             path, *folders = _with_parents(name)
             if path not in self._folders and self._files.isdisjoint((path, *folders)):
@@ -572,7 +588,7 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """Return a path for `left_out`."""
+    """Return a path as `left_out` shows it: with the name of the blob, and of limited length."""
     stored = stored_path(name)
     return stored if len(stored) <= MAX_SHOWN else stored[:MAX_SHOWN] + "…"
 
@@ -601,7 +617,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _is_marked(folder: str) -> bool:
-    """Return True for a cache and an environment."""
+    """Return True for a cache or an environment."""
     return any(os.path.lexists(f"{folder}/{name}") for name in _MARKERS)
 
 
@@ -624,7 +640,7 @@ def _is_private_file(path: str) -> bool:
 
 
 def _is_key(path: str) -> bool:
-    """Return True for a file that begins like a key or certificate, or has one in JSON."""
+    """Return True for a file that begins like a key or certificate, or is JSON with a key."""
     with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - paths are text here
         head = file.read(_HEAD_BYTES)
         return head.startswith(b"-----BEGIN") or b'"private_key"' in head

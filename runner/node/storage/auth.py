@@ -1,4 +1,4 @@
-"""Access to Azure Storage: the credentials of the agent, and which auth errors may be retried.
+"""The credentials of the agent for Azure services, and which auth errors may be retried.
 
 Codes: storage REST docs, "Common REST API error codes" and "Blob service error codes".
 """
@@ -24,7 +24,7 @@ IMDS_API_VERSION = "2018-02-01"
 IDENTITY_API_VERSION = "2019-08-01"
 STORAGE_RESOURCE = "https://storage.azure.com/"
 REFRESH_BEFORE_EXPIRY_S = 300.0
-# A token that storage refused is renewed, but not more often than this.
+# A token that storage refused is renewed at most this often.
 RENEW_AFTER_REFUSAL_S = 30.0
 
 
@@ -46,7 +46,7 @@ class SasCredential:
         return self._query
 
     def headers(self) -> dict[str, str]:
-        """Return no headers: a SAS belongs to the query string."""
+        """Return no headers, because a SAS belongs to the query string."""
         return {}
 
 
@@ -60,7 +60,7 @@ class TaskTokenCredential:
         return "TaskTokenCredential(***)"
 
     def query(self) -> str:
-        """Return an empty query: the token belongs to a header."""
+        """Return an empty query, because the token belongs to a header."""
         return ""
 
     def headers(self) -> dict[str, str]:
@@ -71,9 +71,9 @@ class TaskTokenCredential:
 class ManagedIdentityCredential:
     """A bearer token of the node's managed identity, renewed five minutes before it expires.
 
-    It comes from the metadata service, or from `IDENTITY_ENDPOINT` where a host sets that together
-    with `IDENTITY_HEADER`. `RUNNER_IMDS_TOKEN_URL` overrides the address of the metadata service.
-    Safe to use from several threads.
+    The token comes from the metadata service, or from `IDENTITY_ENDPOINT` on hosts that set it
+    together with `IDENTITY_HEADER`. `RUNNER_IMDS_TOKEN_URL` overrides both. Safe to use from
+    several threads.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ManagedIdentityCredential:
             return {"Authorization": f"Bearer {self._token}"}
 
     def renew_soon(self) -> None:
-        """Renew a refused token early: a new one includes a new role or a new signing key."""
+        """Renew a refused token early, because a new one may include a new role or signing key."""
         with self._lock:
             soon = max(self._renewed_at + RENEW_AFTER_REFUSAL_S, time.monotonic())
             self._renew_at = min(self._renew_at, soon)
@@ -120,7 +120,7 @@ class ManagedIdentityCredential:
         query = {"api-version": self._version, "resource": self._resource}
         if self._client_id:
             query["client_id"] = self._client_id
-        # Tasks with a SAS do not need it.
+        # Imported here, because tasks with a SAS do not need it.
         from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
 
         request = Request(  # noqa: S310 - the metadata service only speaks http
@@ -140,7 +140,7 @@ class ManagedIdentityCredential:
 
 
 def _lifetime_s(answer: Mapping[str, object]) -> float:
-    """Return how long a token is valid; `IDENTITY_ENDPOINT` gives only the time of its end."""
+    """Return how long a token is valid. `IDENTITY_ENDPOINT` returns only when it expires."""
     if "expires_in" in answer:
         return float(str(answer["expires_in"]))
     return float(str(answer["expires_on"])) - time.time()
@@ -149,7 +149,7 @@ def _lifetime_s(answer: Mapping[str, object]) -> float:
 Credential = SasCredential | TaskTokenCredential | ManagedIdentityCredential
 
 AUTH_STATUSES = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-# A retry cannot help: this kind of access does not allow the request.
+# A retry does not help, because the account never allows this request with this kind of access.
 _FINAL = frozenset(
     {
         "AccountIsDisabled",
@@ -164,9 +164,9 @@ _FINAL = frozenset(
 )
 _NO_PERMISSION = "AuthorizationPermissionMismatch"
 _WRONG_SIGNATURE = b"Signature did not match"
-# Access that never worked is more likely wrong than late. A role takes up to ten minutes (RBAC
-# docs, "Troubleshoot"), some of which a pool's boot takes; a signature works at once, [S] except
-# for clocks that differ and for a network rule that is being changed.
+# How long to retry access that has never worked. A new role takes up to ten minutes to apply (RBAC
+# docs, "Troubleshoot"), and a part of that passes while the node boots. A signature works at once,
+# [S] except if clocks differ or a network rule is being changed.
 NEW_ROLE_S = 300.0
 NEW_SAS_S = 60.0
 
@@ -186,12 +186,12 @@ class AuthErrors:
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
         self._succeeded = False
-        # Remembered, as the response to a HEAD has no body that repeats it.
+        # Stored, because the response to a HEAD has no body with the reason.
         self._signature_is_wrong = False
         self._first_error_at: float | None = None
 
     def record_success(self) -> None:
-        """Storage accepted the credential: later auth errors may be temporary."""
+        """Record that storage accepted the credential, so later auth errors may be temporary."""
         self._succeeded, self._signature_is_wrong = True, False
 
     def is_retryable(self, code: str, body: bytes, headers: Mapping[str, str]) -> bool:
@@ -224,7 +224,7 @@ class AuthErrors:
 
     @property
     def _is_delegated(self) -> bool:
-        """Whether the signature depends on the rights of a person, which may change."""
+        """True if the signature is delegated by a user, whose permissions may change."""
         return "skoid" in urllib.parse.parse_qs(self._credential.query())
 
     def _expiry(self, headers: Mapping[str, str]) -> datetime | None:

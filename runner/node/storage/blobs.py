@@ -17,17 +17,19 @@ from xml.etree import ElementTree
 
 from runner.node.storage.http import StorageRequestError, StorageResponse, Transport
 
-# A larger file is uploaded as staged blocks: a lost connection costs one block, not the file.
+# A larger file is uploaded as staged blocks, so that a lost connection repeats only one block.
 STAGED_BLOCK_BYTES = 16 * 1024 * 1024
-# Blocks that are sent besides the one of each thread that uploads a file: so many are in memory.
-BLOCKS_ASIDE = 4
+# Blocks that are sent in parallel, in addition to one for each thread that uploads a file. All of
+# them are in memory.
+PARALLEL_BLOCKS = 4
 # Largest block of the API version in use, and the most blocks an append blob takes
 # (storage REST docs, "Append Block").
 MAX_APPEND_BYTES = 4 * 1024 * 1024
 MAX_BLOCKS = 50_000
-RESERVED_BLOCKS = 100  # for the final flush
+RESERVED_BLOCKS = 100  # kept for the rest that is shipped after the script ended
 
-# Append intervals and the numbers of blocks up to which they apply; see `append_interval_s`.
+# Intervals between appends, and the number of blocks up to which each applies, see
+# `append_interval_s`.
 QUICK_S = 0.1
 QUICK_BLOCKS = 2_000
 STEADY_S = 0.3
@@ -60,9 +62,10 @@ class BlobProperties:
 
 @dataclass(frozen=True)
 class Appended:
-    """The answer to an append: the blob after it, None if the blob was not as expected.
+    """The result of an append: the blob after it, or None if the blob was not as expected.
 
-    `tries` is how often the request was sent: an earlier try may have been executed.
+    `tries` is how often the request was sent. If it is more than 1, an earlier try may have been
+    executed.
     """
 
     blob: BlobProperties | None
@@ -74,7 +77,7 @@ class ContainerClient:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self._aside = threading.BoundedSemaphore(BLOCKS_ASIDE)
+        self._parallel = threading.BoundedSemaphore(PARALLEL_BLOCKS)
 
     def get(self, name: str) -> bytes | None:
         """Return the whole blob, or None if it does not exist."""
@@ -110,7 +113,7 @@ class ContainerClient:
         if answer.status not in (409, 412):
             _expect(answer, "PUT", name)
             return True
-        # If the answer to an earlier try was lost, the existing blob may be ours.
+        # If the answer to an earlier try was lost, that try may have written the existing blob.
         return answer.tries > 1 and self.get(name) == body
 
     def put_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
@@ -120,10 +123,10 @@ class ContainerClient:
         _expect(self.transport.send("PUT", name, headers=headers), "PUT", name)
 
     def put_file(self, name: str, path: Path, on_bytes: OnBytes = ignore_bytes) -> tuple[int, str]:
-        """Upload a file. Return size and SHA-256 of the bytes sent, even if the file changes.
+        """Upload a file. Return the size and SHA-256 of the bytes sent, even if the file changes.
 
-        A file above 16 MiB is uploaded as staged blocks; a block of zeros is sent once for all the
-        holes of the file. `on_bytes` is called in any thread with the size of what was uploaded.
+        A file above 16 MiB is uploaded as staged blocks. A block of zeros is sent only once, for
+        all holes of the file. `on_bytes` is called in any thread with numbers of uploaded bytes.
         """
         with path.open("rb") as source:
             first = source.read(STAGED_BLOCK_BYTES)
@@ -147,7 +150,7 @@ class ContainerClient:
             self.put_block(name, number, block)
             on_bytes(len(block))
 
-        with ThreadPoolExecutor(BLOCKS_ASIDE or 1, thread_name_prefix="block") as threads:
+        with ThreadPoolExecutor(PARALLEL_BLOCKS or 1, thread_name_prefix="block") as threads:
             while block:
                 digest.update(block)
                 size += len(block)
@@ -159,9 +162,9 @@ class ContainerClient:
                     number = len(listed)
                     listed.append(number)
                     hole = number if is_hole else hole
-                    if self._aside.acquire(blocking=False):
+                    if self._parallel.acquire(blocking=False):
                         sent.append(threads.submit(send, number, block))
-                        sent[-1].add_done_callback(lambda _: self._aside.release())
+                        sent[-1].add_done_callback(lambda _: self._parallel.release())
                     else:
                         send(number, block)
                 for each in [each for each in sent if each.done()]:
@@ -174,7 +177,7 @@ class ContainerClient:
         return size, digest.hexdigest()
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """Copy a blob of this size through this node. Return False if it does not exist."""
+        """Copy a blob of this size by way of this node. Return False if it does not exist."""
         if size < STAGED_BLOCK_BYTES:
             body = self.get(source)
             if body is not None:
@@ -224,7 +227,7 @@ class ContainerClient:
         return BlobProperties(0, 0, etag)
 
     def append(self, name: str, data: bytes, to: BlobProperties) -> Appended:
-        """Append one block to a blob, provided that it still has this size and this ETag."""
+        """Append one block to a blob if it still has the size and the ETag of `to`."""
         headers = {"x-ms-blob-condition-appendpos": str(to.size_bytes)}
         if to.etag:
             headers["If-Match"] = to.etag
@@ -237,11 +240,11 @@ class ContainerClient:
         size, blocks = to.size_bytes + len(data), to.blocks + 1
         return Appended(BlobProperties(size, blocks, etag), answer.tries)
 
-    def end_late_appends(self, name: str) -> BlobProperties | None:
+    def reject_pending_appends(self, name: str) -> BlobProperties | None:
         """Give a blob another ETag. Return its properties, or None if it does not exist.
 
-        An append of an agent that was killed may still be on its way: it fails from now on, so that
-        the size is final. An agent that runs finds the new ETag, and appends again.
+        An append that an agent sent before it was killed may arrive later. It fails from now on, so
+        that the size is final. An agent that still runs reads the new ETag, and appends again.
         """
         answer = self.transport.send("PUT", name, query={"comp": "metadata"})
         if answer.status == 404:
@@ -269,7 +272,10 @@ class ContainerClient:
             query["marker"] = marker
 
     def list_metadata(self, prefix: str, limit: int | None = None) -> dict[str, dict[str, str]]:
-        """Return the metadata of the blobs that start with `prefix`, of the first `limit`."""
+        """Return the metadata of the blobs that start with `prefix`, by name.
+
+        With `limit`, return only about that many, the first by name.
+        """
         found: dict[str, dict[str, str]] = {}
         query = {"restype": "container", "comp": "list", "prefix": prefix, "include": "metadata"}
         if limit is not None:
@@ -309,7 +315,7 @@ def content_type(name: str) -> str:
 
 
 def _block_id(number: int) -> str:
-    # Ids of one blob must have one length (Put Block docs).
+    # All IDs of a blob must have the same length (Put Block docs).
     return base64.b64encode(b"%08d" % number).decode()
 
 
@@ -340,7 +346,7 @@ def append_interval_s(blocks: int) -> float:
 
 
 class BlobShrankError(Exception):
-    """Storage lost bytes that it had acknowledged: they must be sent again."""
+    """Storage lost bytes that it had acknowledged, so they must be sent again."""
 
     def __init__(self, name: str, lost_bytes: int) -> None:
         super().__init__(f"storage lost the last {lost_bytes} bytes of {name}")
@@ -350,8 +356,8 @@ class BlobShrankError(Exception):
 class AppendBlob:
     """Appends to one blob. Not safe for concurrent use by several threads.
 
-    Every append is conditional on the state that the blob had after the one before. After an error
-    `append` is to be called again with the same data, which may have been written.
+    Each append is conditional on the state of the blob after the previous one. After an error, call
+    `append` again with the same data, which may have been written.
     """
 
     def __init__(self, container: ContainerClient, name: str) -> None:
@@ -366,17 +372,17 @@ class AppendBlob:
 
     @property
     def position(self) -> int:
-        """The size of the blob, as far as it is known."""
+        """The last known size of the blob in bytes."""
         return self._blob.size_bytes
 
     @property
     def blocks(self) -> int:
-        """The number of blocks of the blob, as far as it is known."""
+        """The last known number of blocks of the blob."""
         return self._blob.blocks
 
     @property
     def is_full(self) -> bool:
-        """True if only the blocks of the final flush are left."""
+        """True if only the reserved blocks are left."""
         return self.blocks >= MAX_BLOCKS - RESERVED_BLOCKS
 
     @property
@@ -396,7 +402,7 @@ class AppendBlob:
                 found = self._find()
                 self._raise_if_shorter(found)
                 if not (may_be_written or answer.tries > 1) or not self._has_after_end(data, found):
-                    # A service may compare ETags in another way than it writes them.
+                    # If nothing changed, the service compares ETags incorrectly: do without.
                     is_same = found == self._blob
                     self._blob = replace(found, etag="") if is_same else found
                     self._may_be_written = False
@@ -405,7 +411,7 @@ class AppendBlob:
             return
 
     def check(self) -> None:
-        """Raise BlobShrankError if the blob is shorter than what was written."""
+        """Raise BlobShrankError if the blob is shorter than the data that was appended."""
         if self._blob.size_bytes:
             self._raise_if_shorter(self._find())
 

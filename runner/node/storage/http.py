@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
-from runner.node.storage.limits import RetryBudget, deadline, read_all, time_for
+from runner.node.storage.limits import RetryBudget, deadline, read_all, transfer_limit_s
 from runner.protocol.encoding import parse_json
 from runner.protocol.names import blob_name
 
@@ -24,20 +24,20 @@ logger = logging.getLogger(__name__)
 STORAGE_VERSION = "2021-12-02"
 TIMEOUT_S = 30.0
 PIECE_BYTES = 1024 * 1024
-# A server closes a connection that was idle for some seconds (Node's default is five). Using it
-# after that costs a failed try, so an idle connection is closed first.
+# Servers close connections that are idle for some seconds (Node's default is five). A request on a
+# closed connection fails, so the client closes idle connections first.
 IDLE_S = 4.0
 # Timeouts, throttling and server errors (REST docs, "Status and error codes").
 TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
-# Shorter interruptions are not logged.
+# The first failed tries are not logged.
 TRIES_BEFORE_WARNING = 4
 
 
 class StorageRequestError(Exception):
     """Storage refused a request.
 
-    `status` is the HTTP status, `code` the service's error code, `is_retryable` whether the same
+    `status` is the HTTP status, `code` the service's error code. `is_retryable` is True if the same
     request may succeed later. The text ends with `why`, the most likely cause.
     """
 
@@ -60,9 +60,9 @@ class StorageUnreachableError(StorageRequestError):
 
 @dataclass(frozen=True)
 class StorageResponse:
-    """A response read to its end; `tries` is how often the request was sent.
+    """A complete response. `tries` is how often the request was sent.
 
-    For an auth error, `why` is the likely cause and `is_retryable` whether it may be temporary.
+    For an auth error, `why` is the likely cause, and `is_retryable` is True if it may be temporary.
     """
 
     status: int
@@ -120,7 +120,7 @@ class Transport:
         body: bytes = b"",
         retry_auth_errors: bool = True,
     ) -> StorageResponse:
-        """Send the request until the answer is not a temporary failure.
+        """Send the request, and retry it after temporary failures.
 
         Args:
             method: the HTTP method.
@@ -131,10 +131,10 @@ class Transport:
             retry_auth_errors: retry 401 and 403 that may be temporary.
 
         Returns:
-            The response, also an auth error that persists.
+            The response. It may be an error, for example an auth error that persists.
 
         Raises:
-            StorageUnreachableError: no proper answer within the retry budget.
+            StorageUnreachableError: there was no valid answer within the retry budget.
         """
         what = f"{method} {name or 'container'}"
         last: Exception | str = ""
@@ -156,7 +156,7 @@ class Transport:
                 self.close()
                 continue
             if answer.status in AUTH_STATUSES:
-                refused = self._with_cause(answer)
+                refused = self._explain(answer)
                 if not retry_auth_errors or not refused.is_retryable:
                     return refused
             elif answer.status not in TRANSIENT_STATUS:
@@ -174,9 +174,9 @@ class Transport:
     def open(
         self, name: str, first_byte: int = 0, etag: str | None = None
     ) -> http.client.HTTPResponse:
-        """Start to read a blob at `first_byte`, with one try; the caller reads and resumes.
+        """Start to read a blob at `first_byte`. The caller reads the response, and retries.
 
-        With `etag`, a blob that has changed is refused with status 412.
+        With `etag`, a changed blob causes an error with status 412.
 
         Raises:
             StorageRequestError: storage refused the request.
@@ -195,20 +195,20 @@ class Transport:
         if answer.status in TRANSIENT_STATUS:
             raise ConnectionError(f"GET {name}: {answer.status}")
         if answer.status in AUTH_STATUSES:
-            answer = self._with_cause(answer)
+            answer = self._explain(answer)
             if answer.is_retryable:
                 raise ConnectionError(f"GET {name}: {answer.status} {answer.code} ({answer.why})")
         raise StorageRequestError(answer.status, answer.code, f"GET {name}", answer.why)
 
-    def _with_cause(self, answer: StorageResponse) -> StorageResponse:
+    def _explain(self, answer: StorageResponse) -> StorageResponse:
         error = (answer.code, answer.body, answer.headers)
         is_retryable = self._auth_errors.is_retryable(*error)
         return replace(answer, why=self._auth_errors.explain(*error), is_retryable=is_retryable)
 
     def copy_source(self, name: str) -> dict[str, str]:
-        """Return the headers that name a blob as the source of a copy within the service.
+        """Return the headers for a blob that is the source of a copy within the service.
 
-        A token has a header of its own (REST docs, "Put Block From URL").
+        A token needs a separate header (REST docs, "Put Block From URL").
         """
         host = self._host if self._port is None else f"{self._host}:{self._port}"
         scheme = "https" if self._secure else "http"
@@ -240,7 +240,7 @@ class Transport:
         if method == "PUT" or body:
             sent["Content-Length"] = str(len(body))
         target = self._target(name, query)
-        with deadline(time_for(len(body)), lambda: connection.sock):
+        with deadline(transfer_limit_s(len(body)), lambda: connection.sock):
             connection.request(method, target, body=_chunks(body) if body else None, headers=sent)
             return connection.getresponse()
 
@@ -259,7 +259,7 @@ class Transport:
         return connection
 
     def _connect(self) -> http.client.HTTPConnection:
-        """Return a new connection, through the proxy that the environment names for HTTPS."""
+        """Return a new connection, through the proxy for HTTPS if the environment sets one."""
         if not self._secure:
             return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         via = _proxy_for(self._host)
@@ -290,20 +290,20 @@ def _parse_proxy(proxy: str) -> urllib.parse.SplitResult | None:
         via = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         if via.scheme == "http" and via.hostname and via.port != 0:
             return via
-    except ValueError:  # a port that is none
+    except ValueError:  # the port is invalid
         pass
     logger.warning("HTTPS_PROXY is not the URL of an HTTP proxy, so requests to storage bypass it")
     return None
 
 
 def _chunks(body: bytes) -> Iterator[memoryview]:
-    """Split the body: a socket's timeout applies to everything sent in one call."""
+    """Split the body, because a socket's timeout applies to all bytes sent in one call."""
     view = memoryview(body)
     return (view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
 
 
 def _is_truncated(method: str, response: http.client.HTTPResponse) -> bool:
-    """Return True if the headers ended early: the service always sends the length of a blob."""
+    """Return True if the headers ended early: the length, which the service sends, is missing."""
     if response.status not in (http.client.OK, http.client.PARTIAL_CONTENT):
         return False
     if method == "HEAD":

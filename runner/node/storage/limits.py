@@ -1,7 +1,7 @@
-"""Limits of network work: deadlines of single answers, the retry budget, parallel transfers.
+"""Deadlines of network requests, the retry budget, and parallel transfers.
 
-The timeout of a socket restarts with each byte, so a peer that sends one byte now and then would
-block its reader for ever. A thread closes connections that are past their deadline.
+The timeout of a socket restarts with each byte, so a peer that sends a byte now and then could
+block its reader for ever. Therefore a thread closes connections that are past their deadline.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from typing import TypeVar
 from runner.node.failures import is_disk_full
 
 DEADLINE_POLL_S = 0.5
-# A slower connection counts as broken.
-MIN_BYTES_PER_S = 64 * 1024
+MIN_BYTES_PER_S = 64 * 1024  # a slower connection counts as broken
 ANSWER_S = 60.0
 UNKNOWN_BYTES = 16 * 1024 * 1024  # assumed size of an answer without Content-Length
 
 FIRST_DELAY_S = 0.1
-LONGEST_DELAY_S = 10.0
-# How late a sleeping thread notices that the budget was shortened.
-SLEEP_SLICE_S = 0.2
+MAX_DELAY_S = 10.0
+SLEEP_SLICE_S = 0.2  # a sleeping thread detects a shortened budget after this time at the latest
 
 TRANSFER_POLL_S = 0.2
 
@@ -36,7 +34,7 @@ Done = TypeVar("Done")
 
 
 class _DeadlineWatch:
-    """Shuts down overdue sockets; one thread for the process."""
+    """Shuts down sockets that are past their deadline. The process has one thread for this."""
 
     def __init__(self) -> None:
         self._deadlines: dict[int, tuple[float, _FindSocket]] = {}
@@ -73,22 +71,22 @@ _WATCH = _DeadlineWatch()
 
 
 def _shut_down(found: socket.socket | None) -> None:
-    """Wake the reader with an end of the stream."""
+    """Let a blocked reader of the socket return with the end of the stream."""
     if found is not None:
         with suppress(OSError):
-            socket.socket.shutdown(found, socket.SHUT_RDWR)  # without the closing handshake of TLS
+            socket.socket.shutdown(found, socket.SHUT_RDWR)  # skip the closing handshake of TLS
 
 
 @contextmanager
 def deadline(within_s: float, find_socket: _FindSocket) -> Generator[None, None, None]:
-    """Interrupt the block when the time is up.
+    """Interrupt the block after a time limit.
 
     Args:
-        within_s: the time limit, kept to about half a second.
-        find_socket: returns the present socket, as a connection may be opened inside the block.
+        within_s: the time limit. The interruption may come half a second later.
+        find_socket: returns the current socket. The block may open the connection.
 
     Raises:
-        OSError, HTTPException: the time was up.
+        OSError, HTTPException: the block took too long.
     """
     deadline_id, in_time = _WATCH.add(within_s, find_socket), True
     try:
@@ -99,20 +97,20 @@ def deadline(within_s: float, find_socket: _FindSocket) -> Generator[None, None,
         raise TimeoutError(f"not done after {within_s:.0f} s")
 
 
-def time_for(size: int) -> float:
-    """Return the seconds that an answer and `size` bytes may take."""
+def transfer_limit_s(size: int) -> float:
+    """Return the seconds that a response and the transfer of `size` bytes may take."""
     return ANSWER_S + size / MIN_BYTES_PER_S
 
 
 def read_some(response: http.client.HTTPResponse, size: int) -> bytes:
     """Return `response.read(size)`. Raise OSError or HTTPException if it takes too long."""
-    with deadline(time_for(size), lambda: _socket_of(response)):
+    with deadline(transfer_limit_s(size), lambda: _socket_of(response)):
         return response.read(size)
 
 
 def read_all(response: http.client.HTTPResponse) -> bytes:
     """Return `response.read()`. Raise OSError or HTTPException if it takes too long."""
-    with deadline(time_for(response.length or UNKNOWN_BYTES), lambda: _socket_of(response)):
+    with deadline(transfer_limit_s(response.length or UNKNOWN_BYTES), lambda: _socket_of(response)):
         return response.read()
 
 
@@ -123,19 +121,20 @@ def _socket_of(response: http.client.HTTPResponse) -> socket.socket | None:
 
 
 class RetryBudget:
-    """The time for retries of one request: minutes normally, seconds once the node goes away.
+    """The time for retries of one request: minutes, or seconds when the task has to end.
 
-    Shared by all threads of the agent: `shorten` affects requests that are being retried, too.
+    All threads of the agent share one instance, so that `shorten` also affects requests that are
+    being retried.
     """
 
     def __init__(self, normal_s: float = 600.0) -> None:
         self._normal_s = normal_s
-        self._until: float | None = None  # once shortened
+        self._until: float | None = None  # set by `shorten`
 
     def shorten(self, seconds: float) -> None:
-        """End all present and later retries `seconds` from now.
+        """End all current and later retries `seconds` from now.
 
-        Only stores a number, so that a signal handler may call it.
+        A signal handler may call this, because it only stores a number.
         """
         self._until = time.monotonic() + seconds
 
@@ -146,9 +145,10 @@ class RetryBudget:
         return None if until is None else max(until - time.monotonic(), 0.0)
 
     def tries(self) -> Iterator[int]:
-        """Yield the number of each try from 0, with exponential backoff; at least one try.
+        """Yield the number of each try from 0, with exponential backoff. There is at least one try.
 
-        Half of each delay is random: nodes that lost storage together come back one by one.
+        Half of each delay is random, so that nodes that lost storage together do not return at the
+        same moment.
         """
         started = time.monotonic()
         delay_s = FIRST_DELAY_S
@@ -158,7 +158,7 @@ class RetryBudget:
             number += 1
             if not self._sleep(delay_s * random.uniform(0.5, 1.0), started):  # noqa: S311
                 return
-            delay_s = min(delay_s * 2, LONGEST_DELAY_S)
+            delay_s = min(delay_s * 2, MAX_DELAY_S)
 
     def _sleep(self, delay_s: float, started: float) -> bool:
         """Sleep at most `delay_s`. Return False if no time is left for another try."""
@@ -186,11 +186,13 @@ def run_watched(
 ) -> None:
     """Call `work` for every item in threads.
 
-    Does not wait for running threads when something raises: one may be reading from a silent
-    connection.
+    The first error of `work` or `check_progress` is raised without waiting for running threads,
+    because one may be reading from a silent connection.
 
     Args:
-        check_progress: is called several times a second with the new results, and may raise.
+        work: called with each item.
+        items: the items.
+        check_progress: called several times a second with the new results; may raise.
         threads: the number of threads.
         name: the prefix of the threads' names.
     """
@@ -200,7 +202,7 @@ def run_watched(
     try:
         waiting = {pool.submit(work, item) for item in items}
         while waiting:
-            # Not FIRST_COMPLETED: each wait costs time for every item.
+            # FIRST_COMPLETED would return for each item, and each wait takes time for all items.
             finished, waiting = concurrent.futures.wait(
                 waiting, TRANSFER_POLL_S, concurrent.futures.FIRST_EXCEPTION
             )
@@ -212,7 +214,7 @@ def run_watched(
 def retry_transfer(
     retry_budget: RetryBudget, read: Callable[[], None], drop: Callable[[], None]
 ) -> str | None:
-    """Call `read` until it returns; after a broken connection call `drop`, then `read` again.
+    """Call `read` until it returns. After a lost connection, call `drop` and then `read` again.
 
     `read` resumes where it stopped. Errors of storage and a full disk are raised at once.
 

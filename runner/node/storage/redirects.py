@@ -1,4 +1,4 @@
-"""Which redirects are followed, for urllib."""
+"""A policy for urllib: which redirects to follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO
 
 
 class RedirectPolicy(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect only if `may_follow` allows its address; else returns the redirect."""
+    """Follows a redirect only if `may_follow` returns True for the new address."""
 
     def __init__(self, may_follow: Callable[[str], bool]) -> None:
         self._may_follow = may_follow

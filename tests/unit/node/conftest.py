@@ -34,7 +34,7 @@ def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
 def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
     """Return the agent's retry budget with shorter delays."""
     monkeypatch.setattr(limits, "FIRST_DELAY_S", 0.005)
-    monkeypatch.setattr(limits, "LONGEST_DELAY_S", 0.05)
+    monkeypatch.setattr(limits, "MAX_DELAY_S", 0.05)
     return RetryBudget(20.0)
 
 

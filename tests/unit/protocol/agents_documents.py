@@ -203,7 +203,7 @@ def _lines(folder: Path) -> dict[str, bytes]:
         events.summarise("10 bytes, é")
     with contextlib.suppress(StageFailedError), events.stage("export"):
         raise StageFailedError("export", "OutputMissing", "the script promised model.keras")
-    events.aside("checkpoint", "end", "checkpoint 3", done=3, unit="files")
+    events.add("checkpoint", "end", "checkpoint 3", done=3, unit="files")
     shipped = queue.peek()
     queue = LineQueue()
     metrics = MetricLog(2, queue)

@@ -98,7 +98,7 @@ def test_failure_names_the_resumed_checkpoint(task: Task) -> None:
     assert task.run() == 4, task.output
     message = task.json("result.json")["message"]
     assert message == (
-        "python train.py exited with code 4, having gone on from checkpoint 1 of attempt 1"
+        "python train.py exited with code 4 after resuming from checkpoint 1 of attempt 1"
     )
     events = [json.dumps(event) for event in task.lines("attempts/2/events.jsonl")]
-    assert any("having gone on from checkpoint 1" in event for event in events)
+    assert any("resuming from checkpoint 1" in event for event in events)

@@ -42,7 +42,7 @@ def test_blocked_metadata_service_is_reported_once_and_asked_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(notice_module, "POLL_S", 0.02)
-    monkeypatch.setattr(notice_module, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(notice_module, "MAX_PAUSE_S", 0.02)
     imds.status = 403
     watch = EvictionWatch(imds.url, NODE)
     watch.start()

@@ -79,7 +79,7 @@ def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         spec: RunSpec = replace(parse_run_spec(SPEC), **changes)
         node = NodeSettings("mnist-1", tmp_path / "wd", tmp_path / "shared", "n", "p", True, "h")
         saver = SimpleNamespace(
-            must_stop=False, start=None, writers=None, finish=lambda _: None, where_from=""
+            must_stop=False, start=None, writers=None, finish=lambda _: None, resumed_text=""
         )
         return Attempt(
             node, spec, 1, make_dirs(node.work_dir), events=EventLog(LineQueue(), Redactor()),

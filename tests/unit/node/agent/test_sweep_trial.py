@@ -161,7 +161,7 @@ def test_trial_stops_when_it_is_worse_than_the_others(
         trial.observe("loss", 50.0, step)
         trial.observe("seconds", 0.0, step)
     assert trial.stopped is None
-    trial.look()
+    trial.check_values()
     assert trial.stopped is not None
     trial.finish("succeeded", trial.stopped)
     report = own_report(runs)

@@ -13,7 +13,7 @@ import pytest
 
 from runner.node.cluster import load_hosts
 from runner.node.distributed.connection import (
-    LONGEST_LINE,
+    MAX_LINE_BYTES,
     AgentConnection,
     AuthenticationFailedError,
     authenticate_primary,
@@ -21,8 +21,8 @@ from runner.node.distributed.connection import (
 from runner.node.distributed.rendezvous import (
     MAX_UNAUTHENTICATED,
     RendezvousServer,
+    derive_ports,
     find_primary,
-    ports_of,
 )
 from runner.node.failures import TerminatedError
 
@@ -112,15 +112,15 @@ def test_replayed_proof_is_rejected(host: Host, token: str) -> None:
     worker = threading.Thread(target=_introduce_in_vain, args=(workers, token), daemon=True)
     worker.start()
     first = host.connect()
-    ours.sendall(first.recv(LONGEST_LINE))
-    data = ours.recv(LONGEST_LINE)
+    ours.sendall(first.recv(MAX_LINE_BYTES))
+    data = ours.recv(MAX_LINE_BYTES)
     second = host.connect()
-    second.recv(LONGEST_LINE)
+    second.recv(MAX_LINE_BYTES)
     second.sendall(data)
-    assert second.recv(LONGEST_LINE) == b""
+    assert second.recv(MAX_LINE_BYTES) == b""
     assert host.connections.empty()
     first.sendall(data)  # the connection of the first nonce
-    assert b"proof" in first.recv(LONGEST_LINE)
+    assert b"proof" in first.recv(MAX_LINE_BYTES)
     host.accept()
     ours.close()
     worker.join(120)
@@ -161,7 +161,7 @@ def test_slow_handshakes_do_not_block_workers(
     monkeypatch.setattr("runner.node.distributed.connection.HANDSHAKE_S", 1.0)
     crowd = [host.connect() for _ in range(MAX_UNAUTHENTICATED)]
     for each in crowd:
-        assert each.recv(LONGEST_LINE), "the server sent its nonce"
+        assert each.recv(MAX_LINE_BYTES), "the server sent its nonce"
     monkeypatch.setattr("runner.node.distributed.connection.HANDSHAKE_S", 60.0)  # from here on
     enough = threading.Event()
     threading.Thread(target=_drip, args=(crowd, enough), daemon=True).start()
@@ -217,7 +217,7 @@ def _first_port_taken() -> tuple[str, socket.socket]:
     while True:
         token = secrets.token_hex(32)
         with suppress(OSError):
-            return token, socket.create_server((HERE, ports_of(token)[0]))
+            return token, socket.create_server((HERE, derive_ports(token)[0]))
 
 
 def _answer_nonsense(server: socket.socket) -> None:

@@ -75,14 +75,14 @@ def put_uv(folder: Path) -> None:
 
 
 def ensure(
-    tmp_path: Path, python: Path, file: str = "", of_image: str | None = None
+    tmp_path: Path, python: Path, file: str = "", image_python: str | None = None
 ) -> list[object]:
-    """Ask an agent that `python` runs; `of_image` is the image's own, where that is too old."""
+    """Ask an agent that `python` runs; `image_python` is the image's own, where that is too old."""
     (tmp_path / "no-uv").mkdir(exist_ok=True)
     words = [str(python), "-c", ENSURE, str(tmp_path / "shared"), str(tmp_path / "task/code"), file]
     environment = {"PATH": str(tmp_path / "no-uv"), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
-    if of_image is not None:
-        environment["RUNNER_IMAGE_PYTHON"] = of_image
+    if image_python is not None:
+        environment["RUNNER_IMAGE_PYTHON"] = image_python
     done = subprocess.run(
         words, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
@@ -152,7 +152,7 @@ def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -
 @pytest.mark.feature(23)
 def test_script_uses_the_python_of_the_image_not_of_the_agent(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
-    found, reported = ensure(tmp_path, BASE, of_image=str(python))
+    found, reported = ensure(tmp_path, BASE, image_python=str(python))
     assert (found, reported) == (str(tmp_path / "image"), ["the image's Python"])
     found, _ = ensure(tmp_path, BASE, "requirements.txt", str(python))
     assert has(Path(str(found)) / "bin/python", "demo", "of_the_image")
@@ -162,7 +162,7 @@ def test_script_uses_the_python_of_the_image_not_of_the_agent(tmp_path: Path, co
 def test_image_without_python_runs_commands_but_installs_nothing(
     tmp_path: Path, code: Path
 ) -> None:
-    found, reported = ensure(tmp_path, BASE, of_image="")
+    found, reported = ensure(tmp_path, BASE, image_python="")
     assert reported == ["the image has no Python"]
     assert not (Path(str(found)) / "bin" / "python").exists()
     error, message = ensure(tmp_path, BASE, "requirements.txt", "")
@@ -173,7 +173,7 @@ def test_image_without_python_runs_commands_but_installs_nothing(
 
 
 def test_broken_python_of_an_image_fails_with_its_error(tmp_path: Path, code: Path) -> None:
-    error, message = ensure(tmp_path, BASE, of_image="/bin/false")
+    error, message = ensure(tmp_path, BASE, image_python="/bin/false")
     assert (error, "cannot query /bin/false of the image" in str(message)) == (
         "EnvironmentFailed",
         True,

@@ -324,7 +324,7 @@ def test_recipe_without_python_gets_a_newer_one_on_old_nodes(
     usual = builder.ensure(code, "requirements.txt", None, "c0de")
     assert asked == []
     monkeypatch.setattr(
-        "runner.node.environment.virtual_env.OLDEST_PYTHON", (sys.version_info[0] + 1, 0)
+        "runner.node.environment.virtual_env.MIN_PYTHON", (sys.version_info[0] + 1, 0)
     )
     assert builder.ensure(code, "requirements.txt", None, "c0de") != usual
     assert builder.ensure(code, "requirements.txt", "3.11", "c0de") != usual
@@ -362,7 +362,7 @@ def test_hanging_uv_query_fails_with_advice(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shared / "runner/bin/uv.slow").touch()
-    monkeypatch.setattr(uv_process, "ANSWER_S", 0.2)
+    monkeypatch.setattr(uv_process, "QUERY_TIMEOUT_S", 0.2)
     hangs = r"`uv python find` gave no answer in 0\.2 s: .*remove `python` from"
     with pytest.raises(StageFailedError, match=hangs):
         builder.ensure(code, None, "3.12", "c0de")

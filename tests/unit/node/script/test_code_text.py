@@ -48,7 +48,7 @@ def test_large_data_in_code_does_not_delay_the_script(tmp_path: Path, text: str)
 )
 def test_training_without_checkpoints_is_recognized(tmp_path: Path, text: str, bare: bool) -> None:
     (tmp_path / "train.py").write_text(text)
-    assert CodeText(tmp_path, COMMAND).is_bare_loop is bare
+    assert CodeText(tmp_path, COMMAND).trains_without_checkpoints is bare
 
 
 def test_checkpoint_folder_in_an_argument_is_recognized(tmp_path: Path) -> None:

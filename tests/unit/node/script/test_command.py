@@ -279,7 +279,7 @@ class Written:
         return {path for path, state in files.items() if state.id in found}
 
     def _look(self) -> bool:
-        self.writers.look()
+        self.writers.scan()
         opened = self.run.folder / "open"
         if not opened.exists() and self.writers.incomplete():
             self.now += self.open_for_s
@@ -351,7 +351,7 @@ def test_end_that_is_noticed_late_does_not_hide_the_open_file(written: Written) 
         script.kill()
         os.waitid(os.P_PID, script.pid, os.WEXITED | os.WNOWAIT)
         for _ in range(2):  # by the checkpoint thread, before the main thread ends the recording
-            written.writers.look()
+            written.writers.scan()
             assert written.incomplete() == {"a"}
         written.writers.end(killed=True)
         assert written.incomplete() == {"a"}
@@ -398,8 +398,8 @@ def test_open_files_are_read_several_times_a_second(written: Written) -> None:
     looks: list[float] = []
 
     def look() -> bool:
-        if written.writers.looked_ns is not None and written.writers.looked_ns not in looks:
-            looks.append(written.writers.looked_ns)
+        if written.writers.scanned_ns is not None and written.writers.scanned_ns not in looks:
+            looks.append(written.writers.scanned_ns)
         return len(looks) == 3
 
     written.writers = OpenWriters(written.folder)
@@ -414,4 +414,4 @@ def test_nothing_is_recorded_without_proc(
     monkeypatch.setattr(command_module, "_sees_itself", lambda: False)
     (written.run.folder / "open").touch()
     assert written.script("f = write(); seen(); die()") == set()
-    assert written.writers.looked_ns is None
+    assert written.writers.scanned_ns is None

@@ -31,7 +31,7 @@ Body = Callable[[Process], None]
 @pytest.fixture(autouse=True)
 def one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "THREADS", 1)  # threads of one attempt would race without the seed
-    monkeypatch.setattr(blobs, "BLOCKS_ASIDE", 0)
+    monkeypatch.setattr(blobs, "PARALLEL_BLOCKS", 0)
     monkeypatch.setattr(blobs, "STAGED_BLOCK_BYTES", 16)
 
 

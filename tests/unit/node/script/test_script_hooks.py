@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.node.agent.attempt import BARE_LOOP, SEVERAL_NODES
+from runner.node.agent.attempt import NO_CHECKPOINTS_NOTICE, SEVERAL_NODES_NOTICE
 from runner.node.script.workspace import START_FOLDER, python_path
 from runner.protocol.checkpoints import CheckpointBlobs
 from tests.unit.node.agent_task import RUN, Task
@@ -77,7 +77,7 @@ def test_states_saved_without_pause_are_committed(
     task.submit(script, checkpoints=rule)
     process = task.start()
     blobs = CheckpointBlobs(RUN)
-    until(lambda: any((blobs.number_of(name) or 0) >= 3 for name in list(task.service.blobs)))
+    until(lambda: any((blobs.parse_number(name) or 0) >= 3 for name in list(task.service.blobs)))
     (task.folder / "task-0" / "go").touch()
     assert process.wait(120) == 0, task.text("logs/stderr.txt")
 
@@ -106,7 +106,9 @@ def test_plain_loop_gets_a_notice_that_an_eviction_restarts_it(task: Task) -> No
     task.submit(_UNAWARE)
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert task.text("logs/stdout.txt") == "FrameworkFinder False\n"
-    assert [text for text in notices(task) if "RUNNER_CHECKPOINT_DIR" in text] == [BARE_LOOP]
+    assert [text for text in notices(task) if "RUNNER_CHECKPOINT_DIR" in text] == [
+        NO_CHECKPOINTS_NOTICE
+    ]
 
 
 @pytest.mark.slow
@@ -130,7 +132,7 @@ def test_script_that_saves_checkpoints_is_unchanged(task: Task) -> None:
     task.submit(_UNAWARE + "os.listdir(os.environ['RUNNER_CHECKPOINT_DIR'])")
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert "FrameworkFinder" not in task.text("logs/stdout.txt")
-    assert BARE_LOOP not in notices(task)
+    assert NO_CHECKPOINTS_NOTICE not in notices(task)
 
 
 @pytest.mark.slow
@@ -139,4 +141,4 @@ def test_framework_on_several_nodes_gets_a_notice_about_checkpoints(
 ) -> None:
     node_group.submit("# from transformers import Trainer", resources={"nodes": 2})
     assert node_group.run_node_group(2) == 0, node_group.output
-    assert SEVERAL_NODES in notices(node_group)
+    assert SEVERAL_NODES_NOTICE in notices(node_group)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from runner.hooks.written_paths import MAX_OF_FOLDER, MAX_PATHS
 from runner.node.script import written as written_module
-from runner.node.script.workspace import HOOKS_FOLDER, python_path, written_paths
+from runner.node.script.workspace import HOOKS_FOLDER, python_path, written_paths_file
 from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
 from runner.protocol.names import stored_path
 from runner.protocol.results import LeftOut, check_output_path
@@ -49,7 +49,7 @@ class Folders:
         places = {"home": self.work, "temp": self.temp}
         written = WrittenFiles(
             self.code, self.output, places, ours, described,
-            shared=[self.work.parent / "node"], recorded=written_paths(self.work),
+            shared=[self.work.parent / "node"], recorded=written_paths_file(self.work),
         )  # fmt: skip
         environment = {
             **os.environ,
@@ -491,7 +491,7 @@ def test_many_files_in_an_existing_folder_are_outputs(folders: Folders) -> None:
     collected = folders.run(script)
     assert len(collected.files) == 1200
     assert collected.left_out == ()
-    assert len(written_paths(folders.work).read_text().splitlines()) == MAX_OF_FOLDER + 1
+    assert len(written_paths_file(folders.work).read_text().splitlines()) == MAX_OF_FOLDER + 1
 
 
 def test_more_paths_than_are_recorded_are_reported(folders: Folders) -> None:

@@ -94,8 +94,8 @@ def test_late_append_of_a_killed_agent_fails(
 ) -> None:
     blob.append(b"one\n")
     sent = blob._blob
-    assert container.end_late_appends("r/logs/none.txt") is None
-    found = container.end_late_appends("r/logs/stdout.txt")
+    assert container.reject_pending_appends("r/logs/none.txt") is None
+    found = container.reject_pending_appends("r/logs/stdout.txt")
     assert found is not None
     assert found.size_bytes == 4
     assert container.append("r/logs/stdout.txt", b"late\n", sent).blob is None

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 import pytest
 
 from runner.node.storage import limits
-from runner.node.storage.limits import FIRST_DELAY_S, LONGEST_DELAY_S, RetryBudget
+from runner.node.storage.limits import FIRST_DELAY_S, MAX_DELAY_S, RetryBudget
 
 
 class Clock:
@@ -36,11 +36,11 @@ def test_waits_double_up_to_the_maximum(clock: Clock, monkeypatch: pytest.Monkey
     monkeypatch.setattr(random, "uniform", lambda _, most: most)
     times = [clock.now for _ in islice(RetryBudget(600.0).tries(), 1000)]
     waits = [after - before for before, after in pairwise(times)]
-    expected = [min(FIRST_DELAY_S * 2**number, LONGEST_DELAY_S) for number in range(len(waits))]
+    expected = [min(FIRST_DELAY_S * 2**number, MAX_DELAY_S) for number in range(len(waits))]
     assert waits == pytest.approx(expected)
-    assert waits[-1] == pytest.approx(LONGEST_DELAY_S)
+    assert waits[-1] == pytest.approx(MAX_DELAY_S)
     assert times[0] == 1000.0
-    assert 600.0 - LONGEST_DELAY_S <= times[-1] - times[0] <= 600.0
+    assert 600.0 - MAX_DELAY_S <= times[-1] - times[0] <= 600.0
 
 
 def test_half_of_each_wait_is_random(clock: Clock) -> None:
