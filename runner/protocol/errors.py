@@ -52,15 +52,15 @@ class RunnerError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle all parts; the default would pass `what` only."""
-        return _again, (type(self), self.code, self.what, self.why, self.fix, self.exit_code)
+        """Pickle all parts. The default would only pass `what`."""
+        return _rebuild, (type(self), self.code, self.what, self.why, self.fix, self.exit_code)
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that a notebook shows instead of a traceback."""
         return str(self).splitlines()
 
 
-def _again(
+def _rebuild(
     kind: type[RunnerError], code: str, what: str, why: str, fix: str, exit_code: ExitCode
 ) -> RunnerError:
     return kind(code, what, why=why, fix=fix, exit_code=exit_code)

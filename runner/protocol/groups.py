@@ -24,7 +24,7 @@ class RunGroup:
 
     Attributes:
         runs: Run IDs by task.
-        after: By task, the tasks that must succeed before it.
+        after: The tasks that must succeed before each task, by task.
         schedule: Name of the schedule that started the group.
         trials: Parameters of each trial by task, if the group is a sweep; else empty.
         earlier: Earlier runs of each trial of a sweep that was resumed, oldest first. They are not
@@ -79,10 +79,10 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class LaterRun:
-    """`sweeps/<id>/runs/<trial>.<number>`: a trial was resumed as another run.
+    """A trial that was resumed as another run, in the blob `sweeps/<id>/runs/<trial>.<number>`.
 
-    Whoever creates the blob submits the run. Another client that finds the blob without its run
-    submits the same run, so that no trial is started twice.
+    The client that creates the blob submits the run. Another client that finds the blob without its
+    run submits the same run, so that no trial is started twice.
     """
 
     trial: str

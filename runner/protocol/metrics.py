@@ -16,7 +16,7 @@ MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One measured value; `step` counts epochs or batches, as the script does, or is None."""
+    """One measured value. `step` is the number of an epoch or a batch in the script, or None."""
 
     time: str
     attempt: int
@@ -49,9 +49,9 @@ class MetricSummary:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRange:
-    """The expected range of the last value of a metric; None is an open end.
+    """The expected range of the last value of a metric. A bound that is None does not apply.
 
-    With `fails`, a run whose value is outside fails; otherwise it warns.
+    If the value is outside, the run fails if `fails` is True, and otherwise a warning is shown.
     """
 
     metric: str
@@ -95,7 +95,7 @@ def range_problems(
     Args:
         expected: the ranges.
         last: the last value of each metric.
-        fails: only ranges whose `fails` has this value; None takes all.
+        fails: use only ranges whose `fails` has this value; None uses all.
     """
     chosen = (each for each in expected if fails is None or each.fails is fails)
     return [problem for each in chosen if (problem := each.problem(last))]
@@ -129,7 +129,7 @@ def parse_metric_line(line: str) -> MetricPoint | None:
 def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> list[MetricSummary]:
     """Return the last and best value of every metric, in order of first appearance.
 
-    A metric not named in `goals` is minimised if its name says so (`default_goal`), else maximised.
+    The best value depends on the goal of the metric in `goals`, or else on its `default_goal`.
     """
     by_name: dict[str, list[MetricPoint]] = {}
     for point in points:
@@ -147,7 +147,7 @@ _SMALLER_IS_BETTER = frozenset(
 
 
 def default_goal(name: str) -> Goal:
-    """Return whether a metric should be minimised or maximised, judged by its name."""
+    """Return the goal of a metric by its name: "min" for losses and errors, otherwise "max"."""
     words = [word.lower() for word in _WORDS.findall(name)]
     smaller = any(word in _SMALLER_IS_BETTER or word.endswith("loss") for word in words)
     return "min" if smaller else "max"

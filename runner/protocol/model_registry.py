@@ -1,8 +1,8 @@
 """The model registry: immutable versions of models, each created once by a conditional write.
 
-It depends only on `ModelStore`, so that agent and client share it. A run never becomes two
-versions: numbers have no gaps and are never reused, so a writer whose listing missed the version of
-its run starts below that number, and finds the version when it counts up.
+This module depends only on `ModelStore`, so that agent and client share it. A run never becomes two
+versions, because numbers have no gaps and are never reused. A writer whose listing missed the
+version of its run starts below that number, and finds the version when it tries the next numbers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ModelStore(Protocol):
 
 @dataclass(frozen=True)
 class CommittedVersion:
-    """The version that a run became; `new` is True if this call created it."""
+    """The version of a run. `new` is True if this call created it."""
 
     document: ModelDocument
     new: bool
@@ -91,7 +91,7 @@ class CommittedVersion:
 
     @property
     def deleted(self) -> bool:
-        """True if it was removed."""
+        """True if the version was removed."""
         return is_deleted_version(self.document)
 
 
@@ -106,7 +106,13 @@ def map_serially(function: Callable[[Any], Any], items: Iterable[Any]) -> list[A
 
 
 class ModelRegistry:
-    """One model. `each` maps a function over items; the client does so in parallel."""
+    """The versions and aliases of one model.
+
+    Args:
+        store: the operations on blobs.
+        name: the name of the model.
+        each: maps a function over items, possibly in parallel.
+    """
 
     def __init__(self, store: ModelStore, name: str, each: MapFunction = map_serially) -> None:
         self._store = store
@@ -125,9 +131,9 @@ class ModelRegistry:
         return None if found is None else parse_version(found[0], blob)
 
     def summaries(self) -> dict[int, ModelDocument | ModelError]:
-        """Return the summaries of all versions, from one listing.
+        """Return the summary of each version, from one listing.
 
-        A version without a summary has its document instead.
+        For a version without a summary, the result has its document, or the error on reading it.
         """
         found: dict[int, ModelDocument | ModelError] = {}
         unknown: list[int] = []
@@ -166,36 +172,39 @@ class ModelRegistry:
 
         Args:
             draft: the document without a number.
-            source: returns the blob in `runs` of an output's path.
+            source: returns the blob in the container `runs` for the path of an output.
             anew: create a new version if the earlier one was removed, and verify the files of an
                 existing version.
             on_bytes: receives the number of copied bytes.
 
-        Raises ModelError.
+        Raises:
+            ModelError: the version cannot be created, or has other files.
         """
         known = self.summaries()
-        mine = [n for n, short in known.items() if _is_of_run(_readable(short), draft, anew)]
-        there = self.load(mine[-1]) if mine else None
-        if there is not None and _is_of_run(there, draft, anew):
-            found = CommittedVersion(there, new=False)
+        numbers = [n for n, short in known.items() if _is_of_run(_readable(short), draft, anew)]
+        existing = self.load(numbers[-1]) if numbers else None
+        if existing is not None and _is_of_run(existing, draft, anew):
+            found = CommittedVersion(existing, new=False)
         else:
-            self._each(lambda file: self._place(file, source, on_bytes), _contents(draft))
+            self._each(lambda file: self._ensure_file(file, source, on_bytes), _contents(draft))
             found = self._commit(draft, max(known, default=0) + 1, anew)
         if found.deleted:
             return found
         _check_same(found.document, draft)
-        # A concurrent removal that did not see this version may delete a file of both. It deletes
-        # by ETag, so a touched file stays; a file that is missing is copied again. On request, so
-        # is a damaged one: only the content tells, and an agent would read a model twice.
+        # A concurrent removal of another version, which did not list this one, may delete a file
+        # that both share. It deletes by ETag, so a touched file remains. A missing file is copied
+        # again. A damaged file is copied again only with `anew`, because finding it requires
+        # reading the whole model.
         verify = anew and not found.new
         for file in _contents(found.document):
             if not self._store.touch(file["blob"]) or verify:
-                self._place(file, source, on_bytes)
+                self._ensure_file(file, source, on_bytes)
         if found.document.get("aliases"):
             self.apply_aliases(found.version, found.document["aliases"])
         return found
 
     def _commit(self, draft: ModelDocument, number: int, anew: bool) -> CommittedVersion:
+        """Create the version under the first free number from `number`, or find that of the run."""
         while True:
             document = {**draft, "version": number, "created": now_text()}
             if self._store.create(
@@ -204,14 +213,14 @@ class ModelRegistry:
                 version_summary(document),
             ):
                 return CommittedVersion(document, new=True)
-            there = self.load(number)
-            if there is None:
-                continue  # storage lost it in a crash: the number is free
-            if _is_of_run(there, draft, anew):
-                return CommittedVersion(there, new=there["created"] == document["created"])
+            existing = self.load(number)
+            if existing is None:
+                continue  # storage lost it in a crash, so the number is free
+            if _is_of_run(existing, draft, anew):
+                return CommittedVersion(existing, new=existing["created"] == document["created"])
             number += 1
 
-    def _place(
+    def _ensure_file(
         self, file: ModelDocument, source: Callable[[str], str], on_bytes: Callable[[int], None]
     ) -> None:
         """Copy the file unless it is stored, and verify it by reading it back."""
@@ -266,7 +275,10 @@ class ModelRegistry:
         self._change_aliases(change)
 
     def apply_aliases(self, number: int, aliases: Iterable[str]) -> None:
-        """Point the requested aliases at a version, once: later changes by users are kept."""
+        """Point the requested aliases at a version, unless this was done before.
+
+        So a repeated registration does not revert later changes by users.
+        """
 
         def change(entries: ModelDocument) -> None:
             for alias in aliases:
@@ -331,11 +343,11 @@ def _entry(entries: ModelDocument, alias: str) -> ModelDocument:
 
 
 def _contents(document: ModelDocument) -> list[ModelDocument]:
-    """Return one file of each content."""
+    """Return one file for each different content."""
     return list({file["blob"]: file for file in document["files"]}.values())
 
 
-# Put Block From URL accepts 4,000 MiB; after a lost connection, smaller blocks repeat less.
+# Put Block From URL accepts 4,000 MiB, but smaller blocks repeat less after a lost connection.
 COPY_BLOCK_BYTES = 64 * 1024 * 1024
 DIGEST_READ_BYTES = 8 * 1024 * 1024
-SUMMARY_METADATA = "summary"  # the metadata of a version that listings contain
+SUMMARY_METADATA = "summary"  # the metadata of a version's blob, which listings contain

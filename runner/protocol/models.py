@@ -61,7 +61,7 @@ class ModelBlobs:
 
 
 def model_record_blob(run_id: str, name: str) -> str:
-    """Return the blob, in the `runs` container, of the version that a run became."""
+    """Return the blob in the container `runs` that records the version of a run."""
     return f"{run_id}/models/{name}{_SUFFIX}"
 
 
@@ -70,8 +70,8 @@ class ModelRequest:
     """The request to register a run as a version of a model, from a recipe or a user.
 
     Attributes:
-        path: A file, glob or folder of the outputs; None takes all of them.
-        register: False in a reproduction: the run keeps the request but becomes no version.
+        path: a file, glob or folder of the outputs; None selects all of them.
+        register: False for a reproduction, which keeps the request but is not registered.
     """
 
     name: str
@@ -92,7 +92,7 @@ class ModelRequest:
 
     @classmethod
     def from_json(cls, raw: object) -> ModelRequest:
-        """Read `model` of run.json without validation, so that the run is not lost; see `check`."""
+        """Read `model` of run.json. It is validated later by `check`, so that the run can start."""
         wanted = cast("ModelDocument", raw) if isinstance(raw, dict) else {}
         aliases = wanted.get("aliases")
         return cls(

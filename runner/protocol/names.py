@@ -1,13 +1,14 @@
-"""Names of files in blob storage: unchanged where blob storage accepts them, else escaped.
+"""Names of files in blob storage: unchanged if blob storage accepts them, otherwise escaped.
 
 Linux allows every byte but NUL and `/` in a name. The name of a blob has no control character, no
 backslash and no part that ends with a dot, is valid Unicode, and has at most 1,024 characters in
 254 parts (REST docs, "Naming and Referencing Containers, Blobs, and Metadata", read 2026-11-23).
 
-The *stored path* of a file has `%xHH` for each byte that no blob can have: `a%x5Cb` is the file
-`a\\b`. Documents, listings and commands use it. Where a file has such a sequence in its own name,
-its `%` becomes `%x25`, so that a stored path stands for one file. A stored path that is too long
-for a blob is complete in documents; its blob is named after the start of it and a hash.
+The *stored path* of a file has `%xHH` for each byte that a blob name cannot contain: `a%x5Cb` is
+the file `a\\b`. Documents, listings and commands use it. If the name of a file contains such a
+sequence itself, its `%` becomes `%x25`, so that a stored path identifies one file. Documents
+contain the whole stored path, even if it is too long for a blob. The name of that blob consists of
+the start of the path and a hash.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ _LOOKS_ESCAPED = re.compile("%(?=x[0-9A-F]{2})")
 # Only sequences that `stored_path` writes: similar names from older agents stay unchanged.
 _ESCAPED = re.compile(rb"%x(0[1-9A-F]|1[0-9A-F]|5C|7F|[89A-F][0-9A-F]|25(?=x[0-9A-F]{2})|2E\Z)")
 _MAX_CHARACTERS, _MAX_PARTS = 1024, 254
-_KEPT_CHARACTERS, _KEPT_PARTS = 500, 200  # kept of a name that is too long
-_KEPT_OF_NAME = 60  # characters kept of a name that is replaced
-_SHORT = 2 * _MAX_PARTS - 1  # characters; so short a name cannot have too many parts
+_KEPT_CHARACTERS, _KEPT_PARTS = 500, 200  # the part of a name that is kept if it is too long
+_KEPT_OF_NAME = 60  # the number of characters that are kept of a name that is replaced
+_SHORT = 2 * _MAX_PARTS - 1  # a name with at most this many characters cannot have too many parts
 _SHORTENED = re.compile(r"(?:\A|/)%x/[0-9a-f]{64}\Z")
 
 
 def stored_path(path: str) -> str:
-    """Return the stored path of a file of this system; `path` is relative, with slashes."""
-    return stored_path_of(os.fsencode(path))
+    """Return the stored path of a file on this system. `path` is relative, with slashes."""
+    return stored_path_from_bytes(os.fsencode(path))
 
 
-def stored_path_of(path: bytes) -> str:
-    """Return the stored path of a file of Linux, on any system."""
+def stored_path_from_bytes(path: bytes) -> str:
+    """Return the stored path of a file on Linux. This function works on any system."""
     return as_stored(_LOOKS_ESCAPED.sub("%x25", path.decode("utf-8", "surrogateescape")))
 
 
@@ -54,10 +55,10 @@ def as_stored(text: str) -> str:
 
 
 def file_path(stored: str) -> str:
-    """Return the path of a file by its stored path, part by part.
+    """Return the path of a file from its stored path.
 
-    A byte that is not UTF-8 becomes a surrogate on every system, as on Linux. `os.fsdecode` would
-    reject it on Windows.
+    A byte that is not UTF-8 becomes a surrogate on every system, as Python does on Linux.
+    `os.fsdecode` would reject it on Windows.
     """
     return "/".join(map(_unescape, stored.split("/"))) if "%x" in stored else stored
 
@@ -68,17 +69,17 @@ def file_paths(
     alike: Callable[[str], str] = str,
     same: Callable[[str, str], bool] = operator.eq,
 ) -> dict[str, str]:
-    """Return the paths of files by their stored paths; no two files have the same path.
+    """Return the path of each file by its stored path. All paths are different.
 
-    The blob `notes.` of an older version beside `notes%x2E` is `notes.` too, and the blob `a` may
-    lie beside `a/b`. The other one then has a name with a hash, the same one wherever these files
-    are downloaded.
+    Two stored paths may stand for the same path: an older version wrote the blob `notes.`, which is
+    now `notes%x2E`. And a blob `a` may exist together with `a/b`. In these cases, one file gets a
+    name with a hash, which is the same on every machine.
 
     Args:
-        stored: plain relative paths, in any order.
-        possible: returns the name that a file system takes for a name.
-        alike: returns a text that is equal for all names that may be those of one file.
-        same: returns True if the file system does not keep two such names apart.
+        stored: relative stored paths, in any order.
+        possible: returns the name that the file system accepts for a name.
+        alike: returns a key that is equal for all names that might denote the same file.
+        same: returns True if two names with equal keys denote the same file.
     """
     names = sorted(set(stored))
     folders = {"/".join(parts[:end]) for parts in (name.split("/") for name in names)
@@ -130,7 +131,7 @@ def _unescape(part: str) -> str:
 
 
 def blob_name(name: str) -> str:
-    """Return the name of the blob for the full name of a file, which is shortened if it must be."""
+    """Return the name of the blob for the full name of a file, shortened if it is too long."""
     if len(name) <= _SHORT or (
         name.count("/") < _MAX_PARTS
         and len(name.encode("utf-16-le", "surrogatepass")) <= 2 * _MAX_CHARACTERS
@@ -141,7 +142,10 @@ def blob_name(name: str) -> str:
 
 
 def listed_prefix(prefix: str) -> str:
-    """Return the prefix of all blobs whose full names start with `prefix`, which may be long."""
+    """Return the prefix of all blobs whose full names start with `prefix`.
+
+    It is shorter than `prefix` if names are shortened there.
+    """
     folders = prefix.split("/")[: _KEPT_PARTS + 1]
     kept = ""
     for folder in folders[:-1]:

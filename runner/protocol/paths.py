@@ -14,8 +14,8 @@ from runner.protocol.names import as_stored
 
 MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
-_MOST_COMPARED = 1000  # run IDs that are searched for a similar one
-STAMP_LENGTH = len("-20261121-143005-k3f9")  # of the part after the name in a run ID
+_MAX_COMPARED = 1000  # run IDs that are searched for a similar one
+STAMP_LENGTH = len("-20261121-143005-k3f9")  # the part of a run ID after the name
 _NAME_END = re.compile(r"-\d{8}-")
 _SIMILAR = 0.75
 _RUN_ID = re.compile(
@@ -106,16 +106,16 @@ def check_reference(text: str) -> str:
     )
 
 
-def near_run(text: str, ids: Sequence[str]) -> str | None:
+def find_similar_run(text: str, ids: Sequence[str]) -> str | None:
     """Return the newest run ID that starts similarly to `text`, which may be a prefix, or None."""
     import difflib  # noqa: PLC0415 - needed after a typing error only
 
-    beginnings = {run_id[: len(text)]: run_id for run_id in reversed(ids[:_MOST_COMPARED])}
+    beginnings = {run_id[: len(text)]: run_id for run_id in reversed(ids[:_MAX_COMPARED])}
     found = difflib.get_close_matches(text, beginnings, n=1, cutoff=0.75)
     if not found:
         return None
     near = beginnings[found[0]]
-    # Times of one day are similar: compare the names without them.
+    # Compare the names without times, because all times of one day are similar.
     names = (_NAME_END.split(text)[0], _NAME_END.split(near)[0])
     similar = difflib.SequenceMatcher(None, *names).ratio() >= _SIMILAR
     return near if similar or not _NAME_END.search(text) else None
@@ -158,14 +158,14 @@ class RunPaths:
         self.stderr = self.log("stderr")
 
     def log(self, stream: str) -> str:
-        """Append blob with the script's `stdout` or `stderr`."""
+        """Return the append blob of the script's `stdout` or `stderr`."""
         folder = self._node if self.rank else f"{self.root}logs/"
         return f"{folder}{stream}.txt"
 
     def output(self, attempt: int) -> str:
         """Return the prefix of the files that one attempt exports.
 
-        Two attempts can run at once if a node only seemed to be lost, so they share no output.
+        Each attempt has its own, because two can run at once if a node only seemed to be lost.
         """
         return f"{self.root}output/" if attempt == 1 else f"{self.root}attempts/{attempt}/output/"
 
@@ -194,7 +194,7 @@ class RunPaths:
         return f"{self.attempt(number)}outputs.json"
 
     def attempt_events(self, number: int) -> str:
-        """Append blob with the stages of the attempt, one JSON object per line."""
+        """Return the append blob with the stages of the attempt, one JSON object per line."""
         return f"{self.attempt(number)}events.jsonl"
 
 
@@ -212,8 +212,9 @@ def is_selected_output(name: str, path: str | None) -> bool:
     """Return True if `path` names the output `name`.
 
     Args:
-        name: Stored path of one file below the outputs.
-        path: A file, a folder or a glob, stored or as the script named it; None and "" select all.
+        name: the stored path of one output.
+        path: a file, a folder or a glob, as a stored path or as the script named it. None and ""
+            select all outputs.
     """
     if not path or name == path:
         return True

@@ -52,7 +52,7 @@ from runner.protocol.names import (
     file_path,
     is_shortened,
     listed_prefix,
-    stored_path_of,
+    stored_path_from_bytes,
 )
 
 T = TypeVar("T")
@@ -628,7 +628,7 @@ def _stored(blob: BlobProperties) -> StoredFile:
 
 def _full_name(blob: BlobProperties) -> str:
     name = (blob.metadata or {}).get(_NAME_METADATA) if is_shortened(str(blob.name)) else None
-    return stored_path_of(base64.b64decode(name)) if name else str(blob.name)
+    return stored_path_from_bytes(base64.b64decode(name)) if name else str(blob.name)
 
 
 def _name_metadata(name: str) -> dict[str, str] | None:

@@ -19,8 +19,8 @@ from runner.protocol.paths import (
     DELETING,
     RunPaths,
     check_reference,
+    find_similar_run,
     is_run_id,
-    near_run,
     newest_first,
     submission_time,
     sweep_of,
@@ -159,7 +159,7 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
             why="this command requires a single run",
             fix=f"run `runner ps --group {group_id}` to list its runs",
         )
-    near = near_run(text, list_run_ids(container))
+    near = find_similar_run(text, list_run_ids(container))
     return RunnerError(
         "R-RUN-UNKNOWN",
         f"run {text!r} not found",

@@ -33,8 +33,8 @@ from runner.protocol.groups import (
 from runner.protocol.paths import (
     RunPaths,
     check_reference,
+    find_similar_run,
     is_run_id,
-    near_run,
     newest_first,
     sweep_of,
 )
@@ -119,7 +119,7 @@ def _no_group(container: BlobContainer, text: str) -> RunnerError:
             why="the submission is in progress, or was killed, in which case nothing of it runs",
             fix="try again in a moment; if it was killed, run `runner submit FILE` again",
         )
-    near = near_run(
+    near = find_similar_run(
         text, newest_first([_group_id(blob.name) for blob in container.list(GROUPS_FOLDER)])
     )
     fix = f"did you mean {near}?" if near else "runner submit FILE"

@@ -15,7 +15,7 @@ from runner.protocol.names import (
     file_path,
     is_shortened,
     stored_path,
-    stored_path_of,
+    stored_path_from_bytes,
 )
 from runner.protocol.paths import is_selected_output
 
@@ -59,7 +59,7 @@ def test_name_outside_utf8_is_the_same_on_windows(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("utf-8", "surrogatepass"))
     monkeypatch.setattr(os, "fsencode", lambda name: name.encode("utf-8", "surrogatepass"))
     assert file_path("bad%xFF") == "bad\udcff"
-    assert stored_path_of(b"bad\xff") == "bad%xFF"
+    assert stored_path_from_bytes(b"bad\xff") == "bad%xFF"
     long = "%xFF" + "x" * 1100
     props = BlobProperties(name=blob_name(long), metadata=_name_metadata(long))
     assert _full_name(props) == long

@@ -10,10 +10,10 @@ import pytest
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import (
     check_reference,
+    find_similar_run,
     is_run_id,
     job_id_for,
     make_run_id,
-    near_run,
     newest_first,
     slug,
     sweep_of,
@@ -82,11 +82,11 @@ def test_anything_else_is_refused(text: str) -> None:
 
 def test_mistyped_id_or_prefix_suggests_the_newest_similar_run() -> None:
     ids = ["mnist-20261122-000000-aaaa", "mnist-20261121-000000-bbbb", "cats-20261120-000000-cccc"]
-    assert near_run("mnits", ids) == ids[0]
-    assert near_run("mnist-20261121-000000-bbbx", ids) == ids[1]
-    assert near_run("cast-2026", ids) == ids[2]
-    assert near_run("zebra", ids) is None
+    assert find_similar_run("mnits", ids) == ids[0]
+    assert find_similar_run("mnist-20261121-000000-bbbx", ids) == ids[1]
+    assert find_similar_run("cast-2026", ids) == ids[2]
+    assert find_similar_run("zebra", ids) is None
     one_day = ["mnist-20261121-143005-k3f9"]
-    assert near_run("s-20261121-143005-k3f8", one_day) is None, "only the time is alike"
-    assert near_run("mnist-20261121-143005-k3f8", one_day) == one_day[0]
-    assert near_run("x", []) is None
+    assert find_similar_run("s-20261121-143005-k3f8", one_day) is None, "only the time is alike"
+    assert find_similar_run("mnist-20261121-143005-k3f8", one_day) == one_day[0]
+    assert find_similar_run("x", []) is None
