@@ -116,6 +116,8 @@ def entry_in_folder(script: Path) -> tuple[Path, str]:
 def _find_command(folder: Path, name: str) -> tuple[str, ...] | None:
     """Return the command of a script in a folder, or None if the file is not a script."""
     path = folder / name
+    if name.startswith("-"):  # the interpreter would read options
+        name = f"./{name}"
     if path.suffix == SUFFIX:
         return notebook_command(name)
     if path.suffix == ".py":

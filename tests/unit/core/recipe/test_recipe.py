@@ -248,6 +248,8 @@ def test_file_other_than_a_script_is_refused(tmp_path: Path) -> None:
         ("run.sh", "echo 1\n", ("bash", "run.sh")),
         ("run.sh", "#!/bin/sh -e\n", ("sh", "-e", "run.sh")),
         ("go", "#!/usr/bin/env bash\n", ("bash", "go")),
+        ("-x.py", "print(1)\n", ("python", "./-x.py")),
+        ("-x.sh", "echo 1\n", ("bash", "./-x.sh")),
         ("train me", "#!/usr/bin/env python3\r\nprint(1)\r\n", ("python", "train me")),
         ("go", "#!/usr/bin/env -S python3.9 -u\n", ("python", "-u", "go")),
         ("fit.R", "#!/usr/bin/Rscript\n", ("/usr/bin/Rscript", "fit.R")),
