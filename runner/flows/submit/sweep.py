@@ -157,12 +157,15 @@ def check_sweep(
         shares = len(trials) + (sweep.merge is not None)
         recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // shares)
     width = len(str(len(trials)))
+    local = [key for key, value in sweep.params.items() if "files" in value]
     runs: dict[str, CheckedRun] = {}
     for number, trial in enumerate(trials, start=1):
         name = f"{number:0{width}d}"
         try:
             read = {key: blobs[key][str(value)] for key, value in trial.items() if key in blobs}
-            checked = check_run(recipe, _options(recipe, trial, options, tuple(read)))
+            # A file may have a name with $, which is no variable of the node.
+            paths = {key: str(trial[key]).replace("$", "$$") for key in local if key in trial}
+            checked = check_run(recipe, _options(recipe, {**trial, **paths}, options, tuple(read)))
             document = of_trial(name, number, trial).to_json()
             request = replace(checked.request, trial=document)
             runs[name] = replace(checked, request=request, resolved=read)

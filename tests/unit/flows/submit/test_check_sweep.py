@@ -136,6 +136,19 @@ def test_files_of_trials_are_sent_with_a_script_that_is_sent_alone(tmp_path: Pat
     assert checked.runs["4"].recipe.files == ("count.py", "data/1.csv", "data/2.csv")
 
 
+def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
+    for name in ("count.py", "$HOME.csv"):
+        (tmp_path / name).write_text("1\n")
+    sweep = SweepFile.model_validate({"params": {"csv": {"files": "*.csv"}}})
+    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
+    run = checked.runs["1"]
+    assert run.request.script_args == ("--csv", "$$HOME.csv")
+    assert (run.recipe.files, checked.trials) == (
+        ("count.py", "$HOME.csv"),
+        {"1": {"csv": "$HOME.csv"}},
+    )
+
+
 def test_generator_may_yield_numbers_of_numpy(tmp_path: Path) -> None:
     number = "class N:\n    def item(self):\n        return 0.5\n"
     (tmp_path / "trials.py").write_text(f"{number}def make():\n    yield {{'lr': N()}}\n")
