@@ -29,7 +29,7 @@ CASES = [
 
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Runs of what this session selected, each at its first test."""
+    """Return the runs of the selected generations; each starts at its first test."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "clients"
     folder.mkdir(exist_ok=True)

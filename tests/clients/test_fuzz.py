@@ -31,7 +31,7 @@ _NEVER_S = 1e6
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Generator[tuple[Running, str]]:
-    """An emulator with a pool, a node, a job and a finished task, in which no further node boots.
+    """Yield an emulator with a pool, a node, a job and a finished task. No further node boots.
 
     So nothing that is made up here is ever run.
     """

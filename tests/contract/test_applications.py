@@ -30,7 +30,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 def archive(**files: str) -> bytes:
-    """A zip file; `__` in a name stands for a slash."""
+    """Return a zip file; `__` in a name stands for a slash."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as opened:
         for name, text in files.items():
@@ -69,7 +69,7 @@ def store(running: Running) -> Store:
 
 @pytest.fixture
 def app(store: Store, things: Things) -> str:
-    """An application with one version, 1.0, that is its default one."""
+    """Return an application with the version 1.0, which is the default."""
     name = things.id("App")
     store.put(name, "1.0", archive(hello="hello 1.0"), default=True).raise_for_status()
     return name

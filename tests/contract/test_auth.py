@@ -17,7 +17,7 @@ OTHER_KEY = base64.b64encode(b"another key of the right length.").decode()
 
 
 def tampering(**headers: str | None) -> Callable[[PipelineRequest[Any]], None]:
-    """A hook that changes a request after it was signed."""
+    """Return a hook that changes a request after it was signed."""
 
     def hook(request: PipelineRequest[Any]) -> None:
         for name, value in headers.items():

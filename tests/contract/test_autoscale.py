@@ -19,7 +19,7 @@ from tests.unit.emulator.autoscale.formulas import PUBLISHED
 
 @pytest.fixture(scope="module")
 def fast(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
-    """An emulator whose minutes pass in a fifth of a second."""
+    """Yield an emulator whose minutes pass in a fifth of a second."""
     clock = SystemClock(300.0)
     with serving(tmp_path_factory.mktemp("autoscale"), boot_s=5.0, clock=clock) as running:
         yield running

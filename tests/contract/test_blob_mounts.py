@@ -160,7 +160,7 @@ def test_managed_identity_without_a_storage_account_is_refused(things: Things) -
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So much longer that a busy machine is not taken for one that waits."""
+    """Increase timeouts, so that a busy machine does not look like a wait."""
     monkeypatch.setattr(blob_mounts, "_PUSH_WITHIN_S", 900.0)
     monkeypatch.setattr(blob_client, "TIMEOUT_S", 900.0)
 

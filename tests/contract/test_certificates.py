@@ -48,7 +48,7 @@ def get(running: Running, thumbprint: str) -> httpx.Response:
 
 @pytest.fixture
 def thumbprint(running: Running, things: Things) -> str:
-    """Of a certificate that was added."""
+    """Add a certificate. Return its thumbprint."""
     digest = hashlib.sha1(things.id().encode(), usedforsecurity=False).hexdigest()
     assert add(running, digest).status_code == 201
     return digest

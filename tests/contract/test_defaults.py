@@ -30,7 +30,7 @@ def call(
 
 
 def shown_pool(running: Running, things: Things, version: str = NEWEST, **body: Any) -> Any:
-    """What the service shows of a new pool."""
+    """Return a new pool as the service shows it."""
     pool_id = things.id("pool")
     answer = call(running, "POST", "/pools", {**POOL, "id": pool_id, **body}, version)
     assert answer.status_code == 201, answer.text
@@ -322,7 +322,7 @@ def test_failure_has_the_category_of_the_service(things: Things, pool: str) -> N
 
 
 def node_of(running: Running, pool_id: str, version: str = NEWEST) -> Any:
-    """The one node of a pool, once it is idle."""
+    """Return the only node of a pool, once it is idle."""
 
     def idle() -> Any:
         found = call(running, "GET", f"/pools/{pool_id}/nodes", version=version).json()["value"]
@@ -387,7 +387,7 @@ def blobs() -> Iterator[BlobStore]:
 
 @pytest.fixture
 def linked(tmp_path: Path, blobs: BlobStore) -> Generator[Running]:
-    """An emulator to which a storage account is linked."""
+    """Yield an emulator with a linked storage account."""
     settings = {
         "blob_endpoint": f"{blobs.url}/account",
         "storage": StorageAccount("account", KEY),

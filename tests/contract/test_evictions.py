@@ -37,14 +37,14 @@ def admin(running: Running) -> Callable[..., httpx.Response]:
 
 @pytest.fixture
 def node(things: Things) -> tuple[str, str]:
-    """A pool of one idle spot node."""
+    """Return a pool of one idle spot node."""
     pool_id = things.pool(target_low_priority_nodes=1)
     [node] = things.wait_nodes(pool_id, 1)
     return pool_id, str(node.id)
 
 
 def imds(things: Things, pool_id: str) -> tuple[str, str, str]:
-    """A task that ignores SIGTERM and told where its metadata service is: url, job, task."""
+    """Start a task that ignores SIGTERM. Return the URL of its metadata service, job and task."""
     job_id = things.job(pool_id)
     task_id = things.task(job_id, WATCH)
     things.wait_task(job_id, task_id, "running")
@@ -243,7 +243,7 @@ def test_notice_and_absence_survive_a_restart(tmp_path: Path) -> None:
 
 
 def spot_hours(data_dir: Path, seed: int) -> list[Any]:
-    """The event log of two hours of spot nodes, with a task that is evicted with them."""
+    """Return the event log of two hours of spot nodes, with a task that is evicted."""
     headers = {"authorization": f"Bearer {KEY}"}
     limits: dict[str, Any] = {
         "seed": seed,

@@ -59,7 +59,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
 
 @pytest.fixture(scope="module")
 def slow_stage(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
-    """Nodes never come: what is being resized stays so."""
+    """Yield an emulator whose nodes never boot, so that resizes do not end."""
     with serving(tmp_path_factory.mktemp("resizing"), boot_s=_LONG_BOOT_S, machines=ANY) as running:
         yield Stage(running)
 
@@ -114,7 +114,7 @@ def play(stage: Stage, example: Example, given: Mapping[str, Any]) -> httpx.Resp
 
 
 def missing(shown: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    """Properties of the example that our answer lacks."""
+    """Return the properties of the example that our answer lacks."""
     return sorted(
         place
         for place in set(places(shown)) - set(places(ours))
@@ -123,7 +123,7 @@ def missing(shown: dict[str, Any], ours: dict[str, Any]) -> list[str]:
 
 
 def places(value: Any, where: str = "") -> Iterator[str]:
-    """Every property of a body by its place; the items of a list count as one."""
+    """Yield the paths of all properties of a body; the items of a list share a path."""
     if isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
             yield f"{where}{name}"

@@ -14,7 +14,7 @@ ODD = "wd/out dir/\u00e9 & 100%+1#?.txt"
 
 @pytest.fixture(scope="module")
 def task(emulation: Emulation) -> tuple[str, str]:
-    """A finished task that left files with difficult names."""
+    """Return an ended task that has written files with difficult names."""
     job_id = emulation.job("files")
     script = (
         'printf 0123456789; mkdir -p "out dir/sub"; printf abc > "out dir/sub/f";'
@@ -175,7 +175,7 @@ def test_files_of_a_running_task_grow(emulation: Emulation) -> None:
 
 
 def _content(emulation: Emulation, job_id: str) -> bytes | None:
-    """What the task has printed, None when it has not begun."""
+    """Return the output of a task, or None before its start."""
     try:
         return b"".join(emulation.client.download_task_file(job_id, "t", "stdout.txt"))
     except (ResourceNotFoundError, ResourceExistsError):  # 404, 409: not there yet

@@ -41,7 +41,7 @@ def test_invalid_path_is_refused(files: Files, path: str, method: str, query: st
 
 
 def raw(files: Files, method: str, path: str, query: str) -> bytes:
-    """Status of a request whose path no client library has tidied up."""
+    """Return the status of a request with an unnormalised path."""
     tidy = files.send("GET", "/", "comp=list").request
     parts = urlsplit(files.url)
     headers = {n: v for n, v in tidy.headers.items() if n.startswith("x-ms-")}
@@ -288,7 +288,7 @@ def test_disconnected_reader_leaves_no_file_open(files: Files) -> None:
 
 
 def open_files() -> list[str]:
-    """What this process, which serves the files too, holds open."""
+    """Return the open files of this process, which includes the file service."""
     found: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -298,7 +298,7 @@ def open_files() -> list[str]:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """Where connections are taken and never answered."""
+    """Yield the address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         listener.settimeout(60)
         yield listener

@@ -11,7 +11,7 @@ from tests.contract.emulation import POOL, Emulation
 
 @pytest.fixture(scope="module")
 def job_id(emulation: Emulation) -> str:
-    """A job whose tasks exited with 0, 1 and 2."""
+    """Return a job whose tasks exited with 0, 1 and 2."""
     job_id = emulation.job("filters")
     for code in range(3):
         emulation.run(job_id, f"Exit-{code}", f"/bin/sh -c 'exit {code}'")

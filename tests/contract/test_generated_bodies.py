@@ -22,7 +22,7 @@ COUNT = 500
 
 
 def fault_of(body: Body) -> Fault | None:
-    """The fault of the body, or of one task in it."""
+    """Return the error code for a body, or for a task in it."""
     try:
         read = check_body(body.operation.name, VERSION, body.content)
     except Fault as fault:

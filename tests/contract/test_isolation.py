@@ -36,7 +36,7 @@ MODES = [pytest.param("user", marks=root_only), "environment"]
 
 @pytest.fixture
 def open_folder() -> Generator[Path]:
-    """A folder that every user can reach, unlike those of tests."""
+    """Yield a folder that every user can reach, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory(prefix="isolation-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -55,7 +55,7 @@ def things(running: Running) -> Things:
 
 
 def run(things: Things, pool: str, script: str, **more: Any) -> str:
-    """What a shell script writes as a task; it must succeed."""
+    """Run a shell script as a task, which must succeed. Return its output."""
     job = things.job(pool)
     task = things.task(job, f"/bin/sh -c {shlex.quote('set -e; ' + script)}", **more)
     done = things.wait_task(job, task)
@@ -65,7 +65,7 @@ def run(things: Things, pool: str, script: str, **more: Any) -> str:
 
 
 def wheel(folder: Path, version: str) -> None:
-    """A package that this environment has in another version."""
+    """Write a wheel of a package that this environment has in another version."""
     info = f"pydantic-{version}.dist-info"
     files = {
         "pydantic/__init__.py": f"VERSION = '{version}'\n",

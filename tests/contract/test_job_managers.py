@@ -39,7 +39,7 @@ def things(client: BatchClient) -> Things:
 
 @pytest.fixture(scope="module")
 def pool(things: Things) -> str:
-    """A node for these tests alone: a manager runs exclusively, after every other task there."""
+    """Return a pool only for these tests, because a manager runs alone on its node."""
     pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=4)
     things.wait_nodes(pool_id, 1)
     return pool_id

@@ -37,7 +37,7 @@ def image(publisher: str, offer: str, sku: str, agent: str, **more: Any) -> dict
 
 
 def refused(running: Running, body: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """The code of a refused pool, and the values of the error."""
+    """Create a pool, which must be refused. Return the code and the values of the error."""
     with pytest.raises(HttpResponseError) as caught:
         running.client.create_pool(wire(**body))
     assert caught.value.status_code == 400
@@ -412,7 +412,7 @@ def test_entity_with_a_size_accepted_earlier_can_be_changed(
 
 
 def nat_pool(number: int, *priorities: int, **changes: Any) -> dict[str, Any]:
-    """An endpoint that the service accepts, with rules of these priorities."""
+    """Return a valid endpoint with rules of these priorities."""
     start = 10000 + 100 * number
     rules = [{"priority": one, "access": "deny", "sourceAddressPrefix": "*"} for one in priorities]
     return {

@@ -69,7 +69,7 @@ def cifs(source: str, password: str, path: str = "cifs") -> models.MountConfigur
 
 
 def run(things: Things, pool: str, script: str) -> str:
-    """What a shell script prints on the pool."""
+    """Run a shell script on the pool. Return its output."""
     job = things.job(pool)
     task = things.task(job, f'/bin/sh -c "{script}"')
     done = things.wait_task(job, task)
@@ -79,7 +79,7 @@ def run(things: Things, pool: str, script: str) -> str:
 
 
 def error_of(things: Things, *mounts: models.MountConfiguration) -> tuple[str, dict[str, str]]:
-    """The code of the only error of a pool's unusable node, and its details."""
+    """Return code and details of the only error of a pool's unusable node."""
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=list(mounts))
     [node] = things.wait_nodes(pool, 1, "unusable")
     [error] = node.errors or []

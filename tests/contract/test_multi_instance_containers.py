@@ -80,7 +80,7 @@ def info_of(task: models.BatchTask) -> models.BatchTaskExecutionInfo:
 
 
 def pid_here(machine: Machine, name: Path) -> int:
-    """The process of this machine that a container calls by the id in the file."""
+    """Return the ID on this machine of a process whose ID in the container is in a file."""
     own = name.read_text().strip()
     if Path(machine.program).parent.name.startswith("engine-"):
         return int(own)  # the fake engines have no processes of their own

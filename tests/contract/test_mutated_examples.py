@@ -102,7 +102,7 @@ def test_mutated_example_causes_no_server_error(stage: Stage, example: Example) 
 
 
 def mutated(body: dict[str, Any], chance: random.Random) -> Iterator[dict[str, Any]]:
-    """Copies of a body, each with one property changed, lost, doubled in depth or renamed."""
+    """Yield copies of a body in which one property is changed, removed, nested or renamed."""
     spots = list(_spots(body))
     for _ in range(MUTATIONS):
         copy = deepcopy(body)

@@ -30,7 +30,7 @@ def refused(error: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None,
 
 @pytest.fixture
 def node(things: Things) -> tuple[str, str]:
-    """A pool with one idle node, for one test."""
+    """Return a new pool with one idle node, for one test."""
     pool_id = things.pool(target_dedicated_nodes=1)
     [node] = things.wait_nodes(pool_id, 1)
     return pool_id, str(node.id)

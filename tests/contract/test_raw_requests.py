@@ -20,7 +20,7 @@ LIMIT_S = 60
 
 
 def raw(running: Running, *parts: bytes, pause_s: float = 0.0, shut: bool = True) -> bytes:
-    """Bytes as they go to the port, and all that comes back until the server closes."""
+    """Send bytes to the port. Return all bytes until the server closes the connection."""
     host, _, port = running.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
         for part in parts:

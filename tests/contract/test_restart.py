@@ -45,7 +45,7 @@ def refused(data_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def process(data_dir: Path, *options: str) -> Generator[tuple[subprocess.Popen[str], BatchClient]]:
-    """An emulator process and a client; killed at the end, without a goodbye."""
+    """Yield an emulator process and a client. Kill the process at the end."""
     started = subprocess.Popen(
         command(data_dir, *options), stdout=subprocess.PIPE, text=True, env=environment()
     )

@@ -56,7 +56,7 @@ def connected(url: str) -> Connection:
 
 @pytest.fixture(params=["request", "answer"])
 def line(request: pytest.FixtureRequest, running: Running) -> Iterator[tuple[str, FaultyLine]]:
-    """The service behind a line that loses every second request, or its answer."""
+    """Yield the service behind a line that loses every second request or its answer."""
     with faulty_line(running.url, cycle([request.param, ""])) as found:
         yield found
 

@@ -476,7 +476,7 @@ def test_resize_shows_its_cost(command: Command) -> None:
 
 
 def image_checks(sku: str, agent: str) -> list[Check]:
-    """What the account's own list says of a pool's image."""
+    """Return the entry of a pool's image in the list of the account."""
     settings = load_settings({}, cwd=Path.cwd(), env=os.environ)
     today = date(2026, 11, 21)
     values = {
@@ -507,7 +507,7 @@ def test_unsupported_image_fails(sku: str, agent: str) -> None:
 
 
 def gone(command: Command) -> None:
-    """From now on the outputs name an endpoint at which nobody listens."""
+    """Change the outputs to an endpoint without a service."""
     paths = HomePaths(Path(os.environ["RUNNER_HOME"]))
     text = paths.local_outputs.read_text(encoding="utf-8")
     paths.local_outputs.write_text(text.replace(command.running.url, "http://127.0.0.1:9"))

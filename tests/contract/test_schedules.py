@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
-    """An emulator whose time the tests push, with a pool of one node."""
+    """Yield an emulator with a pool of one node, whose clock the tests advance."""
     with serving(tmp_path_factory.mktemp("timed"), clock=ManualClock()) as running:
         things = Things(running.client)
         things.pool(id="pool", target_dedicated_nodes=1, task_slots_per_node=4)
@@ -42,7 +42,7 @@ def job_specification(**options: Any) -> models.BatchJobSpecification:
 
 
 def create(running: Running, times: dict[str, Any] | None = None, **options: Any) -> str:
-    """A schedule; `options` are its job specification."""
+    """Create a schedule and return it; `options` are its job specification."""
     schedule_id = Things(running.client).id("schedule")
     running.client.create_job_schedule(
         models.BatchJobScheduleCreateOptions(
@@ -67,7 +67,7 @@ def wait(running: Running, schedule_id: str, state: str) -> models.BatchJobSched
 
 
 def jobs_of(running: Running, schedule_id: str, count: int) -> list[str]:
-    """The ids of the jobs, once there are so many."""
+    """Return the IDs of the jobs, once there are `count` of them."""
 
     def look() -> list[str] | None:
         found = [str(job.id) for job in running.client.list_jobs_from_schedule(schedule_id)]

@@ -143,7 +143,7 @@ CAUSES = (
 
 
 def works_as_typed(found: Diagnosis) -> None:
-    """The next command is one of the command line, with all of its words."""
+    """Assert that the command line accepts the next command."""
     assert found.command.startswith("runner "), found.command
     parse(found.command.split())
 

@@ -34,7 +34,7 @@ def at_home(session_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def waiting(script: Write) -> Generator[runner.Run]:
-    """A run that goes on until it is told to stop, and then fails."""
+    """Yield a run that continues until the test stops it, and then fails."""
     run = runner.train(script(_WAITS))
     until(lambda: "begun" in run.logs(), timeout_s=120)
     until(lambda: run.state == "running")  # events and logs arrive separately

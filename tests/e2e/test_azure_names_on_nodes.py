@@ -68,7 +68,7 @@ _REFUSED = "Tunnel connection failed: 403 Forbidden"
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cli]:
-    """Local services whose tasks know Azure's names, with an engine that runs one image."""
+    """Yield local services whose tasks use Azure's names, and an engine with one image."""
     folder = tmp_path_factory.mktemp("names")
     pip = folder / "image" / "pip"  # Snakemake asks it for its plugin, which the image has
     pip.parent.mkdir()

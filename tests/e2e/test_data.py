@@ -342,7 +342,7 @@ def test_first_failed_transfer_stops_the_others(
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """It may have been quicker than we are."""
+    """Kill a process, which may have ended before."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -62,7 +62,7 @@ def declared(**values: Any) -> PoolConfig:
 
 
 def all_tasks_over(batch: BatchClient) -> bool:
-    """Whether none waits or runs."""
+    """Return True if no task waits or runs."""
     jobs = [str(job.id) for job in batch.list_jobs()]
     return all(task.state == "completed" for job in jobs for task in batch.list_tasks(job))
 
@@ -105,7 +105,7 @@ class Lab:
         self.paths.local_outputs.write_text(outputs.to_json())
 
     def _created(self, pool: PoolConfig, gpus: int) -> models.BatchPoolCreateOptions:
-        """The pool as the service holds what Resource Manager was given."""
+        """Return the pool that the service has for the request to Resource Manager."""
         caps = node_caps(pool, _LOCATION, load_price_table(None))
         formula = formula_text(pool, caps)
         start = start_task(pool, gpus)

@@ -51,7 +51,7 @@ def connection(settings: Settings) -> Generator[Connection]:
 
 
 def put_runs(connection: Connection, runs: BlobContainer) -> None:
-    """One run that wrote a model, one that failed, and a picture."""
+    """Create a run that wrote a model, a run that failed, and a picture."""
     for run_id, status in ((RUN_ID, "succeeded"), (FAILED_ID, "failed")):
         batch = {"pool": "local", "spot": True, "job_id": "j", "task_id": run_id}
         run = {"format": 1, "run_id": run_id, "recipe": {"name": "x"}, "batch": batch}
@@ -77,7 +77,7 @@ def submit(connection: Connection, settings: Settings, path: Path) -> None:
 
 
 def all_there(connection: Connection, settings: Settings) -> set[str]:
-    """Every run, job and pool; those that other tests left may go at any time."""
+    """Return the IDs of all runs, jobs and pools. Those of other tests may end at any time."""
     client = connection.batch_client()
     runs = list_runs(connection, limit=None).rows
     return {

@@ -41,7 +41,7 @@ if events.is_file():
 
 @pytest.fixture
 def run_id(cli: Cli, script: Callable[[str], Path]) -> str:
-    """A run that succeeded."""
+    """Return a run that succeeded."""
     folder = script(_SCRIPT)
     (folder / "train.yaml").write_text("command: python train.py\nparams: {rate: 0.1, kind: big}\n")
     return str(cli.json("train", folder, "--no-download")["run_id"])

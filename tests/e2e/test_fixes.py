@@ -41,7 +41,7 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
 
 @pytest.fixture(scope="module")
 def runs(session_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The IDs of a run that succeeded, one that failed, one that a model needs, and a sweep."""
+    """Return the IDs of runs that succeeded, failed, and are needed by a model, and of a sweep."""
     folder = tmp_path_factory.mktemp("fixes")
     cli = Cli(session_home, folder)
     (folder / "train.py").write_text(_SCRIPT, encoding="utf-8")
@@ -116,7 +116,7 @@ def test_failed_run_without_a_checkpoint_is_started_over_by_retry(
 
 @pytest.fixture
 def stored(session_home: Path) -> Connection:
-    """The storage and the Batch account of the services, to damage them."""
+    """Return the storage and the Batch account of the services, to damage them."""
     env = {"RUNNER_HOME": str(session_home)}
     return connect(load_settings({}, cwd=session_home, env=env))
 

@@ -33,7 +33,7 @@ def blobs(cli: Cli) -> BlobServiceClient:
 
 
 def blob_service(cli: Cli) -> BlobServiceClient:
-    """The storage of the local services."""
+    """Return the storage of the local services."""
     home = HomePaths(cli.home)
     stack = json.loads(home.local_outputs.read_text())
     key = json.loads(home.keys.read_text())["storage"]

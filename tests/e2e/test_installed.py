@@ -19,7 +19,7 @@ _RUN = "import sys; from runner.cli.main import main; sys.exit(main(sys.argv[1:]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that the source distribution makes, unpacked where nothing of the clone is."""
+    """Return the unpacked wheel of the source distribution, in a folder without the clone."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if uv is None:
         pytest.skip("uv is not here")
@@ -37,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with a stack's two files and nothing else."""
+    """Return a folder with only the two files of a stack."""
     folder = tmp_path / "project"
     folder.mkdir()
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):
@@ -52,7 +52,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command of the unpacked wheel, without a terminal, a sign-in, or anything on PATH."""
+    """Run the command of the wheel, without a terminal, a sign-in, or programs on PATH."""
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(folder.parent),

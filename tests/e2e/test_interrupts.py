@@ -27,7 +27,7 @@ Press = Callable[[str, str], int]
 
 @pytest.fixture
 def folder(cli: Cli, script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A recipe for `runner train` in this process, on the services of the tests."""
+    """Return a recipe for `runner train` in this process, on the services of the tests."""
     monkeypatch.setenv("RUNNER_HOME", str(cli.home))
     monkeypatch.chdir(cli.cwd)
     return str(script("print('went on')"))
@@ -142,7 +142,7 @@ OF_A_NEW_JOB = {"POST /jobs": 1, "PATCH /jobs/*": 1}
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """The requests of the SDKs, without what differs between two runs."""
+    """Return the requests of the SDKs, without the parts that differ between runs."""
     sent: Counter[str] = Counter()
     seen: list[Any] = []
     send = RequestsTransport.send

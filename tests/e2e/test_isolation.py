@@ -40,7 +40,7 @@ class _AsUser(Cli):
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Generator[Cli]:
-    """Services of their own: root's tests have homes that no other user can enter."""
+    """Yield separate services, because other users cannot enter the homes of root's tests."""
     if _CHOSEN.owner is None:
         pytest.skip(_CHOSEN.why)
     (tmp_path / "work").mkdir()
@@ -55,7 +55,7 @@ def cli(tmp_path: Path) -> Generator[Cli]:
 
 
 def _run_task(cli: Cli, script: str) -> str:
-    """What a shell script writes as a task of the local pool."""
+    """Run a shell script as a task of the local pool. Return its output."""
     exports = cli.json("local", "env")
     credential: Any = AzureNamedKeyCredential(
         exports["AZURE_BATCH_ACCOUNT"], exports["AZURE_BATCH_ACCESS_KEY"]

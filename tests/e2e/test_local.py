@@ -181,7 +181,7 @@ def _pids(cli: Cli) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """A zombie that the machine's first process has not collected yet is dead."""
+    """Return True if the process runs; zombies do not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

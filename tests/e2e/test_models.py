@@ -74,7 +74,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make(runs: BlobContainer, name: str) -> Make:
-    """A run that is over, as its agent leaves it."""
+    """Return a function that writes an ended run, as its agent does."""
     made: list[str] = []
 
     def run(
@@ -416,7 +416,7 @@ def test_large_file_is_copied_in_blocks_by_the_service(
 
 
 def agents_view(connection: Connection) -> tuple[ContainerClient, ContainerClient]:
-    """The containers as a task gets them."""
+    """Return the containers with the access of a task."""
     access = {"RUNNER_STORAGE": json.dumps(connection.node_storage(timedelta(hours=1)))}
     runs = load_access(access, RetryBudget(20.0), Redactor()).runs
     models = load_models(access, RetryBudget(20.0))

@@ -29,7 +29,7 @@ while step < 400 and not (attempt != "1" and step):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """Services with three nodes of one slot each."""
+    """Yield services with three nodes of one slot each."""
     folder = tmp_path_factory.mktemp("nodes")
     home = new_home(folder / "home")
     cli = Cli(home, folder)
@@ -44,7 +44,7 @@ def three(home: Path, tmp_path: Path) -> Cli:
 
 
 def node_of(cli: Cli, run_id: str, rank: int) -> str:
-    """Where a rank runs, by the folder it works in; empty while it does not."""
+    """Return the node of a rank, from its working directory; empty while it does not run."""
     found = (cli.home / "local").rglob(f"{run_id}/{rank}/wd/logs/stdout.txt")
     return next((p for path in found for p in path.parts if p.startswith("tvm-")), "")
 

@@ -162,7 +162,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
 
 @contextmanager
 def node_tools(folder: Path) -> Generator[None]:
-    """Nodes of this emulator have one T4, and this environment's python3 and uv, on their PATH."""
+    """Yield an emulator whose nodes have one T4, and python3 and uv of this environment."""
     stub = folder / "bin" / "nvidia-smi"
     stub.parent.mkdir(parents=True)
     stub.write_text("#!/bin/sh\necho 'GPU 0: Tesla T4, 580.95.05'\n", encoding="utf-8")
@@ -175,7 +175,7 @@ def node_tools(folder: Path) -> Generator[None]:
 
 @contextmanager
 def azurite_of(home: Path, account: str, key: str) -> Generator[str]:
-    """Azurite with an account of this name; the URL of the account."""
+    """Run Azurite with an account of this name. Yield the URL of the account."""
     paths, port = HomePaths(home), choose_port()
     launch = blob_launch(paths, port, key, ensure_azurite(paths, ignore_progress))
     paths.blob_data.mkdir(parents=True)

@@ -26,7 +26,7 @@ while not (output / "stop").exists():
 
 @pytest.fixture
 def running(cli: Cli, script: Callable[[str], Path]) -> Generator[str]:
-    """A run that goes on until somebody reaches in and says stop."""
+    """Yield a run that continues until a command on its node stops it."""
     [line] = [
         each
         for each in cli.ok("train", script(_SCRIPT), "--detach", "-o", "tsv").splitlines()

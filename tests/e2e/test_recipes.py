@@ -36,7 +36,7 @@ TRAINS_ALL = os.environ.get("ALL_RECIPES") == "1"
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cli]:
-    """Local services with one node, which a recipe has for itself."""
+    """Yield local services with one node, which the recipe uses alone."""
     folder = tmp_path_factory.mktemp("recipes")
     cli = Cli(new_home(folder / "home"), folder)
     cli.ok("local", "up", "--nodes", "1")

@@ -62,7 +62,7 @@ print([name for name in one if one[name].tobytes() != other[name].tobytes()])
 
 
 def ended(cli: Cli, run_id: str, timeout_s: float) -> dict[str, Any]:
-    """The run as `runner show` tells it, once it is over."""
+    """Return the output of `runner show` about the run, once it has ended."""
 
     def over() -> dict[str, Any] | None:
         shown = cli.json("show", run_id)
@@ -74,7 +74,7 @@ def ended(cli: Cli, run_id: str, timeout_s: float) -> dict[str, Any]:
 
 
 def evict_now(cli: Cli, node: str, notice_s: float, away_s: float) -> bool:
-    """Whether the node could be evicted."""
+    """Evict the node. Return True if that was possible."""
     settings = load_settings({}, cwd=cli.cwd, env=cli.env)
     with suppress(RunnerError):
         evict(settings, node=node, notice_s=notice_s, away_s=away_s)
@@ -118,7 +118,7 @@ def test_run_evicted_many_times_ends_with_the_same_weights(own_cli: Cli, tmp_pat
 
 
 def mnist_recipe(folder: Path) -> Path:
-    """The built-in one, that may be killed and looks after itself every second."""
+    """Return the built-in recipe with more retries and a checkpoint every second."""
     source = Path(runner.__file__).parent / "recipes" / "mnist"
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "train.yaml").open("a") as out:
@@ -134,12 +134,12 @@ class Script:
     folder: Path
 
     def states(self) -> set[str]:
-        """Names of what is saved."""
+        """Return the names of the saved states."""
         return {path.name for path in self.folder.glob("keras-*")}
 
 
 def script_of(run_id: str, others: set[int]) -> Script | None:
-    """The training that runs, another process than these."""
+    """Return the process of the training, once it differs from these."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             environment = process.environ() if process.cmdline()[1:2] == ["train.py"] else {}
@@ -215,7 +215,7 @@ checkpoints: {{interval: 1s, keep: 2}}
 
 
 def chain_end() -> str:
-    """The value of `_CHAIN` without interruption."""
+    """Return the result of `_CHAIN` without interruption."""
     value = "begin"
     for step in range(_LINES):
         value = hashlib.sha256(f"{step} {value}".encode()).hexdigest()
@@ -296,7 +296,7 @@ def test_runs_succeed_with_equal_weights_despite_killed_storage(
 
 
 def last_step(proof: Path) -> int:
-    """The step from which the last attempt went on."""
+    """Return the step from which the last attempt resumed."""
     return int(proof.read_text().splitlines()[-1].split()[1])
 
 

@@ -180,7 +180,7 @@ def test_outputs_are_downloaded_once_and_repaired_if_damaged(
 
 
 def foreign_run(runs: BlobContainer, plan: SubmissionPlan, suffix: str, **changes: Any) -> RunSpec:
-    """A run as some other client might have left it."""
+    """Return a run that another client has written."""
     run_id = make_run_id("foreign", datetime.now(UTC), suffix)
     document = replace(plan.run.plan, run_id=run_id).to_spec().to_json()
     runs.create(RunPaths(run_id).run, document)

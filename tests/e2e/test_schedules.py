@@ -108,7 +108,7 @@ def graph(script: Write) -> Write:
 
 
 def group_of(cli: Cli, schedule: str) -> dict[str, dict[str, Any]]:
-    """The tasks of its first group, once all have ended."""
+    """Return the tasks of the schedule's first group, once all have ended."""
 
     def look() -> dict[str, dict[str, Any]] | None:
         groups = cli.json("schedule", "show", schedule)["groups"]

@@ -64,7 +64,7 @@ def refused(cli: Cli, *args: object, code: int = 2, **kwargs: object) -> str:
 
 
 def running(cli: Cli, folder: Path) -> tuple[str, int]:
-    """A detached run that has printed its process id."""
+    """Start a detached run, and wait until it has printed its process ID."""
     run_id = cli.json("train", folder, "--detach")["run_id"]
 
     def started() -> list[str]:

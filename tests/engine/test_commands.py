@@ -132,7 +132,7 @@ def test_adopted_accounts_are_unchanged_by_up_and_down(
 
 
 def _team(stage: Stage) -> set[str]:
-    """A resource group with a Batch account, a storage account and a container of others."""
+    """Return another team's group with a Batch account, a storage account and a container."""
     azure, group = stage.azure, {"resourceGroupName": "team", "location": "westeurope"}
     data = {**group, "accountName": "teamdata"}
     for kind, inputs in (
@@ -269,7 +269,7 @@ def test_lock_of_a_killed_engine_is_released_for_the_next_up(stage: Stage, proje
 
 
 def _with_own_state(stage: Stage, home: Path) -> dict[str, str]:
-    """The environment of commands that keep Pulumi's state and passphrase in their home."""
+    """Return the environment of commands that keep Pulumi's state and passphrase in their home."""
     own = {**stage.environment, "RUNNER_HOME": str(home)}
     for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"):
         del own[name]

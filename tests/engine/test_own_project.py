@@ -15,7 +15,7 @@ POLICY = ("--policy-pack", str(ROOT / "infra/policy"))
 
 @pytest.fixture
 def project(stage: Stage) -> Path:
-    """A copy, so that the stack's settings are not written into the repository."""
+    """Return a copy of the project, so that the settings are not written into the repository."""
     folder = stage.folder / "project"
     folder.mkdir()
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):

@@ -17,7 +17,7 @@ program(Settings())()
 
 @pytest.fixture
 def project(stage: Stage) -> Path:
-    """A project whose program is Python, with a stack `dev`."""
+    """Return a project with a Python program and a stack `dev`."""
     folder = stage.folder / "project"
     (folder / "program").mkdir(parents=True)
     (folder / "Pulumi.yaml").write_text("name: runner\nmain: program\nruntime: python\n", "utf-8")

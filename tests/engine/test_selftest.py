@@ -45,7 +45,7 @@ NO_BLOBS, NO_FILES = f"http://127.0.0.1:1/{ACCOUNT}", "http://127.0.0.1:1"
 
 @pytest.fixture
 def project(stage: Stage) -> Path:
-    """A project whose stack `dev` says where."""
+    """Return a project whose stack `dev` has a subscription and a region."""
     folder = stage.folder / "project"
     folder.mkdir()
     shutil.copy(ROOT / "Pulumi.yaml", folder)
@@ -66,7 +66,7 @@ def selftest(
 def gateway_names(
     stage: Stage, key: str, account: str, batch: str, blob: str, file: str
 ) -> Generator[dict[str, str]]:
-    """The environment of a command for which the account's names lead to these services."""
+    """Yield the environment of a command that reaches these services by the account's names."""
     gateway = [sys.executable, "-m", "batch_emulator.gateway", "--account", account]
     with subprocess.Popen(
         [
@@ -173,7 +173,7 @@ def test_stack_is_removed_after_ctrl_c(stage: Stage, project: Path) -> None:
 
 @contextmanager
 def services(folder: Path, key: str) -> Generator[tuple[str, str, str]]:
-    """The URLs of an emulator, of Azurite and of Azure Files; nodes know Azure's names."""
+    """Yield the URLs of the emulator, Azurite and Azure Files; tasks use Azure's names."""
     home = new_home(folder / "services")
     with (
         node_tools(folder),
@@ -199,7 +199,7 @@ def services(folder: Path, key: str) -> Generator[tuple[str, str, str]]:
 
 
 def few_digits(folder: Path, count: int) -> Path:
-    """The first digits of MNIST, in its own format."""
+    """Write the first digits of MNIST in its format. Return the folder."""
     folder.mkdir()
     for path in SHARED_MNIST.glob("*-ubyte.gz"):
         data = gzip.decompress(path.read_bytes())
@@ -210,14 +210,14 @@ def few_digits(folder: Path, count: int) -> Path:
 
 
 def deployed_pool(stage: Stage) -> dict[str, Any] | None:
-    """What the stack gave Resource Manager for its pool, once it has."""
+    """Return the stack's request for its pool, once it has sent it."""
     found = [one for one in stage.azure.ids() if one.endswith(f"/{ACCOUNT}/pools/t4")]
     record = stage.azure.get(found[0]) if found else None
     return None if record is None else record["inputs"]
 
 
 def deployed_containers(stage: Stage) -> list[str]:
-    """The names of the storage containers that the stack has made before its pools."""
+    """Return the names of the storage containers that the stack creates before its pools."""
     found = (one.rpartition("/containers/")[2] for one in stage.azure.ids())
     return [name for name in found if name and "/" not in name]
 
@@ -254,6 +254,6 @@ def test_training_survives_an_eviction_and_leaves_a_model(
 
 
 def waits_on(client: BatchClient, pool_id: str) -> bool:
-    """Whether a task waits for a node of the pool."""
+    """Return True if a task waits for a node of the pool."""
     jobs = [job for job in client.list_jobs() if job.pool_info.pool_id == pool_id]
     return any(task.state == "active" for job in jobs for task in client.list_tasks(str(job.id)))

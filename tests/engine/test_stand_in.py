@@ -14,7 +14,7 @@ from tests.unit.infra.good_resources import GOOD, GROUP_ID, NODES, POOL, STORAGE
 
 @pytest.fixture
 def azure(tmp_path: Path) -> Azure:
-    """A group with a storage account and an identity."""
+    """Return a fake Azure with a group, a storage account and an identity."""
     found = Azure(tmp_path)
     for kind in ("resources:ResourceGroup", "storage:StorageAccount"):
         create(found, kind)

@@ -14,12 +14,12 @@ MARK = re.compile(r"((?:@pytest\.mark\.feature\(\d+\)\n)+)(?:@.*\n)*def (test_\w
 
 
 def rows() -> dict[int, str]:
-    """What the last column of each row says."""
+    """Return the last column of each row."""
     return {int(found[1]): found[3] for found in ROW.finditer(PAGE.read_text(encoding="utf-8"))}
 
 
 def shown_by() -> dict[int, set[str]]:
-    """The tests that the page names, by row; none for a row without any."""
+    """Return the tests that the page names, by row; empty for a row without tests."""
     _, _, part = PAGE.read_text(encoding="utf-8").partition("\n## Tests\n")
     found = {
         int(row): {f"tests/{name}" for name in re.findall(r"`([^`]+::test_\w+)`", names)}
@@ -30,7 +30,7 @@ def shown_by() -> dict[int, set[str]]:
 
 
 def marked() -> dict[int, set[str]]:
-    """The tests that carry a mark, by row."""
+    """Return the tests with a mark `feature`, by row."""
     found: dict[int, set[str]] = {}
     for path in sources("tests"):
         for marks, name in MARK.findall(text_of(path)):

@@ -26,7 +26,7 @@ PROGRAMS = [path for path in sources(*product()) if PAGE.search(text_of(path))]
 
 
 def undated(text: str) -> list[str]:
-    """Pages with no day behind them; two pages in a row may share one."""
+    """Return pages without a date; two pages in a row may share one."""
     flat = " ".join(line.strip().lstrip("#").strip() for line in text.splitlines())
     return [
         page.group()
@@ -36,7 +36,7 @@ def undated(text: str) -> list[str]:
 
 
 def prose(source: str) -> Iterator[str]:
-    """Docstrings, and comments on lines that follow each other as one text."""
+    """Yield docstrings, and comments; comments on successive lines are one text."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

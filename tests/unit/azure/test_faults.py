@@ -104,7 +104,7 @@ def test_code_is_found_in_errors_of_both_sdks() -> None:
 
 @pytest.fixture
 def nobody() -> Iterator[Connection]:
-    """Services on a port where nothing listens, and nobody else can."""
+    """Yield services on a port that is reserved and has no listener."""
     with socket.socket() as kept:
         kept.bind(("127.0.0.1", 0))
         port = kept.getsockname()[1]

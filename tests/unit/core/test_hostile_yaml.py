@@ -62,7 +62,7 @@ SUBMIT = "tasks:\n"
 
 
 def multiplied(key: str, levels: int = 9, width: int = 9) -> str:
-    """A billion laughs below a key: each level repeats the one before it."""
+    """Return a "billion laughs" document below a key: each level repeats the previous one."""
     lines = [f"{key}:", "  a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
     for level in range(1, levels + 1):
         lines.append(f"  a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")

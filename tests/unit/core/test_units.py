@@ -90,7 +90,7 @@ def test_invalid_duration_is_rejected_with_examples(text: str) -> None:
 
 
 def field(model: type[Any], text: str, path: Path, *place: str) -> object:
-    """What the model reads where `text` is written with VALUE at that place."""
+    """Return the value that the model parses for a text in place of VALUE."""
     path.write_text(text, encoding="utf-8")
     found: Any = check_document(read_document(path, code="R-X"), model, code="R-X")
     for part in place:
@@ -156,7 +156,7 @@ def test_all_duration_keys_accept_all_spellings(key: str, tmp_path: Path) -> Non
 
 
 def amounts(schema: Any, pattern: str) -> Iterator[str]:
-    """Names of the keys of a schema whose texts have the pattern."""
+    """Yield the names of the keys of a schema that have this pattern."""
     if isinstance(schema, list):
         for each in schema:
             yield from amounts(each, pattern)

@@ -35,7 +35,7 @@ Place = tuple[str | int, ...]
 
 
 def places(schema: dict[str, Any], defs: dict[str, Any], place: Place = ()) -> Iterator[Place]:
-    """Every place of a document of this schema; `some_name` stands for what the user names."""
+    """Yield every path in a document of this schema; `some_name` replaces names of users."""
     if "$ref" in schema:
         yield from places(defs[schema["$ref"].rpartition("/")[2]], defs, place)
         return
@@ -90,7 +90,7 @@ def refused(folder: Path, model: type[BaseModel], text: str) -> RunnerError | No
 
 
 def error_of(path: Path, text: str, model: type[BaseModel] = RecipeFile) -> RunnerError:
-    """What is said of a file with this text."""
+    """Return the error for a file with this text."""
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RunnerError) as caught:
         check_document(read_document(path, code="R-X"), model, code="R-X")
@@ -262,7 +262,7 @@ def test_value_that_does_not_match_its_tag_is_reported(tmp_path: Path, value: st
 
 
 def _repeated(first: str, line: str) -> str:
-    """A file in which each of 40 lines repeats the one above it."""
+    """Return a file in which each of 40 lines repeats the line above it."""
     return first + "".join(line.format(i=i, above=i - 1) for i in range(1, 40))
 
 

@@ -13,7 +13,7 @@ from batch_emulator.folders import remove_tree
 
 
 def dig(folder: Path, levels: int) -> None:
-    """Folders in each other, deeper than a path can say."""
+    """Create nested folders, deeper than the maximum length of a path."""
     descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("deeper", dir_fd=descriptor)

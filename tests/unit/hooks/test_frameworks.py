@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 def torch_python() -> str | None:
-    """This interpreter, or the one of $TORCH_PYTHON."""
+    """Return this interpreter, or that of $TORCH_PYTHON, or None."""
     if importlib.util.find_spec("torch") is not None:
         return sys.executable
     return os.environ.get("TORCH_PYTHON")

@@ -44,7 +44,7 @@ class Workshop:
         return done.stdout.splitlines()
 
     def calls(self, *words: str) -> list[list[str]]:
-        """The calls so far that begin with these words."""
+        """Return the calls so far that begin with these words."""
         log = self.state / "calls.jsonl"
         lines = log.read_text().splitlines() if log.exists() else []
         found = [[one["program"], *one["args"]] for one in map(json.loads, lines)]

@@ -284,7 +284,7 @@ SEMANTIC_DEFECTS: list[_Seed] = [
 
 
 def changed(inputs: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with one place set, or removed when `value` is DELETE."""
+    """Return a copy in which one path is set, or removed if `value` is DELETE."""
     result = copy.deepcopy(dict(inputs))
     parts = [named or (int(no) if no else key) for named, no, key in _PART.findall(path)]
     place: Any = result

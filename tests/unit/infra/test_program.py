@@ -58,7 +58,7 @@ both = pytest.mark.parametrize("stack", [plain_stack, full_stack], ids=["plain",
 
 
 def needs(found: Recording, resource: Registered) -> set[str]:
-    """Kinds of everything that must be there before the resource, however far away."""
+    """Return the types of all direct and indirect dependencies of a resource."""
     kinds: set[str] = set()
     waiting = set(resource.dependencies)
     seen: set[str] = set()

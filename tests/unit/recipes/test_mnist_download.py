@@ -183,7 +183,7 @@ class Downloader:
     lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def run(self, verb: str, folder: Path) -> dict[str, Any]:
-        """The last line that one run prints; the others are added to `lines`."""
+        """Return the last line that one run prints, and append the others to `lines`."""
         folder.mkdir(exist_ok=True)
         code = self.module.main(verb, folder)
         *progress, reply = map(json.loads, self.capsys.readouterr().out.splitlines())

@@ -11,7 +11,7 @@ from tools.mutants import Point, find_points, mutated, read_groups
 
 
 def points(folder: Path, source: str, *names: str) -> list[Point]:
-    """The points of some functions of one module."""
+    """Return the mutation points of some functions of one module."""
     path = folder / "module.py"
     path.write_text(source, encoding="utf-8")
     found, missing = find_points(read_groups(f"core/group: {' '.join(names)}"), [path])
@@ -20,7 +20,7 @@ def points(folder: Path, source: str, *names: str) -> list[Point]:
 
 
 def changes(folder: Path, body: str) -> list[tuple[str, str]]:
-    """What is changed in a function of this body, and into what."""
+    """Return the changes in a function with this body: the old and the new text."""
     source = "def f(x: int = 7) -> 'str':\n    " + body.replace("\n", "\n    ") + "\n"
     found = points(folder, source, "f")
     for point in found:

@@ -23,7 +23,7 @@ T4 = "Standard_NC4as_T4_v3"
 
 
 def item(sku: str, usd: float, **changes: Any) -> dict[str, Any]:
-    """An item as the page of the API shows it."""
+    """Return an item as in a page of the API."""
     return {
         "currencyCode": "USD",
         "tierMinimumUnits": 0.0,

@@ -195,7 +195,7 @@ class _Ci(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def ci(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
-    """The address at which a CI system gives tokens to its jobs."""
+    """Yield the address from which jobs of a CI system get tokens."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Ci) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

@@ -18,7 +18,7 @@ THREE = Resources(nodes=3)
 
 
 def task(on: PoolOutput | None = None, **changes: Any) -> models.BatchTaskCreateOptions:
-    """`credentials` of nobody: what is sent is looked at, not sent."""
+    """Return a connection with unused credentials: requests are inspected instead of sent."""
     nobody = SimpleNamespace(
         node_storage=lambda _: {},
         read_access=lambda *_: {},

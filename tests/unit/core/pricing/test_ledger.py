@@ -220,7 +220,7 @@ def _attempts(draw: st.DrawFn) -> AttemptUsage:
 
 @st.composite
 def _runs(draw: st.DrawFn) -> list[RunUsage]:
-    """Runs that overlap on nodes, with clocks that contradict each other."""
+    """Return runs that overlap on nodes, with inconsistent clocks."""
     runs: list[RunUsage] = []
     for number in range(draw(st.integers(0, 6))):
         attempts = draw(st.lists(_attempts(), max_size=4))

@@ -278,7 +278,7 @@ def test_shell_script_that_uses_sibling_files_is_refused_alone(tmp_path: Path) -
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder with a package whose modules import one another."""
+    """Return a folder with a package whose modules import one another."""
     (tmp_path / "pkg").mkdir()
     for name, text in {
         "__init__": "", "__main__": "", "util": "", "alone": "import os\n",

@@ -29,7 +29,7 @@ WORDS = st.sampled_from(
 
 
 def is_answered(text: str, dialect: str) -> bool:
-    """Whether it is a result or one of the service's errors; any other exception passes."""
+    """Return True if a formula gives a result or an error of the service. Others are raised."""
     try:
         done = run(text, DAY, DIALECTS[dialect])
     except (FormulaSyntaxError, FormulaTooLongError) as err:
@@ -93,7 +93,7 @@ NUMBERS = st.integers(0, 99)
 
 @st.composite
 def sums(draw: st.DrawFn, depth: int = 0) -> str:
-    """An expression that C, Python and the language read alike."""
+    """Return an expression that has the same value in C, Python and the formula language."""
     if depth > 4 or draw(st.booleans()):
         return str(draw(NUMBERS))
     sign = draw(st.sampled_from(["+", "-", "*"]))

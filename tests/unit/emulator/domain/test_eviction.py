@@ -133,7 +133,7 @@ def log(world: World) -> list[dict[str, object]]:
 
 
 def hour(seed: int, tasks: int = 3) -> World:
-    """An hour of three spot nodes that are evicted ten times an hour each."""
+    """Return a world after an hour of three spot nodes with ten evictions per hour each."""
     world = World(seed=seed, eviction_rate=10.0, capacity_away_s=120.0)
     spot(world, 3)
     job = world.job()

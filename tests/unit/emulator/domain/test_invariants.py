@@ -248,7 +248,7 @@ class Chaos:
         pools.stop_resize(self.world.account, self.pool, self.world.clock.now())
 
     def come_to_rest(self) -> None:
-        """Everything that runs ends, there is capacity, and much time passes."""
+        """End all processes, provide capacity, and let much time pass."""
         self.pool.spot_capacity = ENOUGH
         self.world.account.save_pool(self.pool)
         for seconds in (*[30] * 45, 8 * 86400, *[30] * 10):  # retention is over after a week

@@ -348,7 +348,7 @@ def test_node_loss_during_termination_changes_nothing() -> None:
 
 
 def end_primary(world: World, task: Task, outcome: ExecutionOutcome) -> None:
-    """The primary ends; its subtasks are still going."""
+    """End the primary while its subtasks are running."""
     primary = members(task)[0]
     del world.processes[primary.key]
     executions.ended(world.account, primary, outcome, world.clock.now())

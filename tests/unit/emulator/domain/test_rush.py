@@ -91,7 +91,7 @@ class Rush(WideChaos):
         self.world.settle()
 
     def add_pool(self) -> None:
-        """Often a namesake of one that was there before."""
+        """Add a pool, often with the ID of a deleted one."""
         pool_id = self.random.choice(NAMES)
         account = self.world.account
         if pool_id in account.pools:
@@ -121,7 +121,7 @@ class Rush(WideChaos):
             jobs.delete(self.world.account, job, self.world.clock.now())
 
     def add_hasty_job(self) -> None:
-        """One that ends by itself, perhaps at once, perhaps under a known name."""
+        """Add a job that ends by itself, perhaps at once, perhaps with the ID of a deleted one."""
         account, now = self.world.account, self.world.clock.now()
         job_id = self.random.choice(["h1", "h2", "h3"])
         if job_id in account.jobs:
@@ -163,7 +163,7 @@ class Rush(WideChaos):
         self.world.push_through(self.random.choice([1.0, 60.0, 1800.0]))
 
     async def hurry(self) -> None:
-        """One of the things that happen between two looks."""
+        """Make a random request, perhaps complete a setup, and run some turns of the loop."""
         self.step()
         source = self.random
         if source.random() < 0.5:
@@ -173,7 +173,7 @@ class Rush(WideChaos):
 
 
 async def check_ends(chaos: Rush) -> None:
-    """All jobs and schedules are asked to end, and much time passes: they have ended."""
+    """Terminate all jobs and schedules, let much time pass, and check that they have ended."""
     account, now = chaos.world.account, chaos.world.clock.now()
     for schedule in account.schedules.values():
         with suppress(Fault):
@@ -201,13 +201,13 @@ async def check_ends(chaos: Rush) -> None:
 
 
 async def ask_all_to_go(chaos: Rush) -> None:
-    """As `Emulator.reset` does, and then much time passes."""
+    """Delete everything, as `Emulator.reset` does."""
     delete_everything(chaos.world.account, chaos.world.clock.now())
     chaos.world.settle()
 
 
 async def rest(chaos: Rush) -> None:
-    """What was asked to end ends, what runs ends by itself, and hours pass."""
+    """Complete all kills and setups, end all processes, and let hours pass."""
     world = chaos.world
     for seconds in (0, 1, 5, 30, *[60] * 5, *[900] * 4, 8 * 86400, *[60] * 6):
         await world.everything_answers()
@@ -225,7 +225,7 @@ def rows(world: RushWorld) -> dict[str, list[Any]]:
 
 
 def check_store(world: RushWorld) -> None:
-    """What lies on disk is what is in memory, once written."""
+    """Check that the stored state is equal to the state in memory."""
     world.store.write(world.account.take_journal())
     account, on_disk = world.account, rows(world)
     in_pools = [node for pool in account.pools.values() for node in pool.nodes.values()]
@@ -269,7 +269,7 @@ def check_meantime(chaos: Rush) -> None:
 
 
 def left(world: RushWorld) -> dict[str, Any]:
-    """All that there is of anything."""
+    """Return everything that remains in the account, in the loop and outside."""
     account, loop = world.account, world.loop
     entities = (account.pools, account.jobs, account.schedules, account.executions)
     seen_to = (account.preemptible, account.dirty_jobs, account.dirty_pools)
@@ -285,7 +285,7 @@ def left(world: RushWorld) -> dict[str, Any]:
 
 
 async def rush(seed: int, folder: Path) -> dict[str, Any]:
-    """What is left of a world in which much was asked for, and then all was asked to go."""
+    """Make random requests, then delete everything. Return what remains."""
     source = random.Random(seed)
     limits: Json = {"boot_s": source.choice([0.0, 4.0]), "seed": seed}
     limits |= {"notice_s": source.choice([0.0, 3.0]), "capacity_away_s": source.choice([0, 20])}
@@ -314,7 +314,7 @@ async def rush(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def do_little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done bit by bit for many tasks is so for a few."""
+    """Reduce the batch sizes, so that a few tasks are handled like many."""
     monkeypatch.setattr(account_store, "ERASED_AT_ONCE", 1)
     monkeypatch.setattr(loop, "_SWEPT_AT_ONCE", 1)
     monkeypatch.setattr(task_admission, "_FREED_AT_ONCE", 1)

@@ -29,7 +29,7 @@ def names(world: World) -> list[str]:
 
 
 def end(world: World, job_id: str) -> None:
-    """The job is terminated, as a job manager would."""
+    """Terminate the job like a job manager."""
     jobs.terminate(world.account, world.account.jobs[job_id], "done", world.clock.now())
     world.settle()
 
@@ -293,7 +293,7 @@ def test_decide_on_a_schedule_is_pure() -> None:
 
 
 def reopened(tmp_path: Path, world: World) -> None:
-    """The account as another process reads it."""
+    """Replace the account of the world by its stored state, as after a restart."""
     with_store = AccountStore(tmp_path / "data")
     with_store.write(world.account.take_journal())
     with_store.close()

@@ -64,7 +64,7 @@ STEPS_OF = {"task.state": TASK_STEPS, "job.state": JOB_STEPS, "node.state": NODE
 
 
 def check_events(chaos: Chaos) -> None:
-    """Every entity went only where it may go from where it was."""
+    """Check that every change of state was a valid transition."""
     last: dict[tuple[str, str], str] = {}
     for event in chaos.world.account.events.after(0):
         allowed = STEPS_OF.get(event.kind)
@@ -81,7 +81,7 @@ def check_events(chaos: Chaos) -> None:
 
 
 def check_counts(chaos: Chaos, last: dict[tuple[str, str], str]) -> None:
-    """The last event of every task of a job is what its counters say."""
+    """Check that the counters of a job agree with the last event of each task."""
     for job in chaos.world.account.jobs.values():
         gone = chaos.deleted.get(job.key, set())
         states = Counter(
@@ -98,7 +98,7 @@ def check_counts(chaos: Chaos, last: dict[tuple[str, str], str]) -> None:
 
 
 def check_processes(chaos: Chaos) -> None:
-    """No task runs twice at once, and only on a node that may run it."""
+    """Check that no task runs twice at the same time, or on a node that must not run it."""
     there = [*chaos.world.processes.values(), *chaos.world.dying.values()]
     running = Counter(
         (e.task.job.key, e.task.key)
@@ -113,7 +113,7 @@ def check_processes(chaos: Chaos) -> None:
 
 
 def check_rest(chaos: Chaos) -> None:
-    """Left alone, no node stays on its way to somewhere and no resize goes on."""
+    """Check that, without requests, nodes reach a stable state and resizes end."""
     chaos.come_to_rest()
     resting = (NodeState.IDLE, NodeState.OFFLINE, NodeState.DEALLOCATED)
     for node in chaos.pool.nodes.values():

@@ -19,7 +19,7 @@ SIZE = "standard_d2s_v3"
 
 
 def seconds(account: Account, until: datetime) -> list[tuple[str, float]]:
-    """Pool and node-seconds of every interval, in order."""
+    """Return pool and node-seconds of every interval, in order."""
     found = sorted(
         metering.report_usage(account, START, until).items(), key=lambda item: item[0][2]
     )

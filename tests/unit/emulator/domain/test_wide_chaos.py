@@ -118,7 +118,7 @@ class WideChaos(Chaos):
         self.world.task(job, f"g{self.count}", multiInstanceSettings=settings, constraints=limits)
 
     def strike_multi_instance_task(self) -> None:
-        """Something happens to a running one, and soon perhaps another thing."""
+        """Disturb a random running multi-instance task, perhaps twice in succession."""
         account, now = self.world.account, self.world.clock.now()
         found = [t for job in account.jobs.values() for t in job.live.values() if t.instances > 1]
         running = [task for task in found if task.group is not None and task.group.members]
@@ -209,7 +209,7 @@ def check_pools(chaos: WideChaos) -> None:
 
 
 def check_groups(chaos: WideChaos) -> None:
-    """No instance runs twice, each has a node of its own, and what is over runs nowhere."""
+    """Check that instances run once and on separate nodes, and that ended tasks do not run."""
     account = chaos.world.account
     for job in account.jobs.values():
         for task in job.live.values():
@@ -233,7 +233,7 @@ def check_groups(chaos: WideChaos) -> None:
 
 
 def check_schedules(account: Account) -> None:
-    """At most one active job of a schedule, and no pool that nothing will ever delete."""
+    """Check that a schedule has at most one active job, and that every auto pool is deleted."""
     for schedule in account.schedules.values():
         active = [
             job

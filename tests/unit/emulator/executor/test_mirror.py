@@ -52,7 +52,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def aged(path: Path) -> None:
-    """As if it had been written a minute ago."""
+    """Set the time of a file to a minute ago."""
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - 60_000_000_000))
 

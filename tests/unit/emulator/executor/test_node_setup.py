@@ -52,7 +52,7 @@ class Recorder:
 
 
 async def settled() -> None:
-    """Everybody, threads too, has had many turns."""
+    """Let all coroutines and threads run for a while."""
     for _ in range(20):
         await asyncio.to_thread(lambda: None)
 

@@ -47,7 +47,7 @@ def test_parsed_path_parses_to_itself(raw: str) -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A share with a directory, a link out of it and one into itself."""
+    """Return a share with a directory, a link that leaves it, and a link into itself."""
     outside = tmp_path_factory.mktemp("outside")
     (outside / "a").write_text("secret")
     share = outside / "share"

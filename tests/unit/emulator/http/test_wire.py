@@ -134,7 +134,7 @@ def entities(count: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def walk(query: dict[str, str], count: int) -> list[list[dict[str, Any]]]:
-    """All pages of a list, following the links."""
+    """Return all pages of a list, by following the links."""
     pages: list[list[dict[str, Any]]] = []
     while True:
         asked = odata.parse(query, odata.POOL_FIELDS)
@@ -160,7 +160,7 @@ def test_last_full_page_has_no_link() -> None:
 
 
 async def turns_during(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, int]:
-    """How often somebody else had a turn, and how many entities were found."""
+    """Return how often other coroutines ran, and the number of listed entities."""
     task = asyncio.ensure_future(work)
     turns = 0
     while not task.done():

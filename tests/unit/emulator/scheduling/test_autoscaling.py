@@ -298,7 +298,7 @@ def test_quiet_pool_needs_no_timer_and_has_all_samples() -> None:
 
 
 def restarted(world: World, store: AccountStore, tmp_path: Path) -> AccountStore:
-    """The same account from the disk, as after a crash."""
+    """Return the account as read from the disk after a crash."""
     store.write(world.account.take_journal())
     store.close()
     again = AccountStore(tmp_path)

@@ -10,7 +10,7 @@ from tests.unit.emulator.world import World, failed
 
 
 def spread_of(world: World) -> list[int]:
-    """Running tasks per node, most first."""
+    """Return the number of running tasks of each node, largest first."""
     counted = Counter(e.node.id for e in world.processes.values() if e.kind is ExecutionKind.TASK)
     return sorted(counted.values(), reverse=True)
 

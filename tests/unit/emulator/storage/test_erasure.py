@@ -36,7 +36,7 @@ def filled(emulator: Emulator, count: int, job_id: str = "job") -> Job:
 
 
 def seen(emulator: Emulator, path: str) -> str:
-    """What a request for it finds: the job's state, or the code of the refusal."""
+    """Return the state of the job that a request gets, or the error code."""
     now, params = emulator.clock.now(), {"jobId": "job"}
     try:
         return Call(emulator, "GET", path, params, {}, {}, b"", "", now, "").job().state.value

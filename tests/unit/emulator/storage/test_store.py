@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[AccountStore]:
 
 
 def reopened(store: AccountStore, tmp_path: Path, world: World) -> tuple[AccountStore, Account]:
-    """Another account from the same data dir, as after a restart."""
+    """Return another account from the same data folder, as after a restart."""
     store.close()
     again = AccountStore(tmp_path / "data")
     account = Account("unit", world.account.limits)

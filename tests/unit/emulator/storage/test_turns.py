@@ -272,7 +272,7 @@ class Unsigned(App):
 async def asked(
     emulator: Emulator, method: str, path: str, body: Json | None = None, wait: Any = None
 ) -> int:
-    """The status of the answer; the body comes when `wait` has been awaited."""
+    """Return the status of the answer, whose body is sent after `wait` was awaited."""
     text = b"" if body is None else json.dumps(body).encode()
     statuses: list[int] = []
 

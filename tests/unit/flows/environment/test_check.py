@@ -48,7 +48,7 @@ class Project:
         return code, json.loads(self.capsys.readouterr().out)
 
     def failures(self, exit_code: int) -> list[dict[str, str]]:
-        """What failed; every failure has a code and says what to do."""
+        """Return the failed checks, each of which must have a code and a fix."""
         code, found = self.check()
         assert code == exit_code, found
         failed = [each for each in found if each["state"] == "failed"]
@@ -464,7 +464,7 @@ _TEAM = {
 
 @pytest.fixture
 def team(project: Project) -> Project:
-    """A stack in a group, a Batch account and a storage account that exist."""
+    """Return a stack that adopts a group, a Batch account and a storage account."""
     server = project.server
     server.state.resources[resource_id("team", "")] = {"name": "team", "location": "eastus"}
     server.add_batch_account("team", "teambatch", "eastus")

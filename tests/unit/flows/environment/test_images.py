@@ -36,7 +36,7 @@ def run_status(state: str, sub_state: str = "", message: str = "", started: str 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ArmServer]:
-    """Azure with a stack that has an image definition and its template, and no version yet."""
+    """Yield a fake Azure with an image definition and its template, without versions."""
     with ArmServer() as running:
         for name, value in running.environment().items():
             monkeypatch.setenv(name, value)
@@ -94,7 +94,7 @@ def add_template(
 
 
 def play(server: ArmServer, *states: Any, version: str | None = "1.0.4") -> None:
-    """After POST /run, each look at the template shows the next state; the last one stays."""
+    """Let each GET of the template after POST /run return the next state; the last one stays."""
     document = server.state.resources[TEMPLATE]
     queue = list(states)
     begun: list[bool] = []

@@ -49,7 +49,7 @@ _BATCH = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, without a terminal and without `az`."""
+    """Enter an empty folder, without a terminal and without `az`. Return it."""
     folder = tmp_path / "project"
     folder.mkdir()
     (tmp_path / "bin").mkdir()

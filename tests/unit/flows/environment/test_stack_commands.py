@@ -27,7 +27,7 @@ _USD = ((True, 0.1), (False, 0.5))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a stack, nobody signed in to Pulumi, no CLI on PATH; answers RUNNER_HOME."""
+    """Enter the folder of a stack, without Pulumi's CLI and sign-in. Return RUNNER_HOME."""
     folder = tmp_path / "project"
     folder.mkdir()
     for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):

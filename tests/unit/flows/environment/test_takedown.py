@@ -25,7 +25,7 @@ _SCHEDULES = {"t4": "nightly", "a100": "of-somebody-else"}
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The accounts that were asked; a state with one Batch account, nothing stored."""
+    """Return the list of requested accounts; the state has one Batch account without data."""
     found: list[str] = []
 
     def unfinished(

@@ -68,7 +68,7 @@ def paths(tmp_path: Path) -> HomePaths:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Generator[tuple[ServiceLaunch, ProcessRecord, int]]:
-    """A process with a marker, and the port it listens on."""
+    """Yield a process with a marker, and the port on which it listens."""
     launch = ServiceLaunch(
         name="batch",
         arguments=[sys.executable, "-c", _SERVER, str(tmp_path / "data")],
@@ -327,7 +327,7 @@ def test_lock_that_is_never_freed_is_an_error(tmp_path: Path) -> None:
 
 
 def _npm(folder: Path, body: str) -> azurite.NodejsRuntime:
-    """A stand-in for npm, the third party that shall fail."""
+    """Return a stand-in for npm, which fails on request."""
     npm = folder / "npm"
     npm.write_text(f"#!/bin/sh\n{body}\n")
     npm.chmod(0o755)
@@ -343,7 +343,7 @@ echo once >> "$COUNT"
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[azurite.NodejsRuntime]:
-    """The runtime that the installation of Azurite finds; a test puts in its own."""
+    """Return a list whose element is the Node.js runtime that an installation of Azurite finds."""
     box = [_npm(tmp_path, _INSTALLS)]
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
     monkeypatch.setattr(azurite, "ensure_nodejs", lambda *_: box[0])
@@ -498,7 +498,7 @@ def test_start_is_repeated_with_another_port_if_one_is_taken(
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Settings of services whose processes exist."""
+    """Return settings of services whose processes exist."""
     settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path / "home")})
     save_state(HomePaths(settings.home), LocalState(9, 9, 1, 1))
     monkeypatch.setattr(lifecycle, "find_service", lambda *_: SimpleNamespace(pid=1))

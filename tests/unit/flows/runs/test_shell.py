@@ -29,7 +29,7 @@ HOSTILE = {
 
 @pytest.fixture
 def work_dir(tmp_path: Path) -> Path:
-    """A task's folder as an attempt leaves it."""
+    """Return the folder of a task, as an attempt leaves it."""
     folder = tmp_path / "a job's" / "wd"
     for name in ("code", "logs"):
         (folder / name).mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_missing_folder_is_an_error_without_a_command(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes its arguments down and gives the last one to a shell, as a server would."""
+    """Install a fake ssh, which runs its last argument in a shell. Return its log of arguments."""
     programs = tmp_path / "programs"
     programs.mkdir()
     said = tmp_path / "said.json"

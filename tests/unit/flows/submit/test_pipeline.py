@@ -26,7 +26,7 @@ from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 
 
 def calls(folder: str) -> list[tuple[str, str]]:
-    """Every call below a folder of the product: the function, and its first argument."""
+    """Return function and first argument of every call in a folder of the product."""
     root = Path(runner.__file__).parent / folder
     nodes = (
         node

@@ -16,7 +16,7 @@ CHECKS = ("driver", "cuda", "cudnn", "container", "tools", "holds", "health")
 
 
 def cudnn(folder: Path, says: int) -> dict[str, str]:
-    """A library that answers `cudnnGetVersion`, and the variable by which it is found."""
+    """Build a library with `cudnnGetVersion`. Return the variable with which it is found."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler here")
@@ -29,7 +29,7 @@ def cudnn(folder: Path, says: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine as provision.sh leaves it; verify.sh changes nothing, so one is enough."""
+    """Return a provisioned machine, shared by all tests because verify.sh does not change it."""
     made = Machine(tmp_path_factory.mktemp("machine"), {"NODE_HEALTH_DISK_GIB": "0"})
     assert made.run("provision.sh").returncode == 0
     library = tmp_path_factory.mktemp("lib")

@@ -195,7 +195,7 @@ def deliver(files: tuple[ImageFile, ...], target: Path) -> subprocess.CompletedP
 
 
 def run_shell(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """As Packer runs inline lines: one script of /bin/sh -e; `sudo` is nobody here."""
+    """Run inline lines like Packer: as one script of /bin/sh -e. `sudo` has no effect here."""
     stub = folder / "bin"
     stub.mkdir()
     (stub / "sudo").write_text('#!/bin/sh\nexec "$@"\n')

@@ -127,7 +127,7 @@ _POOLS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def keys(model: type[BaseModel]) -> Iterator[str]:
-    """`Model.field` of the model and of everything it holds."""
+    """Yield `Model.field` of all fields of a model and of nested models."""
     for name, field in model.model_fields.items():
         yield f"{model.__name__}.{name}"
         for inner in models(field.annotation):
@@ -167,7 +167,7 @@ def test_each_key_of_a_pool_changes_its_inputs() -> None:
 
 
 def declared(**values: Any) -> dict[str, Any]:
-    """What the program declares for these values, which several keys have in common."""
+    """Return the resources that the program declares for these values, cached."""
     return _declared(json.dumps(values, sort_keys=True))
 
 
@@ -182,7 +182,7 @@ def name(key: str) -> str:
 
 
 def pools() -> Mapping[str, dict[str, Any]]:
-    """All pools of the table, in one stack: the inputs of each without its name."""
+    """Return the inputs of all pools of the table, deployed in one stack, without the names."""
     wanted = [{**T4, "id": "plain-1"}, {**T4, "id": "plain-2"}]
     for key, (before, after) in _POOLS.items():
         wanted.append({**T4, **before, "id": f"before-{name(key)}"})

@@ -538,7 +538,7 @@ def test_errors_are_free_of_pydantic_terms(tmp_path: Path) -> None:
 
 
 def odd_stacks(odd: object, sections: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Stacks in which one key has an odd value, for every key of the stack and of a pool."""
+    """Yield stacks with one odd value, for every key of the stack and of a pool."""
     for name in OUR_KEYS:
         yield {name: odd}
     for name, section in (*_SECTIONS.items(), ("operators", OperatorConfig)):

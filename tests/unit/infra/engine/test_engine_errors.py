@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def engine_that_says(folder: Path, text: str) -> automation.Environment:
-    """An environment whose every command but `version` ends with `text` on stderr."""
+    """Return an environment in which all commands except `version` fail with `text` on stderr."""
     cli = folder / "cli/bin/pulumi"
     cli.parent.mkdir(parents=True)
     cli.write_text(

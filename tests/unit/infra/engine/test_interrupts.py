@@ -14,7 +14,7 @@ from infra.engine.automation import wait_out
 
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard() -> Generator[None]:
-    """A suite that a shell runs in the background begins with SIGINT ignored."""
+    """Restore SIGINT, which is ignored if a shell runs the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

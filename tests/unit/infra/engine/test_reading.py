@@ -19,7 +19,7 @@ POOL = {"type": "azure-native:batch:Pool", "urn": "urn::pool-t4", "id": "/pools/
 
 
 def engine_with(folder: Path, *resources: dict[str, Any]) -> automation.Environment:
-    """An engine that exports these resources, and decrypts none."""
+    """Return an engine that exports these resources without decrypting them."""
     cli = folder / "cli/bin/pulumi"
     cli.parent.mkdir(parents=True)
     state = folder / "state.json"

@@ -43,7 +43,7 @@ class Sample:
 
 @st.composite
 def _stretches(draw: st.DrawFn) -> list[Sample]:
-    """Minutes in which little changes, with some samples lost."""
+    """Draw minutes with few changes and some lost samples."""
     spot = draw(st.integers(0, 12))
     sample = {
         "pending": draw(st.sampled_from([0, 0, 1, 2, 3, 7, 40, 1000])),
@@ -75,7 +75,7 @@ def scaled(
     now: datetime = _MONDAY,
     end: datetime | None = None,
 ) -> Evaluation:
-    """The evaluation after a past whose newest sample is as old as the service makes it."""
+    """Evaluate a formula; the newest visible sample is as old as in the service."""
     text = formula_text(
         given_pool, caps or NodeCaps(given_pool.max_spot, given_pool.max_dedicated), end=end
     )
@@ -101,12 +101,12 @@ EXAMPLES = int(os.environ.get("PROOF_EXAMPLES", "500"))
 
 
 def newest(past: list[Sample], count: int) -> list[Sample]:
-    """What is there of the last samples before now; the last two are not to be seen yet."""
+    """Return the visible samples of the last minutes; the last two are not visible yet."""
     return [sample for sample in past[-(count - 1) :] if sample.there]
 
 
 def promise(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test holds for everything drawn: 100 examples, and more where slow tests run."""
+    """Return a decorator that runs a test with 100 examples, or more in the slow suite."""
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
         @pytest.mark.parametrize("examples", [100, pytest.param(EXAMPLES, marks=pytest.mark.slow)])

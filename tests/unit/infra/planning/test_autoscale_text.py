@@ -68,14 +68,14 @@ def test_every_scenario_has_a_short_valid_formula(given: PoolConfig, end: dateti
 
 
 def own(text: str, most: NodeCaps) -> str:
-    """The formula that a pool with a formula of its own gets."""
+    """Return the formula of a pool with a user's formula."""
     found = formula_text(pool(scenario="formula", formula=text), most)
     assert found is not None
     return found
 
 
 def targets(formula: str, *, dedicated: int = 0, spot: int = 0) -> tuple[int, int]:
-    """Spot and dedicated nodes that the formula sets for an idle pool of that size."""
+    """Return the spot and dedicated nodes that a formula sets for an idle pool of this size."""
     now = datetime(2026, 11, 22, 12, tzinfo=UTC)
     history = SampleHistory.steady(Timestamp.of(now).ticks - DELAY, {"$PendingTasks": 0})
     found = evaluate(formula, Inputs(history, now, dedicated, spot, lambda: 0.5))

@@ -76,7 +76,7 @@ class Node:
     def run(
         self, start: StartTask, also: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """As the node agent does: the words of the command line, without a shell."""
+        """Run a command line like the node agent, without a shell."""
         return subprocess.run(
             shlex.split(start.command_line),
             env={
@@ -178,7 +178,7 @@ fi
 
 @pytest.fixture
 def bare(node: Node) -> Node:
-    """A marketplace node: Python, and no uv."""
+    """Return a marketplace node, with Python and without uv."""
     (node.folder / "bin" / "uv").unlink()
     (node.folder / "bin" / "cp").symlink_to(shutil.which("cp") or "")
     node.has("python3", _VENV.format(folder=node.folder))

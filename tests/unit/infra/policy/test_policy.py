@@ -41,7 +41,7 @@ def found(rule: rules.ResourceRule, kind: str, props: dict[str, Any]) -> list[st
 
 
 def as_pulumi_hands_over(props: dict[str, Any]) -> Mapping[str, Any]:
-    """Lists and objects inside are of classes of pulumi_policy, and not equal to plain ones."""
+    """Return properties as pulumi_policy passes them, with its own lists and objects."""
     return unknown_checking_proxy(props)
 
 
@@ -239,7 +239,7 @@ _OFFICE_POOL = {
 
 
 def _said(stack: Recording) -> list[str]:
-    """What all policies say of a recorded stack."""
+    """Return the violations of all policies in a recorded stack."""
     messages: list[str] = []
     declared = [
         rules.DeclaredResource(r.type, as_pulumi_hands_over(r.inputs)) for r in stack.resources

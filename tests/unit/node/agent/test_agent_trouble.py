@@ -38,7 +38,7 @@ def assert_outputs_are_as_promised(task: Task) -> None:
 
 
 def forget_last_seconds(service: FakeBlobs, name: str, chance: random.Random) -> None:
-    """What a killed Azurite does: an append blob is shorter, or was never there."""
+    """Shorten or delete an append blob, as a killed Azurite does."""
     with service.lock:
         _forget(service, name, chance)
 

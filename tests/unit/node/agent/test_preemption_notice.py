@@ -56,7 +56,7 @@ def test_blocked_metadata_service_is_reported_once_and_asked_again(
 
 
 def assert_in_30_s(notice: NodeEviction, began: float) -> None:
-    """From `began` on, which may be long ago; dates are whole seconds."""
+    """Check that 30 s remained at `began`, which may be long ago; dates are in whole seconds."""
     left_s = notice.left_s
     assert 28 - (time.monotonic() - began) < left_s <= 31
 

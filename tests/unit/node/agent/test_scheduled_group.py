@@ -92,7 +92,7 @@ def planned(service: FakeBlobs) -> None:
 
 
 def documents(service: FakeBlobs, end: str) -> list[dict[str, Any]]:
-    """Of the firing: the template is one, too."""
+    """Return the groups of the firing, without the template."""
     names = [n for n in service.blobs if n.endswith(end) and n != group_template_blob(PLACE)]
     return [json.loads(service.data(name)) for name in names]
 

@@ -64,13 +64,13 @@ class QuickHeartbeat(HeartbeatConfig):
 
 @pytest.fixture(autouse=True)
 def waiting_workers_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine workers connect at longer intervals."""
+    """Increase the timeout, because workers connect at longer intervals on slow machines."""
     monkeypatch.setattr(rendezvous, "WAITING_S", 600.0)
 
 
 @pytest.fixture
 def ends(until: Until) -> Iterator[tuple[AgentConnection, AgentConnection]]:
-    """Both ends of a connection: the primary's and the worker's."""
+    """Yield both ends of a connection: the primary's and the worker's."""
     token, came = secrets.token_hex(16), list[AgentConnection]()
     server = RendezvousServer("127.0.0.1", token, lambda connection, _: came.append(connection))
     server.start()

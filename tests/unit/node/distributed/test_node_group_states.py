@@ -107,7 +107,7 @@ def party() -> Iterator[Party]:
 
 @pytest.fixture
 def hasty() -> Iterator[Party]:
-    """A party with short timeouts."""
+    """Yield a party with short timeouts."""
     made = Party(QUICK)
     yield made
     made.node_group.close()

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def put_wheel(folder: Path) -> None:
-    """A package with a module and a command, as a wheel."""
+    """Build a wheel of a package with a module and a command."""
     folder.mkdir()
     info = "demo-1.0.dist-info"
     files = {
@@ -58,7 +58,7 @@ def put_wheel(folder: Path) -> None:
 
 
 def image_with_packages(folder: Path) -> Path:
-    """The interpreter of an image whose Python is a virtual environment with a package."""
+    """Return the interpreter of an image whose Python is a virtual environment with a package."""
     options = ["--without-pip", "--system-site-packages"]
     subprocess.run([BASE, "-m", "venv", *options, folder], check=True, timeout=120)
     [packages] = folder.glob("lib/python*/site-packages")

@@ -54,7 +54,7 @@ def sha256(data: bytes) -> str:
 
 
 def blob(service: FakeBlobs, **files: bytes) -> dict[str, Any]:
-    """The document of a prefix that holds these files."""
+    """Return the document of a prefix with these files."""
     for name, data in files.items():
         service.put(f"a/{name}", data)
     listed = [{"name": n, "size_bytes": len(d), "etag": etag(d)} for n, d in files.items()]

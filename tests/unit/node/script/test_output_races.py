@@ -37,7 +37,7 @@ def one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The outputs of each attempt: the same names with different content."""
+    """Return the outputs of an attempt: equal names, different content."""
     made: list[Path] = []
     for attempt in range(12):
         folder = tmp_path_factory.mktemp(f"output{attempt}")
