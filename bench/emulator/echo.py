@@ -20,7 +20,7 @@ _ADDED = {
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Return the JSON of the request, or a success for each task of a collection."""
+    """Answer with the JSON of the request, or with a success for each task of a collection."""
     if scope["type"] != "http":
         return
     parts: list[bytes] = []

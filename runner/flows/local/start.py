@@ -156,7 +156,7 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
 def _stop_changed(
     paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
 ) -> LocalState:
-    """Stop services whose settings change, and an outdated Azurite. Remove records of both."""
+    """Stop services whose settings change, and an outdated Azurite. Return the new state."""
     moving = [
         name
         for name in (BATCH, BLOB)
@@ -187,7 +187,7 @@ def _stop_changed(
 def _ensure_started(
     paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: int
 ) -> LocalState:
-    """Start the service unless it runs, store its PID, and wait until it responds."""
+    """Start the service unless it runs, and wait until it responds. Return the new state."""
     log_start = services.log_size(launch.log)
     record = state.record(launch.name)
     if record is None:

@@ -250,7 +250,7 @@ def cancel_group(
 def _cancel_sweep(
     connection: Connection, sweep: RunGroup, on_progress: OnProgress
 ) -> dict[str, Cancelled]:
-    """Cancel the trials of a sweep, with two requests for all waiting trials.
+    """Cancel the trials of a sweep, with two requests for all waiting trials. Return the outcomes.
 
     A trial that a node starts at the same time ends with the job, and is then cancelled separately.
     """
