@@ -1,11 +1,11 @@
 """Compare the ledger with Azure's bill: the rows of a cost export, by pool and day.
 
 Exports are CSV files. Their columns depend on the billing agreement ("Understand cost details
-fields", read 2026-11-24):
+fields"):
 https://learn.microsoft.com/azure/cost-management-billing/automate/understand-usage-details-fields
-The columns of FOCUS were not checked with a real file. A row belongs to the pool that its tag
-`pool` or its resource ID names, else to the account as a whole. This is our choice, because we
-found no page about the names of pools in an export.
+(read 2026-11-24). The columns of FOCUS were not checked with a real file. A row belongs to the
+pool that its tag `pool` or its resource ID names, else to the account as a whole. This is our
+choice, because we found no page about the names of pools in an export.
 """
 
 from __future__ import annotations
