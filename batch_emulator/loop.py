@@ -278,7 +278,7 @@ class Loop:
                 await self.node_setup.after_task(launch.root_dir)
         except ExecutionError as err:
             return ExecutionOutcome(exit_code=None, failure=err.failure, retryable=False)
-        except Exception as err:  # a task must end whatever happens to it
+        except Exception as err:  # every task must end, even after an unexpected error
             log.exception("execution %s failed", execution.key)
             failure = FailureInfo("ServerError", "Unknown", f"{type(err).__name__}: {err}")
             if isinstance(err, OSError) and err.errno in NO_SPACE:
@@ -435,7 +435,7 @@ class Loop:
         task.add_done_callback(self._work.discard)
 
     async def close(self) -> None:
-        """Kill what runs, as when the machine is switched off; the state on disk stays as it is."""
+        """Kill all tasks, as when the machine is switched off. The state on disk is unchanged."""
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)

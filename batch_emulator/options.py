@@ -164,7 +164,7 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
 
 def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument(
-        "--eviction-rate", type=_from_zero, default=0.0, metavar="N",
+        "--eviction-rate", type=_non_negative, default=0.0, metavar="N",
         help="mean number of evictions of a spot node per hour",
     )  # fmt: skip
     group.add_argument(
@@ -172,11 +172,11 @@ def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[r
         help="evictions and capacity by time: JSON lines or CSV of time, pool, evict, capacity",
     )  # fmt: skip
     group.add_argument(
-        "--eviction-notice", type=_from_zero, default=30.0, metavar="SECONDS",
+        "--eviction-notice", type=_non_negative, default=30.0, metavar="SECONDS",
         help="seconds between notice and eviction; 0 for no notice",
     )  # fmt: skip
     group.add_argument(
-        "--capacity-away", type=_from_zero, default=0.0, metavar="SECONDS",
+        "--capacity-away", type=_non_negative, default=0.0, metavar="SECONDS",
         help="mean time until an evicted node returns",
     )  # fmt: skip
 
@@ -188,7 +188,7 @@ def _trace(text: str) -> tuple[TraceEntry, ...]:
         raise argparse.ArgumentTypeError(str(err)) from err
 
 
-def _from_zero(text: str) -> float:
+def _non_negative(text: str) -> float:
     value = float(text)
     if not 0 <= value <= _LARGEST:
         raise argparse.ArgumentTypeError(

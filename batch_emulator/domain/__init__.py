@@ -1,3 +1,3 @@
-"""What a Batch account is and how it changes: entities, errors and transitions. Start in
-`model`, then `account`.
+"""The state of a Batch account and its changes: entities, errors and transitions. Start in `model`,
+then `account`.
 """

@@ -147,7 +147,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class SetUpNode:
-    """Effect: a node has booted; create its folders and install what the pool wants on it.
+    """Effect: a node has booted; create its folders and install the software of its pool.
 
     Answered by `transitions.nodes.set_up`, at once or when that work is done.
     """
@@ -334,13 +334,13 @@ class Account:
         return self.pools.get(key_of(job.pool_id))
 
     def save_pool(self, pool: Pool) -> None:
-        """Write the changed pool, and let the scheduler read it."""
+        """Record a changed pool, to be written and read by the scheduler."""
         if self.pools.get(pool.key) is pool:  # a deleted pool is not written again
             self.journal.pools[pool.key] = pool
             self.dirty_pools[pool.key] = pool
 
     def save_node(self, node: Node) -> None:
-        """Write the changed node, and let the scheduler read its pool."""
+        """Record a changed node, to be written, and its pool, to be read by the scheduler."""
         if node.pool.nodes.get(node.key) is not node:
             return
         self.journal.nodes[(node.pool.key, node.key)] = node
@@ -351,13 +351,13 @@ class Account:
             node.pool.available.pop(node.key, None)
 
     def save_job(self, job: Job) -> None:
-        """Write the changed job, and let the scheduler read it."""
+        """Record a changed job, to be written and read by the scheduler."""
         if not job.erasing:  # its row is deleted first
             self.journal.jobs[job.key] = job
         self.wake_job(job)
 
     def wake_job(self, job: Job) -> None:
-        """Let the scheduler read the job and its pool."""
+        """Record that the scheduler has to read the job, its schedule and its pool."""
         self.dirty_jobs[job.key] = job
         schedule = self.schedules.get(job.schedule_key)
         if schedule is not None:
@@ -367,13 +367,13 @@ class Account:
             self.dirty_pools[pool.key] = pool
 
     def save_schedule(self, schedule: JobSchedule) -> None:
-        """Write the changed job schedule, and let the scheduler read it."""
+        """Record a changed job schedule, to be written and read by the scheduler."""
         if self.schedules.get(schedule.key) is schedule:
             self.journal.schedules[schedule.key] = schedule
             self.dirty_schedules[schedule.key] = schedule
 
     def save_task(self, task: Task) -> None:
-        """Write the changed task."""
+        """Record a changed task, to be written."""
         self.journal.tasks[(task.job.key, task.key)] = task
 
     @property
@@ -388,7 +388,7 @@ class Account:
         self.dirty_schedules.clear()
 
     def set_timer(self, due: datetime, entity: Timed) -> None:
-        """Let the scheduler read the entity at `due`."""
+        """Set a timer: the scheduler reads the entity at `due`."""
         heapq.heappush(self.timers, (due, self.next_order(), entity))
 
     def due(self, now: datetime) -> Iterator[Timed]:

@@ -1,4 +1,4 @@
-"""Applications, their packages, and certificates: what an account offers for nodes to install.
+"""Applications, their packages, and certificates, which nodes can install.
 
 In Azure the resource manager creates applications; here the admin API does, and the data
 plane lists them. A package is a zip file; nothing reads it before a node unpacks it, as in
@@ -151,7 +151,7 @@ class Applications:
         incoming.parent.mkdir(parents=True, exist_ok=True)
         try:
             await _write(incoming, chunks)
-            # meanwhile somebody may have deleted it, or stored the same version
+            # meanwhile, another request may have deleted it or stored the same version
             known = self._by_key.get(key_of(application_id))
             application = known or Application(_checked_id(application_id))
             _require_updatable(application, version)

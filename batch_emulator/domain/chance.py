@@ -1,4 +1,4 @@
-"""Draws for machines that depend on nothing but their key and number, whatever else happens.
+"""Random draws for machines, which depend only on a key and the number of the machine.
 
 A draw is one number of the sequence of SplitMix64 (Steele, Lea and Flood, "Fast Splittable
 Pseudorandom Number Generators", 2014), selected by its position: seeding a generator for each

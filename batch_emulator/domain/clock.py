@@ -1,4 +1,4 @@
-"""The emulator's time: the machine's, possibly faster, or one that tests push."""
+"""The emulator's time: that of the machine, possibly faster, or a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def push(self, seconds: float) -> None:
-        """Let time pass at once, and wake those who wait for it."""
+        """Advance the clock, and wake tasks that wait for it."""
         ...
 
     def resume(self, newest: datetime) -> None:
@@ -59,7 +59,7 @@ class SystemClock:
         return self._start + timedelta(seconds=passed_s + self._pushed_s)
 
     def push(self, seconds: float) -> None:
-        """Let time pass at once, and wake those who wait for it."""
+        """Advance the clock, and wake tasks that wait for it."""
         self._pushed_s += seconds
         for wake in self._waiting:
             wake.set()

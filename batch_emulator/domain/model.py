@@ -225,7 +225,7 @@ class Task:
     retry_count: int = 0
     last_retry: datetime | None = None
     requeue_count: int = 0
-    evicted: int = 0  # evictions that its environment asked for and that were carried out
+    evicted: int = 0  # requested evictions that were carried out
     last_requeue: datetime | None = None
     start: datetime | None = None
     end: datetime | None = None

@@ -34,7 +34,7 @@ def time_text(when: datetime) -> str:
     return when.isoformat(timespec="microseconds")[:26] + "Z"
 
 
-@lru_cache(maxsize=256)  # tasks that were added together share theirs
+@lru_cache(maxsize=256)  # tasks that were added together have the same
 def time_of(text: str) -> datetime:
     """Parse a time that `time_text` wrote."""
     return datetime.fromisoformat(text)
@@ -85,7 +85,7 @@ def parse_duration(text: object) -> timedelta | None:
     return None if duration > _FOREVER else duration
 
 
-@lru_cache(maxsize=256)  # tasks that were added together share theirs
+@lru_cache(maxsize=256)  # tasks that were added together have the same
 def canonical_duration(text: object) -> str:
     """Return a duration as the service writes it: `PT10M00S` is PT10M, `P1Y` is P365D.
 

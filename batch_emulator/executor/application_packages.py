@@ -151,10 +151,10 @@ class PackageInstaller:
         return Step(
             "application packages",
             lambda spec: bool(spec.get("applicationPackageReferences")),
-            self._for_pool,
+            self._install_for_pool,
         )
 
-    async def _for_pool(self, node: Booted) -> None:
+    async def _install_for_pool(self, node: Booted) -> None:
         references: list[Reference] = node.spec["applicationPackageReferences"]
         try:
             found = await self._install(references, node.layout)

@@ -143,7 +143,7 @@ class Executor:
         await storage.upload(url, source, {"Content-Type": "text/plain"})
 
     async def close(self) -> None:
-        """Kill what still runs and release connections."""
+        """Kill all running launches and close the connections."""
         await asyncio.gather(*(self.kill_now(key) for key in list(self._running)))
         await asyncio.gather(*(self.release(key) for key in {*self._held, *(self._kept or ())}))
         await self._storage.close()
@@ -180,7 +180,7 @@ class Executor:
             wanted = {**passed, **launch.container.environment, **_added(environment)}
             container = replace(launch.container, environment=wanted)
             if self._kept is not None and (launch.holds or launch.continues):
-                return await self._run_in_kept(execution, self._kept, container)
+                return await self._run_in_instance_container(execution, self._kept, container)
             return await self._run_container(execution, self._containers, container)
         if self._owner is not None:
             await asyncio.to_thread(_hand_over, launch, self._owner)
@@ -228,7 +228,7 @@ class Executor:
             outcome = ExecutionOutcome(None, failure, retryable=False)
         return await self._upload(execution, outcome) if launch.output_files else outcome
 
-    async def _run_in_kept(
+    async def _run_in_instance_container(
         self,
         execution: _Execution,
         containers: task_containers.InstanceContainers,
@@ -242,7 +242,7 @@ class Executor:
                 await _unless(execution.stop, containers.open(key, container))
             if execution.stop.done():
                 return ExecutionOutcome(None, execution.stop.result(), retryable=False)
-            exit_code = await self._in_kept(execution, containers, container)
+            exit_code = await self._exec_in_container(execution, containers, container)
             outcome = _outcome(exit_code, execution)
             failure = None if execution.stop.done() else task_containers.refusal(launch, exit_code)
             if failure is not None:
@@ -253,7 +253,7 @@ class Executor:
                 await containers.close(key)
         return await self._upload(execution, outcome) if launch.output_files else outcome
 
-    async def _in_kept(
+    async def _exec_in_container(
         self,
         execution: _Execution,
         containers: task_containers.InstanceContainers,

@@ -69,7 +69,7 @@ class NodeLayout:
         return self.job_dir(job_id) if ":" in job_id else self.workitems / job_id
 
     def task_dir(self, job_id: str, task_id: str) -> Path:
-        """The folder of a task: stdout.txt and stderr.txt lie here, the working directory in it."""
+        """Return the folder of a task, with stdout.txt, stderr.txt and the working directory."""
         return self.job_dir(job_id) / task_id
 
     def create(self) -> None:

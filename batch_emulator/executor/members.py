@@ -248,7 +248,7 @@ def _from_psutil(variable: str) -> Iterator[_Process]:
 _T = TypeVar("_T")
 
 
-async def in_thread(work: Callable[[], _T]) -> _T:
+async def run_in_thread(work: Callable[[], _T]) -> _T:
     """Return the result of `work`, run in a thread; a cancelled caller waits for its end.
 
     Work in `asyncio.to_thread` continues when its caller is cancelled: it could write into a folder
@@ -276,4 +276,4 @@ class LostNodeProcesses:
             if folder not in self._waiting:
                 return  # the previous scan included this node
             folders, self._waiting = self._waiting, set()
-            await in_thread(lambda: kill_node_members(*folders))
+            await run_in_thread(lambda: kill_node_members(*folders))

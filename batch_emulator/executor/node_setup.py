@@ -15,7 +15,7 @@ from typing import Any
 from batch_emulator.domain.launch import DISK_FULL, LaunchSpec
 from batch_emulator.executor.blob_mounts import BlobMounts
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.members import LostNodeProcesses, in_thread
+from batch_emulator.executor.members import LostNodeProcesses, run_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class NodeSetup:
 
         async with self._making:
             try:
-                await in_thread(make)
+                await run_in_thread(make)
             except OSError as err:
                 log.error("node %s has no folders: %s", node.node_id, err)
                 why = f"Its folders cannot be made: {err.strerror}"

@@ -1,8 +1,8 @@
 """The operations of Azure Files, and the order of a request: authentication, route, permission,
 handler, answer.
 
-Operations have the names of the service's OpenAPI description. What an account SAS needs for
-each is in "Create an account SAS" (learn.microsoft.com).
+Operations have the names of the service's OpenAPI description. The rights of an account SAS that
+each requires are in "Create an account SAS" (learn.microsoft.com).
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ class FilesApp:
         return handler(call)
 
     def _authenticate(self, request: SignedRequest, now: datetime) -> Grant | None:
-        """Return what a SAS grants, None for a request signed with the key. Raises Fault."""
+        """Return the rights of a SAS, None for a request signed with the key. Raises Fault."""
         if "authorization" in request.headers:
             verify_shared_key(request, self._shares.account, now)
             return None

@@ -1,6 +1,6 @@
 """The service's defaults for pools, jobs and tasks, and the spelling in which it returns values.
 
-What a client sent is stored as it was sent; it becomes canonical here, when it is shown. Durations
+Bodies of clients are stored unchanged and become canonical here, when they are shown. Durations
 and times are normalised, sizes and most words are in lower case, and some words have the case of
 the service's own enumerations. Sources: the examples of the OpenAPI description, and recorded
 answers of the service in the tests of the SDKs for Python, .NET and JavaScript

@@ -8,7 +8,7 @@ _REMOTE_PORT = 50000  # of the first node, as in the docs' example; nothing list
 _LOCALHOST = ("127.0.0.1", "::1")
 
 
-def of_node(entity: Node) -> list[Json]:
+def inbound_endpoints(entity: Node) -> list[Json]:
     """Return the endpoints of the pool's NAT pools: on this host, where nothing listens [S].
 
     A pool of an api-version before 2024-07-01 has one for SSH too, unless a NAT pool is for it
@@ -21,10 +21,10 @@ def of_node(entity: Node) -> list[Json]:
         return found
     for pool in _nat_pools(entity):
         port = pool["frontendPortRangeStart"] + entity.number - 1
-        found += _on_host(entity, pool, port)
+        found += _host_endpoints(entity, pool, port)
     if entity.pool.remote_access and _ssh_port(entity) is None:
         rule: Json = {"name": "SSHRule", "protocol": "tcp", "backendPort": _SSH}
-        found += _on_host(entity, rule, _REMOTE_PORT + entity.number - 1)
+        found += _host_endpoints(entity, rule, _REMOTE_PORT + entity.number - 1)
     return found
 
 
@@ -36,7 +36,7 @@ def _nat_pools(entity: Node) -> list[Json]:
     return parts(part(network, "endpointConfiguration"), "inboundNATPools")
 
 
-def _on_host(entity: Node, pool: Json, port: int) -> list[Json]:
+def _host_endpoints(entity: Node, pool: Json, port: int) -> list[Json]:
     """Return the endpoint of a node, and that for IPv6 in a dual-stack pool (recorded)."""
     shown: Json = {"protocol": pool["protocol"], "backendPort": pool["backendPort"]}
     shown |= {"publicFQDN": "localhost", "frontendPort": port}

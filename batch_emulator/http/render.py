@@ -94,7 +94,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     machine = part(entity.pool.spec, "virtualMachineConfiguration")
     if "imageReference" in machine:
         body["virtualMachineInfo"] = {"imageReference": _node_image(machine["imageReference"])}
-    if inbound := endpoints.of_node(entity):
+    if inbound := endpoints.inbound_endpoints(entity):
         body["endpointConfiguration"] = {"inboundEndpoints": inbound}
     if endpoints.is_dual_stack(entity.pool):
         body["ipv6Address"] = endpoints.ipv6_address(entity.address)

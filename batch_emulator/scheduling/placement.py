@@ -153,7 +153,7 @@ class _FreeSlots:
         if wants is not None and wants.node is not None:
             node = self._preferred(task, wants.node)
         if wants is not None and wants.manager:
-            node = self._for_manager(task, wants)
+            node = self._find_for_manager(task, wants)
         elif node is None:
             return self._any(task.slots, task.job)
         if node is not None:
@@ -186,7 +186,7 @@ class _FreeSlots:
             node if node is not None and fits and job_preparation.eligible(task.job, node) else None
         )
 
-    def _for_manager(self, task: Task, wants: PlacementWishes) -> Node | None:
+    def _find_for_manager(self, task: Task, wants: PlacementWishes) -> Node | None:
         def fits(node: Node) -> bool:
             free = self.left(node)
             empty = free == node.pool.slots_per_node

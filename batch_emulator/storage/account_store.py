@@ -356,7 +356,7 @@ class AccountStore:
             waiting.set_result(None)
         else:
             waiting.set_exception(error)
-            waiting.exception()  # nobody may be waiting
+            waiting.exception()  # marks it as retrieved, because no task may be waiting
 
     def _fail(self, err: Exception) -> None:
         """Stop answering: memory is ahead of the disk."""

@@ -46,8 +46,8 @@ _EVENT_DESCRIPTION = "The spot virtual machine is being evicted"
 def blocks_metadata(pool: Pool) -> bool:
     """Return True if the pool's metadata security protocol keeps tasks from the metadata service.
 
-    In Enforce mode a node refuses what its policy does not allow. Here that is every request [S];
-    a pool with an access control profile instead of a mode lets them pass.
+    In Enforce mode a node refuses requests that its policy does not allow. Here that is every
+    request [S]. A pool with an access control profile instead of a mode does not block them.
     """
     machine = part(pool.spec, "virtualMachineConfiguration")
     agent = part(part(machine, "securityProfile"), "proxyAgentSettings")

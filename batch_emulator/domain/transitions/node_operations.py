@@ -1,4 +1,4 @@
-"""What clients do to nodes: reboot, reimage, deallocate, start, switch scheduling, manage users.
+"""Operations of clients on nodes: reboot, reimage, deallocate, start, scheduling, users.
 
 Nobody can sign in to an emulated node, so passwords are required and then discarded.
 """
@@ -76,7 +76,7 @@ def start(account: Account, node: Node, now: datetime) -> None:
 
 
 def disable_scheduling(account: Account, node: Node, option: str, now: datetime) -> None:
-    """Send the node no more tasks; it is offline once its tasks have ended. Raises Fault."""
+    """Stop scheduling tasks on the node; it is offline once its tasks have ended. Raises Fault."""
     if option not in _DISABLE_STOPS:
         allowed = f"one of {', '.join(_DISABLE_STOPS)}"
         raise bad_property("nodeDisableSchedulingOption", option, allowed)
@@ -92,7 +92,7 @@ def disable_scheduling(account: Account, node: Node, option: str, now: datetime)
 
 
 def enable_scheduling(account: Account, node: Node, now: datetime) -> None:
-    """Send the node tasks again. Raises Fault."""
+    """Schedule tasks on the node again. Raises Fault."""
     _require_scheduling(node, enabled=False)
     node.scheduling = True
     if node.state is NodeState.OFFLINE:

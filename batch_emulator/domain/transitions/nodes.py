@@ -223,7 +223,7 @@ _STOPS = {
 
 
 def stop_for(option: str, name: str) -> Stop | None:
-    """Return what a deallocation or reboot option does to running tasks; None waits for them.
+    """Return how a deallocation or reboot option ends running tasks; None waits for them.
 
     Raises:
         Fault: the option is unknown.
@@ -339,7 +339,7 @@ _RETENTION_RECHECK = timedelta(
 
 
 def retention_answered(account: Account, node: Node, until: datetime | None, now: datetime) -> None:
-    """Continue if the retention of the node's tasks is over, else check again later.
+    """Continue if the retention of the node's tasks is over; otherwise check again later.
 
     `until` is when the last retention time ends, None if the node retains no task.
     """

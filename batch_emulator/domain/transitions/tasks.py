@@ -193,7 +193,7 @@ def started(account: Account, execution: Execution, now: datetime) -> None:
 def ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
-    """Decide what an end means: completed, another attempt, or back in the queue."""
+    """Complete a task after the end of its execution, or let it run again."""
     if execution.task is not None and execution.task.group is None:
         settle(account, execution.task, execution.stop, execution, outcome, now)
 
@@ -206,7 +206,7 @@ def settle(
     outcome: ExecutionOutcome | None,
     now: datetime,
 ) -> None:
-    """Decide what the end of an attempt means.
+    """Complete a task after the end of an attempt, or let it run again.
 
     Args:
         stop: why the attempt was ended from outside, None if it ended by itself.

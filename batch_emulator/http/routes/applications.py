@@ -1,4 +1,4 @@
-"""Applications and certificates: what an account offers for nodes to install."""
+"""Handlers of applications and certificates, which nodes can install."""
 
 from __future__ import annotations
 

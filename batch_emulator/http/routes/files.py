@@ -58,7 +58,7 @@ def node_root(call: Call) -> tuple[Path, str]:
     return layout.root, f"{call.base_url}/pools/{node.pool.id}/nodes/{node.id}/files"
 
 
-async def _on_disk(work: Callable[[], _T]) -> _T:
+async def _run_in_thread(work: Callable[[], _T]) -> _T:
     try:
         return await asyncio.to_thread(work)
     except FileFault as err:
@@ -91,7 +91,7 @@ def list_of(root: Root) -> Handler:
     async def list_files(call: Call) -> Reply:
         folder, url = root(call)
         recursive = call.query.get("recursive", "false").lower() == "true"
-        found = await _on_disk(lambda: node_files.list_files(folder, recursive=recursive))
+        found = await _run_in_thread(lambda: node_files.list_files(folder, recursive=recursive))
         rendered = sorted(((e.name, _render(e, url)) for e in found), key=lambda e: e[0])
         reply = await call.listing(odata.FILE_FIELDS, odata.from_sorted(rendered))
         if recursive and reply.body is not None and "odata.nextLink" in reply.body:
@@ -120,7 +120,7 @@ def properties_of(root: Root) -> Handler:
 
     async def properties(call: Call) -> Reply:
         folder, url = root(call)
-        entry = await _on_disk(lambda: node_files.properties(folder, call.params["filePath"]))
+        entry = await _run_in_thread(lambda: node_files.properties(folder, call.params["filePath"]))
         headers = _headers(call, entry, url)
         return Reply(200, None, headers | {"Content-Length": str(entry.size_bytes)})
 
@@ -136,7 +136,7 @@ def get_of(root: Root) -> Handler:
         if wanted is not None and not re.fullmatch(r"bytes=\d*-\d*", wanted.strip()):
             raise Fault("InvalidHeaderValue", {"HeaderName": "ocp-range", "HeaderValue": wanted})
         name = call.params["filePath"]
-        opened = await _on_disk(lambda: node_files.open_range(folder, name, wanted))
+        opened = await _run_in_thread(lambda: node_files.open_range(folder, name, wanted))
         headers = _headers(call, opened.entry, url) | {"Content-Length": str(opened.length)}
         return Reply(200, None, headers, stream=_chunks(opened))
 
@@ -158,7 +158,7 @@ def delete_of(root: Root) -> Handler:
         if recursive not in ("true", "false"):
             raise bad_query("recursive", recursive, "true or false")
         name = call.params["filePath"]
-        await _on_disk(lambda: node_files.delete(folder, name, recursive=recursive == "true"))
+        await _run_in_thread(lambda: node_files.delete(folder, name, recursive=recursive == "true"))
         return Reply(200)
 
     return delete

@@ -1,7 +1,7 @@
 """Handlers of node operations, user accounts, extensions, and the upload of service logs.
 
-The service uploads the logs of its agent. Here they contain what the emulator records of the node:
-its changes of state, and the output of its start task [S].
+The service uploads the logs of its agent. Here they contain the changes of the
+node's state and the output of its start task [S].
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def test_numbers_stored_as_text_are_converted_at_start(
     change(tmp_path, f"UPDATE pools SET record=json_set(record, {path})")
     again, account = reopened(AccountStore(tmp_path / "data"), tmp_path, world)
     [node] = account.pools[pool.key].nodes.values()
-    [endpoint] = endpoints.of_node(node)
+    [endpoint] = endpoints.inbound_endpoints(node)
     assert (endpoint["frontendPort"], endpoint["backendPort"]) == (15000, 80)
     again.close()
 
