@@ -91,11 +91,10 @@ class TaskProcess:
         self._collect()
 
     def _wait_in_thread(self) -> None:
-        if self._holds:
-            code = self._wait_only()
-        else:
-            code = self._collect()
-            self._kill_rest()
+        code = self._wait_only()
+        if not self._holds:
+            self._kill_rest()  # as in _on_exit, where the system can wait without collecting
+            self._collect()
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._finish, code)
 

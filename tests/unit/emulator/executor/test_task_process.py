@@ -309,11 +309,21 @@ def test_thread_waits_without_pidfd(
     def refuse(_pid: int) -> NoReturn:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
+    collected: list[bool] = []
+    kill_group = os.killpg
+
+    def record(group: int, number: int) -> None:
+        collected.append(not psutil.pid_exists(group))  # another process may have its ID by now
+        kill_group(group, number)
+
     monkeypatch.setattr(task_process, "_HAS_PIDFD", there)
     monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    monkeypatch.setattr(os, "killpg", record)
     assert node.run("/bin/sh -c 'exit 5'").exit_code == 5
     outcome = node.run("/bin/sleep 600", wall_clock_s=0.1)
     assert outcome.exit_code == -15
+    assert collected
+    assert not any(collected) or not hasattr(os, "waitid")
 
 
 def test_cancelling_run_kills_the_process(node: Node) -> None:
