@@ -126,6 +126,7 @@ def start(
     experiment: options.ExperimentOption = None,
     gpu: options.GpuOption = None,
     nodes: options.NodesOption = None,
+    launcher: options.LauncherOption = None,
     spot: options.SpotOption = None,
     priority: options.PriorityOption = None,
     max_time: options.MaxTimeOption = None,
@@ -144,7 +145,7 @@ def start(
 
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
-        keep=keep, after=None, max_cost=None, env=env,
+        keep=keep, after=None, max_cost=None, launcher=launcher, env=env,
     )  # fmt: skip
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
     changes = {
