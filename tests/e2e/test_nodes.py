@@ -101,6 +101,19 @@ def test_failed_prepare_of_one_node_fails_the_run(three: Cli, script: Callable[.
     assert "rank 1 on node" in done.stderr
 
 
+def test_failed_rank_of_a_trial_is_explained_with_its_log(
+    three: Cli, script: Callable[..., Path]
+) -> None:
+    folder = script("import os, sys\nsys.exit(7 if os.environ['JAX_PROCESS_ID'] == '1' else 0)")
+    words = ("sweep", "start", folder, "-p", "lr=0.1", "--nodes", "2", "--launcher", "jax")
+    assert three.run(*words).returncode == 1
+    trial = three.json("sweep", "show", "@last")["trials"][0]["run_id"]
+    assert three.json(*words, "--dry-run")["runs"]["1"]["launcher"] == "jax"
+    found = three.json("why", trial)
+    assert found["command"] == f"runner logs {trial} --stderr --tail 50 --node 1"
+    three.ok(*found["command"].split()[1:])
+
+
 @pytest.mark.feature(24)
 @pytest.mark.slow
 def test_run_continues_after_eviction_of_one_of_its_nodes(

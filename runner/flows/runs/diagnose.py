@@ -268,7 +268,10 @@ def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     where = "stderr" if stderr.strip() else "stdout"
     named = f"{where} of rank {result.rank}" if result.rank else where
     found += [Evidence(named, line) for line in failure.lines]
-    return _with_failure(blank, failure, found, _after_failure(connection, failure, record))
+    command = _after_failure(connection, failure, record)
+    if result.rank and command.startswith("runner logs "):
+        command += f" --node {result.rank}"
+    return _with_failure(blank, failure, found, command)
 
 
 def _with_failure(
