@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from runner.cli.autocomplete import (
     complete_target,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -192,6 +194,24 @@ ArgsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- ARGS", help="Arguments of the script.", show_default=False),
 ]
+
+
+def check_args(script_args: list[str] | None, option: str) -> tuple[str, ...]:
+    """Return the arguments of the script. Raise RunnerError unless they follow `--`.
+
+    `option` sets parameters of this command.
+    """
+    if script_args and "--" not in sys.argv:
+        first = script_args[0]
+        raise RunnerError(
+            "R-ARGUMENTS",
+            f"unexpected argument {first!r}",
+            why=f"parameters are given with {option}; arguments of the script follow --",
+            fix=f"{option} {first}" if "=" in first else "-- " + " ".join(script_args),
+        )
+    return tuple(script_args or ())
+
+
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

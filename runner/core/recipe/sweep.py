@@ -828,6 +828,13 @@ def parse_param(text: str) -> tuple[str, object]:
             f"invalid --param {text!r}: expected NAME=VALUES",
             fix=f"--param {name.strip() or 'learning_rate'}=0.1,0.01",
         )
+    if name.strip().startswith("-"):
+        raise RunnerError(
+            "R-SWEEP-PARAM",
+            f"invalid --param {text!r}",
+            why="the name of a parameter has no dashes before it: the script gets --NAME VALUE",
+            fix=f"--param {text.strip().lstrip('-')}",
+        )
     if call := re.fullmatch(r"[\w.]*?(\w+)\(([^()]*)\)", raw):
         kind = next(iter(difflib.get_close_matches(call[1], _KINDS, 1)), "uniform")
         raise RunnerError(

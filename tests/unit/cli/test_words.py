@@ -189,6 +189,25 @@ def test_messages_of_typer_have_the_form_of_errors(
     assert f"error[R-USAGE]: {message}\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["train", "x.py", "lr=0.1"], "--set lr=0.1"),
+        (["train", "x.py", "fast", "0.2"], "-- fast 0.2"),
+        (["sweep", "start", "x.py", "lr=0.1,0.2"], "--param lr=0.1,0.2"),
+        (["sweep", "start", "x.py", "-p", "lr=0.1", "0.2"], "-- 0.2"),
+    ],
+)
+def test_argument_of_the_script_without_dashes_is_refused(
+    words: list[str], fix: str, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "x.py").write_text("print(1)")
+    assert main([*words, "--dry-run"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "error[R-ARGUMENTS]: unexpected argument" in said
+    assert f"fix: {fix}\n" in said
+
+
 def test_training_a_file_of_tasks_suggests_submit(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "tasks.yaml").write_text("tasks: {a: {command: x}}")
     assert main(["train", "tasks.yaml", "--dry-run"]) == ExitCode.USAGE

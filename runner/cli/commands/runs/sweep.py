@@ -143,6 +143,7 @@ def start(
     from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
+    args = options.check_args(script_args, "--param")
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
         keep=keep, after=None, max_cost=None, launcher=launcher, env=env,
@@ -156,7 +157,7 @@ def start(
     sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes)
     request = TrainOptions(
         overrides=tuple(set_ or ()),
-        script_args=tuple(script_args or ()),
+        script_args=args,
         experiment=experiment,
         data=data,
         inputs=tuple(input_ or ()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def train(
     recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(
         overrides=tuple(set_ or ()),
-        script_args=_checked_args(script_args),
+        script_args=options.check_args(script_args, "--set"),
         experiment=experiment,
         data=data,
         inputs=tuple(input_ or ()),
@@ -100,19 +99,6 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
         if not out.confirm(f"{err.what}. Send the whole folder instead?"):
             raise
         return load_recipe(str(folder), cwd=Path.cwd(), entry=script)
-
-
-def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
-    if script_args and "--" not in sys.argv:
-        raise RunnerError(
-            "R-ARGUMENTS",
-            f"unexpected argument {script_args[0]!r}",
-            why="parameters are set with --set; arguments of the script follow --",
-            fix=f"--set {script_args[0]}"
-            if "=" in script_args[0]
-            else "-- " + " ".join(script_args),
-        )
-    return tuple(script_args or ())
 
 
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:

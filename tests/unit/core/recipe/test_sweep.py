@@ -338,10 +338,11 @@ def test_goal_without_a_metric_is_refused() -> None:
     [
         ("lr=loguniform(1e-5, 1e-1)", "--param 'lr={loguniform: [1e-5, 1e-1]}'"),
         ("lr=tune.log_uniform(1e-5,1e-1)", "--param 'lr={loguniform: [1e-5,1e-1]}'"),
+        ("--lr=0.1,0.01", "--param lr=0.1,0.01"),
         ("opt=choice(sgd, adam)", "--param 'opt={choice: [sgd, adam]}'"),
     ],
 )
-def test_distribution_written_as_a_call_is_refused(text: str, fix: str) -> None:
+def test_parameter_written_for_another_program_is_refused(text: str, fix: str) -> None:
     with pytest.raises(RunnerError) as caught:
         parse_param(text)
     assert (caught.value.code, caught.value.fix) == ("R-SWEEP-PARAM", fix)
