@@ -115,7 +115,7 @@ def _sdk_put(container: ContainerClient, files: list[Path], prefix: str, number:
             inner = number if len(files) == 1 else 1
             container.upload_blob(f"{prefix}/{file.name}", content, max_concurrency=inner)
 
-    _each(send, files, number)
+    _for_each(send, files, number)
 
 
 def _sdk_get(
@@ -128,10 +128,10 @@ def _sdk_get(
 
     # List the folder as our command does, which does not know its contents in advance.
     names = [Path(blob.name) for blob in container.list_blobs(name_starts_with=f"{prefix}/")]
-    _each(fetch, names, number)
+    _for_each(fetch, names, number)
 
 
-def _each(function: Callable[[Path], None], files: list[Path], number: int) -> None:
+def _for_each(function: Callable[[Path], None], files: list[Path], number: int) -> None:
     with ThreadPoolExecutor(number) as pool:
         list(pool.map(function, files))
 

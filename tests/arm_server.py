@@ -334,7 +334,7 @@ class ArmServer:
     def _list(self, path: str, query: dict[str, str]) -> Reply:
         kind = path.rsplit("/", 1)[-1].lower()
         if kind == "resources":
-            return self._page(self._below(path[: -len("/resources")]), path, query)
+            return self._page(self._resources_below(path[: -len("/resources")]), path, query)
         if kind in {"versions", "images", "galleries", "imagetemplates", "runoutputs"}:
             return self._page(self._directly_below(path), path, query)
         if kind == "pools":  # no such resource, unless a test handles the request
@@ -346,7 +346,7 @@ class ArmServer:
         group = "/providers/" not in path
         return fault(404, "ResourceGroupNotFound" if group else "ResourceNotFound")
 
-    def _below(self, path: str) -> list[dict[str, Any]]:
+    def _resources_below(self, path: str) -> list[dict[str, Any]]:
         start = f"{path}/providers/".lower()
         return [body for key, body in self.state.resources.items() if key.lower().startswith(start)]
 

@@ -146,12 +146,12 @@ def plan_removal(
     begun = _interrupted(container)
     rows = {row.run_id: row for row in list_runs(connection, limit=None).rows}
     known = {**rows, **begun}
-    chosen, groups = _named(connection, container, selection.references, begun)
+    chosen, groups = _resolve_references(connection, container, selection.references, begun)
     if not selection.references:
         chosen = [run_id for run_id, row in known.items() if selection.accepts(row, now)]
     unbegun = [rows[run_id] for run_id in chosen if run_id in rows]
     settle_s = _SETTLE_S if selection.references else 0
-    kept = _kept(connection, container, unbegun, list(rows.values()), now, settle_s)
+    kept = _find_kept(connection, container, unbegun, list(rows.values()), now, settle_s)
     if kept and selection.references:
         raise _in_use(kept[0], len(kept))
     spared = {each.run_id for each in kept}
@@ -190,7 +190,7 @@ def _interrupted(container: BlobContainer) -> dict[str, RunRow]:
     return dict(zip(ids, in_parallel(load, ids), strict=True))
 
 
-def _named(
+def _resolve_references(
     connection: Connection,
     container: BlobContainer,
     references: Sequence[str],
@@ -227,7 +227,7 @@ def _in_use(first: KeptRun, count: int) -> RunnerError:
     )
 
 
-def _kept(
+def _find_kept(
     connection: Connection,
     container: BlobContainer,
     chosen: Sequence[RunRow],
@@ -442,7 +442,7 @@ def _marked(
     undone: Collection[str] = marked
     try:
         rows = [*list_runs(connection, limit=None).rows, *chosen] if chosen else []
-        kept = _kept(connection, container, chosen, rows, now, 0)
+        kept = _find_kept(connection, container, chosen, rows, now, 0)
         if kept and plan.named:
             raise _in_use(kept[0], len(kept))
         spared = {each.run_id for each in kept}

@@ -75,7 +75,7 @@ _PORTABLE = re.compile(
 _NOT_PORTABLE = re.compile(r"[^\w .+@=,#-]|[ .]\Z", re.ASCII)
 _OTHER_REASONS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 _MAX_START = 60  # characters
-_SHOWN = 3
+_MAX_NAMED = 3
 
 
 class FileSystem:
@@ -184,9 +184,9 @@ def name_targets(folder: Path, paths: Iterable[str], system: FileSystem) -> Targ
     ]
     if not renamed:
         return Targets(by_path)
-    rest = f" and {len(renamed) - _SHOWN} more" if len(renamed) > _SHOWN else ""
+    rest = f" and {len(renamed) - _MAX_NAMED} more" if len(renamed) > _MAX_NAMED else ""
     why = "; renamed, because this file system does not accept the names or has them: "
-    return Targets(by_path, f"{why}{', '.join(renamed[:_SHOWN])}{rest}")
+    return Targets(by_path, f"{why}{', '.join(renamed[:_MAX_NAMED])}{rest}")
 
 
 def _portable(name: str) -> str:

@@ -59,7 +59,7 @@ class Killer:
     def run(self, count: int, moments: Callable[[Killer], Moment]) -> int:
         """Return the exit code of the last task, which is not killed."""
         while self.done.count < count:
-            self._one(moments(self))
+            self._kill_once(moments(self))
             torn = self.proof / "torn"
             assert not torn.exists(), f"after {self.done}: {torn.read_text()}"
         (self.proof / "gate").touch()
@@ -94,7 +94,7 @@ class Killer:
         self.done.starts += 1
         return self.task.start(subprocess.DEVNULL)
 
-    def _one(self, moment: Moment) -> None:
+    def _kill_once(self, moment: Moment) -> None:
         process = self._start()
         deadline = time.monotonic() + 15
         while not moment.ready() and process.poll() is None and time.monotonic() < deadline:

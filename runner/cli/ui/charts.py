@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MARKERS = "*o+x#@%&"
 _CHART_SIZE = 72, 10  # columns (without a terminal) and rows, including the frame
 _ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
-_MANY = 6  # maximum number of charts
+_MAX_CHARTS = 6  # maximum number of charts
 
 
 def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequ
         legend: Names of the curves.
     """
     is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    for name, curves in list(panels.items())[:_MANY]:
+    for name, curves in list(panels.items())[:_MAX_CHARTS]:
         lines = draw_chart(curves, is_utf=is_utf)
         if lines:
             out.text()
@@ -41,8 +41,8 @@ def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequ
         left_out = sum(len(curve.points) - len(curve.finite) for curve in curves)
         if left_out:
             out.text(f"{left_out} values are NaN or infinite")
-    if len(panels) > _MANY:
-        out.note(f"{len(panels) - _MANY} more metrics; add names to draw others")
+    if len(panels) > _MAX_CHARTS:
+        out.note(f"{len(panels) - _MAX_CHARTS} more metrics; add names to draw others")
     if len(legend) > 1:
         out.text()
         for n, name in enumerate(legend):

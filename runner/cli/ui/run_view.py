@@ -364,10 +364,12 @@ _SOURCES = {
     "temp": "its temporary folder",
 }
 _KEPT_IF_NAMED = frozenset({"size", "count", "data"})
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
-def output_pairs(result: RunResult, listed: int = _SHOWN, *, sizes: bool = False) -> dict[str, str]:
+def output_pairs(
+    result: RunResult, listed: int = _MAX_LISTED, *, sizes: bool = False
+) -> dict[str, str]:
     """Return the kept files of a run with their origin, and the files that were not kept.
 
     Args:

@@ -25,7 +25,7 @@ MAX_PARALLEL = 16  # files; large files also have parallel blocks
 # Transfers of small files mostly wait for responses, which take 30 ms or more.
 MAX_PARALLEL_SMALL = 32
 _SMALL_BYTES = 4 * 1024 * 1024  # each thread holds a small file in memory
-_SHOWN = 5
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ def changed(path: str) -> RunnerError:
 
 def named(paths: Sequence[str]) -> str:
     """Return the first few paths as text."""
-    rest = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(paths) - _MAX_NAMED
+    return ", ".join(paths[:_MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _nothing_there(store: FileStore, place: StoredPath) -> RunnerError:

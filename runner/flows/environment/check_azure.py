@@ -60,11 +60,11 @@ def _agent_verdict(
     return passed("images", f"{name} is supported{f' until {end}' if end else ''}")
 
 
-_ASK = "request more in the portal (Batch account, Quotas, Request quota increase)"
+_QUOTA_FIX = "request more in the portal (Batch account, Quotas, Request quota increase)"
 # With the allocation mode BatchService, an account has one dedicated quota per family and one for
 # all families, and one quota for all spot nodes.
 # https://learn.microsoft.com/azure/batch/batch-quota-limit, "Core quotas" (read 2026-11-21)
-_OWN = "UserSubscription"
+_USER_SUBSCRIPTION = "UserSubscription"
 
 
 def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str) -> Check:
@@ -74,7 +74,7 @@ def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str
         return passed("quotas", f"{here} of {limit} Batch accounts in {location} are used")
     return failed(
         "quotas",
-        _short(
+        _quota_error(
             f"all {limit} Batch accounts of the subscription in {location} are used",
             "",
             "use another region, or request more in the portal (Help + support, "
@@ -87,9 +87,9 @@ def pool_room(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[
     """Check the quota of pools."""
     if account.pool_quota is not None and account.pool_quota < len(pools):
         wanted = format_count(len(pools), "pool")
-        fix = f"{_ASK}: {wanted}; or declare fewer pools"
+        fix = f"{_QUOTA_FIX}: {wanted}; or declare fewer pools"
         what = f"the stack has {wanted}, the quota of the account is {account.pool_quota}"
-        yield failed("quotas", _short(what, "", fix))
+        yield failed("quotas", _quota_error(what, "", fix))
 
 
 def builder_quota(size: Machine, free: int | None, location: str) -> Check:
@@ -111,7 +111,7 @@ def spot_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator
     ]
     if not wanted:
         return
-    if account.allocation_mode == _OWN or account.spot_quota is None:
+    if account.allocation_mode == _USER_SUBSCRIPTION or account.spot_quota is None:
         yield skipped("quotas", "the account takes its cores from the subscription's own quota")
         return
     yield _quota_verdict("spot", account.spot_quota, wanted)
@@ -126,7 +126,7 @@ def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Ite
             each = (plan.pool.id, plan.caps.dedicated, plan.machine.vcpus)
             groups.setdefault(family, []).append(each)
     for family, wanted in groups.items():
-        if account.allocation_mode == _OWN:
+        if account.allocation_mode == _USER_SUBSCRIPTION:
             yield skipped("quotas", "the account takes its cores from the subscription's own quota")
         elif account.family_quotas is None:
             yield _quota_verdict("dedicated", account.dedicated_quota or 0, wanted)
@@ -151,19 +151,19 @@ def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]
     if quota < smallest:
         return failed(
             "quotas",
-            _short(
+            _quota_error(
                 f"the {kind} quota of the Batch account is {quota} cores",
                 f"a node of pool {ids} needs {smallest}",
-                f"{_ASK}: {everything} {kind} cores",
+                f"{_QUOTA_FIX}: {everything} {kind} cores",
             ),
         )
     if quota < largest or quota < everything:
         detail = f"the {kind} quota is {quota} cores; pool {ids} may use {everything}"
-        return warned("quotas", detail, f"{_ASK}, or lower max_spot and max_dedicated")
+        return warned("quotas", detail, f"{_QUOTA_FIX}, or lower max_spot and max_dedicated")
     return passed("quotas", f"{kind}: {everything} of {quota} cores")
 
 
-def _short(what: str, why: str, fix: str) -> RunnerError:
+def _quota_error(what: str, why: str, fix: str) -> RunnerError:
     return RunnerError("R-QUOTA", what, why=why, fix=fix, exit_code=ExitCode.CAPACITY)
 
 
@@ -316,7 +316,9 @@ class AzureChecks:
             return f"storage account name {name} is available"
         if self._is_ours(f"Microsoft.Storage/storageAccounts/{name}", "2023-05-01"):
             return f"storage account {name} belongs to the stack"
-        raise _taken("storage account", name, answer, "storage.account_name in the stack's file")
+        raise _name_taken(
+            "storage account", name, answer, "storage.account_name in the stack's file"
+        )
 
     def _batch_name(self) -> str:
         name = self._name.batch_account
@@ -325,7 +327,7 @@ class AzureChecks:
             return f"Batch account name {name} is available"
         if ask.find_batch_account(self.management, self.stack.resource_group, name):
             return f"Batch account {name} belongs to the stack"
-        raise _taken("Batch account", name, answer, "the stack's name")
+        raise _name_taken("Batch account", name, answer, "the stack's name")
 
     def _is_ours(self, resource: str, version: str) -> bool:
         group = f"{self.management.scope}/resourceGroups/{self.stack.resource_group}"
@@ -495,7 +497,7 @@ def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
     )
 
 
-def _taken(kind: str, name: str, answer: ask.NameAvailability, where: str) -> RunnerError:
+def _name_taken(kind: str, name: str, answer: ask.NameAvailability, where: str) -> RunnerError:
     return RunnerError(
         "R-NAME-TAKEN",
         f"the name {name} is not available for the {kind}",

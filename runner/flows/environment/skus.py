@@ -135,7 +135,7 @@ def list_skus(
         _check_region(region, {key.location for key in table.rows})
     chosen = [each for each in machines() if include_retired or not _is_retired(each, today)]
     if gpu is not None:
-        chosen = [each for each in chosen if _word(each.gpu or "") == _word(gpu)]
+        chosen = [each for each in chosen if _normalize(each.gpu or "") == _normalize(gpu)]
         if not chosen:
             raise _no_gpu(gpu)
     rows = [row for each in chosen for row in _rows(each, region, table)]
@@ -238,7 +238,7 @@ def _is_retired(machine: Machine, today: date) -> bool:
     return machine.retired is not None and machine.retired <= today
 
 
-def _word(text: str) -> str:
+def _normalize(text: str) -> str:
     return text.lower().replace(" ", "").replace("-", "")
 
 

@@ -111,7 +111,7 @@ def _mlflow(address: str, home: Path) -> Generator[Any]:
         try:
             yield tracking.MlflowClient(tracking_uri=address)
         except (trouble, OSError) as err:
-            raise _refused(_shown(address), err) from err
+            raise _refused(_without_password(address), err) from err
 
 
 def _find_or_create(client: Any, view: RunView) -> tuple[Any, bool]:
@@ -211,13 +211,13 @@ def _name(text: str) -> str:
 
 def _where(address: str, info: Any) -> str:
     """Return the page of the run on a server, else the store."""
-    shown = _shown(address)
+    shown = _without_password(address)
     if not shown.startswith(("http://", "https://")):
         return shown
     return f"{shown.rstrip('/')}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
 
 
-def _shown(address: str) -> str:
+def _without_password(address: str) -> str:
     """Return the address without its password."""
     netloc = urlsplit(address).netloc
     return address.replace(netloc, netloc.rpartition("@")[2], 1) if "@" in netloc else address

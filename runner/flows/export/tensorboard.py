@@ -335,8 +335,8 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int]:
-    chosen = _free_port() if port == 0 or (port is None and _taken(PORT)) else port or PORT
-    if port and _taken(port):
+    chosen = _free_port() if port == 0 or (port is None and _port_in_use(PORT)) else port or PORT
+    if port and _port_in_use(port):
         raise RunnerError(
             "R-PORT-TAKEN",
             f"port {port} is in use",
@@ -360,7 +360,7 @@ def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int
 
 def _await_start(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + _START_S
-    while not _taken(port):
+    while not _port_in_use(port):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RunnerError(
                 "R-TENSORBOARD",
@@ -383,7 +383,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _taken(port: int) -> bool:
+def _port_in_use(port: int) -> bool:
     with suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
         return True
     return False

@@ -72,8 +72,12 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
         notes.append(
             "folders of tasks are kept while the services are stopped; start them: runner local up"
         )
-    items += _folders("another version of Azurite", _others(paths.azurite(azurite.VERSION)))
-    items += _folders("another version of Node.js", _others(paths.node(azurite.WHEEL_VERSION)))
+    items += _folders(
+        "another version of Azurite", _unused_versions(paths.azurite(azurite.VERSION))
+    )
+    items += _folders(
+        "another version of Node.js", _unused_versions(paths.node(azurite.WHEEL_VERSION))
+    )
     items += _folders("an old log", sorted(paths.logs.glob("*.old.log")))
     if everything and active:
         notes.append("packages are kept while tasks run; to list them: runner ps --status running")
@@ -146,7 +150,7 @@ def _kept_reason(container: BlobContainer, run_id: str) -> str:
     )
 
 
-def _others(used: Path) -> Iterator[Path]:
+def _unused_versions(used: Path) -> Iterator[Path]:
     """Yield the versions that are neither in use nor being installed."""
     if used.parent.is_symlink() or not used.parent.is_dir():
         return

@@ -186,13 +186,15 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
     resumes = load_resumes(runs_container(connection), view.record.run_id)
     last = view.attempts[-1].attempt
     rows = (_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
-    others = _others(connection, view.record)
+    others = _other_nodes(connection, view.record)
     return tuple(
         replace(row, resumed=resumes.get(row.attempt), others=others(row.attempt)) for row in rows
     )
 
 
-def _others(connection: Connection, record: RunSpec) -> Callable[[int], tuple[str | None, ...]]:
+def _other_nodes(
+    connection: Connection, record: RunSpec
+) -> Callable[[int], tuple[str | None, ...]]:
     container, ranks = runs_container(connection), range(1, record.nodes)
     found = in_parallel(lambda rank: load_attempts(container, record.run_id, rank), ranks)
     by_rank = [{start.attempt: start.node for start in starts} for starts in found]

@@ -168,7 +168,7 @@ def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datet
     """Explain a running run without recent output."""
     record, attempt = view.record, len(view.attempts)
     points = [each for each in load_points(connection, record) if each.attempt == attempt]
-    times = [moment for each in points if (moment := _moment(each.time)) is not None]
+    times = [moment for each in points if (moment := _parse_moment(each.time)) is not None]
     container = runs_container(connection)
     modified = {blob.name: blob.modified for blob in container.list(f"{record.run_id}/")}
     written: list[datetime | None] = []
@@ -184,7 +184,7 @@ def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datet
         for rank, at in enumerate(written)
     ]
     last = points[-1]
-    found.append(Evidence("metric", f"{last.name}={last.value:g}", _moment(last.time)))
+    found.append(Evidence("metric", f"{last.name}={last.value:g}", _parse_moment(last.time)))
     return _with_failure(blank, failure, found, f"runner ssh {record.run_id}")
 
 
@@ -237,9 +237,9 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
     if end is not None and not end.node_ends and view.task is not None and view.task.requeues:
         return blank  # its job was moved or paused
     where = f"attempt {last.attempt} on node {last.node}"
-    found = [Evidence(where, "started", _moment(last.started))]
+    found = [Evidence(where, "started", _parse_moment(last.started))]
     if end is not None:
-        found.append(Evidence(where, f"{end.why} in {end.step}", _moment(end.ended)))
+        found.append(Evidence(where, f"{end.why} in {end.step}", _parse_moment(end.ended)))
     since = view.task.since if view.task else None
     found.append(Evidence("task", "requeued, because its node was lost", since))
     return replace(
@@ -336,7 +336,7 @@ def _task_output(connection: Connection, record: RunSpec) -> str:
     return ""
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_moment(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:

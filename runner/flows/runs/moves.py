@@ -49,7 +49,7 @@ from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import PoolStay, RunSpec, parse_run
 
 _POLL_S = 0.5
-_SHOWN = 3  # maximum number of runs or jobs in an error
+_MAX_NAMED = 3  # maximum number of runs or jobs in an error
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class _Loss:
         An attempt without a recorded end, on a lost node, ended `until_s` after its start.
         """
         since = self._kept_until(row)
-        ended = _time(row.ended) or _after(_time(row.started), until_s)
+        ended = _time(row.ended) or _add_seconds(_time(row.started), until_s)
         return None if since is None or ended is None else _seconds(ended - since)
 
     def steps(self, row: AttemptRow) -> int | None:
@@ -176,5 +176,5 @@ def _time(text: str | None) -> datetime | None:
         return None
 
 
-def _after(start: datetime | None, seconds: float) -> datetime | None:
+def _add_seconds(start: datetime | None, seconds: float) -> datetime | None:
     return None if start is None else start + timedelta(seconds=seconds)

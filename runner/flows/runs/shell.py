@@ -300,7 +300,7 @@ def find_location(connection: Connection, record: RunSpec, node: str | None = No
     begun = [each for each in view.attempts if each.node == places[0].node]
     if not begun:
         raise _not_begun(record.run_id)
-    starts = {begun[-1].node: (0, begun[-1]), **_others(connection, record, begun[-1].attempt)}
+    starts = {begun[-1].node: (0, begun[-1]), **_other_nodes(connection, record, begun[-1].attempt)}
     places = sorted(places, key=lambda place: starts.get(place.node, (record.nodes, None))[0])
     task = places[_choose(places, node, record.run_id)]
     start = starts[task.node][1] if task.node in starts else None
@@ -316,7 +316,7 @@ def find_location(connection: Connection, record: RunSpec, node: str | None = No
     )
 
 
-def _others(
+def _other_nodes(
     connection: Connection, record: RunSpec, attempt: int
 ) -> dict[str, tuple[int, AttemptStart]]:
     """Return rank and start of the nodes that have started an attempt, except the primary, by node.

@@ -284,7 +284,7 @@ def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCau
         where = "`start_script` in the stack's file and run `runner up`" if facts.charged else "it"
         fix = f"correct {where}, then replace the nodes: {fix}"
     elif kind := _same_trouble(nodes):
-        code, said = _NODE_TROUBLES[kind]
+        code, said = _NODE_ERRORS[kind]
         message = f"{said} on {every} of pool {pool.id}"
         is_engine = code == "ContainersNotSupported" and not facts.charged
         first = "start Docker or Podman on this machine" if is_engine else "correct the pool"
@@ -310,7 +310,7 @@ def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCau
 
 # Our cause and a message by error code of a node. Sources: REST docs of BatchNodeError, and "Batch
 # pool and node errors" (learn.microsoft.com, read 2026-11-23).
-_NODE_TROUBLES = {
+_NODE_ERRORS = {
     "MountConfigurationError": ("MountFailed", "a file system could not be mounted"),
     "ApplicationPackageError": (
         "ApplicationPackageFailed",
@@ -325,7 +325,7 @@ def _same_trouble(nodes: Sequence[NodeView]) -> str:
     """Return the error code that all nodes have in common, if it is known, else ""."""
     codes = {node.trouble.code if node.trouble else "" for node in nodes}
     code = codes.pop() if len(codes) == 1 else ""
-    return code if code in _NODE_TROUBLES else ""
+    return code if code in _NODE_ERRORS else ""
 
 
 def _replace_nodes(need: NodeNeed, pool: PoolView) -> str:

@@ -166,7 +166,7 @@ def _attempt(
     blob = blobs.get(_START)
     start = parse_attempt_start(contents.get(blob.name) or b"") if blob else None
     node = start.node if start else ""
-    began = _moment(start.started) if start else None
+    began = _parse_moment(start.started) if start else None
     offset = clock_offset(began, blob.modified if blob else None)
     shift = offset.total_seconds()
 
@@ -183,7 +183,7 @@ def _attempt(
         yield event(began, f"started on node {node}{kind}")
     newest = began
     for each in _stages(blobs, contents, number):
-        at = _moment(each.time)
+        at = _parse_moment(each.time)
         newest = max(filter(None, (newest, at)), default=None)
         if (text := _stage_text(each)) is not None:
             yield event(at, text)
@@ -192,7 +192,7 @@ def _attempt(
         if end is None:
             yield TimelineEvent(blob.modified, source, "gap: end.json is damaged", number), node
         else:
-            yield event(_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
+            yield event(_parse_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
     elif lost:
         # An attempt without an end lost its node between its last event and the next attempt.
         yield event(newest, "last event; the node was lost afterwards")
@@ -271,7 +271,7 @@ def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[T
             )
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_moment(text: str) -> datetime | None:
     """Return a time with a zone, or None if the text is not one."""
     try:
         found = datetime.fromisoformat(text)

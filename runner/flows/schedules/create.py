@@ -80,7 +80,7 @@ def _schedule_run(
 ) -> ScheduleRecord:
     run = plan.run
     name = run.plan.recipe.name
-    record = _new(request, run.plan, name, {})
+    record = _new_record(request, run.plan, name, {})
     template = replace(run.plan.to_spec(), schedule=request.schedule_id).to_json()
 
     def job() -> service.JobSpecification:
@@ -97,7 +97,7 @@ def _schedule_group(
 ) -> ScheduleRecord:
     group, first = plan.members, next(iter(plan.runs.values())).plan
     after = {name: list(before) for name, before in group.after.items()}
-    record = _new(request, first, group.name, after)
+    record = _new_record(request, first, group.name, after)
     template = {
         "format": FORMAT,
         "schedule": request.schedule_id,
@@ -189,7 +189,7 @@ def _check_one_node(recipe: Recipe) -> None:
         )
 
 
-def _new(
+def _new_record(
     request: ScheduleRequest, plan: RunPlan, recipe: str, after: Mapping[str, list[str]]
 ) -> ScheduleRecord:
     instance = "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(8))
@@ -240,7 +240,7 @@ def make_schedule(
     if path.suffix in (".yml", ".yaml") and path.name != "train.yaml" and path.is_file():
         file, _ = load_submit_file(path)
         submission = check_file(
-            file, path, GroupRequest(_named(overrides, file), None, flags.priority)
+            file, path, GroupRequest(_with_task_names(overrides, file), None, flags.priority)
         )
         request = file_schedule(submission, flags)
     else:
@@ -276,7 +276,7 @@ def file_schedule(submission: CheckedFile, flags: ScheduleFlags = NO_FLAGS) -> S
     return _request(submission.file.schedule, flags, submission.name)
 
 
-def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
+def _with_task_names(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
     """Return overrides as `task.name=value`; a file with a single task needs no task name."""
     if len(file.tasks) > 1:
         return overrides
@@ -313,13 +313,13 @@ def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
     return replace(
         spec,
         timezone=flags.timezone or spec.timezone,
-        start=_moment("start", flags.start) or spec.start,
-        until=_moment("until", flags.until) or spec.until,
+        start=_parse_moment("start", flags.start) or spec.start,
+        until=_parse_moment("until", flags.until) or spec.until,
         max_runs=flags.max_runs or spec.max_runs,
     )
 
 
-def _moment(flag: str, text: str | None) -> datetime | None:
+def _parse_moment(flag: str, text: str | None) -> datetime | None:
     if text is None:
         return None
     try:

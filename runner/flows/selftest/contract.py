@@ -133,18 +133,20 @@ class ContractRun:
         return to_answer(step.name, found)
 
     def _send(self, step: Request) -> RawAnswer:
-        path, body, headers = (self._named(part) for part in (step.path, step.body, step.headers))
+        path, body, headers = (
+            self._fill_names(part) for part in (step.path, step.body, step.headers)
+        )
         return send_raw(self._connection, step.method, path.replace(" ", "%20"), body, headers)
 
-    def _named(self, value: Any) -> Any:
+    def _fill_names(self, value: Any) -> Any:
         if isinstance(value, str):
             for name, known in self._names.items():
                 value = value.replace("{" + name + "}", known)
             return value
         if isinstance(value, Mapping):
             items = cast("Mapping[str, Any]", value).items()
-            return {name: self._named(item) for name, item in items}
-        return [self._named(item) for item in value] if isinstance(value, list) else value  # type: ignore[misc]
+            return {name: self._fill_names(item) for name, item in items}
+        return [self._fill_names(item) for item in value] if isinstance(value, list) else value  # type: ignore[misc]
 
     def _report(self, state: StageState, message: str, done: int, total: int) -> None:
         self._on_progress(Progress(self._title, state, message, done, total, "requests"))

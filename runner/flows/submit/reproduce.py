@@ -180,9 +180,9 @@ class _Files:
 
     def compare(self) -> tuple[FileComparison, ...]:
         """Return the comparison of all outputs of either run, in order."""
-        return tuple(self._one(path) for path in {**self._before, **self._after})
+        return tuple(self._compare_file(path) for path in {**self._before, **self._after})
 
-    def _one(self, path: str) -> FileComparison:
+    def _compare_file(self, path: str) -> FileComparison:
         before, after = self._before.get(path), self._after.get(path)
         model = path in self._model
         if before is None or after is None:

@@ -566,15 +566,15 @@ def _sku_text_row(row: SkuRow) -> dict[str, Any]:
         "spot_usd": price_text(row.spot),
         "usd": price_text(row.dedicated),
         "useful_usd": "unknown" if useful is None else f"{useful:.3f}",
-        "quota": _known(row.facts.quota_cores),
-        "restricted": _known(row.facts.restriction) or "no",
-        "score": _known(row.facts.score),
-        "evictions": _known(row.facts.evictions and f"{row.facts.evictions} %"),
+        "quota": _text_or_unknown(row.facts.quota_cores),
+        "restricted": _text_or_unknown(row.facts.restriction) or "no",
+        "score": _text_or_unknown(row.facts.score),
+        "evictions": _text_or_unknown(row.facts.evictions and f"{row.facts.evictions} %"),
         "retired": found.retired.isoformat() if found.retired else "",
     }
 
 
-def _known(value: object) -> str:
+def _text_or_unknown(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 

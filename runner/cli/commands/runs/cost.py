@@ -48,7 +48,7 @@ _COLUMNS = (
     "runs", "cost", "node_hours", "useful", "boot", "setup", "lost", "evicted", "failed", "idle",
 )  # fmt: skip
 _SPARE = ("setup", "boot", "failed", "idle", "runs")
-_MANY = 20  # maximum number of bars
+_MAX_BARS = 20  # maximum number of bars
 _MARKERS: dict[str, str] = {
     "useful": "#", "boot": "b", "setup": "s", "lost": "x", "evicted": "e", "failed": "f",
     "idle": ".",
@@ -400,7 +400,8 @@ def _draw(out: Output, report: CostReport) -> None:
 
     is_priced = any(row.spent.total_micro for row in report.rows)
     rows = [
-        (row.name, row.spent.micro if is_priced else row.spent.ms) for row in report.rows[:_MANY]
+        (row.name, row.spent.micro if is_priced else row.spent.ms)
+        for row in report.rows[:_MAX_BARS]
     ]
     most = max(sum(parts.values()) for _, parts in rows) or 1
     wide = max(len(name) for name, _ in rows)

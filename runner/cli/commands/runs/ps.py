@@ -128,7 +128,7 @@ def ps(
     )
 
     out = call.out
-    only = RunFilter(experiment, parse_states(status or ()), _moment(since))
+    only = RunFilter(experiment, parse_states(status or ()), _parse_moment(since))
     if watch and not out.as_text:
         raise RunnerError(
             "R-WATCH-FORMAT",
@@ -215,7 +215,7 @@ def _group_run_ids(connection: Connection, group: str) -> list[str]:
     return list(find_group(connection, group).runs.values())
 
 
-def _moment(since: str | None) -> datetime | None:
+def _parse_moment(since: str | None) -> datetime | None:
     from runner.core.units import parse_since
 
     return None if since is None else parse_since(since, datetime.now(UTC))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.flows.runs.history import RunRow
     from runner.flows.schedules.manage import Firing, ScheduleRecord
 
-_SHOWN = 20  # number of firings that `show` prints
+_MAX_FIRINGS = 20  # number of firings that `show` prints
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
 NameArgument = Annotated[
     str,
@@ -232,7 +232,7 @@ def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -
 
     from runner.core.units import format_age
 
-    newest = made[: -_SHOWN - 1 : -1]
+    newest = made[: -_MAX_FIRINGS - 1 : -1]
     rows = _rows(connection, newest)
     table: list[dict[str, Any]] = []
     for one in newest:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.core.export import StepCounter, final_points, lineage
 from runner.flows.export.extras import load_extra
-from runner.flows.export.mlflow import _address, _name, _shown, _where
+from runner.flows.export.mlflow import _address, _name, _where, _without_password
 from runner.flows.export.tensorboard import _append, _single
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricPoint
@@ -106,7 +106,7 @@ def test_urls_and_names_are_valid_in_mlflow(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://env")
     assert _address(None) == "http://env"
     assert _name("top-5 acc/λ@2:x") == "top-5 acc/λ_2_x"
-    assert _shown("http://ann:secret@host:5000/x") == "http://host:5000/x"
+    assert _without_password("http://ann:secret@host:5000/x") == "http://host:5000/x"
     info = SimpleNamespace(experiment_id="4", run_id="abc")
     assert (
         _where("http://ann:secret@host:5000/", info) == "http://host:5000/#/experiments/4/runs/abc"
