@@ -36,7 +36,7 @@ _Callback: Any = importlib.import_module("keras").callbacks.Callback
 
 
 class Checkpoint(_Callback):
-    """Resumes a training, and saves it every `interval_s` and on SIGTERM. Use it as last callback.
+    """Resumes a training, and saves it every `interval_s` and on SIGTERM. Pass it as last callback.
 
     Args:
         folder: the folder of the states; by default $RUNNER_CHECKPOINT_DIR. Without a folder,
@@ -86,7 +86,7 @@ class Checkpoint(_Callback):
             self._data.restore(self._found["data"])
 
     def batches(self) -> Iterator[Any]:
-        """Yield the batches of `data`, counted; pass them to `fit`."""
+        """Yield the batches of `data`, and count them. Pass the result to `fit`."""
         if self._data is None:
             raise ValueError("batches() needs Checkpoint(data=...)")
         return self._data.batches(self.step if self._found else 0)

@@ -83,7 +83,7 @@ class ModelState:
 
 
 def stateful(thing: Any) -> Stateful:
-    """Return the state of an object with such methods, or of a callback.
+    """Return access to the state of a callback, or of an object with methods for its state.
 
     Raises:
         TypeError: the object has no state that can be saved.
@@ -112,7 +112,7 @@ class CountedBatches:
         self._before: deque[tuple[int, Any]] = deque()
 
     def batches(self, done: int) -> Iterator[Any]:
-        """Yield the first batch `done` times, to be skipped, then all batches of the iterator."""
+        """Yield all batches of the iterator, after `done` copies of the first one to be skipped."""
         while True:
             self._before.append((self._given, self._state.state()))
             try:

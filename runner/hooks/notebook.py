@@ -1,8 +1,8 @@
 """Execute a notebook with papermill: `python -m runner.hooks.notebook NOTEBOOK`.
 
-The parameters are those in `$RUNNER_PARAMS`, with their types; further arguments are ignored. The
+The parameters come from `$RUNNER_PARAMS`, with their types. Further arguments are ignored. The
 executed notebook is in `$RUNNER_OUTPUT_DIR`. It is replaced as a whole after each cell, and every
-few seconds while a cell prints. What cells print also goes to stdout and stderr.
+few seconds while a cell prints. The output of cells also goes to stdout and stderr.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, cast  # noqa: UP035 - the script's Python may be 3.8
 
 SAVE_EVERY_S = 3.0  # while a cell prints
-SAVE_SHARE = 10  # a save that takes one second is not repeated for ten
-CELL_BYTES = 5 << 20  # of the outputs of a cell that the notebook keeps
-NOTEBOOK_BYTES = 50 << 20  # of all cells
+SAVE_PAUSE_FACTOR = 10  # after a save that took 1 s, the next one is at least 10 s later
+CELL_BYTES = 5 << 20  # maximum size of the outputs that the notebook keeps for one cell
+NOTEBOOK_BYTES = 50 << 20  # maximum size of the outputs of all cells
 MAX_ERROR_CHARS = 100_000
 STOPPED = "runner: the notebook stopped: "  # NOTEBOOK_STOPPED of runner.protocol.task
 MAX_SHOWN = 200  # characters of a source line and of an error
-SHORTEST_SECRET = 6
-KERNEL = "python3"  # of ipykernel, in the environment of this interpreter
-IDLE_S = 600  # until the kernel has sent all of a cell's outputs
+MIN_SECRET_CHARS = 6  # shorter values could occur in any text by chance
+KERNEL = "python3"  # the name of ipykernel's kernel in the environment of this interpreter
+IDLE_S = 600  # how long to wait for the outputs of a cell after it ended
 TERMINATED = 128 + signal.SIGTERM
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _FAILED_LINE = re.compile(r"^-+>[ ]*(\d+) ", re.MULTILINE)
@@ -54,7 +54,7 @@ class OutputLimit:
         self._used = 0
 
     def take(self, size: int) -> int:
-        """Return how many of these bytes are kept. After the first refusal, none are."""
+        """Return how many of these bytes are kept. After the limit was exceeded, none are kept."""
         if self.is_exceeded:
             return 0
         kept = max(min(size, self._cell_bytes - self._used, self._left - self._used), 0)
@@ -74,7 +74,7 @@ class OutputLimit:
 
 
 def limit_message(message: Dict[str, Any], limit: OutputLimit, run_id: str) -> bool:  # noqa: UP006
-    """Shorten an output to the limit. Return False if nothing of it is kept."""
+    """Shorten an output to the limit. Return False if none of it is kept."""
     kind, content = message["msg_type"], message["content"]
     if kind == "clear_output":
         limit.clear()
@@ -132,7 +132,7 @@ def describe_failure(
 def _secrets() -> List[str]:  # noqa: UP006
     names = os.environ.get("RUNNER_SECRET_NAMES", "").split()
     values = (os.environ.get(name, "") for name in names)
-    return [value for value in values if len(value) >= SHORTEST_SECRET]
+    return [value for value in values if len(value) >= MIN_SECRET_CHARS]
 
 
 def _hide(value: Any, secrets: List[str]) -> Any:  # noqa: UP006
@@ -210,7 +210,7 @@ class Saver:
         self.is_due = False
 
     def save(self, **_: object) -> None:
-        """Save now; if the last save was a moment ago, leave it to `save_regularly`."""
+        """Save now. If the last save was a moment ago, let `save_regularly` do it later."""
         began = time.monotonic()
         if began < self._next_at:
             self.is_due = True
@@ -218,7 +218,7 @@ class Saver:
         self.is_due = False
         self._save()
         took_s = time.monotonic() - began
-        self._next_at = time.monotonic() + min(took_s * SAVE_SHARE, SAVE_EVERY_S)
+        self._next_at = time.monotonic() + min(took_s * SAVE_PAUSE_FACTOR, SAVE_EVERY_S)
 
     async def save_regularly(self, termination: ForwardedSignal) -> None:
         """Save every few seconds and once on termination, until cancelled."""
@@ -279,7 +279,7 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
                 del nb_man.save  # so that the last version is always saved
 
     engines.papermill_engines.register("runner", Engine)
-    # In the folder of the logs, which is not exported as outputs.
+    # The temporary file is in the folder of the logs, which is not exported as outputs.
     logs = Path(os.environ.get("RUNNER_METRICS_FILE") or output).parent
     iorw.papermill_io.register(_SCHEME, _WholeFiles(logs / f".{output.name}.part"))
     try:

@@ -17,7 +17,7 @@ def choose(task: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a trial.
 
     Args:
-        task: `space`, the dimensions in an order in which conditions refer to earlier ones;
+        task: `space`, the dimensions, in an order in which conditions only refer to earlier ones;
             `draw`, values for dimensions that the sampler cannot choose; `trials`, each with
             `params`, `state` and `curve`; `goal` and `seed`.
     """

@@ -32,7 +32,7 @@ _CHUNK_BYTES = 1024 * 1024
 _SETTLED_NS = 2_000_000_000
 
 _numbers = itertools.count()
-_ours: set[str] = set()  # unfinished states of this process
+_own_unfinished: set[str] = set()  # names of unfinished states of this process
 
 
 class TornStateError(Exception):
@@ -52,7 +52,7 @@ def default_folder() -> Path | None:
 class StateFolder:
     """The states of one `kind` in a folder.
 
-    The last `keep` states are retained, at least two, as the newest may be damaged.
+    The last `keep` states are retained, but at least two, because the newest may be damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: int = 2, *, kind: str = "state") -> None:
@@ -95,7 +95,7 @@ class StateFolder:
 
     def _write(self, write: Callable[[Path], None]) -> Path:
         unfinished = self._path / f"{_UNFINISHED}{os.getpid()}-{next(_numbers)}"
-        _ours.add(unfinished.name)
+        _own_unfinished.add(unfinished.name)
         try:
             unfinished.mkdir()
             write(unfinished)
@@ -105,7 +105,7 @@ class StateFolder:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
         finally:
-            _ours.discard(unfinished.name)
+            _own_unfinished.discard(unfinished.name)
 
     def _states(self) -> list[Path]:
         numbered: list[tuple[int, Path]] = []
@@ -137,14 +137,14 @@ class StateFolder:
             shutil.rmtree(state, ignore_errors=True)
 
     def _remove_unfinished(self) -> None:
-        """Delete unfinished states of killed processes, perhaps on another node."""
+        """Delete unfinished states of killed processes, which may have run on another node."""
         if self._is_tidy:
             return
         self._is_tidy = True
         for entry in self._path.glob(f"{_UNFINISHED}*"):
             pid = entry.name[len(_UNFINISHED) :].partition("-")[0]
             others = pid.isdecimal() and int(pid) != os.getpid() and _is_alive(int(pid))
-            if not others and entry.name not in _ours:
+            if not others and entry.name not in _own_unfinished:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -167,7 +167,7 @@ def check_state(state: Path) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Flush every file to disk, the manifest last."""
+    """Write the manifest, and flush all files to disk."""
     files: list[dict[str, Any]] = []
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
@@ -266,7 +266,7 @@ def save_state(
         keep: how many states to retain, at least two.
 
     Returns:
-        The folder of the state; None if there is no folder, as when the script runs outside a run.
+        The folder of the state. None without a folder, for example if the script is not in a run.
 
     Raises:
         SaveError: the state cannot be written.

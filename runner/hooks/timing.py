@@ -13,19 +13,19 @@ from typing import Any
 
 INTERVAL_VARIABLE = "RUNNER_CHECKPOINT_INTERVAL"
 INTERVAL_S = 10.0
-SHARE = 0.02  # of the time, for saving, if no interval is given
+MAX_SAVE_SHARE = 0.02  # of the time is spent on saving, if no interval is given
 
 
 class SaveInterval:
     """Decides when to save.
 
     The default interval is 10 s, or the interval at which the run commits checkpoints if that is
-    shorter; it is longer if saving is slow.
+    shorter. If saving is slow, the interval is longer.
     """
 
     def __init__(self, interval_s: float | None = None) -> None:
         self._interval_s = interval_s
-        self._own_s = _own_interval_s()
+        self._default_s = _default_interval_s()
         self._last = time.monotonic()
         self._took_s = 0.0
 
@@ -34,7 +34,7 @@ class SaveInterval:
         """True if the interval has passed since the last save."""
         interval_s = self._interval_s
         if interval_s is None:
-            interval_s = max(self._own_s, self._took_s / SHARE)
+            interval_s = max(self._default_s, self._took_s / MAX_SAVE_SHARE)
         return time.monotonic() - self._last >= interval_s
 
     @contextlib.contextmanager
@@ -48,7 +48,7 @@ class SaveInterval:
             self._took_s = self._last - started
 
 
-def _own_interval_s() -> float:
+def _default_interval_s() -> float:
     try:
         return min(INTERVAL_S, float(os.environ[INTERVAL_VARIABLE]))
     except (KeyError, ValueError):

@@ -1,8 +1,8 @@
 """Record the paths outside of the task's folder to which a Python process of the script writes.
 
-Every Python process of the script imports this, under another name, as its `sitecustomize`. It is
-therefore short, and valid in every Python 3. The paths come from audit events, from the arguments
-of libraries that write without Python (WRITERS), and from the arguments of other programs.
+The `sitecustomize` of every Python process of the script imports this module under another name. It
+is therefore short, and valid in every Python 3. The paths come from audit events, from arguments of
+libraries that do not write through Python (WRITERS), and from arguments of other programs.
 """
 
 import os
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_PATHS = 1000  # per process
-MAX_OF_FOLDER = 50  # with more, the folder is recorded, for everything new in it
-MORE = "more"  # the last line where there are more paths
-ARGUMENT = "argument "  # before a path from the arguments of a program
-# Words in a command, characters in a word, and characters in a path in it.
+MAX_OF_FOLDER = 50  # if a folder has more paths, the folder is recorded instead
+MORE = "more"  # the last line if there are more paths than MAX_PATHS
+ARGUMENT = "argument "  # precedes a path that comes from the arguments of a program
+# Limits: words in a command, characters in a word, and characters in a path.
 MAX_WORDS, MAX_TEXT, MAX_PATH = 200, 100000, 1000
-# Functions that write without Python, by module: position and name of the path argument, and the
-# suffixes that they add to it.
+# Functions that do not write through Python, by module: the function, the position and name of its
+# path argument, and the suffixes that it adds to the path.
 _TF_SUFFIXES = (".index", ".data-00000-of-00001")
 WRITERS = {
     "torch.serialization": (("save", 1, "f", ("",)),),
@@ -89,7 +89,7 @@ class WrittenPaths:
         folders = [os.path.join(each, "") for each in ignored if each]  # noqa: PTH118
         self._below = tuple(folders) + _NEVER
         self._seen = {""}
-        self._counts = {"": 0}  # of files, by folder
+        self._counts = {"": 0}  # the number of paths in each folder
 
     def on_event(self, event: str, args: "tuple[Any, ...]") -> None:
         """Record the paths of an event."""
@@ -156,7 +156,7 @@ class WrittenPaths:
 
 
 class WriterFinder:
-    """Finds the modules of WRITERS as the other finders do, and changes their functions."""
+    """Finds the modules of WRITERS by the other finders, and wraps their functions after import."""
 
     def __init__(self, note: "Any") -> None:
         self._note = note
@@ -188,7 +188,7 @@ class WriterFinder:
                     original = getattr(changed, function)
                     call = self._noting(original, position, keyword, suffixes)
                     setattr(changed, function, call)
-                except Exception:  # noqa: S110, BLE001 - of another version
+                except Exception:  # noqa: S110, BLE001 - another version lacks it
                     pass
 
         spec.loader.exec_module = run_and_change
@@ -207,7 +207,7 @@ class WriterFinder:
                 pass
             return original(*args, **kwargs)
 
-        # As `functools.wraps`, which a start need not import.
+        # The same as `functools.wraps`, which would have to be imported.
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(call, attribute, getattr(original, attribute, None))
         call.__dict__.update(getattr(original, "__dict__", {}), __wrapped__=original)

@@ -1,9 +1,8 @@
-"""The records of a run: `result.json`, start, end and events of its attempts, and its index
-entry.
+"""The records of a run: result.json, the records and events of its attempts, and its index entry.
 
-Runs lie in folders of their own, so one listing cannot return their documents. The metadata
-of `index/<run_id>`, an empty blob for each run, holds what a row of the run list needs. It is
-a copy: without an entry, or without a result in it, the reader falls back to the documents of
+Each run has its own folder, so one listing cannot return the documents of all runs. Therefore each
+run also has an empty blob `index/<run_id>`, whose metadata contains the values of its row in lists
+of runs. These are copies. If the entry or the result in it is missing, readers use the documents of
 the run.
 """
 
@@ -27,12 +26,12 @@ class OutputFile:
     """One exported file; `path` is relative to the output folder and never leaves it.
 
     Attributes:
-        path: Its stored path, see `names`.
-        source: Where the script wrote it if not in `$RUNNER_OUTPUT_DIR`: `code` is the folder of
-            the script, `home` and `temp` are its home folder and `$TMPDIR`, anything else is the
-            path of the file.
-        attempt: The earlier attempt that wrote it; None for the last one.
-        partial: Its attempt ended while the script may still have been writing it.
+        path: The stored path, see `names`.
+        source: The place that the script wrote it to; None for `$RUNNER_OUTPUT_DIR`. `code` is the
+            folder of the script, `home` its home folder, and `temp` its `$TMPDIR`. Any other value
+            is the path of the file.
+        attempt: The earlier attempt that wrote it; None for the last attempt.
+        partial: True if the attempt ended while the script may have been writing the file.
     """
 
     path: str
@@ -97,12 +96,12 @@ class RunResult:
     """`result.json`: the outcome, which never changes.
 
     Attributes:
-        attempt: The last one, 0 if none started.
-        output: Folder of the outputs below the run's folder, with a slash at the end.
+        attempt: The number of the last attempt, 0 if none started.
+        output: Folder of the outputs, relative to the run's folder, with a slash at the end.
         rank: Rank of the node that failed.
         evicted: Earlier attempts that were lost with their node; None if unknown.
         checkpoint: Summary of the checkpoints of the attempt.
-        partial: The outputs are those of a script that did not succeed.
+        partial: True if the outputs are those of a script that did not succeed.
         left_out: Files that the script wrote and runner did not keep.
         raw: The document that was read.
     """
@@ -127,7 +126,7 @@ class RunResult:
     left_out: tuple[LeftOut, ...] = ()
 
     def to_json(self, run_id: str) -> dict[str, Any]:
-        """Return result.json. A run that never started has no outputs and no checkpoint."""
+        """Return result.json, without `output` and `checkpoint` if the run never started."""
         ran = self.attempt > 0 and self.status != "cancelled"
         return {
             "format": FORMAT,
@@ -231,9 +230,9 @@ class AttemptEnd:
 
     @property
     def was_requeued(self) -> bool:
-        """True if Batch requeued the task on request, as for a pause, and did not evict its node.
+        """True if Batch requeued the task on request, for example for a pause, not by an eviction.
 
-        Valid for runs on one node: the notices of other nodes are not recorded here.
+        Only valid for runs on one node, because notices of other nodes are not recorded here.
         """
         return self.why == "terminated" and not self.node_ends
 
@@ -462,9 +461,10 @@ def index_metadata(
     result: Mapping[str, Any] | None,
     attempts: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
-    """Return the metadata `run`, `result` and `attempts` of the entry: parts of the documents.
+    """Return the metadata of an index entry: `run`, `result` and `attempts`.
 
-    Values that exceed the limit are omitted; readers then read the documents.
+    Each is a part of the document. Values that exceed the limit are omitted. Readers then read the
+    documents.
     """
     metadata = {"run": _text(_run_part(run))}
     if result is not None:
@@ -510,6 +510,6 @@ def _result_part(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(part: Mapping[str, Any]) -> str:
-    """Return JSON for a header: ASCII without spaces, because the signature collapses spaces."""
+    """Return JSON for a header, without spaces, because the signature of a request merges them."""
     text = json.dumps(part, separators=(",", ":"))
     return text.replace(" ", "\\u0020").replace("\x7f", "\\u007f")

@@ -1,8 +1,8 @@
 """The run specification, `run.json`: the client writes it, and client and agent read it.
 
-`RecipeSpec` is the part that `train.yaml` decides, `RunSpec` the whole document. Reading is
-lenient, since an entry of the index holds a few keys only: `parse_run` checks what the client
-needs, `parse_run_spec` what the agent needs. Docs: docs/run-format.md.
+`RecipeSpec` is the part that `train.yaml` decides, `RunSpec` the whole document. `from_json`
+accepts missing keys, because an entry of the index has only a few. `parse_run` checks the keys that
+the client needs, and `parse_run_spec` those that the agent needs. Docs: docs/run-format.md.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from runner.protocol.paths import code_blob
 FORMAT = 1  # of run.json, result.json and groups/<id>.json
 JsonObject = Mapping[str, Any]
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
-# What starts the command on the nodes; docs/guides/distributed.md has a table.
+# The programs that start the command on the nodes; docs/guides/distributed.md has a table.
 Launcher = Literal["python", "torchrun", "mpi", "horovod", "tensorflow", "jax", "chainermn", "cntk"]
 LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 # These start all processes with `mpirun` on rank 0.
 MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"})
 # These start one process for each GPU.
 PROCESS_LAUNCHERS: frozenset[str] = MPI_LAUNCHERS | {"torchrun"}
-# Errors of reading a document with any content.
+# The errors that reading an invalid document may raise.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 _KEYS = (
@@ -121,7 +121,7 @@ _USUAL_CHECKPOINTS = CheckpointRule()
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """Which of the files that a script writes outside of `$RUNNER_OUTPUT_DIR` are kept.
+    """The rule for files that a script writes outside of `$RUNNER_OUTPUT_DIR`: which are kept.
 
     Attributes:
         max_bytes: Maximum total size; the largest files are left out first.
@@ -162,16 +162,16 @@ class RecipeSpec:
         requirements_file: Path in the code archive.
         packages: Additional packages, unless the requirements list them.
         live_outputs: Files below `$RUNNER_OUTPUT_DIR` that are stored while the script runs.
-        secrets: References; older documents have names without a source.
+        secrets: References to secrets. In older documents, they have no source.
         named_outputs: Folders below the outputs, by their variable.
         metric_patterns: Regular expressions over standard output, by metric.
         expect: Expected ranges of metrics; a run outside of a range warns or fails.
         checkpoints: None switches them off.
         keep: None keeps `$RUNNER_OUTPUT_DIR` only.
         image: Reference of the container image that the script runs in.
-        prepare: Shell commands before the script, once per node and job where possible.
-        max_cost_micros: Cap of the costs of its job in micro-dollars.
-        processes_per_node: For launchers that start several; None is one per GPU.
+        prepare: Shell commands that run before the script, once per node and job if possible.
+        max_cost_micros: Cap of the costs of the run's job in micro-dollars.
+        processes_per_node: For launchers that start several processes. None means one per GPU.
         hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
     """
 
@@ -251,7 +251,7 @@ class RecipeSpec:
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> RecipeSpec:
-        """Read these keys; a missing one has its default."""
+        """Read these keys. A missing key has its default."""
         return RecipeSpec(**RecipeSpec._values(raw))
 
     @staticmethod
@@ -305,11 +305,11 @@ class RecipeSpec:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes that run it at the same time."""
+        """The number of nodes that the run uses at the same time."""
         return self.resources.nodes
 
     def recipe_fields(self) -> dict[str, Any]:
-        """Return the values of the fields of this class, without those of a derived one."""
+        """Return the values of the fields of this class, without those of a derived class."""
         return {each.name: getattr(self, each.name) for each in fields(RecipeSpec)}
 
 
@@ -359,9 +359,9 @@ class CodeRef:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a data set or an input; None is unknown and not checked.
+    """One file of a data set or an input. A value that is None is unknown, and is not checked.
 
-    `etag` is that of the blob; `md5` is base64, as in the storage API.
+    `etag` is the ETag of the blob. `md5` is base64, as in the storage API.
     """
 
     name: str
@@ -417,7 +417,10 @@ class DataRef:
 
 
 def data_prefix(folder: str, files: Iterable[tuple[str, int, str]]) -> str:
-    """Return the prefix of files given as (name, size in bytes, SHA-256): equal for equal files."""
+    """Return the prefix of files given as (name, size in bytes, SHA-256).
+
+    It contains a hash of the list, so equal files have the same prefix.
+    """
     manifest = json.dumps(sorted(files), separators=(",", ":"))
     return f"{folder}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
 
@@ -432,7 +435,10 @@ def parse_data_files(raw: Sequence[JsonObject]) -> list[DataFile]:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """The checkpoint that a run without own checkpoints starts from; None is the newest."""
+    """The checkpoint of another run that a new run starts from.
+
+    `checkpoint` is its number, or None for the newest one.
+    """
 
     run_id: str
     checkpoint: int | None
@@ -448,7 +454,7 @@ class ResumeFrom:
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """The run that another one repeats: kind is retry, resume or reproduce."""
+    """The run that this run repeats. `kind` is retry, resume or reproduce."""
 
     kind: str
     run_id: str
@@ -456,9 +462,10 @@ class RunOrigin:
 
 @dataclass(frozen=True, slots=True)
 class PoolStay:
-    """A pool that a run left with its job: attempts on its nodes have its VM size and price.
+    """A pool that the run's job was in before. Attempts on its nodes have its VM size and price.
 
-    `requeued` is the attempt that the move ended, 0 if none ran; it does not count as evicted.
+    `requeued` is the number of the attempt that the move ended, which does not count as evicted, or
+    0 if none was running.
     """
 
     pool: str
@@ -483,10 +490,10 @@ class RunSpec(RecipeSpec):
         constraints: `name==version` of every package; empty leaves them open.
         inputs: Named inputs, as docs/run-format.md describes them.
         after: Runs that must succeed before it.
-        moved_from: Pools that its job was in before, oldest first.
-        schedule: Name of the schedule that started it.
-        rehearsal: Evictions that the emulator carries out: `spec` is the text of the user,
-            `evictions` has `[after, notice, away]` in seconds for each.
+        moved_from: Pools that the run's job was in before, oldest first.
+        schedule: Name of the schedule that started the run.
+        rehearsal: Evictions that the emulator carries out. `spec` is the text of the user, and
+            `evictions` has `[after, notice, away]` in seconds for each eviction.
         trial: `TrialSpec` as a document, if the run is a trial of a sweep.
         raw: The document that was read. `to_json` keeps its order and its unknown keys.
     """
@@ -576,7 +583,7 @@ class RunSpec(RecipeSpec):
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> RunSpec:
-        """Read run.json, whole or in part; a missing key has its default.
+        """Read run.json or a part of it. A missing key has its default.
 
         Raises:
             Exception: one of DAMAGED, for a value of the wrong type.
@@ -661,7 +668,7 @@ _CODE_OPTION = re.compile(r"-[A-Za-z]*c")  # `sh -c CODE`, `bash -lc CODE`, `pyt
 
 
 def referenced_variables(command: Sequence[str]) -> list[str]:
-    """Return the variables that `expand_variables` looks up, in their order."""
+    """Return the names of the variables that `expand_variables` replaces, in order."""
     if not any("$" in word for word in command):
         return []
     code = _code_words(command)
@@ -677,7 +684,7 @@ def referenced_variables(command: Sequence[str]) -> list[str]:
 def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Replace `$NAME` and `${NAME}` by the values of variables, and `$$` by `$`.
 
-    A word that an interpreter runs as code, as after `sh -c`, is not changed.
+    A word that an interpreter runs as code, such as the one after `sh -c`, is not changed.
 
     Raises:
         KeyError: a variable is not in `environment`; its argument is the name.
@@ -705,7 +712,10 @@ def to_arguments(params: Mapping[str, Any]) -> list[str]:
 def replace_arguments(
     command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[str, ...] | None:
-    """Return the command with the arguments `old` replaced by `new`; None if it lacks `old`."""
+    """Return the command with the arguments `old` replaced by `new`.
+
+    Return None if the command does not contain `old`.
+    """
     if dict(old) == dict(new):
         return tuple(command)
     before, after = to_arguments(old), to_arguments(new)

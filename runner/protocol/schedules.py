@@ -1,9 +1,11 @@
 """Schedules in blob storage: their templates, and the runs and tasks of each firing.
 
-A schedule is stored below `schedules/<schedule>/<instance>/`: `run.json` is the template of a
-single run; `group.json` is the template of several, with `run.json` and the body of the Batch task
-of each, without secrets and with placeholders as run IDs; `firings/<job>.json` records the runs of
-a job.
+The folder `schedules/<schedule>/<instance>/`, called `place` in this package, contains:
+
+- `run.json`, the template of a schedule with a single run, or
+- `group.json`, the template of a schedule with several runs. For each run, it has run.json and the
+  body of the Batch task, without secrets, and with placeholders as run IDs.
+- `firings/<job>.json`, the record of the runs that a job created.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class GroupAccess:
-    """Secrets: RUNNER_STORAGE with the inputs of all tasks, and RUNNER_SECRETS by task."""
+    """The secrets of a group: RUNNER_STORAGE with all inputs, and RUNNER_SECRETS by task."""
 
     storage: Mapping[str, Any]
     secrets: Mapping[str, Any]
@@ -36,7 +38,10 @@ class GroupAccess:
 
 
 def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
-    """Return the record of one firing with its run IDs; `key` is unique to the firing."""
+    """Return the record of one firing, with its run IDs.
+
+    The IDs are derived from `key`, which is different for each firing.
+    """
     stamp, name = f"{now:%Y%m%d-%H%M%S}", str(template["schedule"])
 
     def run_id(task: str) -> str:
@@ -148,7 +153,7 @@ def template_blob(place: str) -> str:
 
 
 def firing_blob(place: str, job_id: str) -> str:
-    """Return the blob with the record of one firing, by the job that it created."""
+    """Return the blob with the record of the firing that created a job."""
     return f"{SCHEDULES_FOLDER}{place}/firings/{re.sub(r'[^A-Za-z0-9_-]', '_', job_id)}.json"
 
 

@@ -1,8 +1,8 @@
 """Sweeps: `trial` of run.json, the reports of trials, and the rules of early stopping.
 
-Every trial of a sweep reports to `sweeps/<group>/trials/<name>`, an empty blob whose metadata holds
-its parameters, its state and its learning curve. One listing returns the reports of 5,000 trials:
-sampler, early stopping and plots read nothing else.
+Each trial of a sweep reports to `sweeps/<group>/trials/<name>`, an empty blob whose metadata has
+its parameters, its state and its learning curve. The sampler, early stopping and plots read only
+these reports, because one listing returns up to 5,000 of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Rule = Literal["median", "halving", "hyperband", "truncation", "bandit"]
 STOPPED_EARLY = "StoppedEarly"  # `code` of result.json
 SWEEP_FAILED = "SweepFailed"
 METRIC_MISSING = "MetricMissing"
-MOST_POINTS = 100  # points per reported curve; the metadata of a blob has 8 KB
+MAX_POINTS = 100  # points per reported curve; the metadata of a blob has 8 KB
 MESSAGE_CHARACTERS = 300
-LEAST_OTHERS = 3  # minimum number of other trials for a decision
-FAILURES = 5  # failures without a success, after which a sweep starts no more trials
-FIRST_REPORTS = 20  # reports that are read to decide that
+MIN_OTHERS = 3  # other trials that a decision needs
+FAILURES = 5  # after so many failures without a success, a sweep starts no more trials
+FIRST_REPORTS = 20  # reports that are read for that decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def reports_folder(group_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """The report of a trial; `curve` has the values of the metric by step, thinned out."""
+    """The report of a trial. `curve` has values of the metric by step."""
 
     name: str
     number: int
@@ -205,18 +205,18 @@ def _short(value: float) -> float:
 
 
 def thinned(curve: Sequence[Point]) -> tuple[Point, ...]:
-    """Return at most `MOST_POINTS` of the points, including the first and the last one."""
-    if len(curve) <= MOST_POINTS:
+    """Return at most MAX_POINTS of the points, including the first and the last one."""
+    if len(curve) <= MAX_POINTS:
         return tuple(curve)
     last = len(curve) - 1
-    return tuple(curve[round(n * last / (MOST_POINTS - 1))] for n in range(MOST_POINTS))
+    return tuple(curve[round(n * last / (MAX_POINTS - 1))] for n in range(MAX_POINTS))
 
 
 def with_point(curve: Sequence[Point], step: int | None, value: float) -> tuple[Point, ...]:
     """Return the curve with one more value.
 
-    A script that continues from a checkpoint reports some steps again: the new values replace the
-    old ones. Without steps, values are counted.
+    A script that continues from a checkpoint reports some steps again. The new values replace the
+    old ones. If `step` is None, the next number is used.
     """
     if step is None:
         step = curve[-1][0] + 1 if curve else 1
@@ -246,10 +246,11 @@ def stop_reason(
 
     Args:
         rule: the rule.
-        goal: whether less or more of the metric is better.
-        number: number of the trial in the sweep, which selects its Hyperband bracket: the first
-            rung of each bracket is `factor` times as late as in the bracket before.
-        curve: the values of the trial so far. Call this for each new value: rungs are exact steps.
+        goal: "min" if lower values of the metric are better, otherwise "max".
+        number: the number of the trial in the sweep, which selects its Hyperband bracket. The first
+            rung of each bracket is `factor` times as late as in the previous bracket.
+        curve: the values of the trial so far. Call this function for each new value, because rungs
+            are exact numbers of values.
         others: the reports of the other trials.
     """
     reports = len(curve)
@@ -269,30 +270,30 @@ def stop_reason(
     return _median(own, scored)
 
 
-_Curve = Sequence[Point]  # of scores, of which more is better
+_Curve = Sequence[Point]  # of scores: higher ones are better
 
 
 def _scores(goal: Goal, curve: _Curve) -> list[Point]:
-    """Return the curve with higher values as better ones; NaN is the worst."""
+    """Return the curve with scores instead of values: higher ones are better, NaN is the worst."""
     sign = 1 if goal == "max" else -1
     return [(s, -math.inf if math.isnan(value) else sign * value) for s, value in curve]
 
 
 def _at(curve: _Curve, step: int) -> list[float]:
-    """Return the values up to a step; empty if the trial has not reached it."""
+    """Return the values up to a step, or [] if the trial has not reached it."""
     return [value for s, value in curve if s <= step] if curve[-1][0] >= step else []
 
 
 def _median(own: _Curve, others: Sequence[_Curve]) -> str | None:
     """Stop if the best value so far is worse than the median of the others' running averages.
 
-    The rule of Google Vizier (Golovin et al., KDD 2017, section 3.2.2).
+    This is the rule of Google Vizier (Golovin et al., KDD 2017, section 3.2.2).
     """
     step = own[-1][0]
     reached = [values for each in others if (values := _at(each, step))]
-    if len(reached) < LEAST_OTHERS:
+    if len(reached) < MIN_OTHERS:
         return None
-    import statistics  # noqa: PLC0415  it imports much, and the rule of most sweeps is another one
+    import statistics  # noqa: PLC0415  it imports much, and most sweeps use another rule
 
     median = statistics.median(statistics.fmean(values) for values in reached)
     best = max(value for _, value in own)
@@ -302,10 +303,10 @@ def _median(own: _Curve, others: Sequence[_Curve]) -> str | None:
 
 
 def _halving(rule: StopRule, rung: int, own: _Curve, others: Sequence[_Curve]) -> str | None:
-    """Stop at a rung unless the value is among the best 1/`factor` of those that reached it.
+    """Stop at a rung unless the value is among the best 1/`factor` of the trials that reached it.
 
-    Asynchronous successive halving, in its stopping variant (Li et al., MLSys 2020). The rungs are
-    `rung` values, `factor` times as many, and so on.
+    This is asynchronous successive halving in its stopping variant (Li et al., MLSys 2020). The
+    first rung is after `rung` values, and each next rung is after `factor` times as many.
     """
     while rung < len(own):
         rung *= rule.factor
@@ -313,7 +314,7 @@ def _halving(rule: StopRule, rung: int, own: _Curve, others: Sequence[_Curve]) -
         return None
     step, value = own[-1]
     reached = [values[-1] for each in others if (values := _at(each, step))]
-    if len(reached) + 1 < max(rule.factor, LEAST_OTHERS):
+    if len(reached) + 1 < max(rule.factor, MIN_OTHERS):
         return None
     kept = max((len(reached) + 1) // rule.factor, 1)
     if sum(other > value for other in reached) < kept:
@@ -325,7 +326,7 @@ def _truncation(share: float, own: _Curve, others: Sequence[_Curve]) -> str | No
     """Stop if the last value is among the worst share of the trials that reached this step."""
     step, value = own[-1]
     reached = [values[-1] for each in others if (values := _at(each, step))]
-    if len(reached) < LEAST_OTHERS:
+    if len(reached) < MIN_OTHERS:
         return None
     worst = int((len(reached) + 1) * share)
     if sum(other < value for other in reached) >= worst:

@@ -9,10 +9,10 @@ NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # printed to stderr when a 
 WORKER_LOG = "runner-worker.txt"  # log of a node that is not the primary, in its task's folder
 JOIN_ARGUMENT = "join"  # the agent's argument in a coordination command
 
-# Set in a container whose Python cannot run the agent: path of that Python, "" if there is none.
+# Set in a container whose Python cannot run the agent: the path of that Python, or "" without one.
 IMAGE_PYTHON_VARIABLE = "RUNNER_IMAGE_PYTHON"
 
-# Set for the task of a job schedule: the first for one run, the second for a group of runs.
+# Set for the task of a job schedule: the first variable always, the second for a group of runs.
 SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
 SCHEDULE_TASKS_VARIABLE = "RUNNER_SCHEDULE_TASKS"
 

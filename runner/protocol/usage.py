@@ -1,7 +1,7 @@
-"""Usage of attempts: the nodes of a run and the times on them, from the records of its attempts.
+"""The usage of a run: the node and the times of each attempt, from the records of the attempts.
 
-The agent copies the usage to the index when a run ends, so that the costs of all runs need one
-listing. All times are milliseconds since 1970 by the clock of the node, or None if unknown.
+The agent copies the usage to the index when a run ends, so that one listing is enough for the costs
+of all runs. All times are milliseconds since 1970 by the clock of the node, or None if unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.protocol.results import AttemptEnd, parse_attempt_end, parse_attempt
 from runner.protocol.run_spec import DAMAGED
 
 USAGE_VERSION = 1
-MOST_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 
 Read = Callable[[str], "bytes | None"]
@@ -36,8 +36,8 @@ class AttemptUsage:
         why: As in end.json; empty if there is none.
         node_ends: The announced time of the eviction of the node.
         kept: End of the work that later attempts continued, from a checkpoint or on the same node.
-        saved: Time of its last checkpoint.
-        pool: Pool of the node, which differs from the run's if the run was moved; empty if unknown.
+        saved: Time of the last checkpoint.
+        pool: Pool of the node. It differs from the run's if the run was moved. Empty if unknown.
     """
 
     attempt: int
@@ -111,11 +111,11 @@ class _Events:
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """An attempt of the primary node, with its checkpoints and the one it resumed from."""
+    """An attempt on the primary node, its checkpoints, and the checkpoint that it resumed from."""
 
     usage: AttemptUsage
     commits: Mapping[int, int]
-    resumed: tuple[int, int] | None  # attempt and checkpoint; None for those of another run
+    resumed: tuple[int, int] | None  # attempt and checkpoint; None if they are of another run
 
 
 def load_usage(
@@ -125,7 +125,7 @@ def load_usage(
     nodes: int,
     status: str = "",
     ended: str | datetime | None = None,
-    attempts: int = MOST_ATTEMPTS,
+    attempts: int = MAX_ATTEMPTS,
 ) -> tuple[AttemptUsage, ...]:
     """Return the attempts of a run by number and rank.
 
@@ -139,7 +139,7 @@ def load_usage(
     """
     paths = RunPaths(run_id)
     found: list[_Records] = []
-    while len(found) < min(attempts, MOST_ATTEMPTS):
+    while len(found) < min(attempts, MAX_ATTEMPTS):
         number = len(found) + 1
         content = read(paths.attempt_start(number))
         if content is None:
@@ -187,7 +187,7 @@ def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Re
 
 
 def _on_node(start: bytes, number: int, rank: int, like: AttemptUsage) -> AttemptUsage:
-    """Return an attempt on the node of its start.json, with the times of `like`."""
+    """Return an attempt on the node in its start.json, with all other values from `like`."""
     record = parse_attempt_start(start)
     if record is None:
         return replace(like, attempt=number, rank=rank, node="")
@@ -237,7 +237,10 @@ def _resumed(content: bytes, run_id: str) -> tuple[int, int] | None:
 
 
 def _with_kept_work(found: Sequence[_Records], *, has_succeeded: bool) -> list[AttemptUsage]:
-    """Return the attempts with `kept`, followed from the last one back to what it resumed from."""
+    """Return the attempts with their values of `kept`.
+
+    They are found backwards from the last attempt, along the checkpoints that were resumed from.
+    """
     kept: dict[int, int | None] = {}
     by_number = {each.usage.attempt: each for each in found}
     current = found[-1] if found else None

@@ -1,9 +1,9 @@
 """Trials that have not started: one document of the sweep contains their future run.json.
 
 `waiting/<group>.json` has a common run.json and the differences of each trial. The task of a trial
-carries the same differences, relative to `sweeps/<group>/run.json`, from which the agent writes
+contains the same differences, relative to `sweeps/<group>/run.json`. From both, the agent writes
 run.json when the trial starts. Until then, clients derive it. A trial that is cancelled before it
-starts never gets a run.json; the same document records it as cancelled.
+starts never gets a run.json. It is recorded in `waiting/<group>.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def waiting_blob(group_id: str) -> str:
 
 
 def differences(common: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes with which `derive` makes `document`, which has the keys of `common`."""
+    """Return the changes from which `derive(common, changes)` makes `document`.
+
+    `document` must have all keys of `common`.
+    """
     changed = {
         key: value for key, value in document.items() if key not in common or common[key] != value
     }
@@ -45,7 +48,7 @@ def differences(common: Mapping[str, Any], document: Mapping[str, Any]) -> dict[
 
 
 def derive(common: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with these differences."""
+    """Return the document `common` with these differences."""
     parts = {
         name: {**common[name], **changes[name]}
         for name in _PARTS
@@ -96,7 +99,7 @@ class WaitingTrials:
         )
 
     def cancel(self, run_ids: Iterable[str], now: datetime, why: str) -> WaitingTrials:
-        """Return the document with these trials cancelled; earlier cancellations stay unchanged."""
+        """Return the document with these trials cancelled. Earlier cancellations do not change."""
         new = {run_id: (now.isoformat(), why) for run_id in run_ids if run_id in self.trials}
         return replace(self, cancelled={**new, **self.cancelled})
 
@@ -108,7 +111,7 @@ class WaitingTrials:
     def requeue(self, run_ids: Iterable[str], changes: Mapping[str, Any]) -> WaitingTrials:
         """Return the document with these trials waiting again, even if they were cancelled.
 
-        `changes` of run.json, such as the job and a newer agent, apply to all of them.
+        `changes` of run.json, such as the job and a newer agent, apply to all these trials.
         """
         place: Mapping[str, Any] = changes.get("batch") or {}
         moved: dict[str, Mapping[str, Any]] = {}

@@ -20,13 +20,13 @@ def change(framework: Any, name: str, methods: tuple[str, ...], adapter: str) ->
     try:
         changed = getattr(framework, name)
         for method in methods:
-            setattr(changed, method, ask_first(getattr(changed, method), adapter))
-    except Exception as err:  # noqa: BLE001 - a training goes on
+            setattr(changed, method, wrap(getattr(changed, method), adapter))
+    except Exception as err:  # noqa: BLE001 - the training must continue
         place.warn(adapter, err)
 
 
-def ask_first(original: Callable[..., Any], adapter: str) -> Callable[..., Any]:
-    """Return the function with `prepare` of the adapter before each call."""
+def wrap(original: Callable[..., Any], adapter: str) -> Callable[..., Any]:
+    """Return a function that calls `prepare` of the adapter before each call of `original`."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -38,7 +38,7 @@ def ask_first(original: Callable[..., Any], adapter: str) -> Callable[..., Any]:
             prepare = importlib.import_module(f"{__package__}.{adapter}").prepare
             finish = prepare(bound)
             args, kwargs = bound.args, bound.kwargs
-        except Exception as err:  # noqa: BLE001 - a training goes on
+        except Exception as err:  # noqa: BLE001 - the training must continue
             place.warn(adapter, err)
         try:
             return original(*args, **kwargs)
@@ -46,7 +46,7 @@ def ask_first(original: Callable[..., Any], adapter: str) -> Callable[..., Any]:
             if finish is not None:
                 try:
                     finish()
-                except Exception as err:  # noqa: BLE001 - a training goes on
+                except Exception as err:  # noqa: BLE001 - the training must continue
                     place.warn(adapter, err)
 
     return call

@@ -61,7 +61,7 @@ class SnapshotExtension(_Extension):
         """Save a snapshot.
 
         Args:
-            finished: the trigger that ends the training has fired; it does not fire again.
+            finished: True if the trigger that ends the training has fired, which happens only once.
         """
 
         def write(folder: Path) -> None:
@@ -120,7 +120,7 @@ def prepare(bound: Any) -> Callable[[], None] | None:
 
 
 def _load(path: Path, trainer: Any, optimizers: dict[str, Any]) -> None:
-    """Load the snapshot. Raise ValueError before any change if the model is another one."""
+    """Load the snapshot. Raise ValueError before any change if it is of another model."""
     numpy: Any = importlib.import_module("numpy")
     with numpy.load(str(path), allow_pickle=True) as saved:  # from the run's own folder
         for name, optimizer in optimizers.items():

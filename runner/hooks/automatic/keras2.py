@@ -1,8 +1,8 @@
 """Adapter for Keras 2's `fit` (`tf_keras`, and `tf.keras` before TensorFlow 2.16).
 
-It adds a callback that saves. The random state of a compiled TensorFlow function cannot be set.
-Therefore, after a resume, the order of arrays in memory is reproduced by reading the batches of the
-earlier epochs, and dropout draws other numbers.
+It adds a callback that saves the state. The random state of a compiled TensorFlow function cannot
+be set. Therefore, after a resume, the order of arrays in memory is reproduced by reading the
+batches of earlier epochs again. Dropout draws other numbers than without an interruption.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KerasTraining:
         states: the folder of the states.
         callbacks: the script's callbacks with counters.
         data: the argument `x` of `fit`.
-        in_memory: the data are arrays, which Keras shuffles in one iterator for all epochs.
+        in_memory: True if the data are arrays. Keras shuffles them in one iterator for all epochs.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class KerasTraining:
         self.sigterm.remove()
 
     def _build(self) -> None:
-        """Create the weights, which a model without an input shape has after its first batch."""
+        """Create the weights. A model without an input shape has none before its first batch."""
         if self.model.built:
             return
         if hasattr(self._data, "element_spec"):
@@ -183,8 +183,8 @@ class KerasTraining:
             variables = [*optimizer.weights, *(v for v in hyper if hasattr(v, "assign"))]
         else:
             optimizer.build(trained)
-            of_it: Any = optimizer.variables
-            variables = list(cast("list[Any]", of_it() if callable(of_it) else of_it))
+            found: Any = optimizer.variables  # a method in some versions
+            variables = list(cast("list[Any]", found() if callable(found) else found))
             rate: Any = getattr(optimizer, "_learning_rate", None)
             if hasattr(rate, "assign") and all(each is not rate for each in variables):
                 variables.append(rate)
@@ -253,7 +253,7 @@ def _callback_class(callbacks: str) -> Any:
     """
     base: Any = sys.modules[callbacks].Callback
 
-    class CallbackOfTraining(base):
+    class TrainingCallback(base):
         def __init__(self, training: KerasTraining) -> None:
             super().__init__()  # pyright: ignore[reportUnknownMemberType]
             self._supports_tf_logs = True  # otherwise Keras copies all values after each batch
@@ -286,7 +286,7 @@ def _callback_class(callbacks: str) -> Any:
             del logs
             self._training.end()
 
-    return CallbackOfTraining
+    return TrainingCallback
 
 
 def prepare(bound: Any) -> None:
@@ -301,7 +301,8 @@ def prepare(bound: Any) -> None:
         path = getattr(each, "filepath", None) or "/"
         if type(each).__name__ == "BackupAndRestore" or place.is_inside(path):
             return
-    # `keras.src.engine.training`, in some versions without `src`; also of tf_keras and TensorFlow.
+    # The module is `keras.src.engine.training`, without `src` in some versions, or the same in
+    # tf_keras or TensorFlow.
     package = next(
         kind.__module__.rpartition(".engine.")[0]
         for kind in type(model).__mro__

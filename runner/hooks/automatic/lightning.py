@@ -35,7 +35,7 @@ class LightningCheckpoint(_Callback):
     """Saves a checkpoint of the trainer after a batch or an epoch if one is due.
 
     Args:
-        several: several processes train, so they must save at the same step.
+        several: True if several processes train, which then save at the same step.
     """
 
     def __init__(self, *, several: bool = False) -> None:
@@ -44,8 +44,8 @@ class LightningCheckpoint(_Callback):
         self._found: dict[str, Any] | None = None
         self._interval = SaveInterval()
         self._epoch: dict[str, Any] = {}
-        self._is_iterated = True  # True before an epoch starts, as at the beginning
-        self._is_due = False  # at the next batch after which saving is possible
+        self._is_iterated = True  # the data was iterated before the epoch began
+        self._is_due = False  # save after the next batch that allows it
         self.sigterm = DeferredSigterm()
         self.is_off = False
         self._common = ranks.CommonSaves(self._interval, self.sigterm) if several else None
@@ -68,7 +68,7 @@ class LightningCheckpoint(_Callback):
         self._found, self._epoch = None, found["epoch"]
         fetcher = trainer.fit_loop._data_fetcher
         _set_epoch(fetcher, trainer.fit_loop.epoch_progress.current.processed)
-        # If the state is older than the epoch's iterator, making the iterator draws numbers.
+        # If the state is older than the epoch's iterator, creating the iterator draws numbers.
         restore_random_states(self._epoch["randomness"])
         iter(fetcher)
         if self._epoch["is_iterated"]:
@@ -234,7 +234,7 @@ def _prepare_ranks(trainer: Any, settings: Any) -> Callable[[], None] | None:
         return folder, StateFolder(folder, kind="lightning").newest()
 
     def resume_start(path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        found = ranks.of_first("lightning", find)
+        found = ranks.choose_on_first("lightning", find)
         if found is None:
             callback.is_off = True
             return load(path, *args, **kwargs)

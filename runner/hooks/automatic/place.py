@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 FOLDER_VARIABLE = "RUNNER_CHECKPOINT_DIR"
-OURS = "automatic"
+FOLDER = "automatic"
 VARIABLES = "variables"  # a file with digests of the command and of each variable
 SWITCH = "`checkpoints: {automatic: false}` in train.yaml switches this off"
-HOW = "save its state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
+ADVICE = "save its state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
 SCRIPT_OF = b"RUNNER_SCRIPT_OF="  # of `runner.node.script.command`
 # Variables of shells and launchers, whose values differ between attempts.
 _VOLATILE = re.compile(
@@ -63,7 +63,7 @@ def warn(adapter: str, err: BaseException) -> None:
 
 
 def say_start(what: str, resumed: str = "") -> None:
-    """Report that a training is saved, and from where it resumes."""
+    """Report that a training is saved, and the point from which it resumes."""
     if resumed:
         say(f"{what} resumes {resumed}")
     say(f"{what} is saved as it goes on, and resumes after an eviction; {SWITCH}")
@@ -71,7 +71,7 @@ def say_start(what: str, resumed: str = "") -> None:
 
 def say_several() -> None:
     """Report that a training on several processes or devices is not saved."""
-    say(f"a training on several processes is not saved by itself: {HOW}")
+    say(f"a training on several processes is not saved by itself: {ADVICE}")
 
 
 def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,7 +103,7 @@ def checkpoint_root() -> Path | None:
     if not given:
         return None
     root = Path(given)
-    foreign = [entry.name for entry in root.iterdir() if entry.name != OURS]
+    foreign = [entry.name for entry in root.iterdir() if entry.name != FOLDER]
     return None if foreign else root
 
 
@@ -141,8 +141,8 @@ def training_folder(kind: str, settings: Any, *, of_ranks: bool = False) -> Path
 
     Args:
         kind: the framework.
-        settings: values that another training may differ in, such as the optimizer's.
-        of_ranks: this is rank 0 of a training on several processes of this node.
+        settings: values that distinguish trainings, such as those of the optimizer.
+        of_ranks: True on rank 0 of a training on several processes of this node.
     """
     base = process_folder(of_ranks=of_ranks)
     if base is None:
@@ -151,7 +151,7 @@ def training_folder(kind: str, settings: Any, *, of_ranks: bool = False) -> Path
     if number > MAX_TRAININGS:
         say(
             f"only the first {MAX_TRAININGS} trainings of a script are saved, and an eviction "
-            f"repeats the others: {HOW}"
+            f"repeats the others: {ADVICE}"
         )
         return None
     text = json.dumps(settings, sort_keys=True, default=lambda value: type(value).__name__)
@@ -172,13 +172,13 @@ def process_folder(*, of_ranks: bool = False) -> Path | None:
         if root is not None and (is_one_of_several or multiprocessing.parent_process() is not None):
             say_several()
             root = None
-        _process_folders[pid] = None if root is None else _claim(root / OURS)
+        _process_folders[pid] = None if root is None else _claim(root / FOLDER)
     return _process_folders[pid]
 
 
 def _claim(root: Path) -> Path | None:
-    """Return the next folder for this command line; None if several processes run it at once."""
-    global _adopted  # noqa: PLW0603 - of this process
+    """Return the next folder for this command line, or None if several processes run it at once."""
+    global _adopted  # noqa: PLW0603 - one value for the process
     name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
     own = own_environment()
     key = digest("\0".join(_portable([*sys.argv, *own])))
@@ -191,7 +191,7 @@ def _claim(root: Path) -> Path | None:
         folder = root / f"{key}-{k}"
         if k == 1 and not folder.exists():
             with suppress(OSError, ValueError, AttributeError):  # the record is damaged
-                _say_what_differs(root, known, name)
+                _report_differences(root, known, name)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if not parallel.exists():
@@ -204,7 +204,7 @@ def _claim(root: Path) -> Path | None:
         if parallel.exists():
             say(
                 "several processes with the same arguments and variables train at the same time, "
-                f"so none of them resumes after an eviction: give each its own, or {HOW}"
+                f"so none of them resumes after an eviction: give each its own, or {ADVICE}"
             )
             return None
         for old in folder.glob("claim-*"):
@@ -215,8 +215,8 @@ def _claim(root: Path) -> Path | None:
     raise RuntimeError("too many processes have the same command line")
 
 
-def _say_what_differs(root: Path, known: dict[str, str], claim: str) -> None:
-    """Report the variable whose change prevents resuming from an earlier attempt."""
+def _report_differences(root: Path, known: dict[str, str], claim: str) -> None:
+    """Report the variables that differ from an earlier attempt and prevent resuming from it."""
     for record in root.glob(f"*/{VARIABLES}"):
         earlier: dict[str, str] = json.loads(record.read_text() or "{}")
         if earlier.get(VARIABLES) == known[VARIABLES] and not (record.parent / claim).exists():
@@ -226,10 +226,10 @@ def _say_what_differs(root: Path, known: dict[str, str], claim: str) -> None:
 
 
 def own_environment() -> list[str]:
-    """Return how this process's environment differs from that of the run's command.
+    """Return the differences between this process's environment and that of the run's command.
 
-    That is variables, as of `FOLD=1 python train.py`, and the working directory. The list is empty
-    if there is no /proc or a parent has ended.
+    These are the relative working directory and variables, such as `FOLD=1` in
+    `FOLD=1 python train.py`. The list is empty without /proc, or if a parent has ended.
     """
     try:
         first, pid = os.getpid(), os.getppid()
@@ -262,7 +262,10 @@ def _is_held(claim: Path) -> bool:
 
 
 def _adopt(root: Path, key: str) -> bool:
-    """Use the only folder if another run made it: `runner resume` may change the arguments."""
+    """Rename the only folder for this key if another run created it. Return True if so.
+
+    `runner resume` may have changed the arguments, and so the key.
+    """
     found = sorted(root.glob("*-*")) if root.is_dir() else []
     ours = f"claim-{os.environ.get('RUNNER_RUN_ID')}-"
     if len(found) != 1 or any(one.name.startswith(ours) for one in found[0].glob("claim-*")):
@@ -273,7 +276,7 @@ def _adopt(root: Path, key: str) -> bool:
 
 
 def portable_path(path: str | os.PathLike[str]) -> str:
-    """Return the path with variables for the folders that differ between nodes."""
+    """Return the path with folders that differ between nodes replaced by their variables."""
     return next(_portable([os.path.abspath(os.fspath(path))]))  # noqa: PTH100
 
 
@@ -301,22 +304,22 @@ def digest(text: str) -> str:
 
 
 def mirror(source: Path, target: Path, last: str, names: set[str]) -> None:
-    """Copy these files of `source` to `target`, and delete others there.
+    """Copy these files of `source` to `target`, and delete all others there.
 
-    The file `last` refers to the others, so it is written last: at any time, the files that it
-    refers to are complete.
+    The file `last`, which refers to the others, is written last. So the files that it refers to are
+    complete at any time.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name in sorted(names - {last}):
-        _put(source / name, target / name)
-    _put(source / last, target / last)
+        _link_or_copy(source / name, target / name)
+    _link_or_copy(source / last, target / last)
     for old in target.iterdir():
         if old.name not in names:
             old.unlink()
 
 
-def _put(source: Path, target: Path) -> None:
-    """Link a file that is not written any more, or copy it if linking is impossible."""
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Link a file, or copy it if linking is impossible. The file must not be written any more."""
     if target.exists() and target.stat().st_mtime_ns == source.stat().st_mtime_ns:
         return
     part = target.with_name(f".part-{os.getpid()}")

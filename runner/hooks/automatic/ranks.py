@@ -1,4 +1,4 @@
-"""Decide with torch.distributed from where all ranks resume, and when they save.
+"""Let all ranks agree, over torch.distributed, on the state to resume from and on when to save.
 
 Only rank 0 writes, and all ranks load the state that it has chosen. A collective call waits until
 all ranks have made it. Therefore every rank calls at the same steps, even if its hook has failed.
@@ -14,8 +14,8 @@ from typing import Any
 from runner.hooks.automatic import place
 from runner.hooks.timing import DeferredSigterm, SaveInterval
 
-CHECK_EVERY_S = 0.5  # each check exchanges a message
-MAX_STEPS = 1000  # at most, between two checks
+CHECK_EVERY_S = 0.5  # not more often, because each check exchanges a message
+MAX_STEPS = 1000  # between two checks
 
 
 def gather(value: Any) -> list[Any]:
@@ -31,7 +31,7 @@ def rank() -> int:
     return importlib.import_module("torch.distributed").get_rank()
 
 
-def of_first(adapter: str, choose: Callable[[], Any]) -> Any:
+def choose_on_first(adapter: str, choose: Callable[[], Any]) -> Any:
     """Call `choose` on rank 0. Return its result on all ranks, or None if it fails."""
     chosen = None
     if rank() == 0:
@@ -58,19 +58,19 @@ class CommonSaves:
         """One of the ranks cannot save any more, so none does."""
 
     def is_due(self, *, failed: bool, now: bool = False) -> bool:
-        """Return True if all ranks are to save now. Every rank must call it after each step.
+        """Return True if all ranks have to save now. Every rank must call this after each step.
 
         Args:
-            failed: this rank cannot save any more.
-            now: check at this step, whatever the interval. It must be the same on all ranks.
+            failed: True if this rank cannot save any more.
+            now: save now regardless of the interval. It must be the same on all ranks.
         """
         self._steps += 1
         if self.has_failed or not (now or self._steps >= self._check_at):
             return False
         took_s = max(time.monotonic() - self._began, 1e-6)
         ahead = max(1, min(MAX_STEPS, int(self._steps / took_s * CHECK_EVERY_S)))
-        all_of_them = gather((failed, self._sigterm.requested, self._interval.due, ahead))
-        self._check_at = self._steps + all_of_them[0][3]
-        self.has_failed = any(one[0] for one in all_of_them)
-        is_due = now or all_of_them[0][2] or any(one[1] for one in all_of_them)
+        votes = gather((failed, self._sigterm.requested, self._interval.due, ahead))
+        self._check_at = self._steps + votes[0][3]
+        self.has_failed = any(vote[0] for vote in votes)
+        is_due = now or votes[0][2] or any(vote[1] for vote in votes)
         return is_due and not self.has_failed

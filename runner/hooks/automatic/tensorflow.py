@@ -10,7 +10,7 @@ from typing import Any
 from runner.hooks.automatic import place
 
 _STATE = "checkpoint"  # the file that lists the others
-_folders: dict[str, Path] = {}  # by folder of a manager, where its copy is
+_folders: dict[str, Path] = {}  # the folder of the copy, by folder of a manager
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:

@@ -162,7 +162,7 @@ def prepare(bound: Any) -> Callable[[], None] | None:
         folder = place.training_folder("transformers", settings, of_ranks=several)
         return None if folder is None else (folder, StateFolder(folder, kind="trainer").newest())
 
-    place_and_state = ranks.of_first("transformers", find) if several else find()
+    place_and_state = ranks.choose_on_first("transformers", find) if several else find()
     if place_and_state is None:
         return None
     folder, found = place_and_state

@@ -30,7 +30,7 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import DAMAGED, PoolStay
 from runner.protocol.sweeps import STOPPED_EARLY
-from runner.protocol.usage import MOST_ATTEMPTS, load_usage, usage_to_json
+from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
 
 _UPTIME = Path("/proc/uptime")
 NO_LOGS: Mapping[str, int] = {"stdout": 0, "stderr": 0}  # the sizes of logs before the first agent
@@ -314,7 +314,7 @@ def _usage(
             nodes=nodes,
             status=status,
             ended=ended,
-            attempts=result["attempt"] or MOST_ATTEMPTS,
+            attempts=result["attempt"] or MAX_ATTEMPTS,
         )
         return usage_to_json(found)
     except (StorageRequestError, *DAMAGED) as err:

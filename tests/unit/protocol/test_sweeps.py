@@ -10,7 +10,7 @@ import pytest
 from runner.protocol.metrics import Goal
 from runner.protocol.sweeps import (
     FAILURES,
-    MOST_POINTS,
+    MAX_POINTS,
     Point,
     StopRule,
     TrialReport,
@@ -126,7 +126,7 @@ def test_report_survives_writing_and_reading_and_fits_into_metadata() -> None:
     assert " " not in metadata["report"]
     found = TrialReport.parse("sweeps/net/trials/0007", metadata)
     assert found is not None
-    assert (found.name, found.number, len(found.curve)) == ("0007", 7, MOST_POINTS)
+    assert (found.name, found.number, len(found.curve)) == ("0007", 7, MAX_POINTS)
     assert found.curve[-1][0] == 5000
     nan = TrialReport.parse("x/1", report("1", math.nan).to_metadata())
     assert nan is not None
