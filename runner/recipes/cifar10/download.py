@@ -45,7 +45,7 @@ class ArchiveError(Exception):
 
 
 def main(verb: str, folder: Path) -> int:
-    """Fetch or check; print progress and the result, or the error. Return the exit code."""
+    """Run the verb, and print progress and the result, or the error. Return the exit code."""
     try:
         emit(fetch(folder) if verb == "fetch" else check(folder))
     except ArchiveError as err:
@@ -97,7 +97,7 @@ def download(url: str, target: Path) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Write the six files of the archive into `folder`, whatever else it has."""
+    """Write the six data files of the archive to `folder`, and ignore its other files."""
     with tarfile.open(archive) as members:
         for name in (*TRAIN, TEST):
             source = members.extractfile(f"cifar-10-batches-bin/{name}")
@@ -128,12 +128,12 @@ def check(folder: Path) -> dict:
 
 
 def find(folder: Path, name: str) -> str:
-    """Return the name of the file or of its gzipped form in the folder, else nothing."""
+    """Return the name of the file or of its gzipped form in the folder, or an empty string."""
     return next((each for each in (name, f"{name}.gz") if (folder / each).is_file()), "")
 
 
 def count_bytes(path: Path) -> int:
-    """Return the size of the uncompressed content. Raise ArchiveError if it is no CIFAR-10."""
+    """Return the size of the uncompressed content. Raise ArchiveError if it is not CIFAR-10."""
     try:
         if path.suffix != ".gz":
             content = path.read_bytes()

@@ -32,7 +32,7 @@ def load(folder, pattern):
 
 
 def build_model(width, dropout):
-    """Three stages of strided convolutions; `width` filters in the first."""
+    """Return a network with three stages of strided convolutions, the first with `width` filters."""
     stages = []
     for filters in (width, 2 * width, 4 * width):
         stages += [

@@ -37,7 +37,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder with the four files of MNIST")
     parser.add_argument("--output", default="output")
-    parser.add_argument("--checkpoint", help="file to save to after each epoch, and to go on from")
+    parser.add_argument("--checkpoint", help="file to save to after each epoch, and to resume from")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--learning_rate", type=float, default=0.05)

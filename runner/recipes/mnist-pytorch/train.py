@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def read(folder, name, header):
-    """Return the bytes of an IDX file, gzipped or not, behind its header."""
+    """Return the bytes of an IDX file after its header. The file may be gzipped."""
     path = os.path.join(folder, name)
     opened = open(path, "rb") if os.path.exists(path) else gzip.open(path + ".gz")
     with opened as file:
@@ -70,7 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder with the four files of MNIST")
     parser.add_argument("--output", default="output")
-    parser.add_argument("--checkpoint", help="file to save to after each epoch, and to go on from")
+    parser.add_argument("--checkpoint", help="file to save to after each epoch, and to resume from")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch_size", type=int, default=128)
     parser.add_argument("--learning_rate", type=float, default=0.004)

@@ -11,7 +11,7 @@ from sklearn.neural_network import MLPClassifier
 
 
 def read(folder, name, header):
-    """Return the bytes of an IDX file, gzipped or not, behind its header."""
+    """Return the bytes of an IDX file after its header. The file may be gzipped."""
     path = os.path.join(folder, name)
     opened = open(path, "rb") if os.path.exists(path) else gzip.open(path + ".gz")
     with opened as file:
@@ -28,7 +28,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder with the four files of MNIST")
     parser.add_argument("--output", default="output")
-    parser.add_argument("--checkpoint", help="file to save to after each epoch, and to go on from")
+    parser.add_argument("--checkpoint", help="file to save to after each epoch, and to resume from")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--learning_rate", type=float, default=0.001)

@@ -1,4 +1,4 @@
-"""Download MNIST: from public mirrors, else the digits that scikit-learn ships.
+"""Download MNIST from public mirrors, or else use the digits in the package scikit-learn.
 
     python download.py fetch FOLDER    download the four files; complete files are not fetched again
     python download.py check FOLDER    check a folder with the four files
@@ -56,7 +56,7 @@ FILES = {
     ),
 }
 
-# SHA-256 of the uncompressed images and labels: a folder that was compressed again is still MNIST.
+# SHA-256 of the uncompressed images and labels, which also match files that were compressed again.
 CONTENTS = {
     "train": (
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -70,7 +70,7 @@ CONTENTS = {
 
 CHUNK = 1 << 16
 MIRROR_TIMEOUT_S = 15.0
-TRIES = 4  # per mirror, as long as each of them receives something
+TRIES = 4  # per mirror, as long as each try receives some bytes
 NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
 
 DIGITS = "sklearn-digits"
@@ -99,7 +99,7 @@ class DownloadError(Exception):
 
 
 def main(verb: str, folder: Path) -> int:
-    """Fetch or check; print progress and the result, or the error. Return the exit code."""
+    """Run the verb, and print progress and the result, or the error. Return the exit code."""
     try:
         emit(fetch(folder) if verb == "fetch" else check(folder))
     except DownloadError as err:
@@ -154,7 +154,7 @@ def idx_header(shape: tuple[int, ...]) -> bytes:
 
 
 def write_idx(path: Path, shape: tuple[int, ...], rows: Iterable[bytes]) -> None:
-    """Write a gzip IDX file whose bytes depend on its contents only."""
+    """Write a gzipped IDX file. Its bytes depend only on its content."""
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
         file.write(idx_header(shape))
         for row in rows:
@@ -188,7 +188,7 @@ def fetch(folder: Path) -> dict:
 
 @dataclass
 class Mirrors:
-    """Base URLs that end in a slash; `unreachable` maps those that failed to the reason."""
+    """Base URLs that end in a slash. `unreachable` has the reason for each that failed."""
 
     urls: tuple[str, ...] = field(default_factory=lambda: MIRRORS)
     unreachable: dict[str, str] = field(default_factory=dict)
@@ -222,7 +222,7 @@ def fetch_file(
     for url in mirrors.urls:
         if url in mirrors.unreachable:
             continue
-        problem = from_mirror(url + name, part, on_bytes)
+        problem = try_mirror(url + name, part, on_bytes)
         if problem is None and sha256_of(part) == sha256:
             part.replace(folder / name)
             return True
@@ -232,8 +232,8 @@ def fetch_file(
     return False
 
 
-def from_mirror(url: str, part: Path, on_bytes: Callable[[int], None]) -> str | None:
-    """Download from one mirror. Return None if it sent everything, else the problem."""
+def try_mirror(url: str, part: Path, on_bytes: Callable[[int], None]) -> str | None:
+    """Download from one mirror. Return None if it sent the whole file, or else the problem."""
     problem = ""
     for _ in range(TRIES):
         before = size_of(part)
@@ -303,7 +303,7 @@ def ensure_digits(folder: Path) -> None:
 
 
 def write_digits(digits: list[tuple[list[int], int]], folder: Path) -> None:
-    """Write the four files; every sixth digit is a test digit, so both splits have all writers."""
+    """Write the four files. Every sixth digit is a test digit, so both splits have all writers."""
     splits = {"t10k": digits[TEST_EVERY - 1 :: TEST_EVERY]}
     splits["train"] = [d for n, d in enumerate(digits) if n % TEST_EVERY != TEST_EVERY - 1]
     for name, split in splits.items():
@@ -314,7 +314,7 @@ def write_digits(digits: list[tuple[list[int], int]], folder: Path) -> None:
 
 
 def enlarge(pixels: list[int]) -> bytes:
-    """Return 8x8 values of 0 to 16 as 28x28 bytes: bilinear to 20x20, with MNIST's margin."""
+    """Return 8x8 values from 0 to 16 as 28x28 bytes: bilinear to 20x20, plus the margin."""
     taps = list(interpolation())
     wide = [
         [row[low] * (1 - part) + row[high] * part for low, high, part in taps]
@@ -331,7 +331,7 @@ def enlarge(pixels: list[int]) -> bytes:
 
 
 def interpolation() -> Iterator[tuple[int, int, float]]:
-    """Yield two source positions and the share of the second for each of the 20 targets."""
+    """Yield, for each of the 20 target pixels, two source positions and the share of the second."""
     for target in range(DIGIT_SIDE):
         position = (target + 0.5) * SOURCE_SIDE / DIGIT_SIDE - 0.5
         position = min(max(position, 0.0), SOURCE_SIDE - 1.0)
@@ -376,7 +376,7 @@ def read_csv(path: Path) -> list[tuple[list[int], int]]:
 
 
 def no_digits(why: str) -> DownloadError:
-    """Return the error of digits that cannot be used."""
+    """Return the error for digits that cannot be used."""
     what = f"cannot use the digits of {PACKAGE}"
     return DownloadError("R-DATA-DIGITS", what, why, "check network and proxy")
 

@@ -1,4 +1,4 @@
-"""Reads the IDX format of MNIST, gzipped or not; standard library only.
+"""Reads the IDX format of MNIST, gzipped or not, with only the standard library.
 
 The format: two zero bytes, the type (8 is unsigned byte), the number of dimensions, each dimension
 as a big-endian 32-bit number, then the values.

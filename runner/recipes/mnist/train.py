@@ -25,7 +25,7 @@ EVALUATION_BATCH = 500
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line; every parameter is also accepted with dashes for underscores."""
+    """Parse the command line. Parameters are also accepted with dashes instead of underscores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     environment = os.environ.get
     parser.add_argument("--data", type=Path, default=environment("RUNNER_DATA_DIR"))
@@ -213,7 +213,7 @@ def device_name() -> str:
     """Return the device that the back end of Keras trains on, such as `gpu:0`."""
     import keras
 
-    if keras.backend.backend() == "torch":  # which has no list of devices in Keras
+    if keras.backend.backend() == "torch":  # Keras has no list of devices for it
         import torch
 
         return "gpu:0" if torch.cuda.is_available() else "cpu:0"
@@ -223,7 +223,7 @@ def device_name() -> str:
 def checkpoints() -> tuple[int, list]:
     """Return the first epoch, and the callback that saves the training if checkpoints are on."""
     if not os.environ.get("RUNNER_CHECKPOINT_DIR"):
-        return 0, []  # without the runner, which may not be installed
+        return 0, []  # this is not a run, so the package runner may not be installed
     from runner.hooks.keras import Checkpoint
 
     hook = Checkpoint()
@@ -235,7 +235,8 @@ def checkpoints() -> tuple[int, list]:
 def shifted_batches(images, labels, batch_size: int, shift: int, seed: int, first_epoch: int):
     """Yield batches forever, reshuffled every epoch, each image shifted by up to `shift` pixels.
 
-    The batches of an epoch depend only on the seed and its number, so that any epoch can be first.
+    The batches of an epoch depend only on its number and the seed, so a training can resume at any
+    epoch.
     """
     import numpy as np
 
