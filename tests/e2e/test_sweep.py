@@ -214,6 +214,9 @@ def test_retried_trial_counts_in_its_sweep_and_in_the_merge(
     assert sweep["states"] == {"succeeded": 1, "failed": 2}
     failed = {t["trial"]: t["run_id"] for t in sweep["trials"] if t["state"] == "failed"}
     merged = next(run for run in known_runs(cli) if "-merge-" in run)
+    refused = cli.run("retry", merged)
+    assert "error[R-AFTER-FAILED]" in refused.stderr
+    assert f"fix: runner sweep resume {sweep['sweep']}\n" in refused.stderr
     gate.touch()
     again = {"2": cli.json("retry", failed["2"])["run_id"]}
     rows = cli.json("retry", "--failed")

@@ -27,6 +27,7 @@ from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
 from runner.flows.submit.prepare import check_file_count, refused_input
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import TRIALS_INPUT
 from runner.protocol.names import as_stored, blob_name, listed_prefix
 from runner.protocol.paths import is_selected_output
 from runner.protocol.results import RunResult
@@ -286,11 +287,14 @@ def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> R
         for repeats in _repetitions(connection, before):
             with suppress(RunnerError):
                 return _may_succeed(connection, repeats, waiting)
+        fix = f"runner retry {before.run_id}, then runner retry {waiting.run_id}"
+        if waiting.group and TRIALS_INPUT in waiting.inputs:  # the merge task of a sweep
+            fix = f"runner sweep resume {waiting.group}"
         raise RunnerError(
             _FAILED,
             f"{waiting.run_id} would never start: {before.run_id} did not succeed",
             why=err.why,
-            fix=f"runner retry {before.run_id}, then runner retry {waiting.run_id}",
+            fix=fix,
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     return before
