@@ -30,12 +30,12 @@ _OURS = """
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
-from infra.engine.offline import declared
+from infra.engine.offline import preview_resources
 from infra.config.stack_file import load_stack_config
 from runner.core.pricing.prices import load_price_table
 example = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": str(UUID(int=0))}
 config = load_stack_config(Path("Pulumi.dev.yaml"), environment=example)
-found = declared(config, datetime.now(UTC), load_price_table(None))
+found = preview_resources(config, datetime.now(UTC), load_price_table(None))
 assert len(found) > 20
 """
 _RECORD = """

@@ -19,7 +19,7 @@ from infra.components.container_registry import ContainerRegistry
 from infra.components.context import StackContext
 from infra.components.data_store import DataStore, Firewall
 from infra.components.deployer import PRINCIPAL_TYPES, Deployer, find_deployer
-from infra.components.gpu_pool import GpuPool, PoolSurroundings
+from infra.components.gpu_pool import GpuPool, PoolDependencies
 from infra.components.identity import Identities, Operator, Operators
 from infra.components.network import PoolNetwork
 from infra.components.observability import Observability
@@ -138,7 +138,7 @@ class _Stack:
         Operators("operators", context, self._operators, store, account.account_id)
         if config.observability is not None:
             Observability("observability", context, account, config.observability)
-        around = PoolSurroundings(
+        dependencies = PoolDependencies(
             account=account,
             store=store,
             identities=identities,
@@ -147,8 +147,8 @@ class _Stack:
             registry=self._registry(identities),
         )
         for plan in plans:
-            GpuPool(f"pool-{plan.pool.id.lower()}", context, plan, around)
-        return self._exports(plans, around)
+            GpuPool(f"pool-{plan.pool.id.lower()}", context, plan, dependencies)
+        return self._exports(plans, dependencies)
 
     def _firewall(self, network: PoolNetwork | None) -> Firewall | None:
         """Return the networks that the storage account allows; None allows every network."""
@@ -178,16 +178,16 @@ class _Stack:
         )
 
     def _exports(
-        self, plans: Sequence[PoolPlan], around: PoolSurroundings
+        self, plans: Sequence[PoolPlan], dependencies: PoolDependencies
     ) -> Mapping[str, pulumi.Input[Any]]:
         """Return the fields of StackOutputs. A test parses them as StackOutputs."""
-        store, nodes = around.store, around.identities.nodes
+        store, nodes = dependencies.store, dependencies.identities.nodes
         return {
             "contract_version": CONTRACT_VERSION,
             "location": self._config.location,
             "resource_group": self._context.resource_group_name,
-            "batch_account": around.account.account_name,
-            "batch_endpoint": around.account.endpoint,
+            "batch_account": dependencies.account.account_name,
+            "batch_endpoint": dependencies.account.endpoint,
             "storage_account": store.account_name,
             "blob_endpoint": store.blob_endpoint,
             "file_endpoint": store.file_endpoint,
@@ -196,9 +196,11 @@ class _Stack:
             "identity_client_id": nodes.client_id,
             "identity_resource_id": nodes.id,
             "pools": [dataclasses.asdict(_pool_output(plan)) for plan in plans],
-            "image_definition": around.images.definition_id if around.images else None,
+            "image_definition": dependencies.images.definition_id if dependencies.images else None,
             "nodes_add_tasks": self._config.nodes_add_tasks,
-            "registry_server": around.registry.login_server if around.registry else None,
+            "registry_server": dependencies.registry.login_server
+            if dependencies.registry
+            else None,
         }
 
 

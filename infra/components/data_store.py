@@ -15,7 +15,7 @@ from infra.config.naming import AccountName
 from infra.config.stack import CONTAINERS, StorageConfig
 
 _SOFT_DELETE_DAYS = 7
-_LARGE_SHARE_GIB = 5120
+_MAX_STANDARD_SHARE_GIB = 5120
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class DataStore(pulumi.ComponentResource):
         self.share = None if config.file_share_gib is None else self._share(config.file_share_gib)
         self.account_key = self._key() if self.share is not None else None
         endpoints = account.primary_endpoints
-        self.blob_endpoint = endpoints.blob.apply(_no_slash)
-        self.file_endpoint = endpoints.file.apply(_no_slash) if self.share is not None else None
+        self.blob_endpoint = endpoints.blob.apply(_strip_slash)
+        self.file_endpoint = endpoints.file.apply(_strip_slash) if self.share is not None else None
         self.register_outputs({"account": self.account_name, "blob_endpoint": self.blob_endpoint})
 
     def _read(self, adopted: AccountName) -> pulumi.Output[storage.GetStorageAccountResult]:
@@ -103,12 +103,12 @@ class DataStore(pulumi.ComponentResource):
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
             is_local_user_enabled=False,
             network_rule_set=_network_rules(firewall),
-            # Shares above 5 TiB need it, and it requires locally or zone redundant storage.
+            # Required for shares above 5 TiB; requires locally or zone redundant storage.
             # https://learn.microsoft.com/azure/storage/files/storage-how-to-create-file-share
             # ("Enable large file shares", read 2026-11-21)
             large_file_shares_state=(
                 storage.LargeFileSharesState.ENABLED
-                if (config.file_share_gib or 0) > _LARGE_SHARE_GIB
+                if (config.file_share_gib or 0) > _MAX_STANDARD_SHARE_GIB
                 else None
             ),
             tags=dict(context.tags),
@@ -187,8 +187,8 @@ def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
     base = storage.ManagementPolicyBaseBlobArgs
     rules = [_rule("cool-models", "models/", "blockBlob", base(tier_to_cool=cool))]
     if config.keep_runs_days is not None:
-        # Code is stored once and read by every run that uses it, so its last access counts, not
-        # its age. Only block blobs have a last access time (docs of
+        # Code is stored once and read by every run that uses it, so it is deleted by its last
+        # access, not by its age. Only block blobs have a last access time (docs of
         # `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), if tracking is enabled:
         # https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-overview
         # (2025-06-13, read 2026-11-21).
@@ -220,7 +220,7 @@ def _rule(
 
 
 def _network_rules(firewall: Firewall | None) -> storage.NetworkRuleSetArgs:
-    """Return the firewall; open explicitly without one, because Azure keeps unset properties.
+    """Return the firewall. Without one, allow all explicitly: Azure keeps unset properties.
 
     The Batch service reaches its auto-storage as a trusted service.
     """
@@ -248,7 +248,7 @@ def _network_rules(firewall: Firewall | None) -> storage.NetworkRuleSetArgs:
 
 
 def _address_rules(text: str) -> list[str]:
-    """Return a range as the firewall accepts it, which has no prefixes /31 and /32.
+    """Return the rules for a range. The firewall rejects the prefixes /31 and /32.
 
     https://learn.microsoft.com/azure/storage/common/storage-network-security-ip-address-range
     (read 2026-11-22)
@@ -259,5 +259,5 @@ def _address_rules(text: str) -> list[str]:
     return [str(address) for address in network]
 
 
-def _no_slash(url: str) -> str:
+def _strip_slash(url: str) -> str:
     return url.rstrip("/")

@@ -34,17 +34,18 @@ class Deployer:
 
 
 def find_deployer() -> Deployer:
-    """Return the signed-in principal, for every sign-in of the provider.
+    """Return the signed-in principal, for every method of the provider.
 
-    The token shows whether it is a user, because `az login` also signs in service principals.
-    Settings decide if the token has no such claim. Claims: `idtyp`, `scp` (only in tokens of users)
-    and `ipaddr`, https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
-    (read 2026-11-22), none of which Entra promises.
+    The token shows whether the principal is a user, because `az login` also signs in service
+    principals. If the token has no such claim, settings decide. Claims: `idtyp`, `scp` (only in
+    tokens of users) and `ipaddr`. Entra guarantees none of them:
+    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference (read
+    2026-11-22).
     """
     claims = token_claims(authorization.get_client_token().token)
     found = authorization.get_client_config()
     kind = PRINCIPAL_TYPES["user" if _is_user(claims) else "service_principal"]
-    return Deployer(Operator(found.object_id, kind), _public(claims.get("ipaddr")))
+    return Deployer(Operator(found.object_id, kind), _public_address(claims.get("ipaddr")))
 
 
 def token_claims(token: str) -> Mapping[str, Any]:
@@ -70,7 +71,7 @@ def _is_user(claims: Mapping[str, Any]) -> bool:
     return not (machine or any(os.environ.get(name) for name in _MACHINE_VARIABLES))
 
 
-def _public(address: object) -> str | None:
+def _public_address(address: object) -> str | None:
     try:
         found = ipaddress.IPv4Address(str(address))
     except ValueError:

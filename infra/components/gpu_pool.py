@@ -35,7 +35,7 @@ _IMMUTABLE = [
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSurroundings:
+class PoolDependencies:
     """The resources of all pools: account, storage, identities, network, images, registry."""
 
     account: BatchAccountComponent
@@ -64,23 +64,23 @@ class GpuPool(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         plan: PoolPlan,
-        around: PoolSurroundings,
+        dependencies: PoolDependencies,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("runner:infra:GpuPool", name, None, opts)
-        self._around = around
+        self._dependencies = dependencies
         _warn_of_mounts(plan)
         self.pool = self._pool(name, context, plan)
         self.register_outputs({"pool": self.pool.name})
 
     def _pool(self, name: str, context: StackContext, plan: PoolPlan) -> batch.Pool:
-        around, pool = self._around, plan.pool
+        dependencies, pool = self._dependencies, plan.pool
         fill, between = batch.ComputeNodeFillType, batch.InterNodeCommunicationState
         return batch.Pool(
             name,
             pool_name=pool.id,
-            account_name=around.account.account_name,
-            resource_group_name=around.account.group_name,
+            account_name=dependencies.account.account_name,
+            resource_group_name=dependencies.account.group_name,
             vm_size=pool.vm_size,
             task_slots_per_node=pool.slots,
             task_scheduling_policy=batch.TaskSchedulingPolicyArgs(
@@ -91,7 +91,7 @@ class GpuPool(pulumi.ComponentResource):
             ),
             identity=batch.BatchPoolIdentityArgs(
                 type=batch.PoolIdentityType.USER_ASSIGNED,
-                user_assigned_identities=[around.identities.nodes.id],
+                user_assigned_identities=[dependencies.identities.nodes.id],
             ),
             deployment_configuration=self._machine(plan),
             scale_settings=_scale(plan),
@@ -112,7 +112,7 @@ class GpuPool(pulumi.ComponentResource):
                 parent=self,
                 delete_before_replace=True,
                 replace_on_changes=_IMMUTABLE,
-                depends_on=around.ready,
+                depends_on=dependencies.ready,
             ),
         )
 
@@ -136,7 +136,7 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _own_image(self, version: str) -> pulumi.Input[str]:
-        images = self._around.images
+        images = self._dependencies.images
         if images is None:  # the configuration has been checked
             raise ValueError("a pool uses the gallery image, but the stack has no gallery")
         return images.version_id(version)
@@ -155,7 +155,7 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _blob_mount(self, mount: BlobMount) -> batch.MountConfigurationArgs:
-        store, nodes = self._around.store, self._around.identities.nodes
+        store, nodes = self._dependencies.store, self._dependencies.identities.nodes
         return batch.MountConfigurationArgs(
             azure_blob_file_system_configuration=batch.AzureBlobFileSystemConfigurationArgs(
                 account_name=store.account_name,
@@ -167,7 +167,7 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _files_mount(self, mount: FilesMount) -> batch.MountConfigurationArgs:
-        store = self._around.store
+        store = self._dependencies.store
         if store.share is None or store.account_key is None or store.file_endpoint is None:
             raise ValueError("a pool mounts the file share, but the stack has none")
         return batch.MountConfigurationArgs(
@@ -181,9 +181,9 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _containers(self, pool: PoolConfig) -> batch.ContainerConfigurationArgs:
-        registry = self._around.registry
+        registry = self._dependencies.registry
         identity = batch.ComputeNodeIdentityReferenceArgs(
-            resource_id=self._around.identities.nodes.id
+            resource_id=self._dependencies.identities.nodes.id
         )
         return batch.ContainerConfigurationArgs(
             type=batch.ContainerType.DOCKER_COMPATIBLE,
@@ -200,9 +200,9 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _network(self, pool: PoolConfig) -> batch.NetworkConfigurationArgs | None:
-        if self._around.subnet_id is not None:
+        if self._dependencies.subnet_id is not None:
             return batch.NetworkConfigurationArgs(
-                subnet_id=self._around.subnet_id,
+                subnet_id=self._dependencies.subnet_id,
                 public_ip_address_configuration=batch.PublicIPAddressConfigurationArgs(
                     provision=batch.IPAddressProvisioningType.NO_PUBLIC_IP_ADDRESSES
                 ),
@@ -287,7 +287,7 @@ def _start_task(start: StartTask) -> batch.StartTaskArgs:
 
 
 def _driver() -> batch.VMExtensionArgs:
-    """Return the extension that installs NVIDIA's driver (GRID for the A10) while a node boots.
+    """Return the extension that installs NVIDIA's driver at boot: the GRID driver for the A10.
 
     https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2023-07-28,
     read 2026-11-21)
@@ -302,7 +302,7 @@ def _driver() -> batch.VMExtensionArgs:
 
 
 def _trusted_launch() -> batch.SecurityProfileArgs:
-    """Return Secure Boot and vTPM, which our image supports because Canonical signs its driver."""
+    """Return Secure Boot and vTPM. Our image supports them: Canonical signs its driver."""
     return batch.SecurityProfileArgs(
         security_type=batch.SecurityTypes.TRUSTED_LAUNCH,
         uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True),

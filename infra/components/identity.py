@@ -17,7 +17,7 @@ from infra.components.data_store import DataStore
 
 _BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
-# Allows requests for user delegation keys, which sign SAS, but not for data.
+# Allows requests for user delegation keys, which sign SAS, but no access to data.
 _BLOB_DELEGATOR = "db58b8e5-c6ad-4a2a-8342-4190687cbf4a"
 # Azure Files over REST with a token; the SMB roles do not apply.
 _FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
@@ -69,17 +69,17 @@ class Identities(pulumi.ComponentResource):
         self.nodes = self._identity("nodes")
         self.account = self._identity("account") if auto_storage else None
         self.ready: list[pulumi.Resource] = [
-            self._may("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
-            self._may("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
-            self._may("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
+            self._grant("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
+            self._grant("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
+            self._grant("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
         ]
         outputs = {"nodes": self.nodes.id}
         if self.account is not None:
             reader, writer = _BLOB_DATA_READER, _BLOB_DATA_CONTRIBUTOR
             self.ready += [
-                self._may("nodes-read-packages", self.nodes, reader, None, _PACKAGES_ONLY),
+                self._grant("nodes-read-packages", self.nodes, reader, None, _PACKAGES_ONLY),
                 # Batch creates its own containers in the auto-storage account.
-                self._may("account-auto-storage", self.account, writer, None),
+                self._grant("account-auto-storage", self.account, writer, None),
             ]
             outputs["account"] = self.account.id
         self.register_outputs(outputs)
@@ -107,7 +107,7 @@ class Identities(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-    def _may(
+    def _grant(
         self,
         name: str,
         identity: managedidentity.UserAssignedIdentity,

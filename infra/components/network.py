@@ -43,7 +43,7 @@ class PoolNetwork(pulumi.ComponentResource):
             location=context.location,
             address_space=network.AddressSpaceArgs(address_prefixes=[config.address_space]),
             tags=dict(context.tags),
-            # The subnet is a separate resource; without this, an update of the network removes it.
+            # The subnet is a separate resource, which an update of the network would remove.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnets"]),
         )
         self.subnet = network.Subnet(

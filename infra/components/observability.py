@@ -17,9 +17,9 @@ from infra.components.batch_account import BatchAccountComponent
 from infra.components.context import StackContext
 from infra.config.stack import ObservabilityConfig
 
-_OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
-_WINDOW = "PT15M"
-_EVERY = "PT5M"
+_OWNER_ROLE = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
+_WINDOW_SIZE = "PT15M"
+_EVALUATION_FREQUENCY = "PT5M"
 
 
 class Observability(pulumi.ComponentResource):
@@ -112,8 +112,8 @@ class Observability(pulumi.ComponentResource):
             auto_mitigate=True,
             severity=2,
             scopes=[self._account.account_id],
-            evaluation_frequency=_EVERY,
-            window_size=_WINDOW,
+            evaluation_frequency=_EVALUATION_FREQUENCY,
+            window_size=_WINDOW_SIZE,
             criteria=monitor.MetricAlertSingleResourceMultipleMetricCriteriaArgs(
                 odata_type="Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria",
                 all_of=[above_zero],
@@ -141,7 +141,7 @@ def action_group(
         opts: the options of the resource.
     """
     owners = monitor.ArmRoleReceiverArgs(
-        name="owners", role_id=_OWNER, use_common_alert_schema=True
+        name="owners", role_id=_OWNER_ROLE, use_common_alert_schema=True
     )
     return monitor.ActionGroup(
         name,

@@ -28,15 +28,15 @@ from runner.core.pricing.machines import region_name
 __all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 
 DEFINITION = "runner-gpu"
-# Compute Gallery Artifacts Publisher: galleries/*, without the right to create VMs.
+# Compute Gallery Artifacts Publisher: it allows galleries/*, but not to create VMs.
 # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/compute
 # (read 2026-11-21);
 # Azure's own modules assign Image Builder's identity this role on the gallery and no other
 # (github.com/Azure/bicep-registry-modules, virtual-machine-images, read 2026-11-21).
 _GALLERY_PUBLISHER = "85a2d0d9-2eba-4c9c-b355-11c2cc0788ab"
-# The default; it includes validation and replication to other regions (docs of
+# The default of Image Builder, which includes validation and replication to other regions (docs of
 # `build_timeout_in_minutes`, azure-native 3.29).
-_TIMEOUT_MINUTES = 240
+_BUILD_TIMEOUT_MINUTES = 240
 # Ubuntu's image has 30 GB, of which the CUDA toolkit needs 8. Nodes get the same disk size.
 _OS_DISK_GB = 64
 _VERIFY = f"sudo {ON_THE_MACHINE}/verify.sh"
@@ -219,7 +219,7 @@ def template_plan(
         "validate": [("verify", [_VERIFY])],
         "vm_size": config.build_vm_size,
         "os_disk_gb": _OS_DISK_GB,
-        "timeout_minutes": _TIMEOUT_MINUTES,
+        "timeout_minutes": _BUILD_TIMEOUT_MINUTES,
         "regions": list(regions),
         "artifact_tags": {**context.tags, **_artifact_tags(versions)},
         "tags": dict(context.tags),

@@ -24,19 +24,22 @@ _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 # (2022-03-15, read 2026-11-21)
 _TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
 _MAX_TAGS = 40
-_OUR_TAGS = ("app", "stack")
-_RESERVED_TAGS = (*_OUR_TAGS, BUDGET_TAG)
-# Our choice. The script is one environment variable, base64 adds a third, and Linux allows 128 KiB.
+_RUNNER_TAGS = ("app", "stack")
+_RESERVED_TAGS = (*_RUNNER_TAGS, BUDGET_TAG)
+# Our choice. The script is an environment variable in base64, which adds a third; Linux allows
+# 128 KiB.
 _MAX_SCRIPT_BYTES = 32 * 1024
 # Azure reserves five addresses of a subnet, and a node needs one.
 # https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
 _RESERVED_ADDRESSES = 5
-_PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+_PRIVATE_RANGES = tuple(
+    map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+)
 _Problem = tuple[tuple[int | str, ...], str, str]  # place, what, fix
 
 
 def contradictions(config: StackConfig, folder: Path) -> Iterator[FieldProblem]:
-    """Yield problems that would fail a deployment or a node.
+    """Yield problems that would let the deployment or a node fail.
 
     Args:
         config: the stack's configuration, whose single values are valid.
@@ -108,11 +111,11 @@ def _mount_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
 
 def _script_problems(pools: Sequence[PoolConfig], folder: Path) -> Iterator[_Problem]:
     for number, pool in enumerate(pools):
-        if pool.start_script is not None and (found := _script_problem(folder / pool.start_script)):
+        if pool.start_script is not None and (found := _check_script(folder / pool.start_script)):
             yield ("pools", number, "start_script"), *found
 
 
-def _script_problem(file: Path) -> tuple[str, str] | None:
+def _check_script(file: Path) -> tuple[str, str] | None:
     try:
         content = file.read_bytes()
     except OSError as err:
@@ -162,7 +165,7 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     if len(set(thresholds)) < len(thresholds):
         yield ("budget", "thresholds_percent"), "duplicate threshold", "list each threshold once"
     yield from _network_contradictions(config)
-    yield from _tag_contradictions(("tags",), config.tags, _OUR_TAGS)
+    yield from _tag_contradictions(("tags",), config.tags, _RUNNER_TAGS)
     if not config.pools:
         yield ("pools",), "no pool", "add a pool: - id: t4"
     seen: dict[str, str] = {}
@@ -171,7 +174,7 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
         if (first := seen.setdefault(pool.id.lower(), pool.id)) is not pool.id:
             what = f"two pools have the id {first!r} (case is ignored)"
             yield (*where, "id"), what, "give each pool a unique id"
-        yield from _tag_contradictions((*where, "tags"), pool.tags, (*_OUR_TAGS, *config.tags))
+        yield from _tag_contradictions((*where, "tags"), pool.tags, (*_RUNNER_TAGS, *config.tags))
         problems = (_pool_contradictions(pool), _missing_parts(config, pool))
         for key, what, fix in chain(*problems, _ssh_contradictions(config, pool)):
             yield (*where, key), f"pool {pool.id!r}: {what}", fix
@@ -212,7 +215,7 @@ def _storage_range_problem(number: int, text: str) -> Iterator[_Problem]:
         return
     # https://learn.microsoft.com/azure/storage/common/storage-network-security-ip-address-range
     # (read 2026-11-22)
-    if any(network.overlaps(private) for private in _PRIVATE) and network.prefixlen:
+    if any(network.overlaps(private) for private in _PRIVATE_RANGES) and network.prefixlen:
         what = (
             f"{network} is private, but the firewall of a storage account requires public addresses"
         )
@@ -223,7 +226,7 @@ def _tag_contradictions(
     where: tuple[int | str, ...], tags: Mapping[str, str], taken: Collection[str]
 ) -> Iterator[_Problem]:
     """Yield the problems of tags; names are compared without case."""
-    exact = set(taken) - set(_OUR_TAGS)
+    exact = set(taken) - set(_RUNNER_TAGS)
     others = Counter(name.lower() for name in {*tags, *taken})
     for name, value in tags.items():
         if not _TAG_NAME.fullmatch(name) or len(value) > 256:

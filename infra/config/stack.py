@@ -51,7 +51,7 @@ _Location = Annotated[
 ]
 
 
-def _id_of(kind: str) -> TextField:
+def _account_id(kind: str) -> TextField:
     return TextField(
         "(?i)^/subscriptions/[0-9a-f-]{36}/resourceGroups/[^/\\s]{1,90}/providers/"
         f"{kind}/[A-Za-z0-9]{{3,24}}$",
@@ -80,8 +80,8 @@ class AdoptConfig(Section):
         ]
         | None
     ) = None
-    batch_account: Annotated[str, _id_of("Microsoft.Batch/batchAccounts")] | None = None
-    storage_account: Annotated[str, _id_of("Microsoft.Storage/storageAccounts")] | None = None
+    batch_account: Annotated[str, _account_id("Microsoft.Batch/batchAccounts")] | None = None
+    storage_account: Annotated[str, _account_id("Microsoft.Storage/storageAccounts")] | None = None
 
 
 class StorageConfig(Section):
@@ -97,8 +97,8 @@ class StorageConfig(Section):
     cool_models_days: int = Field(default=30, ge=1)
 
 
-def _all_or_list(value: Any) -> Any:
-    """Reject text other than `all`, so that no fix suggests access for everyone."""
+def _check_ranges(value: Any) -> Any:
+    """Reject text other than `all`. Pydantic's error would suggest `all`: access for everyone."""
     if not isinstance(value, str) or value == "all":
         return value
     try:
@@ -126,7 +126,7 @@ class NetworkConfig(Section):
     pool_subnet: str = "10.20.0.0/20"
     storage_from: Annotated[
         Literal["all"] | Annotated[tuple[str, ...], Field(strict=False)] | None,
-        BeforeValidator(_all_or_list),
+        BeforeValidator(_check_ranges),
     ] = None
 
 

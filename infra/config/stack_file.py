@@ -23,16 +23,16 @@ from runner.core.yaml_files import (
 from runner.protocol.errors import ExitCode, RunnerError
 
 _CODE = "R-STACK-CONFIG"
-# Values of the stack that are keys of azure-native: our field, their key, their variable.
+# Fields of StackConfig that are keys of azure-native: by field, the key and its variable.
 _SETTINGS = {
     "location": ("location", "ARM_LOCATION"),
     "subscription_id": ("subscriptionId", "ARM_SUBSCRIPTION_ID"),
 }
-OUR_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
+RUNNER_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
 # Sections that `null` turns off. Pulumi passes null as an empty text.
 _OPTIONAL = ("adopt", "budget", "image", "network", "observability")
 # Pulumi stores scalars as text: it writes `true` as `"true"` when it first opens a stack.
-_SWITCHES = frozenset(
+_BOOLEAN_KEYS = frozenset(
     name for name, field in StackConfig.model_fields.items() if field.annotation is bool
 )
 # The keys that the provider reads and its SDK does not declare (azure-native 3.29).
@@ -70,17 +70,22 @@ AZURE_KEYS = UNDECLARED_KEYS | frozenset(
         "useOidc",
     }
 )
-_NAMESPACES: Mapping[str, Collection[str]] = {"runner": OUR_KEYS, "azure-native": AZURE_KEYS}
+_NAMESPACES: Mapping[str, Collection[str]] = {"runner": RUNNER_KEYS, "azure-native": AZURE_KEYS}
 # https://www.pulumi.com/docs/iac/concepts/projects/stack-settings-file/ (read 2026-11-22)
 _FILE_KEYS = ("config", "encryptedkey", "encryptionsalt", "environment", "secretsprovider")
 
 
-# Keys of pools that must agree with a section of the stack.
-_DEPENDENT = {"storage": "mounts", "image": "image", "network": "ssh_from", "tags": "tags"}
+# By section of the stack, the key of pools that must agree with it.
+_DEPENDENT_POOL_KEYS = {
+    "storage": "mounts",
+    "image": "image",
+    "network": "ssh_from",
+    "tags": "tags",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _StackValues:
     """The given configuration of a stack.
 
     `values` are the fields of StackConfig; `unknown` are unknown keys; `variables` are the
@@ -104,12 +109,12 @@ def parse_stack_config(
         azure_keys: the `azure-native:` keys without prefix.
 
     Raises:
-        RunnerError: values are missing or invalid; it names the file and each field, fix and, if
-            the file can be read, line.
+        RunnerError: values are missing or invalid. It names the file, and the field and fix of each
+            problem; if the file can be read, also the line.
     """
     names = [("runner", name) for name in values if name not in _SETTINGS]
     names += [("azure-native", name) for name in azure_keys]
-    return _checked(_Given(values, list(_unknown_keys(names)), {}), stack, file)
+    return _validate(_StackValues(values, list(_unknown_keys(names)), {}), stack, file)
 
 
 def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
@@ -125,7 +130,7 @@ def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackCon
     document = read_document(file, code=_CODE).data
     raw: object = document.get("config", {})
     config = cast("dict[Any, Any]", raw) if isinstance(raw, dict) else {}
-    names = [_split(key) for key in config]
+    names = [_split_key(key) for key in config]
     given = list(zip(names, config.values(), strict=True))
     values = {name: value for (whose, name), value in given if whose == "runner"}
     azure = {name: value for (whose, name), value in given if whose == "azure-native"}
@@ -136,11 +141,11 @@ def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackCon
         if not azure.get(key) and environment.get(variable):
             variables[field] = variable
     stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
-    return _checked(_Given(values, unknown, variables), stack, file)
+    return _validate(_StackValues(values, unknown, variables), stack, file)
 
 
-def _split(key: object) -> tuple[str, str]:
-    """Return namespace and name of a key; Pulumi's namespace of a bare name is the project."""
+def _split_key(key: object) -> tuple[str, str]:
+    """Return namespace and name of a key. A key without a namespace belongs to the project."""
     namespace, colon, name = str(key).partition(":")
     return (namespace, name) if colon else ("runner", namespace)
 
@@ -155,11 +160,11 @@ def _unknown_keys(names: Sequence[tuple[str, str]]) -> Iterator[FieldProblem]:
         elif name not in known:
             why = f"allowed: {', '.join(sorted(known))}"
             fix = _other_namespace(namespace, name) or did_you_mean(name, known) or f"remove {name}"
-            yield FieldProblem((_place(namespace, name),), "unknown key", why, fix)
+            yield FieldProblem((_tree_key(namespace, name),), "unknown key", why, fix)
 
 
-def _place(namespace: str, name: str) -> str:
-    """Return the place of a key in `_tree`; our keys are fields of StackConfig."""
+def _tree_key(namespace: str, name: str) -> str:
+    """Return the key that `_load_tree` uses; for our keys, it is the field of StackConfig."""
     if namespace == "runner":
         return name if name not in _SETTINGS else f"runner:{name}"
     if namespace == "azure-native":
@@ -183,21 +188,21 @@ def _unknown_file_keys(document: Mapping[Any, Any]) -> Iterator[FieldProblem]:
             yield FieldProblem((f"/{key}",), "unknown key", "", fix)
 
 
-def _as_written(key: str, value: Any) -> Any:
+def _restore_type(key: str, value: Any) -> Any:
     """Return a value as the user wrote it, before Pulumi stored it as text."""
     if key in _OPTIONAL and value == "":
         return None
-    return value == "true" if key in _SWITCHES and value in ("true", "false") else value
+    return value == "true" if key in _BOOLEAN_KEYS and value in ("true", "false") else value
 
 
-def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
+def _validate(given: _StackValues, stack: str, file: Path) -> StackConfig:
     known = {
-        key: _as_written(key, value)
+        key: _restore_type(key, value)
         for key, value in given.values.items()
         if key in StackConfig.model_fields
     }
     present = {key: value for key, value in known.items() if value or key not in _SETTINGS}
-    document = Document(file, {**present, "stack": stack}, lambda: _tree(file))
+    document = Document(file, {**present, "stack": stack}, lambda: _load_tree(file))
     missing = [_missing(field, stack, file) for field in _SETTINGS if field not in present]
     config, problems = find_problems(document, StackConfig)
     problems = [problem for problem in problems if problem.place[0] not in {m[0] for m in missing}]
@@ -207,9 +212,12 @@ def _checked(given: _Given, stack: str, file: Path) -> StackConfig:
         problems += _contradictions_elsewhere(document, [*problems, *(m[1] for m in missing)])
     problems = [*given.unknown, *problems, *(problem for _, problem in missing)]
     if config is not None and not problems:
-        return config.model_copy(update={"pools": _with_scripts(config.pools, file.parent)})
+        return config.model_copy(update={"pools": _resolve_scripts(config.pools, file.parent)})
     err = fields_error(
-        document, problems, code=_CODE, format_field=lambda place: _name(place, given.variables)
+        document,
+        problems,
+        code=_CODE,
+        format_field=lambda place: _field_name(place, given.variables),
     )
     if missing:
         err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT
@@ -227,7 +235,7 @@ def _missing(field: str, stack: str, file: Path) -> tuple[str, FieldProblem]:
 def _contradictions_elsewhere(
     document: Document, problems: Sequence[FieldProblem]
 ) -> list[FieldProblem]:
-    """Return the contradictions of the sections and pools in which no value is invalid.
+    """Return the contradictions of the sections and pools that have no invalid value.
 
     Invalid parts are omitted, or replaced by a valid value if they are required.
     """
@@ -251,7 +259,7 @@ def _contradictions_elsewhere(
         config = StackConfig.model_validate(data)
     except ValueError:
         return []
-    skipped = {key for section, key in _DEPENDENT.items() if (section,) in wrong}
+    skipped = {key for section, key in _DEPENDENT_POOL_KEYS.items() if (section,) in wrong}
     found = contradictions(config, document.path.parent)
     # A place with at most two parts is the list of pools, or a whole pool.
     return [
@@ -261,7 +269,7 @@ def _contradictions_elsewhere(
     ]
 
 
-def _name(place: FieldPath, variables: Mapping[str, str]) -> str:
+def _field_name(place: FieldPath, variables: Mapping[str, str]) -> str:
     """Return the name of a field in an error, as the file or the environment spells it."""
     first = str(place[0])
     if first in variables:
@@ -271,7 +279,7 @@ def _name(place: FieldPath, variables: Mapping[str, str]) -> str:
     return ".".join(str(part) for part in place).removeprefix("/")
 
 
-def _with_scripts(pools: Sequence[PoolConfig], folder: Path) -> tuple[PoolConfig, ...]:
+def _resolve_scripts(pools: Sequence[PoolConfig], folder: Path) -> tuple[PoolConfig, ...]:
     """Return the pools with absolute paths of their scripts."""
     return tuple(
         pool.model_copy(update={"start_script": str(folder.absolute() / pool.start_script)})
@@ -281,7 +289,7 @@ def _with_scripts(pools: Sequence[PoolConfig], folder: Path) -> tuple[PoolConfig
     )
 
 
-def _tree(file: Path) -> Any:
+def _load_tree(file: Path) -> Any:
     """Return the file's YAML tree with the keys of problems, so that errors can name lines.
 
     Return None if it cannot be read, because the values may come from Pulumi.
@@ -304,5 +312,5 @@ def _tree(file: Path) -> Any:
     if not isinstance(found, CommentedMap):
         return tree
     for key in cast("Mapping[Any, Any]", found):
-        add(found, key, _place(*_split(key)))
+        add(found, key, _tree_key(*_split_key(key)))
     return tree

@@ -23,20 +23,20 @@ from pulumi.automation.events import EngineEvent, StepEventMetadata
 
 from infra.engine.unfinished import (
     HALF_WRITTEN,
-    look_for_unfinished,
-    read_whole,
-    release_dead,
+    import_unfinished,
+    read_state,
+    remove_stale_locks,
     state_backend,
 )
 from infra.program import program
 from runner.protocol.errors import ExitCode, RunnerError
 
 _T = TypeVar("_T")
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
-def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
-    """Return the result of `work`, which continues after the first Ctrl-C.
+def run_despite_interrupt(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
+    """Return the result of `work`. The first Ctrl-C does not end it.
 
     The engine is in this process group, so a terminal's Ctrl-C reaches it. It then finishes the
     operations in progress and saves the state. A second Ctrl-C does not wait for that.
@@ -67,7 +67,7 @@ def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
     while True:
         try:  # a Ctrl-C can arrive between two waits
             begin.set()
-            while not ended.wait(_LOOK_S):
+            while not ended.wait(_POLL_S):
                 pass
             break
         except KeyboardInterrupt:
@@ -83,12 +83,12 @@ def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
 _STACK_TYPE = "pulumi:pulumi:Stack"
 # Marks of an encrypted value: sdk/go/common/resource/sig/sig.go (2026-11-28).
 _KIND, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
-# Types that are not resources in Azure: the stack, its providers and our components.
-_NOT_IN_AZURE = ("pulumi:", "runner:")
+# Prefixes of types that are not resources in Azure: the stack, its providers and our components.
+_LOCAL_TYPES = ("pulumi:", "runner:")
 # The engine reports three steps for a replacement; we show one.
-_PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
+_REPLACEMENT_STEPS = ("create-replacement", "delete-replaced")
 # The SDK's prefix before the output of a failed command.
-_STREAM = re.compile(r"^(?:stdout|stderr):\s*")
+_STREAM_PREFIX = re.compile(r"^(?:stdout|stderr):\s*")
 _URN_NAME = re.compile(r"urn:pulumi:[^\s\"]*::([\w.-]+)")
 _PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
@@ -213,32 +213,37 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
     """Return the changes that `up` would make, in the engine's order. Raises RunnerError."""
     steps = _Steps(on_progress)
     with _engine_errors("previewing", environment, steps):
-        stack = _select(environment, steps)
-        wait_out(lambda: stack.preview(on_event=steps.see, suppress_outputs=True), steps.stopping)
+        stack = _select_stack(environment, steps)
+        run_despite_interrupt(
+            lambda: stack.preview(on_event=steps.handle, suppress_outputs=True),
+            steps.report_stopping,
+        )
     return steps.planned()
 
 
 def refresh(environment: Environment, on_progress: OnProgress) -> None:
     """Update the state from Azure, so that the next deployment creates deleted resources again."""
     steps = _Steps(on_progress)
-    release_dead(environment.backend, environment.stack)
+    remove_stale_locks(environment.backend, environment.stack)
     with _engine_errors("refreshing", environment, steps):
-        stack = _select(environment, steps)
-        look_for_unfinished(stack)
-        wait_out(
-            lambda: stack.refresh(on_event=steps.see, suppress_outputs=True, show_secrets=False),
-            steps.stopping,
+        stack = _select_stack(environment, steps)
+        import_unfinished(stack)
+        run_despite_interrupt(
+            lambda: stack.refresh(on_event=steps.handle, suppress_outputs=True, show_secrets=False),
+            steps.report_stopping,
         )
 
 
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
     """Deploy the stack and return its outputs without secrets. Raises RunnerError."""
     steps = _Steps(on_progress)
-    release_dead(environment.backend, environment.stack)
+    remove_stale_locks(environment.backend, environment.stack)
     with _engine_errors("deploying", environment, steps):
-        stack = _select(environment, steps)
-        look_for_unfinished(stack)
-        result = wait_out(lambda: stack.up(on_event=steps.see, show_secrets=False), steps.stopping)
+        stack = _select_stack(environment, steps)
+        import_unfinished(stack)
+        result = run_despite_interrupt(
+            lambda: stack.up(on_event=steps.handle, show_secrets=False), steps.report_stopping
+        )
     return {key: found.value for key, found in result.outputs.items() if not found.secret}
 
 
@@ -249,17 +254,17 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
         RunnerError: the engine failed.
     """
     steps = _Steps(on_progress)
-    release_dead(environment.backend, environment.stack)
+    remove_stale_locks(environment.backend, environment.stack)
     with _engine_errors("destroying", environment, steps):
-        stack = _select(environment, steps, create=False)
-        look_for_unfinished(stack)
+        stack = _select_stack(environment, steps, create=False)
+        import_unfinished(stack)
         if everything:
             _unprotect(stack)
-        wait_out(
+        run_despite_interrupt(
             lambda: stack.destroy(
-                on_event=steps.see, exclude_protected=not everything, show_secrets=False
+                on_event=steps.handle, exclude_protected=not everything, show_secrets=False
             ),
-            steps.stopping,
+            steps.report_stopping,
         )
 
 
@@ -268,7 +273,7 @@ def deployed(environment: Environment) -> list[Deployed]:
     steps = _Steps(lambda _: None)
     try:
         with _engine_errors("reading the state of", environment, steps):
-            state = read_whole(lambda: _workspace(environment).export_stack(environment.stack))
+            state = read_state(lambda: _workspace(environment).export_stack(environment.stack))
     except auto.errors.StackNotFoundError:
         return []
     found = [_deployed(each) for each in _resources(state) if _is_in_azure(each["type"])]
@@ -280,19 +285,19 @@ def check_passphrase(environment: Environment) -> None:
     steps = _Steps(lambda _: None)
     with _engine_errors("decrypting the state of", environment, steps):
         workspace = _workspace(environment)
-        read_whole(lambda: auto.LocalWorkspace.export_stack(workspace, environment.stack))
+        read_state(lambda: auto.LocalWorkspace.export_stack(workspace, environment.stack))
 
 
 def outputs(environment: Environment) -> dict[str, Any]:
     """Return the outputs of the last deployment, from any machine, without secrets."""
     steps = _Steps(lambda _: None)
     with _engine_errors("reading the outputs of", environment, steps):
-        found = read_whole(lambda: _workspace(environment).stack_outputs(environment.stack))
+        found = read_state(lambda: _workspace(environment).stack_outputs(environment.stack))
     return {key: each.value for key, each in found.items() if not each.secret}
 
 
 def _unprotect(stack: auto.Stack) -> None:
-    state = read_whole(stack.export_stack)
+    state = read_state(stack.export_stack)
     for resource in _resources(state):
         resource["protect"] = False
     stack.import_stack(state)
@@ -314,28 +319,28 @@ def _deployed(resource: Mapping[str, Any]) -> Deployed:
 
 
 def _program(folder: Path, steps: _Steps) -> Callable[[], None]:
-    """Return the program, which runs in this process and keeps a RunnerError in `steps`."""
+    """Return the program. It runs in this process, and stores a RunnerError in `steps`."""
 
     def run() -> None:
         try:
             program(folder)
         except pulumi.RunError as err:
             if isinstance(err.__cause__, RunnerError):
-                steps.own_error = err.__cause__
+                steps.program_error = err.__cause__
             raise
 
     return run
 
 
 def _is_in_azure(kind: str) -> bool:
-    return not kind.startswith(_NOT_IN_AZURE)
+    return not kind.startswith(_LOCAL_TYPES)
 
 
-def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
+def _select_stack(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
     """Return the stack. Without `create`, an unknown name creates no state."""
     workspace = _workspace(environment, _program(environment.folder, steps))
     select = auto.Stack.create_or_select if create else auto.Stack.select
-    return read_whole(lambda: select(environment.stack, workspace))
+    return read_state(lambda: select(environment.stack, workspace))
 
 
 def _workspace(
@@ -388,9 +393,9 @@ class _Steps:
         self._on_progress = on_progress
         self._changes: dict[str, Change] = {}
         self.errors: list[str] = []
-        self.own_error: RunnerError | None = None
+        self.program_error: RunnerError | None = None
 
-    def see(self, event: EngineEvent) -> None:
+    def handle(self, event: EngineEvent) -> None:
         """Handle an event. The SDK calls this in its own thread."""
         if event.resource_pre_event is not None:
             self._begin(event.resource_pre_event.metadata)
@@ -406,7 +411,7 @@ class _Steps:
                 self.errors.append(message)
             self._on_progress(DeploymentProgress("error", None, message))
 
-    def stopping(self) -> None:
+    def report_stopping(self) -> None:
         """Report that Ctrl-C was pressed."""
         text = "stopping after the operations in progress; press Ctrl-C again to exit at once"
         self._on_progress(DeploymentProgress("stopping", None, text))
@@ -417,7 +422,7 @@ class _Steps:
 
     def _begin(self, metadata: StepEventMetadata) -> None:
         change = _change(metadata)
-        if _is_in_azure(metadata.type) and change.op not in _PARTS_OF_REPLACE:
+        if _is_in_azure(metadata.type) and change.op not in _REPLACEMENT_STEPS:
             self._changes[metadata.urn] = change
             self._on_progress(DeploymentProgress("start", change))
 
@@ -438,7 +443,7 @@ def _change(metadata: StepEventMetadata) -> Change:
 
 @contextmanager
 def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Generator[None]:
-    """Turn an error of the engine into a RunnerError: the program's own, else its message."""
+    """Raise errors of the engine as RunnerError: the one that the program raised, if any."""
     try:
         yield
     except (auto.errors.ConcurrentUpdateError, auto.errors.StackAlreadyExistsError) as err:
@@ -452,54 +457,54 @@ def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Gener
     except auto.errors.StackNotFoundError:
         raise
     except auto.errors.CommandError as err:
-        if steps.own_error is not None:
-            raise steps.own_error from err
-        said = steps.errors or _error_lines(str(err))
-        if any("passphrase" in line for line in said):
-            raise _wrong_passphrase(doing, said) from err
-        if any(HALF_WRITTEN in line for line in said):
-            raise _cut_off(doing, said) from err
-        if any("marked for protection" in line or "unable to replace" in line for line in said):
-            raise _protected(environment.stack, said) from err
+        if steps.program_error is not None:
+            raise steps.program_error from err
+        lines = steps.errors or _error_lines(str(err))
+        if any("passphrase" in line for line in lines):
+            raise _wrong_passphrase(doing, lines) from err
+        if any(HALF_WRITTEN in line for line in lines):
+            raise _incomplete_state(doing, lines) from err
+        if any("marked for protection" in line or "unable to replace" in line for line in lines):
+            raise _protected(environment.stack, lines) from err
         raise RunnerError(
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",
-            why="; ".join(said[:3]) or "the engine gave no reason",
+            why="; ".join(lines[:3]) or "the engine gave no reason",
             fix="correct the cause, then run the command again; resources created so far are kept",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
-def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
+def _incomplete_state(doing: str, lines: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PULUMI-STATE",
         f"{doing} the stack failed: cannot read its state",
-        why=f"{said[0]}: the file is incomplete, as after a full disk or a killed engine",
+        why=f"{lines[0]}: the file is incomplete, as after a full disk or a killed engine",
         fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
         "run the command again, which imports newer resources from Azure",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
-def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
+def _wrong_passphrase(doing: str, lines: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PULUMI-PASSPHRASE",
         f"{doing} the stack failed: its secrets are encrypted with another passphrase",
-        why=f"{said[0]}: encryptionsalt in the stack's file belongs to the passphrase of its first "
-        "deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
+        why=f"{lines[0]}: encryptionsalt in the stack's file belongs to the passphrase of its "
+        "first deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
         fix="deploy from that machine, copy its RUNNER_HOME/pulumi here, or set "
         "PULUMI_CONFIG_PASSPHRASE; if nothing was deployed, remove encryptionsalt",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
-def _protected(stack: str, said: Sequence[str]) -> RunnerError:
+def _protected(stack: str, lines: Sequence[str]) -> RunnerError:
     """Build the error for a change that replaces protected resources, which would lose data."""
-    names = dict.fromkeys(_URN_NAME.findall(" ".join(said)))
+    names = dict.fromkeys(_URN_NAME.findall(" ".join(lines)))
     return RunnerError(
         "R-PULUMI-PROTECTED",
         "the change would delete the storage of runs, models and data",
-        why=f"it replaces {', '.join(names) or said[0]}",
+        why=f"it replaces {', '.join(names) or lines[0]}",
         fix="revert the change of region, subscription or storage; or use another stack (--stack); "
         f"or run `runner down --stack {stack} --everything` first",
         exit_code=ExitCode.PREFLIGHT,
@@ -508,7 +513,7 @@ def _protected(stack: str, said: Sequence[str]) -> RunnerError:
 
 def _error_lines(text: str) -> list[str]:
     """Return the lines that the engine marked as errors, else its last line."""
-    lines = [_STREAM.sub("", line.strip()) for line in text.splitlines()]
-    said = [line for line in lines if line and not line.startswith("code:")]
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error:")]
-    return errors or said[-1:]
+    lines = [_STREAM_PREFIX.sub("", line.strip()) for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("code:")]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error:")]
+    return errors or lines[-1:]

@@ -23,12 +23,12 @@ from infra.config.stack import StackConfig
 from infra.program import declare
 from runner.core.pricing.prices import PriceTable
 
-# Stands for the address of the sign-in. It is in no output.
-_NOBODY = Deployer(
+# Replaces the signed-in principal, which is in no output.
+_PLACEHOLDER_DEPLOYER = Deployer(
     Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER),
     address="192.0.2.1",
 )
-# Inputs with names that do not follow from the type, the most specific first.
+# Inputs that name a resource and do not follow from its type, the most specific first.
 _NAME_KEYS = (
     "galleryImageName",
     "imageTemplateName",
@@ -44,7 +44,7 @@ _NAME_KEYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredStack:
+class PreviewedResource:
     """A resource that a deployment creates; `azure_name` is empty if Azure decides it."""
 
     type: str
@@ -54,7 +54,9 @@ class DeclaredStack:
     protect: bool
 
 
-def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[DeclaredStack]:
+def preview_resources(
+    config: StackConfig, now: datetime, prices: PriceTable
+) -> list[PreviewedResource]:
     """Return every resource of the stack, grouped by component.
 
     Args:
@@ -69,7 +71,7 @@ def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[Dec
 
     @mocks.test  # pyright: ignore[reportUnknownMemberType]
     def run() -> pulumi.Output[Any]:
-        exports = dict(declare(config, _NOBODY, now, prices))
+        exports = dict(declare(config, _PLACEHOLDER_DEPLOYER, now, prices))
         return pulumi.Output.from_input(exports)
 
     with asyncio.Runner() as loop:
@@ -93,7 +95,7 @@ class _Mocks(mocks.Mocks):
 
 
 def _adopted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties of an adopted account or group: its name from the file."""
+    """Return the properties of an adopted account or group, of which only the name is known."""
     name = arguments.get("accountName") or arguments.get("resourceGroupName")
     if not name:
         return {}
@@ -104,13 +106,13 @@ def _adopted(arguments: Mapping[str, Any]) -> dict[str, Any]:
 class _Monitor(mocks.MockMonitor):
     def __init__(self) -> None:
         super().__init__(_Mocks())
-        self.found: list[DeclaredStack] = []
+        self.found: list[PreviewedResource] = []
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802  name in the protocol
         if request.custom:
             component = request.parent.rpartition("::")[2] if request.parent else ""
             self.found.append(
-                DeclaredStack(
+                PreviewedResource(
                     type=request.type,
                     name=request.name,
                     azure_name=_azure_name(request.type.rpartition(":")[2], request.object.fields),

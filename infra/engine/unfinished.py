@@ -1,5 +1,5 @@
-"""Interrupted deployments: read the state folder without the engine, and repair what a killed
-engine left.
+"""Interrupted deployments: read the state folder without the engine, and repair the state and
+locks that a killed engine left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 T = TypeVar("T")
 
 
-def read_whole(read: Callable[[], T]) -> T:
+def read_state(read: Callable[[], T]) -> T:
     """Return the result of `read`, retried while the state is half-written.
 
     The engine writes state files in place, and readers take no lock.
@@ -40,11 +40,11 @@ def read_whole(read: Callable[[], T]) -> T:
     return read()
 
 
-_KEY = "azure-native:subscriptionId"
-_GROUP = "resources:ResourceGroup"
-_HALF = "pendingReplacement"  # deleted, and its replacement not created yet
-# Paths of ARM IDs, with the names of inputs in braces.
-_SCOPED: Mapping[str, str] = {
+_SUBSCRIPTION_KEY = "azure-native:subscriptionId"
+_GROUP_TYPE = "resources:ResourceGroup"
+_PENDING_REPLACEMENT = "pendingReplacement"  # deleted; its replacement does not exist yet
+# Paths of ARM IDs by type. Names in braces are inputs of the resource.
+_PATHS_WITH_SCOPE: Mapping[str, str] = {
     "authorization:RoleAssignment": (
         "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}"
     ),
@@ -54,7 +54,7 @@ _SCOPED: Mapping[str, str] = {
     ),
 }
 _STORAGE = "Microsoft.Storage/storageAccounts/{accountName}"
-_IN_GROUP: Mapping[str, str] = {
+_PATHS_IN_GROUP: Mapping[str, str] = {
     "batch:BatchAccount": "Microsoft.Batch/batchAccounts/{accountName}",
     "batch:Pool": "Microsoft.Batch/batchAccounts/{accountName}/pools/{poolName}",
     "compute:Gallery": "Microsoft.Compute/galleries/{galleryName}",
@@ -94,23 +94,26 @@ def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | Non
     """
     _, _, short = kind.partition(":")
     group = f"/subscriptions/{subscription}/resourceGroups/{{resourceGroupName}}"
-    path = _SCOPED.get(short) or (group if short == _GROUP else None)
-    if path is None and short in _IN_GROUP:
-        path = f"{group}/providers/{_IN_GROUP[short]}"
+    path = _PATHS_WITH_SCOPE.get(short) or (group if short == _GROUP_TYPE else None)
+    if path is None and short in _PATHS_IN_GROUP:
+        path = f"{group}/providers/{_PATHS_IN_GROUP[short]}"
     try:
         return None if path is None else path.format_map(inputs)
     except KeyError:
         return None
 
 
-def look_for_unfinished(stack: auto.Stack) -> None:
-    """Add pending creations to the state, then refresh, which drops those that Azure lacks."""
-    state = read_whole(stack.export_stack)
+def import_unfinished(stack: auto.Stack) -> None:
+    """Add resources with an unfinished creation to the state, then refresh them.
+
+    The refresh removes those that do not exist in Azure.
+    """
+    state = read_state(stack.export_stack)
     known: dict[str, Any] = dict(state.deployment or {})
     begun = [each for each in known.get("pending_operations") or () if each["type"] == "creating"]
     if not begun:
         return
-    subscription = _subscription(stack, known.get("resources") or ())
+    subscription = _find_subscription(stack, known.get("resources") or ())
     alive = {each["urn"] for each in known.get("resources") or () if not _is_gone(each)}
     found: dict[str, dict[str, Any]] = {}
     for each in begun:
@@ -121,7 +124,7 @@ def look_for_unfinished(stack: auto.Stack) -> None:
             found[resource["urn"]] = {**resource, "id": where}
     if not found:
         return
-    known["resources"] = _with_begun(known.get("resources") or (), found)
+    known["resources"] = _insert_resources(known.get("resources") or (), found)
     known["pending_operations"] = [
         each for each in known["pending_operations"] if each["resource"]["urn"] not in found
     ]
@@ -129,34 +132,34 @@ def look_for_unfinished(stack: auto.Stack) -> None:
     stack.refresh(target=list(found), suppress_outputs=True)
 
 
-def _with_begun(
+def _insert_resources(
     resources: Iterable[dict[str, Any]], found: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the state's resources, each after the ones that it depends on.
+    """Return the state's resources with the found ones, each after those that it depends on.
 
-    A replacement that was killed half-way leaves the old resource with a mark. The new resource
-    takes its place, which is before its dependents.
+    An interrupted replacement leaves the old resource with a mark. The new resource takes its
+    position, which is before its dependents.
     """
     ordered = {each["urn"]: each for each in found.values()}
     listed: list[dict[str, Any]] = []
     for each in resources:
-        begun = ordered.pop(each["urn"], None) if each.get(_HALF) else None
+        begun = ordered.pop(each["urn"], None) if each.get(_PENDING_REPLACEMENT) else None
         listed.append(begun or each)
     return [*listed, *ordered.values()]
 
 
 def _is_gone(resource: Mapping[str, Any]) -> bool:
     """Return True if the state keeps the resource only until it is replaced or deleted."""
-    return bool(resource.get(_HALF) or resource.get("delete"))
+    return bool(resource.get(_PENDING_REPLACEMENT) or resource.get("delete"))
 
 
-def _subscription(stack: auto.Stack, resources: Any) -> str:
+def _find_subscription(stack: auto.Stack, resources: Any) -> str:
     """Return the subscription ID of any existing resource, else the configured one."""
     for each in resources:
         parts = str(each.get("id", "")).split("/")
         if parts[:2] == ["", "subscriptions"]:
             return parts[2]
-    configured = stack.get_all_config().get(_KEY)
+    configured = stack.get_all_config().get(_SUBSCRIPTION_KEY)
     return configured.value if configured else os.environ.get("ARM_SUBSCRIPTION_ID", "")
 
 
@@ -164,25 +167,24 @@ _ENGINE = "pulumi"
 _LOGIN_FILE = ".pulumi/credentials.json"
 
 
-def release_dead(backend: str | None, stack: str) -> None:
+def remove_stale_locks(backend: str | None, stack: str) -> None:
     """Remove the stack's locks whose engine ran on this machine and has ended.
 
-    A killed engine leaves its lock, and Pulumi does not check whether the owner is running. Without
-    this, the next deployment would need `pulumi cancel` first. Other backends than folders are not
-    changed.
+    A killed engine leaves its lock, and Pulumi does not check whether the owner is running, so the
+    next deployment would need `pulumi cancel` first. Only backends that are folders are changed.
     """
-    folder = _folder(backend)
+    folder = _state_folder(backend)
     if folder is None:
         return
     for path in (folder / "locks").glob(f"*/*/{stack}/*.json"):
-        if _is_dead(path):
+        if _is_stale(path):
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
 
 
 def has_stack(backend: str | None, stack: str) -> bool | None:
     """Return True if the folder has a state of the stack; None if the backend is not a folder."""
-    folder = _folder(backend)
+    folder = _state_folder(backend)
     if folder is None:
         return None
     stacks = folder / "stacks"
@@ -192,14 +194,14 @@ def has_stack(backend: str | None, stack: str) -> bool | None:
 def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
     """Return the URL of the state: PULUMI_BACKEND_URL, else a folder of `home`.
 
-    Return None if Pulumi is signed in to a backend, which its files name.
+    Return None if Pulumi is signed in to a backend; only Pulumi knows its URL.
     """
     if env.get("PULUMI_BACKEND_URL"):
         return env["PULUMI_BACKEND_URL"]
     return None if (Path.home() / _LOGIN_FILE).is_file() else (home / "pulumi").as_uri()
 
 
-def _folder(backend: str | None) -> Path | None:
+def _state_folder(backend: str | None) -> Path | None:
     """Return the folder of `file:///path` or `file://~` (`pulumi login --local`), else None."""
     parts = urlsplit(backend or "")
     if parts.scheme != "file" or parts.netloc not in {"", "~"}:
@@ -209,7 +211,7 @@ def _folder(backend: str | None) -> Path | None:
     return start / ".pulumi"
 
 
-def _is_dead(path: Path) -> bool:
+def _is_stale(path: Path) -> bool:
     try:
         lock: dict[str, Any] = json.loads(path.read_text("utf-8"))
         pid, host = int(lock["pid"]), str(lock["hostname"])

@@ -25,7 +25,8 @@ _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
 _KEEP_MINUTES = 5
 # Time that tasks wait without spot capacity before dedicated nodes are added.
 FALLBACK_WAIT_MINUTES = 15
-# Samples arrive every 30 s with a delay of a minute; the rest is time for nodes to leave.
+# Time from the evaluation that releases nodes until they are gone. It includes the delay of
+# samples, about a minute.
 _LEAVE_MINUTES = 10
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60
@@ -55,7 +56,7 @@ def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
     """
     caps = NodeCaps(pool.max_spot, pool.max_dedicated)
     if pool.spend_cap_usd_per_hour is not None:
-        caps = _bought(pool, location, prices)
+        caps = _affordable_nodes(pool, location, prices)
     kept = pool.office_hours.nodes if pool.office_hours is not None else 0
     if kept > caps.spot + caps.dedicated:
         raise RunnerError(
@@ -68,7 +69,7 @@ def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
     return caps
 
 
-def _bought(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
+def _affordable_nodes(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
     left = Decimal(str(pool.spend_cap_usd_per_hour))
     spot_price = _price(pool, location, prices, spot=True) if pool.max_spot else Decimal(1)
     price = _price(pool, location, prices, spot=False) if pool.max_dedicated else Decimal(1)
@@ -140,28 +141,28 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
         limits = ((_SPOT, caps.spot), (_DEDICATED, caps.dedicated))
         return capped_formula(pool.formula, limits, f"pool {pool.id!r}")
     if pool.scenario == "spot_first_with_dedicated_fallback":
-        lines = _fallback(pool, caps, end)
+        lines = _fallback_statements(pool, caps, end)
     else:
-        lines = _one_kind(pool, caps, end)
+        lines = _one_kind_statements(pool, caps, end)
     return "\n".join([*lines, "$NodeDeallocationOption = taskcompletion;", ""])
 
 
-def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+def _one_kind_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
     """Return statements that scale one kind of node with tasks and office hours."""
     target, other = (_SPOT, _DEDICATED) if caps.spot else (_DEDICATED, _SPOT)
     kind = "spot" if caps.spot else "dedicated"
     hours = pool.office_hours
     return [
         f"// runner, {pool.scenario}: {kind} nodes for its tasks, none without tasks",
-        *_cap("cap", caps.spot or caps.dedicated, end),
-        *_demand(pool, target),
-        *(_kept(hours) if hours is not None else ()),
+        *_cap_statements("cap", caps.spot or caps.dedicated, end),
+        *_demand_statements(pool, target),
+        *(_office_hours_statements(hours) if hours is not None else ()),
         f"{other} = 0;",
         f"{target} = min(cap, max(need, warm{', kept' if hours is not None else ''}));",
     ]
 
 
-def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+def _fallback_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
     """Return statements that add dedicated nodes when spot nodes are not available for a while.
 
     Preempted nodes still count in $CurrentLowPriorityNodes; nodes that were never allocated do not.
@@ -172,9 +173,9 @@ def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequenc
     return [
         f"// runner, {pool.scenario}: spot nodes for its tasks, and",
         f"// dedicated nodes for tasks that have waited for spot nodes for {wait} minutes",
-        *_cap("cap", caps.spot, end),
-        *_cap("dedicatedCap", caps.dedicated, end),
-        *_demand(pool, _SPOT),
+        *_cap_statements("cap", caps.spot, end),
+        *_cap_statements("dedicatedCap", caps.dedicated, end),
+        *_demand_statements(pool, _SPOT),
         f"{_SPOT} = min(cap, max(need, warm));",
         f"wait = {wait} * TimeInterval_Minute;",
         "// the most spot nodes that can have been up at once in that time",
@@ -190,14 +191,14 @@ def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequenc
     ]
 
 
-def _cap(name: str, nodes: int, end: datetime | None) -> Sequence[str]:
+def _cap_statements(name: str, nodes: int, end: datetime | None) -> Sequence[str]:
     if end is None:
         return [f"{name} = {nodes};"]
     moment = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return [f'{name} = time() >= time("{moment}") ? 0 : {nodes};']
 
 
-def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
+def _demand_statements(pool: PoolConfig, target: str) -> Sequence[str]:
     """Return statements for `need`, nodes for the current tasks, and `warm`, nodes that may stay.
 
     The service truncates fractions of nodes (Azure/Batch#151), so counts are rounded up. Samples
@@ -218,7 +219,7 @@ def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
     ]
 
 
-def _kept(hours: OfficeHours) -> Sequence[str]:
+def _office_hours_statements(hours: OfficeHours) -> Sequence[str]:
     """Return statements for `kept`, the nodes in office hours.
 
     The clock starts its day at the opening time, so hours across midnight belong to the day on
@@ -239,9 +240,9 @@ def _kept(hours: OfficeHours) -> Sequence[str]:
 
 
 def release_minutes(pool: PoolConfig) -> int | None:
-    """Return the minutes without tasks after which nodes that tasks have started are gone.
+    """Return the minutes after the last task until the nodes that tasks started are gone.
 
-    Return 0 for a pool of fixed size, whose nodes no task starts, and None for a custom formula,
+    Return 0 for a pool of fixed size, where tasks start no nodes, and None for a custom formula,
     which may keep nodes.
     """
     if pool.scenario == "fixed":

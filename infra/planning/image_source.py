@@ -15,8 +15,8 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 FOLDER = Path(__file__).parents[2] / "custom_image"
 ON_THE_MACHINE = "/opt/runner/image"
-# Parts of the folder that the build VM needs.
-_FILES = ("versions.env", "uv.txt", "*.sh", "steps/*.sh", "probe/*.cu", "probe/*.py")
+# Files of the folder that the build VM needs.
+_FILE_PATTERNS = ("versions.env", "uv.txt", "*.sh", "steps/*.sh", "probe/*.cu", "probe/*.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,16 @@ def load_files(folder: Path = FOLDER) -> tuple[ImageFile, ...]:
     Raises:
         RunnerError: R-IMAGE-SOURCE, a required file is missing.
     """
-    paths = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
+    paths = sorted({path for pattern in _FILE_PATTERNS for path in folder.glob(pattern)})
     found = tuple(
         ImageFile(path.relative_to(folder).as_posix(), path.read_bytes()) for path in paths
     )
     present = {file.path for file in found}
     missing = {"versions.env", "provision.sh", "verify.sh", "lib.sh"} - present
     if missing:
-        raise _refused(f"{folder} has no {sorted(missing)[0]}", "check out the repository again")
+        raise _source_error(
+            f"{folder} has no {sorted(missing)[0]}", "check out the repository again"
+        )
     return found
 
 
@@ -71,9 +73,9 @@ def load_versions(folder: Path = FOLDER) -> dict[str, str]:
         name, equals, value = line.partition("=")
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
         plain = value[1:-1] if quoted else value
-        if not equals or not name.isidentifier() or _is_shell(plain, quoted=quoted):
+        if not equals or not name.isidentifier() or _needs_shell(plain, quoted=quoted):
             why = f"{path}:{number}: invalid line {line!r}: expected NAME=value"
-            raise _refused(
+            raise _source_error(
                 why, "write one NAME=value per line, with double quotes around a value with spaces"
             )
         versions[name] = plain
@@ -94,12 +96,12 @@ def template_steps(files: Sequence[ImageFile] | None = None) -> tuple[TemplateSt
     ]
     run = f"sudo {ON_THE_MACHINE}/provision.sh"
     return (
-        TemplateStep("files", delivery(found, ON_THE_MACHINE)),
+        TemplateStep("files", delivery_script(found, ON_THE_MACHINE)),
         *(TemplateStep(name, (f"{run} {name}",)) for name in names),
     )
 
 
-def delivery(files: Sequence[ImageFile], target: str) -> tuple[str, ...]:
+def delivery_script(files: Sequence[ImageFile], target: str) -> tuple[str, ...]:
     """Return the lines of a script that writes the files below `target` and checks their hashes.
 
     The files are in base64, because Image Builder copies the lines into a Packer template, where
@@ -107,7 +109,7 @@ def delivery(files: Sequence[ImageFile], target: str) -> tuple[str, ...]:
     compressor would produce other bytes and therefore another template.
     """
     folders = sorted({f"{target}/{file.path}".rpartition("/")[0] for file in files})
-    return ("set -eu", f"sudo mkdir -p {' '.join(folders)}", *_written(files, target))
+    return ("set -eu", f"sudo mkdir -p {' '.join(folders)}", *_write_commands(files, target))
 
 
 def template_hash(description: Mapping[str, Any]) -> str:
@@ -117,11 +119,11 @@ def template_hash(description: Mapping[str, Any]) -> str:
 
 
 def scripts_hash(folder: Path = FOLDER) -> str:
-    """Return a hash of the files alone, scripts and versions, as 12 hexadecimal digits."""
+    """Return a hash of the scripts and versions of the image, as 12 hexadecimal digits."""
     return template_hash({file.path: file.sha256 for file in load_files(folder)})
 
 
-def _written(files: Sequence[ImageFile], target: str) -> Iterator[str]:
+def _write_commands(files: Sequence[ImageFile], target: str) -> Iterator[str]:
     for file in files:
         path = f"{target}/{file.path}"
         text = base64.b64encode(file.content).decode()
@@ -132,13 +134,13 @@ def _written(files: Sequence[ImageFile], target: str) -> Iterator[str]:
         yield f"sudo chmod {'755' if file.path.endswith('.sh') else '644'} {path}"
 
 
-def _is_shell(value: str, *, quoted: bool) -> bool:
+def _needs_shell(value: str, *, quoted: bool) -> bool:
     """Return True if bash would change the value, by expansion or splitting."""
     special = set("$`\\\"'") if quoted else set("$`\\\"'#;&|<>()*?~ \t")
     return bool(special & set(value))
 
 
-def _refused(why: str, fix: str) -> RunnerError:
+def _source_error(why: str, fix: str) -> RunnerError:
     return RunnerError(
         "R-IMAGE-SOURCE",
         "the scripts of the VM image are incomplete or invalid",

@@ -53,7 +53,7 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
     Raises:
         RunnerError: R-POOL-PRELOAD, a recipe to preload does not exist.
     """
-    # Every problem here must fail, because an empty script would succeed without a GPU.
+    # Fail on every problem: an empty script would succeed, even on a node without a working GPU.
     command = (
         'set -e; : "${RUNNER_NODE_SETUP:?}"; setup=$(echo "$RUNNER_NODE_SETUP" | base64 -d); '
         'exec bash -c "$setup"'
@@ -65,8 +65,8 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
             ("RUNNER_GPUS", str(gpus)),
             ("RUNNER_GPU_WAIT", str(_driver_wait(pool))),
             ("RUNNER_UV", _base64(_UV_PIN.read_bytes())),
-            ("RUNNER_PRELOAD", " ".join(_preloads(pool, gpus))),
-            *_own_script(pool),
+            ("RUNNER_PRELOAD", " ".join(_list_preloads(pool, gpus))),
+            *_script_setting(pool),
         ),
     )
 
@@ -88,17 +88,17 @@ def _driver_wait(pool: PoolConfig) -> int:
     return _EXTENSION_WAIT_S if by_extension and from_marketplace else _DRIVER_WAIT_S
 
 
-def _own_script(pool: PoolConfig) -> Iterator[tuple[str, str]]:
+def _script_setting(pool: PoolConfig) -> Iterator[tuple[str, str]]:
     """Yield the variable of the pool's start script, if it has one."""
     if pool.start_script is not None:
         yield "RUNNER_START_SCRIPT", _base64(Path(pool.start_script).read_bytes())
 
 
-def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
+def _list_preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
     known = builtin_names()
     for name in dict.fromkeys(pool.preload):
         if name not in known:
-            raise _unknown(pool, name, known)
+            raise _unknown_recipe(pool, name, known)
         yield from _requirements(name, gpus)
 
 
@@ -119,7 +119,7 @@ def _requirements(recipe: str, gpus: int) -> Sequence[str]:
     ]
 
 
-def _unknown(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
+def _unknown_recipe(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-POOL-PRELOAD",
         f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",

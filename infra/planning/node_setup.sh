@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Makes a node ready for runner's tasks. Batch runs it at every boot, before any task: it may find
-# its own work of last time. infra/planning/node_setup.py puts these into the start task:
-#   RUNNER_GPUS      how many GPUs the VM size has
-#   RUNNER_GPU_WAIT  seconds that a driver may need to come up
-#   RUNNER_UV        base64: a requirements file that pins uv by its hashes
-#   RUNNER_PRELOAD   recipe:file:python:text of every requirements file, separated by blanks, the
-#                    last two in base64; python may be empty
-#   RUNNER_START_SCRIPT  base64, may be missing: the pool's own script
-# RUNNER_PAUSE may change the seconds between tries.
+# Prepare a node for the tasks of runner. Batch runs this script at every boot, before any task, so
+# the results of an earlier run may exist. infra/planning/node_setup.py sets these variables:
+#   RUNNER_GPUS      number of GPUs of the VM size
+#   RUNNER_GPU_WAIT  maximum time until the driver is loaded, in seconds
+#   RUNNER_UV        a requirements file that pins uv by its hashes, in base64
+#   RUNNER_PRELOAD   recipe:file:python:text of each requirements file, separated by spaces; python
+#                    and text are in base64, and python may be empty
+#   RUNNER_START_SCRIPT  the script of the pool, in base64; may be unset
+# RUNNER_PAUSE overrides the time between two tries, in seconds.
 set -euo pipefail
 umask 022
 
-# Tasks write everywhere below the shared folder, and this script runs as root: it uses nothing of
-# that after the first task. What it must be able to trust stays below the start task's folder.
+# Tasks may write everywhere below the shared folder, and this script runs as root, so after the
+# first task it uses no files of that folder. Trusted files are below the start task's folder.
 # https://learn.microsoft.com/azure/batch/files-and-directories (read 2026-11-21)
 home=$AZ_BATCH_NODE_SHARED_DIR/runner
 own=$AZ_BATCH_NODE_STARTUP_DIR/runner
@@ -23,10 +23,10 @@ fail() {
   exit 1
 }
 
-# The GPUs that answer, one a line; fails with the driver's own words.
+# Print the GPUs that respond, one per line. On failure, print the message of the driver.
 gpus() {
   command -v nvidia-smi >/dev/null || { echo "nvidia-smi is not on this node"; return 1; }
-  # A driver that lost its GPU can hang for ever.
+  # nvidia-smi can hang if the driver has lost a GPU.
   timeout --kill-after=5 60 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>&1 || {
     echo "nvidia-smi exited with code $?"
     return 1
@@ -37,14 +37,14 @@ wait_for_gpus() {
   local found count
   while true; do
     if found=$(gpus); then
-      # Warnings stand among the GPUs, and one that is gone has no driver version.
+      # The output may contain warnings, and GPUs that are lost, which have no driver version.
       count=$(grep -cE ', [0-9]+(\.[0-9]+)+$' <<<"$found" || true)
       ((count < RUNNER_GPUS)) || break
-      found="$count of $RUNNER_GPUS GPUs answer: ${found:-none}"
+      found="$count of $RUNNER_GPUS GPUs respond: ${found:-none}"
     fi
     ((SECONDS < RUNNER_GPU_WAIT)) || fail R-NODE-GPU "the GPU driver of this node does not work" \
       "$(tr '\n' ' ' <<<"$found")" \
-      "reimage the node; if the whole pool has this, take another image, or a vm_size with a GPU"
+      "reimage the node; if all nodes of the pool fail, use another image, or a vm_size with a GPU"
     sleep "${RUNNER_PAUSE:-5}"
   done
   say "$RUNNER_GPUS GPU: $(tr '\n' ';' <<<"$found")"
@@ -73,7 +73,7 @@ prepare_uv() {
   say "$(uv --version) is installed"
 }
 
-# Ubuntu's own images lack the part of Python that makes virtual environments.
+# Ubuntu's images lack the package that creates virtual environments.
 make_venv() {
   if ! python3 -c 'import ensurepip' 2>/dev/null && command -v apt-get >/dev/null; then
     say "installing python3-venv"
@@ -81,11 +81,11 @@ make_venv() {
     try 3 eval 'apt-get -qq -o DPkg::Lock::Timeout=300 update >/dev/null &&
       apt-get -qq -o DPkg::Lock::Timeout=300 install --no-install-recommends python3-venv >/dev/null' || true
   fi
-  python3 -m venv "$1" || fail R-NODE-PYTHON "this node cannot make a Python environment" \
+  python3 -m venv "$1" || fail R-NODE-PYTHON "cannot create a Python environment on this node" \
     "python3 or its venv module is missing (see above)" "use an image with python3 and python3-venv"
 }
 
-# try TIMES COMMAND...: networks of new nodes are not always there at once.
+# try TIMES COMMAND...: repeat a command, because the network of a new node may not work at first.
 try() {
   local left=$1
   shift
@@ -95,8 +95,8 @@ try() {
   done
 }
 
-# What recipes need is downloaded before the first task. A task would do the same for itself: so
-# nothing of this stops the node.
+# Download the packages of recipes before the first task. A failure does not stop the node, because
+# a task downloads missing packages itself.
 preload() {
   local entry recipe file python text folder
   folder=$(mktemp -d)
@@ -112,21 +112,22 @@ preload() {
     preload_file "$folder/$recipe" "$file" "$python" || complain \
       "warning[R-NODE-PRELOAD]" "could not preload $file of recipe $recipe" \
       "uv could not install it for Python $python (see above)" \
-      "the first task that needs it tries again; look at its environment step if that fails too"
+      "the first task that needs it tries again; if that fails too, see its environment stage"
   done
   rm -rf "$folder"
 }
 
-# What the agent takes for recipes that name no Python (runner/node/environment/virtual_env.py).
+# Print the Python of recipes without `python`, as runner/node/environment/virtual_env.py selects it.
 usual_python() {
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && command -v python3 || echo 3.12
 }
 
-# The cache is the agent's: it keeps uv's files in cache/uv and interpreters in cache/python.
+# Install a requirements file into the cache of the agent: cache/uv for packages, and cache/python
+# for interpreters.
 preload_file() {
   local folder=$1 file=$2 python=$3 cache=$home/cache
   local -x UV_CACHE_DIR=$cache/uv UV_PYTHON_INSTALL_DIR=$cache/python UV_NO_PROGRESS=1 NO_COLOR=1
-  # Beside the environments to come: the same file system, so that uv links instead of copying.
+  # In the same file system as the environments of tasks, so that uv links files and does not copy.
   local trial=$home/preloading
   rm -rf "$trial"
   if ! { uv venv --quiet --no-project --python "$python" "$trial" &&
@@ -138,35 +139,35 @@ preload_file() {
   say "${folder##*/}/$file is in the cache"
 }
 
-# The shared folder as the first task finds it; a half-made one of a failed try goes first.
+# Create the shared folder for the first task. An incomplete one of an earlier boot is deleted.
 prepare_home() {
   rm -rf "$home"
   mkdir -p "$home/bin" "$home/cache" "$home/envs"
   [[ ! -e $own/uv ]] || ln -s "$own/uv/bin/uv" "$home/bin/uv"
   [[ -z "${RUNNER_PRELOAD:-}" ]] || preload
-  # Tasks run as another user, and write where the start task wrote.
+  # Tasks run as another user, and write to the folders that the start task created.
   chmod a+rwx "$home" "$home/envs"
   chmod -R a+rwX "$home/cache"
   mkdir -p "$own"
   touch "$own/handed-over"
 }
 
-# As root and at every boot, like this one: it has to be able to find its own work of last time.
+# Run the script of the pool as root, at every boot. It must accept the results of an earlier run.
 run_own_script() {
   local script=$own/start-script
   mkdir -p "$own"
   base64 -d <<<"$RUNNER_START_SCRIPT" >"$script"
   chmod 700 "$script"
-  say "the pool's start_script begins"
+  say "running the pool's start_script"
   env -u RUNNER_START_SCRIPT -u RUNNER_NODE_SETUP "$script" || fail R-NODE-SCRIPT \
-    "the pool's start_script failed" "it ended with code $? (see above)" \
-    "correct the script, then runner up; nodes that are there take it when they are rebooted"
+    "the pool's start_script failed" "it exited with code $? (see above)" \
+    "correct the script, and run \`runner up\`; existing nodes use it after a reboot"
 }
 
 ((RUNNER_GPUS == 0)) || wait_for_gpus
 prepare_uv
 if [[ -e $own/handed-over ]]; then
-  say "tasks have used $home: it stays as it is"
+  say "tasks have used $home: it is not changed"
 else
   prepare_home
 fi

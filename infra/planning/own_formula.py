@@ -37,9 +37,9 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 _CODE = "R-POOL-FORMULA"
 _DOCS = "https://learn.microsoft.com/azure/batch/batch-automatic-scaling"
-_KNOWN = {*CONSTANTS, *METRICS, *LEGACY_METRICS, *METRIC_ALIASES, *TARGETS, *TARGET_ALIASES}
-_PARTS = {"year", "month", "day", "weekday", "hour", "minute", "second"}
-_COUNTS = {name for name in (*TARGETS, *TARGET_ALIASES) if name != "$NodeDeallocationOption"}
+_KNOWN_NAMES = {*CONSTANTS, *METRICS, *LEGACY_METRICS, *METRIC_ALIASES, *TARGETS, *TARGET_ALIASES}
+_TIME_MEMBERS = {"year", "month", "day", "weekday", "hour", "minute", "second"}
+_NODE_COUNTS = {name for name in (*TARGETS, *TARGET_ALIASES) if name != "$NodeDeallocationOption"}
 # The samples of an idle pool, and of a pool with more tasks than nodes.
 _IDLE: Mapping[str, float] = {"$TaskSlotsPerNode": 1}
 _BUSY: Mapping[str, float] = {
@@ -70,10 +70,10 @@ def check_formula(text: str, where: str) -> None:
         raise _error(where, err.detail(text)) from err
     for statement in statements:
         # The node cap would miss such an assignment if the service ignores case.
-        if (name := correct_case(statement.target or "")) in _COUNTS:
+        if (name := correct_case(statement.target or "")) in _NODE_COUNTS:
             raise _error(where, f"'{statement.target}' sets no node count; case matters: {name}")
     assigned = {statement.target for statement in statements}
-    if not assigned & _COUNTS:
+    if not assigned & _NODE_COUNTS:
         raise _error(where, "the formula does not set a node count")
     for alias, full in TARGET_ALIASES.items():
         if {alias, full} <= assigned:
@@ -81,20 +81,20 @@ def check_formula(text: str, where: str) -> None:
                 where, f"the formula sets {alias} and {full}, two names of one target; use {full}"
             )
     for day in (_IDLE, _BUSY):
-        problem = _tried(text, day).problem
-        # A window of more than a day has no samples here, but has them in the service.
+        problem = _evaluate_steady(text, day).problem
+        # The history here has samples of one day; the service keeps more.
         if problem is not None and problem.code != "InsufficientSampleData":
             raise _error(where, problem.detail)
 
 
-def capped_formula(text: str, most: Sequence[tuple[str, int]], where: str) -> str:
+def capped_formula(text: str, maxima: Sequence[tuple[str, int]], where: str) -> str:
     """Check a custom formula. Return it with statements that limit the node counts.
 
-    They follow the last statement, and precede each statement that may call `stop()`.
+    The added statements follow the last statement, and precede each one that may call `stop()`.
 
     Args:
         text: the formula.
-        most: the greatest value of each target, such as `$TargetDedicatedNodes`.
+        maxima: the maximum of each target, such as `$TargetDedicatedNodes`.
         where: owner of the formula, for errors.
 
     Raises:
@@ -103,7 +103,7 @@ def capped_formula(text: str, most: Sequence[tuple[str, int]], where: str) -> st
     check_formula(text, where)
     statements = parse(text)
     assigned = {statement.target for statement in statements}
-    named = ((_assigned_name(target, assigned), nodes) for target, nodes in most)
+    named = ((_assigned_name(target, assigned), nodes) for target, nodes in maxima)
     limits = "".join(f"{name} = min({name}, {nodes});\n" for name, nodes in named)
     limits = f"// runner: the maxima of the pool\n{limits}"
     ends = [statement.at for statement in statements if _may_stop(statement)]
@@ -139,7 +139,7 @@ class _UnknownNameError(FormulaError):
 
 def _check_names(statements: Sequence[Statement]) -> None:
     """Check the names in all branches; an evaluation checks only one."""
-    known = set(_KNOWN)
+    known = set(_KNOWN_NAMES)
     for statement in statements:
         for part in _walk(statement.value):
             if isinstance(part, NameReference) and part.name not in known:
@@ -147,7 +147,7 @@ def _check_names(statements: Sequence[Statement]) -> None:
             if isinstance(part, FunctionCall) and part.name not in FUNCTIONS:
                 raise _UnknownNameError(part.at, f"unknown function '{part.name}'")
             if isinstance(part, MemberAccess) and part.name not in (
-                _PARTS if part.arguments is None else METHODS
+                _TIME_MEMBERS if part.arguments is None else METHODS
             ):
                 raise _UnknownNameError(part.at, f"unknown member '.{part.name}'")
         if statement.target is not None:
@@ -170,7 +170,7 @@ def _walk(part: object) -> Iterator[object]:
             yield from _walk(getattr(part, field.name))
 
 
-def _tried(text: str, day: Mapping[str, float]) -> Evaluation:
+def _evaluate_steady(text: str, day: Mapping[str, float]) -> Evaluation:
     history = SampleHistory.steady(Timestamp.of(_NOW).ticks - DELAY, day)
     return evaluate(text, Inputs(history, _NOW, dedicated=0, spot=0, random=lambda: 0.5))
 

@@ -1,4 +1,4 @@
-"""The plan of a pool: VM size, node counts, autoscale formula and image. Pure."""
+"""The plan of a pool: VM size, node counts, autoscale formula and image. Calls no service."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class MarketplaceImage:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """The plan of a pool, decided before anything is declared.
+    """The plan of a pool, computed before any resource is declared.
 
-    `formula` is None for a pool of fixed size, `image` for a pool that boots from the stack's own
-    gallery.
+    `formula` is None for a pool of fixed size, and `image` is None for a pool that boots from the
+    gallery of the stack.
     """
 
     pool: PoolConfig
@@ -78,15 +78,15 @@ def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence
     errors: list[RunnerError] = []
     for pool in config.pools:
         try:
-            plans.append(_plan(pool, config.location, prices, today))
+            plans.append(_plan_pool(pool, config.location, prices, today))
         except RunnerError as err:
             errors.append(err)
     if errors:
-        raise errors[0] if len(errors) == 1 else _several(errors)
+        raise errors[0] if len(errors) == 1 else _join_errors(errors)
     return plans
 
 
-def _several(errors: Sequence[RunnerError]) -> RunnerError:
+def _join_errors(errors: Sequence[RunnerError]) -> RunnerError:
     """Return one error for several pools, with the code of the first."""
     return RunnerError(
         errors[0].code,
@@ -97,12 +97,12 @@ def _several(errors: Sequence[RunnerError]) -> RunnerError:
     )
 
 
-def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> PoolPlan:
+def _plan_pool(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> PoolPlan:
     size = machine(pool.vm_size, today)
     _check_size(pool, size)
     caps = node_caps(pool, location, prices)
     formula = formula_text(pool, caps)
-    image = _marketplace(pool, size) if pool.image.source == "marketplace" else None
+    image = _choose_image(pool, size) if pool.image.source == "marketplace" else None
     if pool.containers and image is not None and image.offer != _HPC_OFFER:
         raise _no_containers(pool, image)
     agent = _node_agent(image) if image else load_versions()["NODE_AGENT_SKU"]
@@ -192,7 +192,7 @@ def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
     )
 
 
-def _marketplace(pool: PoolConfig, size: Machine) -> MarketplaceImage:
+def _choose_image(pool: PoolConfig, size: Machine) -> MarketplaceImage:
     """Return Microsoft's HPC image for sizes with the CUDA driver, else plain Ubuntu.
 
     Batch supports the driver extension, which installs GRID for the A10 on Ubuntu 24.04:

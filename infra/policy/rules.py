@@ -27,17 +27,17 @@ def pool_scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
     scenario = _scenario(props)
     scale = cast("Mapping[str, Any]", props.get("scaleSettings") or {})
     fixed = cast("Mapping[str, Any]", scale.get("fixedScale") or {})
-    nodes = sum(_number(fixed.get(key)) for key in _TARGETS)
+    nodes = sum(_to_int(fixed.get(key)) for key in _TARGETS)
     if nodes and scenario != "fixed":
         report(
             f"the pool keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata"
         )
     formula = cast("Mapping[str, Any]", scale.get("autoScale") or {}).get("formula")
     if isinstance(formula, str) and scenario != "fixed":
-        _formula(formula, scenario, report)
+        _check_formula(formula, scenario, report)
 
 
-def _formula(formula: str, scenario: str | None, report: Report) -> None:
+def _check_formula(formula: str, scenario: str | None, report: Report) -> None:
     """Evaluate the idle pool every third hour of a week; office hours may keep nodes at times."""
     try:
         seen = [(at, evaluate_idle(formula, at)) for at in WEEK]
@@ -89,7 +89,7 @@ def _scenario(props: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _number(value: object) -> int:
+def _to_int(value: object) -> int:
     return int(value) if isinstance(value, int | float) else 0
 
 
@@ -122,7 +122,7 @@ UNTAGGABLE = frozenset(
 )
 
 
-def kind_of(resource_type: str) -> str | None:
+def to_kind(resource_type: str) -> str | None:
     """Return `batch:Pool` for azure-native's pool of any API version, None for other providers."""
     package, _, rest = resource_type.partition(":")
     if package != "azure-native":
@@ -133,7 +133,7 @@ def kind_of(resource_type: str) -> str | None:
 
 def no_public_blob_access(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """Blobs need a sign-in, TLS 1.2 and HTTPS."""
-    kind = kind_of(resource_type)
+    kind = to_kind(resource_type)
     if kind == "storage:StorageAccount":
         if props.get("allowBlobPublicAccess") is not False:
             report("public access to blobs is allowed: set allowBlobPublicAccess to false")
@@ -147,7 +147,7 @@ def no_public_blob_access(resource_type: str, props: Mapping[str, Any], report: 
 
 def entra_only(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """The Batch account and the container registry allow no keys."""
-    kind = kind_of(resource_type)
+    kind = to_kind(resource_type)
     # Pulumi passes lists as its own class, which is not equal to `list`.
     modes = list(cast("Sequence[str]", props.get("allowedAuthenticationModes") or ()))
     if kind == "batch:BatchAccount" and modes != ["AAD"]:
@@ -158,14 +158,14 @@ def entra_only(resource_type: str, props: Mapping[str, Any], report: Report) -> 
 
 def tagged(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """Resources that support tags have some, for cost reports."""
-    kind = kind_of(resource_type)
+    kind = to_kind(resource_type)
     if kind is not None and kind not in UNTAGGABLE and not props.get("tags"):
         report("the resource has no tags")
 
 
 def pools_scale_to_zero(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """An idle pool has no nodes after two hours, unless its metadata says otherwise."""
-    if kind_of(resource_type) == "batch:Pool":
+    if to_kind(resource_type) == "batch:Pool":
         pool_scales_to_zero(props, report)
 
 
@@ -173,9 +173,9 @@ def nothing_retired(today: date) -> ResourceRule:
     """Return the rule that no VM size, image or node agent is retired on a day."""
 
     def rule(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
-        if kind_of(resource_type) == "batch:Pool":
+        if to_kind(resource_type) == "batch:Pool":
             nothing_retired_in_pool(props, today, report)
-        if kind_of(resource_type) == "virtualmachineimages:VirtualMachineImageTemplate":
+        if to_kind(resource_type) == "virtualmachineimages:VirtualMachineImageTemplate":
             profile = cast("Mapping[str, Any]", props.get("vmProfile", {}))
             size_is_current(profile.get("vmSize"), today, report)
 
@@ -184,28 +184,28 @@ def nothing_retired(today: date) -> ResourceRule:
 
 def budget_present(resources: Sequence[DeclaredResource], report: Report) -> None:
     """A stack with pools has a budget with notifications, unless its group is tagged otherwise."""
-    kinds = [kind_of(found.resource_type) for found in resources]
+    kinds = [to_kind(found.resource_type) for found in resources]
     if "batch:Pool" not in kinds or any(_without_budget(found) for found in resources):
         return
-    budgets = [r.props for r in resources if kind_of(r.resource_type) == "consumption:Budget"]
+    budgets = [r.props for r in resources if to_kind(r.resource_type) == "consumption:Budget"]
     if not any(budget.get("notifications") for budget in budgets):
         report("the stack has pools but no budget with notifications")
 
 
 # If the group is adopted, the identities have the tag of the stack.
-_MARKED = ("resources:ResourceGroup", "managedidentity:UserAssignedIdentity")
+_MARKED_TYPES = ("resources:ResourceGroup", "managedidentity:UserAssignedIdentity")
 
 
 def _without_budget(found: DeclaredResource) -> bool:
     tags = cast("Mapping[str, Any]", found.props.get("tags") or {})
-    return kind_of(found.resource_type) in _MARKED and tags.get(BUDGET_TAG) == "off"
+    return to_kind(found.resource_type) in _MARKED_TYPES and tags.get(BUDGET_TAG) == "off"
 
 
 def keys_only_for_the_share(resources: Sequence[DeclaredResource], report: Report) -> None:
     """Account keys are disabled unless there is a file share, which needs them for SMB."""
-    kinds = {kind_of(found.resource_type) for found in resources}
+    kinds = {to_kind(found.resource_type) for found in resources}
     for found in resources:
-        if kind_of(found.resource_type) != "storage:StorageAccount":
+        if to_kind(found.resource_type) != "storage:StorageAccount":
             continue
         if (
             found.props.get("allowSharedKeyAccess") is not False

@@ -223,7 +223,7 @@ def test_declared_pool_grows_for_a_run_and_returns_to_zero(
     [node] = lab.batch.list_nodes("broken")
     assert node.start_task_info is not None
     said = b"".join(lab.batch.download_node_file("broken", node.id, "startup/stderr.txt"))
-    assert b"1 of 4 GPUs answer" in said
+    assert b"1 of 4 GPUs respond" in said
 
 
 def test_service_evaluates_every_declared_formula_without_an_error(lab: Lab) -> None:

@@ -24,7 +24,7 @@ from runner.flows.export.extras import install_command
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from infra.engine.offline import DeclaredStack
+    from infra.engine.offline import PreviewedResource
 
 PROJECT = "Pulumi.yaml"
 _NAME = "runner"
@@ -163,12 +163,12 @@ def find_project(cwd: Path) -> Path:
     )
 
 
-def offline_preview(plan: Plan, now: datetime) -> list[DeclaredStack]:
+def offline_preview(plan: Plan, now: datetime) -> list[PreviewedResource]:
     """Return the resources of a first deployment, without Azure and without the engine."""
     need_pulumi()
-    from infra.engine.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
+    from infra.engine.offline import preview_resources  # noqa: PLC0415  pulumi takes half a second to import
 
-    return declared(plan.config, now, plan.prices)
+    return preview_resources(plan.config, now, plan.prices)
 
 
 def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from infra.engine.automation import Change, Deployed, Environment
-    from infra.engine.offline import DeclaredStack
+    from infra.engine.offline import PreviewedResource
     from runner.contract import StackOutputs
     from runner.core.checks import Check
     from runner.core.settings import Settings
@@ -35,7 +35,7 @@ COST_COLUMNS = ("pool", "vm_size", "gpu", "nodes", "usd_per_hour", "idle_usd", "
 _SYMBOLS = {"create": "+", "update": "~", "replace": "±", "delete": "-"}
 
 
-def resource_rows(declared: Sequence[DeclaredStack]) -> list[dict[str, Any]]:
+def resource_rows(declared: Sequence[PreviewedResource]) -> list[dict[str, Any]]:
     """Return one row per resource of a first deployment."""
     return [
         {

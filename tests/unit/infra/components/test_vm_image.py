@@ -18,7 +18,7 @@ from infra.config.stack import ImageConfig
 from infra.planning import image_source
 from infra.planning.image_source import (
     ImageFile,
-    delivery,
+    delivery_script,
     load_files,
     load_versions,
     template_steps,
@@ -182,7 +182,9 @@ def test_delivered_files_equal_the_folder(tmp_path: Path):
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum here")
 def test_damaged_file_fails_the_build(tmp_path: Path):
-    text = "\n".join(delivery((ImageFile("a", b"x" * 30), ImageFile("b", b"y")), str(tmp_path)))
+    text = "\n".join(
+        delivery_script((ImageFile("a", b"x" * 30), ImageFile("b", b"y")), str(tmp_path))
+    )
     broken = text.replace("eHh4", "eHh5", 1)
     assert broken != text
     done = run_shell(broken, tmp_path)
@@ -191,7 +193,7 @@ def test_damaged_file_fails_the_build(tmp_path: Path):
 
 
 def deliver(files: tuple[ImageFile, ...], target: Path) -> subprocess.CompletedProcess[str]:
-    return run_shell("\n".join(delivery(files, str(target))), target.parent)
+    return run_shell("\n".join(delivery_script(files, str(target))), target.parent)
 
 
 def run_shell(text: str, folder: Path) -> subprocess.CompletedProcess[str]:

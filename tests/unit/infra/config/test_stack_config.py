@@ -32,7 +32,7 @@ from infra.config.stack import (
 )
 from infra.config.stack_file import (
     AZURE_KEYS,
-    OUR_KEYS,
+    RUNNER_KEYS,
     UNDECLARED_KEYS,
     load_stack_config,
     parse_stack_config,
@@ -539,7 +539,7 @@ def test_errors_are_free_of_pydantic_terms(tmp_path: Path) -> None:
 
 def odd_stacks(odd: object, sections: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield stacks with one odd value, for every key of the stack and of a pool."""
-    for name in OUR_KEYS:
+    for name in RUNNER_KEYS:
         yield {name: odd}
     for name, section in (*_SECTIONS.items(), ("operators", OperatorConfig)):
         for key in section.model_fields:

@@ -63,7 +63,7 @@ def test_partially_written_state_is_read_again() -> None:
         raise CommandError(CommandResult(stdout="", stderr=next(said), code=255))
 
     with pytest.raises(CommandError, match="no stack named dev"):
-        unfinished.read_whole(read)
+        unfinished.read_state(read)
     assert list(said) == []
 
 

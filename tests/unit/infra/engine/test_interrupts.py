@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from infra.engine.automation import wait_out
+from infra.engine.automation import run_despite_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def test_work_that_succeeds_after_ctrl_c_returns_its_result() -> None:
         assert told.wait(120)
         return "made"
 
-    assert wait_out(work, told.set) == "made"
+    assert run_despite_interrupt(work, told.set) == "made"
 
 
 def test_work_stopped_by_ctrl_c_is_an_interrupt() -> None:
@@ -40,7 +40,7 @@ def test_work_stopped_by_ctrl_c_is_an_interrupt() -> None:
         raise RuntimeError("update canceled")
 
     with pytest.raises(KeyboardInterrupt):
-        wait_out(work, told.set)
+        run_despite_interrupt(work, told.set)
 
 
 def test_second_ctrl_c_stops_at_once() -> None:
@@ -53,7 +53,7 @@ def test_second_ctrl_c_stops_at_once() -> None:
         end.wait(120)
 
     with pytest.raises(KeyboardInterrupt):
-        wait_out(work, told.set)
+        run_despite_interrupt(work, told.set)
     end.set()
 
 
@@ -62,4 +62,4 @@ def test_failure_without_ctrl_c_is_unchanged() -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        wait_out(work, lambda: None)
+        run_despite_interrupt(work, lambda: None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.engine.unfinished import has_stack, release_dead
+from infra.engine.unfinished import has_stack, remove_stale_locks
 
 
 def lock(folder: Path, pid: int, *, host: str = "", stack: str = "dev") -> Path:
@@ -31,7 +31,7 @@ def dead_pid() -> int:
 def test_lock_of_a_dead_engine_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "a home"
     path = lock(folder, dead_pid())
-    release_dead(folder.as_uri(), "dev")
+    remove_stale_locks(folder.as_uri(), "dev")
     assert list(path.parent.iterdir()) == []
 
 
@@ -40,7 +40,7 @@ def test_zombie_engine_counts_as_dead(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     path = lock(tmp_path, process.pid)
-    release_dead(tmp_path.as_uri(), "dev")
+    remove_stale_locks(tmp_path.as_uri(), "dev")
     assert not path.exists()
     process.wait()
 
@@ -51,7 +51,7 @@ def test_held_lock_is_kept(tmp_path: Path) -> None:
     process = subprocess.Popen([engine, "60"])
     try:
         path = lock(tmp_path, process.pid)
-        release_dead(tmp_path.as_uri(), "dev")
+        remove_stale_locks(tmp_path.as_uri(), "dev")
         assert path.exists()
     finally:
         process.kill()
@@ -61,10 +61,10 @@ def test_held_lock_is_kept(tmp_path: Path) -> None:
 def test_locks_of_other_machines_stacks_and_backends_are_kept(tmp_path: Path) -> None:
     elsewhere = lock(tmp_path / "one", dead_pid(), host="another-machine")
     other = lock(tmp_path / "two", dead_pid(), stack="prod")
-    release_dead((tmp_path / "one").as_uri(), "dev")
-    release_dead((tmp_path / "two").as_uri(), "dev")
-    release_dead("azblob://state", "dev")
-    release_dead(None, "dev")
+    remove_stale_locks((tmp_path / "one").as_uri(), "dev")
+    remove_stale_locks((tmp_path / "two").as_uri(), "dev")
+    remove_stale_locks("azblob://state", "dev")
+    remove_stale_locks(None, "dev")
     assert elsewhere.exists()
     assert other.exists()
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from pulumi import automation as auto
 
-from infra.engine.unfinished import arm_id, look_for_unfinished
+from infra.engine.unfinished import arm_id, import_unfinished
 from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import GOOD
 from tests.unit.infra.stacks import full_stack
@@ -72,7 +72,7 @@ def test_interrupted_replacement_stays_before_its_dependents() -> None:
         {"type": "updating", "resource": subnet},
     ]
     stack = _Stack({"resources": [group, rules, subnet], "pending_operations": pending})
-    look_for_unfinished(cast("auto.Stack", stack))
+    import_unfinished(cast("auto.Stack", stack))
     found = stack.deployment["resources"]
     assert [each["urn"] for each in found] == ["urn:group", "urn:rules", "urn:subnet", "urn:fresh"]
     assert found[1]["id"] == arm_id(kind, inputs, cloud.SUBSCRIPTION)
@@ -91,7 +91,7 @@ def test_existing_and_condemned_resources_stay_in_the_state() -> None:
         for urn in ("urn:kept", "urn:begun")
     ]
     stack = _Stack({"resources": [old, condemned], "pending_operations": pending})
-    look_for_unfinished(cast("auto.Stack", stack))
+    import_unfinished(cast("auto.Stack", stack))
     assert stack.deployment["resources"][:2] == [old, condemned]
     assert [each["urn"] for each in stack.deployment["resources"][2:]] == ["urn:begun"]
     assert stack.deployment["pending_operations"] == pending[:1]

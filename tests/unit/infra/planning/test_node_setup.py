@@ -124,10 +124,10 @@ def test_node_with_its_gpu_and_uv_is_ready(node: Node) -> None:
     [
         (None, 1, "nvidia-smi is not on this node"),
         ("echo no devices were found; exit 6", 1, "no devices were found nvidia-smi exited with"),
-        (f"echo {_T4!r}", 4, "1 of 4 GPUs answer"),
-        ("true", 1, "0 of 1 GPUs answer: none"),
-        (f"echo {_T4!r}; echo 'GPU 00000001:00:00.0, [Unknown Error]'", 2, "1 of 2 GPUs answer"),
-        (f"echo {_T4!r}; echo 'WARNING: infoROM is corrupted'", 2, "1 of 2 GPUs answer"),
+        (f"echo {_T4!r}", 4, "1 of 4 GPUs respond"),
+        ("true", 1, "0 of 1 GPUs respond: none"),
+        (f"echo {_T4!r}; echo 'GPU 00000001:00:00.0, [Unknown Error]'", 2, "1 of 2 GPUs respond"),
+        (f"echo {_T4!r}; echo 'WARNING: infoROM is corrupted'", 2, "1 of 2 GPUs respond"),
     ],
 )
 def test_node_without_its_gpus_fails_with_reason_and_fix(
@@ -204,7 +204,7 @@ def test_second_boot_changes_nothing(bare: Node) -> None:
     first = {path: path.lstat().st_mtime_ns for path in bare.folder.glob("s*/**/*")}
     again = bare.run(start)
     assert again.returncode == 0
-    assert "it stays as it is" in again.stdout
+    assert "it is not changed" in again.stdout
     assert first == {path: path.lstat().st_mtime_ns for path in bare.folder.glob("s*/**/*")}
     assert sum("pip install" in call for call in bare.calls("python3")) == 1
 
@@ -397,7 +397,7 @@ def test_failed_start_script_fails_the_start_task_with_its_code(node: Node, tmp_
     assert done.returncode == 1
     assert "broken" in done.stderr
     assert "error[R-NODE-SCRIPT]" in done.stderr
-    assert "ended with code 7" in done.stderr
+    assert "exited with code 7" in done.stderr
     assert not done.stdout.endswith("ready\n")
 
 
