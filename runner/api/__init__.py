@@ -50,7 +50,7 @@ from runner.api.progress import OnUpdate as OnUpdate
 from runner.api.progress import RunnerWarning as RunnerWarning
 from runner.api.progress import Update as Update
 from runner.api.progress import live
-from runner.api.requests import overrides_of, settings_of, where_flags
+from runner.api.requests import load_call_settings, to_flags, to_overrides
 from runner.api.run_object import Command as Command
 from runner.api.run_object import Metric as Metric
 from runner.api.run_object import Run
@@ -126,19 +126,19 @@ def train(
     from runner.flows.session import start_run
     from runner.flows.submit.prepare import TrainOptions, check_run
 
-    where = where_flags(
+    where = to_flags(
         gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
         timeout=timeout, retries=retries, max_cost=max_cost, launcher=launcher, env=env,
     )  # fmt: skip
     options = TrainOptions(
-        overrides=overrides_of(set),
+        overrides=to_overrides(set),
         script_args=tuple(args),
         experiment=experiment,
         data=None if data is None else Path(data).expanduser(),
         inputs=tuple(f"{name}={spec}" for name, spec in (inputs or {}).items()),
         required_resources=where.resources,
     )
-    settings = settings_of(target, stack, pool)
+    settings = load_call_settings(target, stack, pool)
     loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=entry)
     checked = check_run(with_flags(loaded, where), options)
     with live(on_progress) as view:

@@ -15,7 +15,7 @@ from runner.protocol.run_spec import Capacity
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MODULES = ("data", "local")  # that users see: runner.data.put
+_MODULES = ("data", "local")  # modules whose names users write, as in `runner.data.put`
 
 
 class ArgumentError(RunnerError, TypeError):
@@ -47,7 +47,7 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
     part = Annotated[float, BeforeValidator(_without_numpy)]
 
     class Several:
-        """Stands for `Iterable`, of which pydantic validates no item until it is read."""
+        """Replaces `Iterable`, whose items pydantic would validate only when they are read."""
 
         def __class_getitem__(cls, item: Any) -> Any:
             return Annotated[tuple[item, ...], BeforeValidator(_to_tuple)]
@@ -80,7 +80,7 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Return a number of numpy as one of Python."""
+    """Return a number of numpy as a number of Python, and other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.html import Table
-from runner.api.requests import bind, settings_of
+from runner.api.requests import attach, load_call_settings
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt
@@ -83,7 +83,7 @@ def settings(
     *, target: str | None = None, stack: str | None = None, pool: str | None = None
 ) -> Settings:
     """Return the settings of a call with these arguments; `.origins` has the origin of each."""
-    return settings_of(target, stack, pool)
+    return load_call_settings(target, stack, pool)
 
 
 def _recipe_cells(recipe: Recipe) -> dict[str, object]:
@@ -166,7 +166,7 @@ class Pool(_BoundPool):
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
-        return html.record(html.texts(_pool_cells(self)))
+        return html.record(html.to_texts(_pool_cells(self)))
 
 
 @checked
@@ -174,8 +174,8 @@ def pools(*, target: str | None = None, stack: str | None = None) -> Table[Pool]
     """Return all pools of the target with their current nodes, tasks and cost."""
     from runner.flows.environment.pools import pool_list
 
-    settings = settings_of(target, stack)
-    return Table((_pool(settings, found) for found in pool_list(settings)), _pool_cells)
+    settings = load_call_settings(target, stack)
+    return Table((_to_pool(settings, found) for found in pool_list(settings)), _pool_cells)
 
 
 @checked
@@ -183,11 +183,11 @@ def pool(id: str, *, target: str | None = None, stack: str | None = None) -> Poo
     """Return a pool. Raise RunnerError (R-POOL-MISSING) with the existing pools."""
     from runner.flows.environment.pools import pool_status
 
-    settings = settings_of(target, stack)
-    return _pool(settings, pool_status(settings, id))
+    settings = load_call_settings(target, stack)
+    return _to_pool(settings, pool_status(settings, id))
 
 
-def _pool(settings: Settings, found: PoolStatus) -> Pool:
+def _to_pool(settings: Settings, found: PoolStatus) -> Pool:
     view = found.pool
     pool = Pool(
         id=view.id,
@@ -201,7 +201,7 @@ def _pool(settings: Settings, found: PoolStatus) -> Pool:
         running_tasks=found.running_tasks,
         usd_per_hour=found.usd_per_hour,
     )
-    bind(pool, found=found, settings=settings)
+    attach(pool, found=found, settings=settings)
     return pool
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.progress import LiveView, OnUpdate, live, timeout_error
-from runner.api.requests import overrides_of, settings_of
+from runner.api.requests import load_call_settings, to_overrides
 from runner.api.run_object import Run
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Running = Literal["requeue", "wait", "terminate"]  # how active runs are treated
 
 _MISSING = "missing"
-_WITHOUT_SUCCESS = ("failed", "cancelled", "lost", _MISSING)
-_OVER = ("succeeded", *_WITHOUT_SUCCESS)
+_UNSUCCESSFUL_STATES = ("failed", "cancelled", "lost", _MISSING)
+_ENDED_STATES = ("succeeded", *_UNSUCCESSFUL_STATES)
 
 
 class Group(Mapping[str, Run]):
@@ -96,7 +96,7 @@ class Group(Mapping[str, Run]):
 
     def check(self) -> Group:
         """Return the group. Raise RunnerError (R-RUN-FAILED) if a run ended without success."""
-        bad = {task: state for task, state in self.states.items() if state in _WITHOUT_SUCCESS}
+        bad = {task: state for task, state in self.states.items() if state in _UNSUCCESSFUL_STATES}
         if bad:
             raise RunnerError(
                 "R-RUN-FAILED",
@@ -132,9 +132,9 @@ class Group(Mapping[str, Run]):
 
     @checked
     def resume(self, *, pool: str | None = None, from_start: bool = False) -> Group:
-        """Start the trials of a sweep again that ended without success. Return the sweep.
+        """Start the unsuccessful trials of a sweep again. Return the sweep.
 
-        Each continues from its newest checkpoint, unless `from_start`.
+        Each continues from its newest checkpoint, unless `from_start` is True.
 
         Raises:
             RunnerError: the first error, if no trial could be started.
@@ -227,16 +227,25 @@ def submit(
     check: bool = False,
     on_progress: OnUpdate | None = None,
 ) -> Group:
-    """Submit the tasks of a file, each after those it waits for; `set` is by `"task.param"`.
+    """Submit the tasks of a file; each starts after the tasks that it waits for. Return the group.
 
-    `max_cost` is the cap of the costs of all tasks in USD; the job ends before they exceed it.
-
-    `wait=True` returns when all have ended, `check=True` waits too, and raises unless all succeed.
+    Args:
+        file: the file with the tasks.
+        set: parameters by `"task.param"`.
+        experiment: experiment of the runs; by default that of the file.
+        priority: from -1000 to 1000; higher runs first.
+        max_cost: cap of the costs of all tasks in USD; the job ends before they exceed it.
+        pool: pool to run on.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+        wait: return when all runs have ended.
+        check: wait, and raise RunnerError (R-RUN-FAILED) unless all succeed.
+        on_progress: called with updates.
     """
     from runner.core.schedules.submit_file import load_submit_file
     from runner.flows.submit.group import GroupRequest, check_file
 
-    settings = settings_of(target, stack, pool)
+    settings = load_call_settings(target, stack, pool)
     path = Path(file).expanduser().absolute()
     parsed, _ = load_submit_file(path)
     if parsed.schedule is not None:
@@ -247,7 +256,7 @@ def submit(
             f"or runner.create_schedule({str(path)!r})",
         )
     cap = None if max_cost is None else str(max_cost)
-    request = GroupRequest(overrides_of(set), experiment, priority, cap)
+    request = GroupRequest(to_overrides(set), experiment, priority, cap)
     checked = check_file(parsed, path, request)
     return _start(checked, settings, on_progress, wait=wait, check=check)
 
@@ -320,13 +329,13 @@ def sweep(
         "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
     options = TrainOptions(
-        overrides=overrides_of(set),
+        overrides=to_overrides(set),
         script_args=tuple(args),
         experiment=experiment,
         data=None if data is None else Path(data).expanduser(),
     )
     cap = None if max_cost is None else str(max_cost)
-    settings = settings_of(target, stack, pool)
+    settings = load_call_settings(target, stack, pool)
     if params is None or isinstance(params, Mapping):
         varied = cast("Mapping[str, object]", params or {})
         swept = change_sweep(loaded.sweep, varied, changes)
@@ -363,9 +372,9 @@ def _state(row: RunRow | None) -> str:
 
 def _show(view: LiveView, states: Mapping[str, str]) -> bool:
     """Show the states, and return True if all runs have ended."""
-    done = sum(state in _OVER for state in states.values())
+    done = sum(state in _ENDED_STATES for state in states.values())
     over = done == len(states)
-    failed = any(state in _WITHOUT_SUCCESS for state in states.values())
+    failed = any(state in _UNSUCCESSFUL_STATES for state in states.values())
     state = ("failed" if failed else "succeeded") if over else "running"
     view.counted(state, done, [f"{task}  {state}" for task, state in states.items()])
     return over

@@ -96,9 +96,9 @@ def runs(
     from runner.flows.runs.ranking import MetricOrder, list_ranked
 
     states = parse_states([status] if isinstance(status, str) else status)
-    only = RunFilter(experiment, states, _moment(since))
+    only = RunFilter(experiment, states, _parse_since(since))
     session = connect(target, stack)
-    ids = None if group is None else _ids(session, group)
+    ids = None if group is None else _run_ids(session, group)
     if sort is None:
         found = list_runs(session.connection, limit=limit, only=only, ids=ids)
     else:
@@ -124,7 +124,7 @@ def retry_failed(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> Retried:
-    """Submit every failed or lost run again unless it was already. Do not wait for them."""
+    """Submit each failed or lost run again, unless that was done. Do not wait for the new runs."""
     from runner.flows.submit.repeat import list_to_retry, retry_each
 
     session = connect(target, stack)
@@ -141,7 +141,7 @@ def retry_failed(
     return Retried(repeated, problems)
 
 
-def _moment(since: str | datetime | timedelta | None) -> datetime | None:
+def _parse_since(since: str | datetime | timedelta | None) -> datetime | None:
     from runner.core.units import parse_since
 
     if isinstance(since, timedelta):
@@ -151,7 +151,7 @@ def _moment(since: str | datetime | timedelta | None) -> datetime | None:
     return None if since is None else parse_since(since, datetime.now(UTC))
 
 
-def _ids(session: Session, group: str | Group) -> list[str]:
+def _run_ids(session: Session, group: str | Group) -> list[str]:
     from runner.flows.runs.groups import find_group
 
     if isinstance(group, Group):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runner.api.run_object import Run
 
 
-_SHOWN_FILES = 10
+_MAX_FILES = 10
 _COLOURS = {
     "succeeded": "#2e7d32",
     "failed": "#c62828",
@@ -43,7 +43,7 @@ def run_card(run: Run) -> str:
         rows["problem"] = escape(err.what)
     else:
         if files:
-            names = [file.path for file in files[:_SHOWN_FILES]]
+            names = [file.path for file in files[:_MAX_FILES]]
             more = f" and {len(files) - len(names)} more" if len(files) > len(names) else ""
             rows["outputs"] = escape(", ".join(names) + more)
     body = "".join(
@@ -118,7 +118,7 @@ def live_card(update: Update) -> str:
     return "".join([*parts, "</div>"])
 
 
-def texts(row: Mapping[str, object]) -> dict[str, str]:
+def to_texts(row: Mapping[str, object]) -> dict[str, str]:
     """Return the values as text."""
     return {name: _text(value) for name, value in row.items()}
 
@@ -167,7 +167,7 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 T = TypeVar("T")
-_SHOWN = 200  # rows; more make a notebook slow
+_MAX_ROWS = 200  # rows; more make a notebook slow
 
 
 class Table(Sequence[T], Generic[T]):
@@ -205,5 +205,5 @@ class Table(Sequence[T], Generic[T]):
         return repr(list(self._rows))
 
     def _repr_html_(self) -> str:
-        shown = [self._cells(row) for row in self._rows[:_SHOWN]]
-        return table([texts(row) for row in shown], len(self._rows) - len(shown))
+        shown = [self._cells(row) for row in self._rows[:_MAX_ROWS]]
+        return table([to_texts(row) for row in shown], len(self._rows) - len(shown))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runner.api.arguments import checked
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.requests import settings_of
+from runner.api.requests import load_call_settings
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeFloat, PositiveInt
@@ -30,12 +30,12 @@ def up(
     blob_port: int | None = None,
     on_progress: OnUpdate | None = None,
 ) -> LocalStatus:
-    """Start the services. Omitted arguments keep their last values; `slots` counts per node."""
+    """Start the services. Omitted arguments keep their last values; `slots` is per node."""
     from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.up") as view:
         return lifecycle.up(
-            settings_of("local", None), view.on_progress, nodes=nodes, slots=slots,
+            load_call_settings("local", None), view.on_progress, nodes=nodes, slots=slots,
             port=port, blob_port=blob_port,
         )  # fmt: skip
 
@@ -46,21 +46,21 @@ def down(*, on_progress: OnUpdate | None = None) -> bool:
     from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.down") as view:
-        return lifecycle.down(settings_of("local", None), view.on_progress).ran
+        return lifecycle.down(load_call_settings("local", None), view.on_progress).ran
 
 
 def status() -> LocalStatus:
     """Return `.running`, `.services`, `.nodes`, `.slots` (per node) and `.home`."""
     from runner.flows.local import lifecycle
 
-    return lifecycle.status(settings_of("local", None))
+    return lifecycle.status(load_call_settings("local", None))
 
 
 def env() -> dict[str, str]:
     """Return the variables for other clients of Azure Batch and Blob, secret keys included."""
     from runner.flows.local import lifecycle
 
-    return lifecycle.shell_env(settings_of("local", None))
+    return lifecycle.shell_env(load_call_settings("local", None))
 
 
 @checked
@@ -86,7 +86,7 @@ def evict(
     from runner.flows.local import evict as local_evict
 
     evicted = local_evict.evict(
-        settings_of("local", None), node=node, pool=pool, count=count,
+        load_call_settings("local", None), node=node, pool=pool, count=count,
         everything=everything, notice_s=notice_s, away_s=away_s,
     )  # fmt: skip
     return Table(evicted, _cells)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from runner.core.states import RunStatus
     from runner.flows.runs.events import LogText, WatchEvent
 
-_LINES = 8
-_LINE_CHARS = 300
-_EVERY_S = 0.25
+_MAX_LINES = 8
+_MAX_LINE_LENGTH = 300
+_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class LiveView:
         self._state = "working" if what else "submitting" if run_id is None else ""
         self._progress: Progress | None = None
         self._metrics: dict[str, float] = {}
-        self._lines = deque[str](maxlen=_LINES)
-        self._rest: dict[str, str] = {}
+        self._lines = deque[str](maxlen=_MAX_LINES)
+        self._incomplete_lines: dict[str, str] = {}
         self._began = time.monotonic()
         self._shown: float | None = None
 
@@ -90,7 +90,10 @@ class LiveView:
         self._send(at_once=True)
 
     def over(self, state: str) -> None:
-        """Show the end of an operation that is not a run, unless it failed before any snapshot."""
+        """Show the end of an operation that is not a run.
+
+        A failure before the first snapshot is not shown.
+        """
         if self._run_id is None and (self._shown is not None or state == "done"):
             self._state, self._progress = state, None
             self._send(at_once=True)
@@ -109,9 +112,9 @@ class LiveView:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for event in events:
             if isinstance(event, RunEnded):
-                self._ended(event.status)
+                self._show_end(event.status)
                 return event.status
-            self._take(event)
+            self._handle(event)
             self._send()
             if until is not None and time.monotonic() > until:
                 raise timeout_error(
@@ -119,7 +122,7 @@ class LiveView:
                 )
         raise AssertionError("watching ends with RunEnded")
 
-    def _take(self, event: WatchEvent) -> None:
+    def _handle(self, event: WatchEvent) -> None:
         from runner.flows.runs import events as kinds
 
         match event:
@@ -137,18 +140,20 @@ class LiveView:
                 pass
 
     def _log(self, event: LogText) -> None:
-        *lines, rest = (self._rest.get(event.stream, "") + event.text).split("\n")
-        self._rest[event.stream] = rest[-_LINE_CHARS:]
-        kept = (line.rstrip("\r").rsplit("\r", 1)[-1][:_LINE_CHARS] for line in lines[-_LINES:])
+        *lines, rest = (self._incomplete_lines.get(event.stream, "") + event.text).split("\n")
+        self._incomplete_lines[event.stream] = rest[-_MAX_LINE_LENGTH:]
+        kept = (
+            line.rstrip("\r").rsplit("\r", 1)[-1][:_MAX_LINE_LENGTH] for line in lines[-_MAX_LINES:]
+        )
         self._lines.extend(kept)
 
-    def _ended(self, status: RunStatus) -> None:
+    def _show_end(self, status: RunStatus) -> None:
         self._state, self._progress = status.state.value, None
         self._send(at_once=True, message=status.reason)
 
     def _send(self, *, at_once: bool = False, message: str = "") -> None:
         now = time.monotonic()
-        if not at_once and self._shown is not None and now - self._shown < _EVERY_S:
+        if not at_once and self._shown is not None and now - self._shown < _INTERVAL_S:
             return
         self._shown = now
         progress = self._progress
@@ -173,11 +178,11 @@ class LiveView:
 def live(
     on_progress: OnUpdate | None, run_id: str | None = None, *, what: str = ""
 ) -> Generator[LiveView]:
-    """Yield a view for a callback or a notebook, or one that shows nothing.
+    """Yield a view that calls `on_progress`, else one for a notebook, else one without output.
 
     `what` is the name of an operation that is not a run.
     """
-    view = LiveView(on_progress or _notebook() or _ignore, run_id, what)
+    view = LiveView(on_progress or _notebook_display() or _ignore, run_id, what)
     try:
         yield view
     except BaseException as err:
@@ -192,7 +197,7 @@ def _ignore(update: Update) -> None:
     del update
 
 
-def _notebook() -> OnUpdate | None:
+def _notebook_display() -> OnUpdate | None:
     """Return a display that redraws itself in the cell's output; None outside of notebooks."""
     shell = sys.modules.get("IPython")  # loaded in every notebook
     current: Any = shell.get_ipython() if shell is not None else None

@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def connect(target: str | None, stack: str | None) -> Session:
-    """Return a session with services that have to be running."""
+    """Return a session. Raise RunnerError if the services of the target are not running."""
     from runner.flows.session import open_session
 
     return open_session({"target": target, "stack": stack}, cwd=Path.cwd(), env=os.environ)
 
 
-def settings_of(target: str | None, stack: str | None, pool: str | None = None) -> Settings:
-    """Return the settings of a call."""
+def load_call_settings(target: str | None, stack: str | None, pool: str | None = None) -> Settings:
+    """Return the settings of a call with these arguments."""
     from runner.flows.session import read_settings
 
     flags = {"target": target, "stack": stack, "pool": pool}
     return read_settings(flags, cwd=Path.cwd(), env=os.environ)
 
 
-def overrides_of(values: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return parameters as `NAME=VALUE`. Raise RunnerError (R-SET-VALUE) for a list or the like."""
-    return tuple(f"{name}={text_of(name, value)}" for name, value in (values or {}).items())
+def to_overrides(values: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Return parameters as `NAME=VALUE`. Raise RunnerError (R-SET-VALUE) for other types."""
+    return tuple(f"{name}={to_text(name, value)}" for name, value in (values or {}).items())
 
 
-def text_of(name: str, value: object) -> str:
+def to_text(name: str, value: object) -> str:
     """Return the value of a parameter as `--set` accepts it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -47,7 +47,7 @@ def text_of(name: str, value: object) -> str:
     item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
     plain = item() if callable(item) and getattr(value, "shape", None) == () else value
     if isinstance(plain, bool):
-        return text_of(name, plain)
+        return to_text(name, plain)
     if isinstance(plain, int):
         return int.__repr__(plain)
     if isinstance(plain, float):
@@ -60,7 +60,7 @@ def text_of(name: str, value: object) -> str:
     )
 
 
-def where_flags(
+def to_flags(
     *,
     gpus: int | None,
     nodes: int | None,
@@ -73,26 +73,26 @@ def where_flags(
     launcher: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> RecipeFlags:
-    """Return the flags of `--gpu`, `--nodes` and so on."""
+    """Return the flags that `--gpu`, `--nodes` and other options set on the command line."""
     from runner.core.recipe.overrides import RecipeFlags
 
     ids = tuple(each if isinstance(each, str) else each.id for each in after)
     limit = None if timeout is None else str(timeout)
     return RecipeFlags(
-        whole(gpus), capacity, whole(priority), ids, limit, whole(retries), nodes=whole(nodes),
+        to_int(gpus), capacity, to_int(priority), ids, limit, to_int(retries), nodes=to_int(nodes),
         max_cost=None if max_cost is None else str(max_cost), launcher=launcher, env=env or {},
     )  # fmt: skip
 
 
-def whole(value: int | None) -> int | None:
-    """A whole number of numpy as one of Python."""
+def to_int(value: int | None) -> int | None:
+    """Return an integer of numpy as an integer of Python."""
     return None if value is None else index(value)
 
 
-def bind(snapshot: Any, **kept: object) -> None:
-    """Keep connections and documents with a frozen object.
+def attach(snapshot: Any, **kept: object) -> None:
+    """Attach connections and documents to a frozen object, as attributes and not as fields.
 
-    As fields they would stand in `dataclasses.asdict`, and so in a `pandas.DataFrame` of a table.
+    `dataclasses.asdict` contains the fields, and so does a `pandas.DataFrame` of a table.
     """
     for name, value in kept.items():
         object.__setattr__(snapshot, name, value)

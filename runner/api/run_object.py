@@ -12,7 +12,7 @@ from runner.api import html
 from runner.api.arguments import checked
 from runner.api.html import Table
 from runner.api.progress import LiveView, OnUpdate, live
-from runner.api.requests import overrides_of
+from runner.api.requests import to_overrides
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -152,7 +152,7 @@ class Run:
         return load_environment(self.session.connection, self.record)
 
     def metrics(self) -> dict[str, Metric]:
-        """Return the metrics by name. Of a step in several attempts, the last value counts."""
+        """Return the metrics by name. If several attempts reported a step, use the last value."""
         from runner.core.export import final_points
         from runner.protocol.metrics import summarize_metrics
 
@@ -298,7 +298,7 @@ class Run:
         return self
 
     def remove(self) -> None:
-        """Delete the run with everything it left. Raise RunnerError while something needs it."""
+        """Delete the run with all its files. Raise RunnerError if something still needs them."""
         from runner.core.progress import ignore_progress
         from runner.flows.removal import RunSelection, plan_removal, remove_runs
 
@@ -314,7 +314,7 @@ class Run:
         from runner.flows.submit.repeat import retry_run
 
         connection = self.session.connection
-        return self._again(
+        return self._submit_again(
             lambda view: retry_run(connection, self.record, pool, view.on_progress),
             wait=wait,
             on_progress=on_progress,
@@ -343,8 +343,8 @@ class Run:
         """
         from runner.flows.submit.repeat import resume_run
 
-        connection, overrides = self.session.connection, overrides_of(set)
-        return self._again(
+        connection, overrides = self.session.connection, to_overrides(set)
+        return self._submit_again(
             lambda view: resume_run(
                 connection, self.record, pool, overrides, view.on_progress, checkpoint, nodes=nodes
             ),
@@ -360,7 +360,7 @@ class Run:
         from runner.flows.submit.reproduce import reproduce_run
 
         connection = self.session.connection
-        return self._again(
+        return self._submit_again(
             lambda view: reproduce_run(connection, self.record, pool, view.on_progress),
             wait=wait,
             on_progress=on_progress,
@@ -368,7 +368,7 @@ class Run:
 
     @checked
     def drift(self, *, pool: str | None = None) -> tuple[Drift, ...]:
-        """Return what would differ if it were reproduced now: `.what`, `.was`, `.now`."""
+        """Return the differences that a reproduction now would have: `.what`, `.was`, `.now`."""
         from runner.flows.submit.reproduce import find_drift
 
         return find_drift(self.session.connection, self.record, pool)
@@ -380,7 +380,7 @@ class Run:
 
         return compare_runs(self.session.connection, self.record, repeated.record)
 
-    def _again(
+    def _submit_again(
         self, submit: Callable[[LiveView], RunSpec], *, wait: bool, on_progress: OnUpdate | None
     ) -> Run:
         with live(on_progress) as view:

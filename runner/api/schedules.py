@@ -14,7 +14,7 @@ from runner.api.group_object import Group
 from runner.api.history import Runs
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.requests import bind, connect, overrides_of, settings_of, whole
+from runner.api.requests import attach, connect, load_call_settings, to_int, to_overrides
 from runner.api.run_object import Run
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Schedule(_BoundSchedule):
     tasks: tuple[str, ...]
 
     def firings(self) -> Table[Firing]:
-        """Return what it has started, newest last: `.created`, `.group_id`, `.runs` (run IDs)."""
+        """Return the firings, newest last: `.created`, `.group_id`, and `.runs` with run IDs."""
         from runner.flows.schedules.manage import firings
 
         return Table(firings(self.session.connection, self.found), _firing_cells)
 
     def runs(self) -> Runs:
-        """Return the runs that it or `trigger` has started, newest first, with those of groups."""
+        """Return the runs that the schedule or `trigger` started, newest first."""
         from runner.flows.runs.history import list_runs
 
         ids = [run_id for one in self.firings() for run_id in one.runs]
@@ -62,7 +62,7 @@ class Schedule(_BoundSchedule):
         return Runs.of_rows(session, found.rows)
 
     def trouble(self) -> str | None:
-        """Return why the newest job has started nothing, or None if it has."""
+        """Return why the newest job has started no run, or None if it has started one."""
         from runner.flows.schedules.manage import trouble
 
         return trouble(self.session.connection, self.found, self.firings())
@@ -81,18 +81,18 @@ class Schedule(_BoundSchedule):
         return Run(self.session, made)
 
     def pause(self) -> Schedule:
-        """Start no runs until it is resumed; active runs continue. Return a new snapshot."""
+        """Start no runs until `resume`; active runs continue. Return a new snapshot."""
         from runner.flows.schedules.manage import pause_schedule
 
         pause_schedule(self.session.connection, self._reload())
-        return _schedule(self.session, self._reload())
+        return _to_schedule(self.session, self._reload())
 
     def resume(self) -> Schedule:
         """Start runs again; missed runs are not started. Return a new snapshot."""
         from runner.flows.schedules.manage import resume_schedule
 
         resume_schedule(self.session.connection, self._reload())
-        return _schedule(self.session, self._reload())
+        return _to_schedule(self.session, self._reload())
 
     def remove(self) -> tuple[str, ...]:
         """Delete it without asking; finished runs remain. Return the IDs of cancelled runs."""
@@ -107,7 +107,7 @@ class Schedule(_BoundSchedule):
         return find_schedule(self.session.connection, self.name)
 
     def _repr_html_(self) -> str:
-        return html.record(html.texts(_cells(self)))
+        return html.record(html.to_texts(_cells(self)))
 
 
 @checked
@@ -117,7 +117,7 @@ def schedules(*, target: str | None = None, stack: str | None = None) -> Table[S
 
     session = connect(target, stack)
     found = list_schedules(session.connection)
-    return Table((_schedule(session, one) for one in found), _cells)
+    return Table((_to_schedule(session, one) for one in found), _cells)
 
 
 @checked
@@ -126,7 +126,7 @@ def schedule(name: str, *, target: str | None = None, stack: str | None = None) 
     from runner.flows.schedules.manage import find_schedule
 
     session = connect(target, stack)
-    return _schedule(session, find_schedule(session.connection, name))
+    return _to_schedule(session, find_schedule(session.connection, name))
 
 
 @checked
@@ -170,20 +170,20 @@ def create_schedule(
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
     flags = ScheduleFlags(
-        cron, _interval(every), timezone, _moment(start), _moment(until), whole(max_runs), name,
-        whole(priority),
+        cron, _interval(every), timezone, _to_iso(start), _to_iso(until), to_int(max_runs), name,
+        to_int(priority),
     )  # fmt: skip
     ref = str(Path(recipe).expanduser()) if isinstance(recipe, Path) else recipe
-    settings = settings_of(target, stack, pool)
+    settings = load_call_settings(target, stack, pool)
     with live(on_progress, what=f"schedule {name or Path(recipe).stem}") as view:
         made = make_schedule(
-            ref, settings, flags, overrides_of(set), on_progress=view.on_progress,
+            ref, settings, flags, to_overrides(set), on_progress=view.on_progress,
             on_warning=view.on_warning,
         )  # fmt: skip
-    return _schedule(connect(target, stack), made)
+    return _to_schedule(connect(target, stack), made)
 
 
-def _schedule(session: Session, found: Found) -> Schedule:
+def _to_schedule(session: Session, found: Found) -> Schedule:
     schedule = Schedule(
         name=found.schedule_id,
         state=found.state,
@@ -193,7 +193,7 @@ def _schedule(session: Session, found: Found) -> Schedule:
         pool=str(found.document["pool"]),
         tasks=tuple(found.tasks),
     )
-    bind(schedule, session=session, found=found)
+    attach(schedule, session=session, found=found)
     return schedule
 
 
@@ -201,7 +201,7 @@ def _interval(every: str | timedelta | None) -> str | None:
     return str(int(every.total_seconds())) if isinstance(every, timedelta) else every
 
 
-def _moment(moment: str | datetime | None) -> str | None:
+def _to_iso(moment: str | datetime | None) -> str | None:
     return moment.isoformat() if isinstance(moment, datetime) else moment
 
 

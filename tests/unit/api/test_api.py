@@ -15,7 +15,7 @@ import pytest
 import runner
 from runner.api.html import Table, live_card
 from runner.api.progress import LiveView, Update, live
-from runner.api.requests import overrides_of, text_of
+from runner.api.requests import to_overrides, to_text
 from runner.core.progress import Progress
 from runner.core.states import RunState, RunStatus
 from runner.flows.runs import events
@@ -59,7 +59,7 @@ def watched() -> Iterator[events.WatchEvent]:
 def test_snapshots_end_with_the_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runner.api.progress._EVERY_S", 0.0)
+    monkeypatch.setattr("runner.api.progress._INTERVAL_S", 0.0)
     seen: list[Update] = []
     view = LiveView(seen.append)
     view.on_progress(Progress("upload", "progress", "", 1, 2, "bytes"))
@@ -206,7 +206,7 @@ def test_notebook_shows_an_error_without_traceback() -> None:
     ],
 )
 def test_parameters_become_text(value: object, text: str) -> None:
-    assert text_of("x", value) == text
+    assert to_text("x", value) == text
 
 
 class _Kind(str, Enum):  # noqa: UP042  the form that is formatted as its name
@@ -218,13 +218,13 @@ class _Size(IntEnum):
 
 
 def test_enum_members_become_their_values() -> None:
-    assert overrides_of({"by": _Kind.ADAM, "size": _Size.LARGE}) == ("by=adam", "size=3")
+    assert to_overrides({"by": _Kind.ADAM, "size": _Size.LARGE}) == ("by=adam", "size=3")
 
 
 def test_numpy_scalars_are_accepted_and_arrays_rejected() -> None:
     scalar = SimpleNamespace(shape=(), item=lambda: 0.5)
-    assert text_of("x", scalar) == "0.5"
+    assert to_text("x", scalar) == "0.5"
     for wrong in ([1], None, SimpleNamespace(shape=(2,), item=lambda: 1)):
         with pytest.raises(RunnerError) as caught:
-            text_of("x", wrong)
+            to_text("x", wrong)
         assert caught.value.code == "R-SET-VALUE"
