@@ -1,4 +1,4 @@
-"""Errors of Batch and storage as RunnerError: one table, by error code."""
+"""Convert errors of Batch and storage to RunnerError, by a table of their error codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
-from runner.azure.retries import InvalidAnswerError
+from runner.azure.retries import InvalidResponseError
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -27,8 +27,8 @@ SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"
 _SERVICE_BUSY = "R-SERVICE-BUSY"
 _FULL_STORAGE = "the disk of "  # prefix of a status line of Azurite; see journal.js
-# Callers may retry these: it is unknown whether the service executed the request.
-PASSING = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
+# Codes of errors that callers may retry. It is unknown whether the service executed the request.
+TRANSIENT_CODES = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
 
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
@@ -153,12 +153,12 @@ def service_errors(doing: str) -> Generator[None]:
 
 
 def to_runner_error(err: AzureError, doing: str) -> RunnerError:
-    """Return the RunnerError for an SDK error, by its code and never by its text."""
+    """Return the RunnerError for an SDK error. The code of the error decides, never its text."""
     code = error_code(err)
-    why = f"while {doing}: {code or type(err).__name__}{_reason(err)}"
+    why = f"while {doing}: {code or type(err).__name__}{_local_reason(err)}"
     fault = _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
-        # Without a response there was no token to send.
+        # No response means that no token was sent.
         fault = _NO_TOKEN if err.response is None else _ACCESS
     if fault in (_ACCESS, _NO_TOKEN) and (difference := _clock_difference(err)):
         return _wrong_clock(difference, why)
@@ -166,12 +166,12 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         return RunnerError(
             fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code
         )
-    # The SDK wraps a download that breaks off in an HttpResponseError.
+    # The SDK wraps the error of an interrupted download in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
-    if isinstance(broken, InvalidAnswerError):
-        return _invalid(broken, doing)
+    if isinstance(broken, InvalidResponseError):
+        return _invalid_response(broken, doing)
     if isinstance(broken, ServiceResponseError | IncompleteReadError | ServiceRequestError):
-        return _down(broken, doing, err)
+        return _connection_error(broken, doing, err)
     return RunnerError(
         "R-SERVICE",
         f"the service rejected the request: {code or _status(err)}",
@@ -181,7 +181,7 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     )
 
 
-def _reason(err: BaseException) -> str:
+def _local_reason(err: BaseException) -> str:
     """Return the reason that local services add to an error code, such as a full disk."""
     values: Any = getattr(getattr(err, "model", None), "error_values", None) or ()
     reasons = [str(value.value) for value in values if value.key == "Reason"]
@@ -192,7 +192,7 @@ def _reason(err: BaseException) -> str:
 
 
 def _clock_difference(err: AzureError) -> timedelta | None:
-    """Return how far the clock of this machine is ahead, or None if it is correct.
+    """Return how far the clock of this machine is ahead, negative if behind; None if correct.
 
     Services reject signatures and tokens from another time; Batch and storage allow 15 minutes.
     """
@@ -217,14 +217,14 @@ def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
     )
 
 
-def _down(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
+def _connection_error(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
     what, fix = "the connection to the services was lost", "run the same command again"
     address = _address(broken)
     if address is None or address[0] not in _THIS_MACHINE:
         fix = "check the network, and run the same command again"
         if isinstance(broken, ServiceRequestError):
             what = "cannot connect to the services"
-    elif not _answers(address):
+    elif not _is_reachable(address):
         what, fix = "the local services are not running", "runner local up"
     return RunnerError(
         SERVICES_DOWN,
@@ -235,7 +235,7 @@ def _down(broken: AzureError, doing: str, err: AzureError) -> RunnerError:
     )
 
 
-def _invalid(err: InvalidAnswerError, doing: str) -> RunnerError:
+def _invalid_response(err: InvalidResponseError, doing: str) -> RunnerError:
     return RunnerError(
         SERVICES_DOWN,
         "received a response that is not from Batch",
@@ -258,7 +258,7 @@ def _address(err: AzureError) -> tuple[str, int] | None:
     return None
 
 
-def _answers(address: tuple[str, int]) -> bool:
+def _is_reachable(address: tuple[str, int]) -> bool:
     """Return True if a service on this machine responds at all."""
     for _ in range(_PROBES):
         connection = HTTPConnection(*address, timeout=_PROBE_TIMEOUT_S)

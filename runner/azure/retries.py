@@ -1,14 +1,14 @@
-"""How requests to Batch and storage are repeated, and how callers recognise their own effects.
+"""Repeat requests to Batch and storage, and recognise requests that succeeded without a response.
 
 The rule for every request of the clients that `credentials` creates:
 
-- A request without a response is sent again, whatever its method. It names an ID or a condition, so
-  that the service executes it only once.
+- A request without a response is sent again, whatever its method. Each request names an ID or a
+  condition, so the service executes it only once.
 - The service may have executed a request whose response was lost. It then rejects the repeated
   request: the entity exists already, is gone, or does not meet the condition any more. The caller
   counts this as success if `was_repeated` is True and the service has the wanted state. Requests
   that set a state need only the second check.
-- A response that is incomplete, or comes from another program such as a proxy, counts as none.
+- A response that is incomplete, or from another program such as a proxy, counts as no response.
 - A request has up to six tries with pauses of random length. A request to Batch is not tried again
   later than two minutes after the first try.
 """
@@ -27,9 +27,9 @@ RETRIES = 5  # after the first try
 _BATCH_BUDGET_S = 120
 _BATCH_PAUSE_S = 0.2  # doubled with every retry
 _JITTER = (0.5, 1.5)
-# azure-core repeats only other methods by itself.
+# By default, azure-core does not repeat PATCH and POST.
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"})
-# For callers that need every response unchanged.
+# Options of a request whose caller needs every response unchanged.
 ONLY_IDEMPOTENT: dict[str, Any] = {
     "retry_on_methods": _METHODS - {"PATCH", "POST"},
     "raw_response_hook": lambda _: None,  # pyright: ignore[reportUnknownLambdaType]
@@ -64,21 +64,21 @@ class BatchRetries(JitteredRetries):
         return super().configure_retries(options)
 
 
-class InvalidAnswerError(ServiceResponseError):
-    """A success response that is not from Batch: it is unknown whether Batch got the request."""
+class InvalidResponseError(ServiceResponseError):
+    """A success response that is not from Batch. It is unknown whether Batch got the request."""
 
 
-def check_answer(response: Any) -> None:
-    """Raise InvalidAnswerError if a response cannot be from Batch.
+def check_response(response: Any) -> None:
+    """Raise InvalidResponseError if a response cannot be from Batch.
 
     This is the `raw_response_hook` of Batch clients; its errors are retried.
     """
-    answer = response.http_response
-    is_success = answer.status_code // 100 == HTTPStatus.OK // 100
+    http = response.http_response
+    is_success = http.status_code // 100 == HTTPStatus.OK // 100
     if response.context.options.get("stream", True) or not is_success:
         return
-    if why := _why_invalid(answer.request.method, answer.headers, answer.content):
-        raise InvalidAnswerError(f"the response with status {answer.status_code} {why}")
+    if why := _why_invalid(http.request.method, http.headers, http.content):
+        raise InvalidResponseError(f"the response with status {http.status_code} {why}")
 
 
 def _why_invalid(method: str, headers: Any, body: bytes) -> str:

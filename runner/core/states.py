@@ -29,7 +29,7 @@ NO_ACCESS = 122  # storage denies access
 NO_PYTHON = 121  # the image has no python3
 OLD_PYTHON = 120  # python3 is too old for the agent
 AGENT_PYTHON = (3, 10)
-BROUGHT_PYTHON = "3.12"  # Python that the agent installs in an image with an older one
+FALLBACK_PYTHON = "3.12"  # Python that the agent installs in an image with an older one
 
 _RETRY = "submit the run again: uploaded files are reused"
 _RESUME = "use `runner retry RUN`, or `runner resume RUN` to continue from its newest checkpoint"

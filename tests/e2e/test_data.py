@@ -356,7 +356,7 @@ def _requests(store: Any, act: Callable[[], object]) -> dict[str, int]:
     """Count the blocks and ranges that `act` requests from the service."""
     counts = {"stage": 0, "range": 0}
     container = store._container
-    send, fetch = container._send, store._range
+    send, fetch = container._stage_block, store._read_range
 
     def counted_send(*args: object) -> None:
         counts["stage"] += 1
@@ -366,9 +366,9 @@ def _requests(store: Any, act: Callable[[], object]) -> dict[str, int]:
         counts["range"] += 1
         return fetch(*args)
 
-    container._send, store._range = counted_send, counted_range
+    container._stage_block, store._read_range = counted_send, counted_range
     try:
         act()
     finally:
-        container._send, store._range = send, fetch
+        container._stage_block, store._read_range = send, fetch
     return counts

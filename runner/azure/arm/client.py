@@ -1,7 +1,7 @@
 """Azure Resource Manager over REST: requests, pages, retries, and errors by their code.
 
-The audience of a token is the endpoint, as in the SDKs (azure-mgmt-core, `get_arm_endpoints`), so
-that no other endpoint receives a token for Azure.
+The audience of a token is the endpoint, as in the SDKs (azure-mgmt-core, `get_arm_endpoints`), so a
+custom endpoint never receives a token for Azure.
 
 Error codes: https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
 (2025-03-20) and .../templates/error-invalid-authentication-token. The service's message is quoted
@@ -139,10 +139,10 @@ _TABLE: Mapping[str, _ArmFault] = {
 _BY_STATUS: Mapping[int, _ArmFault] = {401: _TOKEN, 403: _NO_RIGHT, 429: _BUSY}
 
 
-def refused(status: int, code: str, body: Mapping[str, Any], path: str) -> RunnerError:
+def to_arm_error(status: int, code: str, body: Mapping[str, Any], path: str) -> RunnerError:
     """Return the error for a response with status 400 or above."""
     fault = _TABLE.get(code) or _BY_STATUS.get(status)
-    message = _sentence(body)
+    message = _error_message(body)
     if fault is None:
         return RunnerError(
             "R-AZURE",
@@ -181,7 +181,7 @@ def unreachable(doing: str, why: str) -> RunnerError:
     )
 
 
-def endpoint_refused(variable: str, value: str, allowed: str) -> RunnerError:
+def invalid_endpoint(variable: str, value: str, allowed: str) -> RunnerError:
     """Return the error for a variable that has no valid endpoint of Resource Manager."""
     return RunnerError(
         "R-AZURE-ENDPOINT",
@@ -192,7 +192,7 @@ def endpoint_refused(variable: str, value: str, allowed: str) -> RunnerError:
 
 
 def parse_body(text: str) -> Mapping[str, Any]:
-    """Return the JSON object of a response: a list under `value`, other text under `text`."""
+    """Return the JSON object of a response; other JSON is in `value`, other text in `text`."""
     if not text.strip():
         return {}
     try:
@@ -204,7 +204,7 @@ def parse_body(text: str) -> Mapping[str, Any]:
     return {"value": parsed}
 
 
-def _sentence(body: Mapping[str, Any]) -> str:
+def _error_message(body: Mapping[str, Any]) -> str:
     error: Any = body.get("error")
     found: Any = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else None
     return _first_lines(str(found or body.get("message") or ""))
@@ -242,24 +242,24 @@ def arm_endpoint(env: Mapping[str, str]) -> str:
     """Return the endpoint of Resource Manager: `ARM_ENDPOINT`, else that of `ARM_ENVIRONMENT`.
 
     Raises:
-        RunnerError: R-AZURE-ENDPOINT, the value is unknown, or not https (http is allowed on this
-            to this machine).
+        RunnerError: R-AZURE-ENDPOINT, the value is unknown or does not use https; http is allowed
+            only for a server on this machine.
     """
     given = env.get("ARM_ENDPOINT", "").rstrip("/")
     if not given:
         cloud = env.get("ARM_ENVIRONMENT", "public").lower()
         if cloud not in CLOUDS:
-            raise endpoint_refused("ARM_ENVIRONMENT", cloud, f"one of {', '.join(CLOUDS)}")
+            raise invalid_endpoint("ARM_ENVIRONMENT", cloud, f"one of {', '.join(CLOUDS)}")
         return CLOUDS[cloud]
     parts = urlsplit(given)
     local = parts.scheme == "http" and parts.hostname in _LOOPBACK
     if not parts.hostname or not (parts.scheme == "https" or local) or parts.path or parts.query:
-        raise endpoint_refused("ARM_ENDPOINT", given, "https://HOST, without a path")
+        raise invalid_endpoint("ARM_ENDPOINT", given, "https://HOST, without a path")
     return given
 
 
 class ArmClient:
-    """One subscription of one cloud; nothing is sent before the first request.
+    """Requests to one subscription of one cloud. The constructor sends none.
 
     If `credential` is None, DefaultAzureCredential signs in: `az login`, a managed identity, or the
     AZURE_ variables.
@@ -274,7 +274,7 @@ class ArmClient:
     ) -> None:
         self.subscription_id = subscription_id
         self.endpoint = endpoint
-        self._given = credential
+        self._given_credential = credential
 
     @property
     def scope(self) -> str:
@@ -289,21 +289,23 @@ class ArmClient:
             raise service_fault(err, "signing in") from err
 
     def get(self, path: str, api_version: str, **query: str) -> Mapping[str, Any]:
-        """Return one document. Raise RunnerError for every error, by its code."""
-        return _accepted(self._send("GET", self._url(path, api_version, query), None), path).body
+        """Return one document. Raise RunnerError if the request fails."""
+        return _check_status(
+            self._send("GET", self._url(path, api_version, query), None), path
+        ).body
 
     def find(self, path: str, api_version: str, **query: str) -> Mapping[str, Any] | None:
         """Return one document, or None if it does not exist."""
-        answer = self._send("GET", self._url(path, api_version, query), None)
-        if answer.status == 404 and arm_error_code(answer.body) in _ABSENT:
+        response = self._send("GET", self._url(path, api_version, query), None)
+        if response.status == 404 and arm_error_code(response.body) in _ABSENT:
             return None
-        return _accepted(answer, path).body
+        return _check_status(response, path).body
 
     def pages(self, path: str, api_version: str, **query: str) -> Iterator[Mapping[str, Any]]:
         """Yield all items of a list, page by page."""
         url = self._url(path, api_version, query)
         for _ in range(_MAX_PAGES):
-            body = _accepted(self._send("GET", url, None), path).body
+            body = _check_status(self._send("GET", url, None), path).body
             yield from cast("list[Mapping[str, Any]]", body.get("value") or [])
             url = str(body.get("nextLink") or "")
             if not url:
@@ -315,7 +317,7 @@ class ArmClient:
         self, method: str, path: str, api_version: str, *, content: Mapping[str, Any] | None = None
     ) -> ArmResponse:
         """Send a request, with a JSON document if `content` is not None."""
-        return _accepted(self._send(method, self._url(path, api_version, {}), content), path)
+        return _check_status(self._send(method, self._url(path, api_version, {}), content), path)
 
     def _send(self, method: str, url: str, content: Mapping[str, Any] | None) -> ArmResponse:
         from azure.core.rest import HttpRequest  # noqa: PLC0415
@@ -332,8 +334,8 @@ class ArmClient:
     def _url(self, path: str, api_version: str, query: Mapping[str, str]) -> str:
         from urllib.parse import quote, urlencode  # noqa: PLC0415
 
-        asked = {"api-version": api_version, **query}
-        return f"{self.endpoint}{quote(path)}?{urlencode(asked, quote_via=quote, safe='')}"
+        parameters = {"api-version": api_version, **query}
+        return f"{self.endpoint}{quote(path)}?{urlencode(parameters, quote_via=quote, safe='')}"
 
     def _check_link(self, url: str) -> None:
         """Raise RunnerError for another host, because the token is sent only to the endpoint."""
@@ -347,8 +349,8 @@ class ArmClient:
 
     @cached_property
     def _credential(self) -> TokenCredential:
-        if self._given is not None:
-            return self._given
+        if self._given_credential is not None:
+            return self._given_credential
 
         return default_credential()
 
@@ -364,11 +366,11 @@ class ArmClient:
             policies.BearerTokenCredentialPolicy(self._credential, self._audience),
             policies.NetworkTraceLoggingPolicy(),
         ]
-        return PipelineClient(self.endpoint, policies=chain, **_TIMEOUTS, **self._direct)
+        return PipelineClient(self.endpoint, policies=chain, **_TIMEOUTS, **self._proxy_options)
 
     @property
-    def _direct(self) -> dict[str, Any]:
-        """Return options that bypass proxies for a server on this machine."""
+    def _proxy_options(self) -> dict[str, Any]:
+        """Return options that bypass proxies if the server is on this machine."""
         local = urlsplit(self.endpoint).hostname in _LOOPBACK
         return {"use_env_settings": False} if local else {}
 
@@ -394,7 +396,7 @@ _ABSENT = frozenset(
 )
 
 
-def _accepted(answer: ArmResponse, path: str) -> ArmResponse:
-    if answer.status >= 400:
-        raise refused(answer.status, arm_error_code(answer.body), answer.body, path)
-    return answer
+def _check_status(response: ArmResponse, path: str) -> ArmResponse:
+    if response.status >= 400:
+        raise to_arm_error(response.status, arm_error_code(response.body), response.body, path)
+    return response

@@ -43,8 +43,8 @@ def fetch_prices(
 ) -> dict[PriceKey, Price]:
     """Return Linux prices of VM sizes in a region, spot and dedicated.
 
-    Sizes without a price are missing. If a size has several prices, the highest counts. Requests
-    are repeated with pauses of random length.
+    Sizes without a price are missing from the result. If a size has several prices, the highest is
+    used.
 
     Raises:
         RunnerError: R-PRICES-FETCH, the service did not return prices, or an invalid one.
@@ -54,18 +54,18 @@ def fetch_prices(
     others: set[str] = set()
     for start in range(0, len(sizes), _SIZES_PER_REQUEST):
         some = sizes[start : start + _SIZES_PER_REQUEST]
-        for item in _items(endpoint, some, location, read_timeout_s):
-            key = _key(item, location, today)
-            usd = _usd(item) if key else 0.0
+        for item in _fetch_items(endpoint, some, location, read_timeout_s):
+            key = _parse_key(item, location, today)
+            usd = _parse_usd(item) if key else 0.0
             if key and usd > 0 and (key not in found or found[key].usd_per_hour < usd):
                 found[key] = Price(usd, today, _SOURCE)
             others |= {str(item.get("currencyCode", _CURRENCY))} - {_CURRENCY}
     if others and not found:
-        raise _failed(f"the prices are in {', '.join(sorted(others))}, not in {_CURRENCY}")
+        raise _fetch_error(f"the prices are in {', '.join(sorted(others))}, not in {_CURRENCY}")
     return found
 
 
-def _items(
+def _fetch_items(
     endpoint: str, sizes: list[str], location: str, read_timeout_s: float
 ) -> Iterator[Mapping[str, Any]]:
     any_size = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
@@ -77,19 +77,19 @@ def _items(
     }
     url: str = f"{endpoint}?{urlencode(query, quote_via=quote, safe='$')}"
     for _ in range(_MAX_PAGES):
-        items = cast("list[Any]", (body := _page(endpoint, url, read_timeout_s))["Items"])
+        items = cast("list[Any]", (body := _fetch_page(endpoint, url, read_timeout_s))["Items"])
         if not all(isinstance(item, dict) for item in items):
-            raise _failed("an item of the response is not an object")
+            raise _fetch_error("an item of the response is not an object")
         yield from cast("list[Mapping[str, Any]]", items)
         url = str(body.get("NextPageLink") or "")
         if not url:
             return
         if urlsplit(url).hostname != urlsplit(endpoint).hostname:
-            raise _failed("the next page is on another host")
-    raise _failed(f"the list has more than {_MAX_PAGES} pages")
+            raise _fetch_error("the next page is on another host")
+    raise _fetch_error(f"the list has more than {_MAX_PAGES} pages")
 
 
-def _page(endpoint: str, url: str, read_timeout_s: float) -> Mapping[str, Any]:
+def _fetch_page(endpoint: str, url: str, read_timeout_s: float) -> Mapping[str, Any]:
     local: dict[str, Any] = (
         {"use_env_settings": False} if urlsplit(endpoint).hostname in _LOOPBACK else {}
     )
@@ -108,30 +108,30 @@ def _page(endpoint: str, url: str, read_timeout_s: float) -> Mapping[str, Any]:
         with client:
             response = client.send_request(HttpRequest("GET", url))
             if response.status_code != 200:
-                raise _failed(f"HTTP {response.status_code}")
+                raise _fetch_error(f"HTTP {response.status_code}")
             body: Any = response.json()
     except AzureError as err:
-        raise _failed(str(err.message or err).splitlines()[0]) from err
+        raise _fetch_error(str(err.message or err).splitlines()[0]) from err
     except ValueError as err:
-        raise _failed("the response is not JSON") from err
+        raise _fetch_error("the response is not JSON") from err
     if not isinstance(body, dict) or not isinstance(
         cast("dict[str, Any]", body).get("Items"), list
     ):
-        raise _failed("the response has no Items")
+        raise _fetch_error("the response has no Items")
     return cast("dict[str, Any]", body)
 
 
-def _usd(item: Mapping[str, Any]) -> float:
+def _parse_usd(item: Mapping[str, Any]) -> float:
     try:
         usd = float(item["retailPrice"])
     except (KeyError, TypeError, ValueError):
         usd = math.nan
     if not math.isfinite(usd) or usd < 0:
-        raise _failed(f"invalid price {item.get('retailPrice')!r} for {item.get('skuName')}")
+        raise _fetch_error(f"invalid price {item.get('retailPrice')!r} for {item.get('skuName')}")
     return usd
 
 
-def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None:
+def _parse_key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None:
     """Return the key of an hourly price for Linux on a known VM size, or None for other items."""
     size = str(item.get("armSkuName") or "")
     product, sku = str(item.get("productName") or ""), str(item.get("skuName") or "")
@@ -145,7 +145,7 @@ def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None
     return PriceKey(size.lower(), location.lower(), sku.endswith(" Spot"))
 
 
-def _failed(why: str) -> RunnerError:
+def _fetch_error(why: str) -> RunnerError:
     return RunnerError(
         "R-PRICES-FETCH",
         "the Azure Retail Prices API returned no prices",

@@ -1,9 +1,9 @@
 """Spot capacity of VM sizes: placement scores, eviction rates and price history.
 
-Shapes and queries are those of callers in public repositories, because the documentation has no
-page of the REST operation. Scores need the Compute Recommendations Role. SpotResources has the
-scope of the tenant, not of a subscription:
-https://caleta.io/blog/azure-spot-eviction-history-50-days/ (read 2026-11-24).
+The documentation has no page of the REST operation, so requests and responses follow callers in
+public repositories. Scores need the Compute Recommendations Role. SpotResources has the scope of
+the tenant, not of a subscription: https://caleta.io/blog/azure-spot-eviction-history-50-days/ (read
+2026-11-24).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.azure.arm.client import ArmClient, unreachable
 _SCORES = "2025-06-05"
 _GRAPH = "2022-10-01"
 _GRAPH_PATH = "/providers/Microsoft.ResourceGraph/resources"
-_MOST_REGIONS, _MOST_SIZES = 8, 5  # maximum of one request for scores
+_MAX_REGIONS, _MAX_SIZES = 8, 5  # maximum of one request for scores
 _MAX_PAGES = 100
 Place = tuple[str, str]  # VM size and region, in lower case
 T = TypeVar("T")
@@ -35,14 +35,14 @@ class SpotPrice:
 def load_placement_scores(
     management: ArmClient, sizes: Sequence[str], regions: Sequence[str]
 ) -> Mapping[Place, str]:
-    """Return the score of one spot node: `High`, `Medium`, `Low` or the reason for none."""
+    """Return the score of one spot node: `High`, `Medium` or `Low`, else why there is none."""
     found: dict[Place, str] = {}
-    for some_regions in _chunks(regions, _MOST_REGIONS):
+    for some_regions in _chunks(regions, _MAX_REGIONS):
         path = (
             f"{management.scope}/providers/Microsoft.Compute/locations/{some_regions[0]}"
             "/placementScores/spot/generate"
         )
-        for some_sizes in _chunks(sizes, _MOST_SIZES):
+        for some_sizes in _chunks(sizes, _MAX_SIZES):
             content = {
                 "desiredLocations": list(some_regions),
                 "desiredSizes": [{"sku": size} for size in some_sizes],
@@ -50,8 +50,8 @@ def load_placement_scores(
                 "availabilityZones": False,
             }
             body = management.send("POST", path, _SCORES, content=content).body
-            for item in _objects(body.get("placementScores"), path):
-                found[_place(item.get("sku"), item.get("region"))] = str(item.get("score") or "")
+            for item in _check_objects(body.get("placementScores"), path):
+                found[_to_place(item.get("sku"), item.get("region"))] = str(item.get("score") or "")
     return found
 
 
@@ -61,11 +61,11 @@ def load_eviction_rates(
     """Return the band of evictions in percent per hour: `0-5`, `5-10`, ... or `20+`."""
     query = (
         "SpotResources | where type =~ 'microsoft.compute/skuspotevictionrate/location' "
-        f"{_only(sizes, regions)} "
+        f"{_where_clause(sizes, regions)} "
         "| project size=tostring(sku.name), location, rate=tostring(properties.evictionRate)"
     )
-    rows = _rows(management, query)
-    return {_place(row.get("size"), row.get("location")): str(row.get("rate")) for row in rows}
+    rows = _query_rows(management, query)
+    return {_to_place(row.get("size"), row.get("location")): str(row.get("rate")) for row in rows}
 
 
 def load_price_history(
@@ -74,27 +74,27 @@ def load_price_history(
     """Return the prices of Linux spot nodes, newest first, without invalid ones."""
     query = (
         "SpotResources | where type =~ 'microsoft.compute/skuspotpricehistory/ostype/location' "
-        f"and properties.osType =~ 'linux' {_only(sizes, regions)} "
+        f"and properties.osType =~ 'linux' {_where_clause(sizes, regions)} "
         "| project size=tostring(sku.name), location, prices=properties.spotPrices"
     )
     return {
-        _place(row.get("size"), row.get("location")): tuple(_prices(row.get("prices")))
-        for row in _rows(management, query)
+        _to_place(row.get("size"), row.get("location")): tuple(_parse_prices(row.get("prices")))
+        for row in _query_rows(management, query)
     }
 
 
-def _only(sizes: Sequence[str], regions: Sequence[str]) -> str:
+def _where_clause(sizes: Sequence[str], regions: Sequence[str]) -> str:
     named = ", ".join(f"'{size.lower()}'" for size in sizes)
     placed = ", ".join(f"'{region.lower()}'" for region in regions)
     return f"| where sku.name in~ ({named}) and location in~ ({placed})"
 
 
-def _rows(management: ArmClient, query: str) -> Iterator[Mapping[str, Any]]:
+def _query_rows(management: ArmClient, query: str) -> Iterator[Mapping[str, Any]]:
     options: dict[str, Any] = {"resultFormat": "objectArray"}
     for _ in range(_MAX_PAGES):
         content = {"query": query, "options": options}
         body = management.send("POST", _GRAPH_PATH, _GRAPH, content=content).body
-        yield from _objects(body.get("data"), _GRAPH_PATH)
+        yield from _check_objects(body.get("data"), _GRAPH_PATH)
         token = body.get("$skipToken")
         if not token:
             return
@@ -102,14 +102,14 @@ def _rows(management: ArmClient, query: str) -> Iterator[Mapping[str, Any]]:
     raise unreachable(_GRAPH_PATH, f"the answer has more than {_MAX_PAGES} pages")
 
 
-def _objects(value: Any, path: str) -> list[Mapping[str, Any]]:
+def _check_objects(value: Any, path: str) -> list[Mapping[str, Any]]:
     items = cast("list[Any]", value) if isinstance(value, list) else None
     if items is None or not all(isinstance(item, dict) for item in items):
         raise unreachable(f"requesting {path}", "the answer is not a list of objects")
     return items
 
 
-def _prices(value: Any) -> Iterator[SpotPrice]:
+def _parse_prices(value: Any) -> Iterator[SpotPrice]:
     for item in cast("list[Any]", value) if isinstance(value, list) else []:
         try:
             usd, since = float(item["priceUSD"]), str(item["effectiveDate"])
@@ -119,7 +119,7 @@ def _prices(value: Any) -> Iterator[SpotPrice]:
             yield SpotPrice(usd, since)
 
 
-def _place(size: Any, region: Any) -> Place:
+def _to_place(size: Any, region: Any) -> Place:
     return str(size).lower(), str(region).lower()
 
 

@@ -1,7 +1,7 @@
 """Resources, quotas and permissions of a subscription, read from Resource Manager.
 
-Shapes: github.com/Azure/azure-rest-api-specs, the examples of the API version named at each path
-(read 2026-11-21).
+Documents have the form of the examples in github.com/Azure/azure-rest-api-specs, in the API version
+of each request (read 2026-11-21).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AUTHORIZATION = "2022-04-01"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription; its `state` is `Enabled` if it can be used.
+    """A subscription. `state` is `Enabled` if the subscription can be used.
 
     `quota_id` names its offer, such as `PayAsYouGo_2014-09-01`; empty if unknown.
     """
@@ -42,8 +42,8 @@ class Subscription:
 class BatchAccountInfo:
     """A Batch account and its quotas, in cores.
 
-    `family_quotas` is None if the account does not enforce quotas per VM family; its keys are those
-    of `machines.family_key`. No quota applies with allocation mode UserSubscription.
+    `family_quotas` is None if the account does not enforce quotas per VM family; its keys are from
+    `machines.family_key`. The quotas do not apply with allocation mode UserSubscription.
     `sign_in` is False if the account accepts only its keys, and no Entra tokens.
     """
 
@@ -59,7 +59,10 @@ class BatchAccountInfo:
 
 @dataclass(frozen=True, slots=True)
 class StorageAccountInfo:
-    """A storage account; `hierarchical` means Data Lake, `closed` no public access."""
+    """A storage account.
+
+    `hierarchical` is True for Data Lake, and `closed` is True without public access.
+    """
 
     id: str
     location: str
@@ -89,7 +92,7 @@ class NameAvailability:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One grant: patterns of actions, and the exceptions from them."""
+    """One grant: patterns of allowed actions, and patterns of exceptions."""
 
     actions: tuple[str, ...]
     not_actions: tuple[str, ...]
@@ -140,19 +143,19 @@ def load_account_limit(management: ArmClient, location: str) -> int:
 def list_batch_accounts(management: ArmClient) -> tuple[BatchAccountInfo, ...]:
     """Return all Batch accounts of the subscription."""
     path = f"{management.scope}/providers/Microsoft.Batch/batchAccounts"
-    return tuple(_account(item) for item in management.pages(path, _BATCH))
+    return tuple(_to_account(item) for item in management.pages(path, _BATCH))
 
 
 def find_batch_account(management: ArmClient, group: str, name: str) -> BatchAccountInfo | None:
     """Return one Batch account, or None if it does not exist."""
-    path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{name}")
+    path = _resource_path(management, group, f"Microsoft.Batch/batchAccounts/{name}")
     body = management.find(path, _BATCH)
-    return None if body is None else _account(body)
+    return None if body is None else _to_account(body)
 
 
 def find_storage_account(management: ArmClient, group: str, name: str) -> StorageAccountInfo | None:
     """Return one storage account, or None if it does not exist."""
-    path = _in_group(management, group, f"Microsoft.Storage/storageAccounts/{name}")
+    path = _resource_path(management, group, f"Microsoft.Storage/storageAccounts/{name}")
     body = management.find(path, _STORAGE)
     if body is None:
         return None
@@ -175,7 +178,7 @@ def has_group(management: ArmClient, group: str) -> bool:
 
 def list_pool_owners(management: ArmClient, group: str, account: str) -> Mapping[str, str]:
     """Return the stack that created each pool of a Batch account, by ID in lower case."""
-    path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{account}/pools")
+    path = _resource_path(management, group, f"Microsoft.Batch/batchAccounts/{account}/pools")
     owners: dict[str, str] = {}
     for item in management.pages(path, _BATCH):
         properties: Mapping[str, Any] = item.get("properties") or {}
@@ -188,7 +191,7 @@ def list_pool_owners(management: ArmClient, group: str, account: str) -> Mapping
 def load_batch_sizes(management: ArmClient, location: str) -> Mapping[str, BatchSize]:
     """Return the VM sizes that Batch offers in the region, by name in lower case."""
     path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/virtualMachineSkus"
-    sizes = (_batch_size(item) for item in management.pages(path, _BATCH))
+    sizes = (_to_batch_size(item) for item in management.pages(path, _BATCH))
     return {size.name.lower(): size for size in sizes}
 
 
@@ -201,7 +204,7 @@ def load_restrictions(management: ArmClient, location: str) -> Mapping[str, str]
     path = f"{management.scope}/providers/Microsoft.Compute/skus"
     found = management.pages(path, _SKUS, **{"$filter": f"location eq '{location}'"})
     return {
-        str(item["name"]).lower(): _restriction(item.get("restrictions") or ())
+        str(item["name"]).lower(): _join_reasons(item.get("restrictions") or ())
         for item in found
         if item.get("resourceType") == "virtualMachines"
     }
@@ -241,14 +244,14 @@ def load_free_cores(management: ArmClient, location: str, family: str) -> int | 
 def check_storage_name(management: ArmClient, name: str) -> NameAvailability:
     """Check the name of a new storage account; names are unique in all of Azure."""
     path = f"{management.scope}/providers/Microsoft.Storage/checkNameAvailability"
-    return _name_answer(management, path, _STORAGE, name, "Microsoft.Storage/storageAccounts")
+    return _check_name(management, path, _STORAGE, name, "Microsoft.Storage/storageAccounts")
 
 
 def check_batch_name(management: ArmClient, location: str, name: str) -> NameAvailability:
     """Check the name of a new Batch account; names are unique in a region."""
     base = f"{management.scope}/providers/Microsoft.Batch/locations/{location}"
     path = f"{base}/checkNameAvailability"
-    return _name_answer(management, path, _BATCH, name, "Microsoft.Batch/batchAccounts")
+    return _check_name(management, path, _BATCH, name, "Microsoft.Batch/batchAccounts")
 
 
 def list_marketplace_versions(
@@ -266,7 +269,7 @@ def list_gallery_versions(
 ) -> tuple[str, ...]:
     """Return the versions of a gallery image that nodes can boot from."""
     image = f"Microsoft.Compute/galleries/{gallery}/images/{definition}"
-    path = _in_group(management, group, image)
+    path = _resource_path(management, group, image)
     if management.find(path, _GALLERIES) is None:
         return ()
     versions = management.pages(f"{path}/versions", _GALLERIES)
@@ -277,11 +280,11 @@ def list_gallery_versions(
     )
 
 
-def _in_group(management: ArmClient, group: str, resource: str) -> str:
+def _resource_path(management: ArmClient, group: str, resource: str) -> str:
     return f"{management.scope}/resourceGroups/{group}/providers/{resource}"
 
 
-def _account(body: Mapping[str, Any]) -> BatchAccountInfo:
+def _to_account(body: Mapping[str, Any]) -> BatchAccountInfo:
     properties: Mapping[str, Any] = body.get("properties") or {}
     families: Iterable[Mapping[str, Any]] = properties.get("dedicatedCoreQuotaPerVMFamily") or ()
     enforced = properties.get("dedicatedCoreQuotaPerVMFamilyEnforced", False)
@@ -290,19 +293,19 @@ def _account(body: Mapping[str, Any]) -> BatchAccountInfo:
         id=str(body["id"]),
         location=str(body.get("location", "")),
         allocation_mode=str(properties.get("poolAllocationMode", "BatchService")),
-        dedicated_quota=_number(properties.get("dedicatedCoreQuota")),
-        spot_quota=_number(properties.get("lowPriorityCoreQuota")),
-        pool_quota=_number(properties.get("poolQuota")),
+        dedicated_quota=_to_int(properties.get("dedicatedCoreQuota")),
+        spot_quota=_to_int(properties.get("lowPriorityCoreQuota")),
+        pool_quota=_to_int(properties.get("poolQuota")),
         family_quotas=quotas if enforced else None,
         sign_in="AAD" in (properties.get("allowedAuthenticationModes") or ["AAD"]),
     )
 
 
-def _number(value: Any) -> int | None:
+def _to_int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _batch_size(item: Mapping[str, Any]) -> BatchSize:
+def _to_batch_size(item: Mapping[str, Any]) -> BatchSize:
     capabilities = {str(each["name"]): each["value"] for each in item.get("capabilities") or ()}
     spot = capabilities.get("LowPriorityCapable")
     end = item.get("batchSupportEndOfLife")
@@ -314,12 +317,12 @@ def _batch_size(item: Mapping[str, Any]) -> BatchSize:
     )
 
 
-def _restriction(restrictions: Iterable[Mapping[str, Any]]) -> str:
+def _join_reasons(restrictions: Iterable[Mapping[str, Any]]) -> str:
     reasons = {str(each.get("reasonCode")) for each in restrictions if each.get("type") != "Zone"}
     return ", ".join(sorted(reasons))
 
 
-def _name_answer(
+def _check_name(
     management: ArmClient, path: str, version: str, name: str, kind: str
 ) -> NameAvailability:
     body = management.send("POST", path, version, content={"name": name, "type": kind}).body

@@ -125,15 +125,15 @@ class CachedTokens:
 # Files and blocks of files are transferred in parallel (flows/data, storage/blobs).
 _MAX_CONNECTIONS = 32
 _READ_BYTES = 1024 * 1024
-_COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
+_TIMEOUTS: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 
 
 def batch_options() -> dict[str, Any]:
     """Return options of `BatchClient`, which reports a refused connection after about 0.4 s."""
-    from runner.azure.retries import BatchRetries, check_answer, count_try
+    from runner.azure.retries import BatchRetries, check_response, count_try
 
-    hooks = {"raw_request_hook": count_try, "raw_response_hook": check_answer}
-    return {**_COMMON, "retry_policy": BatchRetries(), **hooks}
+    hooks = {"raw_request_hook": count_try, "raw_response_hook": check_response}
+    return {**_TIMEOUTS, "retry_policy": BatchRetries(), **hooks}
 
 
 def blob_options() -> dict[str, Any]:
@@ -144,7 +144,7 @@ def blob_options() -> dict[str, Any]:
     from runner.azure.retries import RETRIES, count_try
 
     return {
-        **_COMMON,
+        **_TIMEOUTS,
         "raw_request_hook": count_try,
         "initial_backoff": 0,
         "increment_base": 1,
@@ -159,14 +159,15 @@ def blob_options() -> dict[str, Any]:
 def storage_transport(**options: Any) -> Any:
     """Return a transport with one connection per parallel transfer and large reads.
 
-    The default pool has ten connections, so that of an eleventh thread is closed after every
-    request. It reads bodies in pieces of 4 KiB, for each of which threads compete for the GIL.
+    The default pool keeps ten connections, so those of other threads are closed after every
+    request. The default transport reads bodies in pieces of 4 KiB; threads compete for the GIL
+    after each piece.
     """
     from azure.core.pipeline.transport import RequestsTransport
 
-    # The logger warns about broken responses without naming them; the SDK retries them.
+    # The logger warns about broken responses without their URL, although the SDK retries them.
     logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
-    transport = RequestsTransport(**_COMMON, connection_data_block_size=_READ_BYTES, **options)
+    transport = RequestsTransport(**_TIMEOUTS, connection_data_block_size=_READ_BYTES, **options)
     transport.open()
     for scheme in ("http://", "https://"):
         transport.session.get_adapter(scheme).init_poolmanager(4, _MAX_CONNECTIONS)
@@ -180,7 +181,7 @@ _KEY_LIFETIME = timedelta(days=7)
 _CLOCK_SKEW = timedelta(minutes=5)
 TASK_TOKEN = "authenticationTokenSettings"  # noqa: S105 - the name of a property
 TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 has no authentication tokens
-# Permissions of a task, which deletes old checkpoints but never a model.
+# Permissions of a task by container. A task deletes old checkpoints, but never a model.
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
 
@@ -189,10 +190,11 @@ _MODELS_LOCK = Lock()
 
 @cache
 def _complete_models() -> None:
-    """Complete the model classes of the Batch SDK, which is not safe with several threads.
+    """Create an instance of each model class of the Batch SDK.
 
-    The SDK completes a class when its first instance is created. If two threads do that at the same
-    time, one may get a dict in place of a nested model (azure-batch 15.1, seen 2026-11-25).
+    The SDK completes a class when its first instance is created, which is not thread-safe. If two
+    threads do that at the same time, one may get a dict in place of a nested model (azure-batch
+    15.1, seen 2026-11-25).
     """
     from azure.batch import models
 
@@ -230,8 +232,8 @@ class Connection:
         name = self._share_name()
         return self._file.get_share_client(name)
 
-    def for_this_account(self, command: str) -> str:
-        """Return a command of `az batch` that addresses this account."""
+    def with_account_options(self, command: str) -> str:
+        """Return a command of `az batch` with the options that select this account."""
         host = self.outputs.batch_endpoint.rpartition("/")[2]
         if self._keys is not None:
             return f'eval "$(runner local env)"; {command}'
@@ -261,7 +263,7 @@ class Connection:
         return {**containers, "identity_client_id": identity}
 
     def read_access(self, containers: Iterable[str], lifetime: timedelta) -> dict[str, Any]:
-        """Return read access to additional containers by name, in the form of `node_storage`."""
+        """Return read access to more containers by name, in the format of `node_storage`."""
         return {
             name: {
                 "url": self._container_url(name),
@@ -273,9 +275,9 @@ class Connection:
     def job_access(self) -> dict[str, Any]:
         """Return the settings with which a task may add tasks to its job.
 
-        Azure has retired the authentication tokens of tasks, so there the identity of the nodes
-        needs a role, which the stack assigns if configured. Requests with these settings need
-        TOKENS_API_VERSION.
+        Azure has retired the authentication tokens of tasks. There, the identity of the nodes needs
+        a role, which the stack assigns if configured. Local services still accept the tokens, in
+        requests with TOKENS_API_VERSION.
 
         Raises:
             RunnerError: the stack does not assign the role.
@@ -363,7 +365,11 @@ class Connection:
             name = self.outputs.batch_account
             credential = AzureNamedKeyCredential(name, self._keys["batch"])
         return BatchClient(
-            self.outputs.batch_endpoint, credential, **batch_options(), **self._direct, **options
+            self.outputs.batch_endpoint,
+            credential,
+            **batch_options(),
+            **self._proxy_options,
+            **options,
         )
 
     @cached_property
@@ -379,7 +385,7 @@ class Connection:
 
     @cached_property
     def _storage_transport(self) -> Any:
-        return storage_transport(**self._direct)
+        return storage_transport(**self._proxy_options)
 
     @cached_property
     def _file(self) -> ShareServiceClient:
@@ -424,8 +430,8 @@ class Connection:
         return default_credential()
 
     @property
-    def _direct(self) -> dict[str, Any]:
-        """Return options that bypass proxies, which cannot reach local services."""
+    def _proxy_options(self) -> dict[str, Any]:
+        """Return options that bypass proxies for local services, which proxies cannot reach."""
         return {} if self._keys is None else {"use_env_settings": False}
 
     def _container_url(self, container: str) -> str:

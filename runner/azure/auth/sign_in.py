@@ -1,10 +1,11 @@
 """One sign-in for this machine: the credential of our clients, and the variables with which
 azure-native signs in as the same principal.
 
-azure-native reads `ARM_` variables, the Azure SDKs `AZURE_` variables. Here, both apply to both;
-`ARM_` variables take precedence, because azure-native reads no others. Its order is:
-ARM_USE_DEFAULT_AZURE_CREDENTIAL, certificate, secret, workload identity (OIDC), managed identity,
-`az login`. It accepts only `true`, so `1` is passed on as `true`.
+azure-native reads `ARM_` variables, and the Azure SDKs read `AZURE_` variables. Here, both kinds
+apply to both programs. `ARM_` variables take precedence, because azure-native reads no others. The
+order of azure-native is: ARM_USE_DEFAULT_AZURE_CREDENTIAL, certificate, secret, workload identity
+(OIDC), managed identity, `az login`. azure-native accepts only `true`, so `1` is passed on as
+`true`.
 https://www.pulumi.com/registry/packages/azure-native/installation-configuration and
 https://learn.microsoft.com/azure/developer/python/sdk/authentication/credential-chains
 (read 2026-11-22); order: newSingleMethodAuthCredential of pulumi/pulumi-azure-native (read
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _EXCHANGE = "api://AzureADTokenExchange"
 _TIMEOUT_S = 30
 _USE_DEFAULT = "ARM_USE_DEFAULT_AZURE_CREDENTIAL"
-# By the name that azure-native reads: variables with the same meaning; the first one set wins.
+# For each name that azure-native reads, the variables with this meaning; the first one set wins.
 _WORKLOAD = {
     "ARM_OIDC_TOKEN_FILE_PATH": ("ARM_OIDC_TOKEN_FILE_PATH", "AZURE_FEDERATED_TOKEN_FILE"),
     "ACTIONS_ID_TOKEN_REQUEST_URL": ("ARM_OIDC_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_URL"),
@@ -45,29 +46,29 @@ _AUTHORITIES = {
 
 def describe_sign_in(env: Mapping[str, str]) -> str:
     """Return a description of the sign-in that the environment selects."""
-    proof = _of_arm(env)
-    if proof in ("", "default"):
-        proof = _of_sdk(env)
+    method = _arm_method(env)
+    if method in ("", "default"):
+        method = _sdk_method(env)
     words = {"oidc": "workload identity", "msi": "managed identity"}
     words |= dict.fromkeys(("certificate", "secret"), "service principal")
-    return words.get(proof, "az login or managed identity")
+    return words.get(method, "az login or managed identity")
 
 
 def make_credential(env: Mapping[str, str]) -> TokenCredential:
-    """Return the credential that the environment selects. Send nothing before its first use.
+    """Return the credential that the environment selects. It sends nothing before its first use.
 
-    If the `ARM_` variables choose none, it is DefaultAzureCredential: the `AZURE_` variables,
+    If the `ARM_` variables select none, it is DefaultAzureCredential: the `AZURE_` variables,
     workload identity, a managed identity, or `az login`.
     """
     from azure import identity
 
-    # It logs fifteen lines of warnings if no account is signed in; our error has three.
+    # Without a sign-in, the SDK logs fifteen lines of warnings in addition to our error.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
     client, tenant = _principal(env)
     cloud: dict[str, Any] = {}
     if authority := _AUTHORITIES.get(env.get("ARM_ENVIRONMENT", "").lower()):
         cloud["authority"] = authority
-    match _of_arm(env):
+    match _arm_method(env):
         case "certificate":
             path = env["ARM_CLIENT_CERTIFICATE_PATH"]
             password = env.get("ARM_CLIENT_CERTIFICATE_PASSWORD")
@@ -76,7 +77,7 @@ def make_credential(env: Mapping[str, str]) -> TokenCredential:
             secret = env["ARM_CLIENT_SECRET"]
             return identity.ClientSecretCredential(tenant, client, secret, **cloud)
         case "oidc":
-            return identity.ClientAssertionCredential(tenant, client, _assertion(env), **cloud)
+            return identity.ClientAssertionCredential(tenant, client, _make_assertion(env), **cloud)
         case "msi":
             return identity.ManagedIdentityCredential(client_id=env.get("ARM_CLIENT_ID"))
         case _:
@@ -86,28 +87,28 @@ def make_credential(env: Mapping[str, str]) -> TokenCredential:
 def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables with which azure-native signs in as `make_credential` does.
 
-    They complete the `ARM_` variables, and are empty if those suffice.
+    The result contains only variables that the environment lacks.
     """
     client, tenant = _principal(env)
     principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": tenant}
-    match _of_arm(env):
+    match _arm_method(env):
         case "default":
             return {_USE_DEFAULT: "true"}
         case "certificate" | "secret":
-            return _missing(env, principal)
+            return _unset_variables(env, principal)
         case "oidc":
-            return {**_missing(env, principal), **_workload_variables(env)}
+            return {**_unset_variables(env, principal), **_workload_variables(env)}
         case "msi":
             return {"ARM_USE_MSI": "true"}
         case _:
-            return _variables_of_sdk(env)
+            return _to_arm_variables(env)
 
 
-def _variables_of_sdk(env: Mapping[str, str]) -> dict[str, str]:
+def _to_arm_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the `ARM_` variables for the account that DefaultAzureCredential finds."""
     client = env.get("AZURE_CLIENT_ID", "")
     principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": env.get("AZURE_TENANT_ID", "")}
-    match _of_sdk(env):
+    match _sdk_method(env):
         case "secret":
             return {**principal, "ARM_CLIENT_SECRET": env["AZURE_CLIENT_SECRET"]}
         case "certificate":
@@ -120,14 +121,14 @@ def _variables_of_sdk(env: Mapping[str, str]) -> dict[str, str]:
         case "oidc":
             path = env["AZURE_FEDERATED_TOKEN_FILE"]
             return {**principal, "ARM_USE_OIDC": "true", "ARM_OIDC_TOKEN_FILE_PATH": path}
-        case _ if _by_managed_identity(env):
+        case _ if _needs_managed_identity(env):
             return {"ARM_USE_MSI": "true", **({"ARM_CLIENT_ID": client} if client else {})}
         case _:
             return {}
 
 
-def _of_arm(env: Mapping[str, str]) -> str:
-    """Return the method of the `ARM_` variables, in azure-native's order; empty if none."""
+def _arm_method(env: Mapping[str, str]) -> str:
+    """Return the method that the `ARM_` variables select in azure-native; empty if none."""
     if _is_set(env, _USE_DEFAULT):
         return "default"
     if all(_principal(env)):
@@ -140,44 +141,44 @@ def _of_arm(env: Mapping[str, str]) -> str:
     return "msi" if _is_set(env, "ARM_USE_MSI") else ""
 
 
-def _of_sdk(env: Mapping[str, str]) -> str:
-    """Return the method of the `AZURE_` variables, in the order of DefaultAzureCredential.
+def _sdk_method(env: Mapping[str, str]) -> str:
+    """Return the method that the `AZURE_` variables select in DefaultAzureCredential.
 
-    Empty if they are incomplete for a service principal.
+    The result is empty if they do not describe a service principal.
     """
     if not env.get("AZURE_CLIENT_ID") or not env.get("AZURE_TENANT_ID"):
         return ""
-    proofs = {
+    methods = {
         "secret": "AZURE_CLIENT_SECRET",
         "certificate": "AZURE_CLIENT_CERTIFICATE_PATH",
         "oidc": "AZURE_FEDERATED_TOKEN_FILE",
     }
-    return next((proof for proof, name in proofs.items() if env.get(name)), "")
+    return next((method for method, name in methods.items() if env.get(name)), "")
 
 
 def _principal(env: Mapping[str, str]) -> tuple[str, str]:
-    """Return client and tenant of the `ARM_` variables, each completed by the `AZURE_` one."""
+    """Return client and tenant, each from the `ARM_` variable, else from the `AZURE_` variable."""
     return (
-        _first(env, "ARM_CLIENT_ID", "AZURE_CLIENT_ID"),
-        _first(env, "ARM_TENANT_ID", "AZURE_TENANT_ID"),
+        _first_value(env, "ARM_CLIENT_ID", "AZURE_CLIENT_ID"),
+        _first_value(env, "ARM_TENANT_ID", "AZURE_TENANT_ID"),
     )
 
 
 def _workload_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of workload identity under the names that azure-native reads."""
-    found = {name: _first(env, *names) for name, names in _WORKLOAD.items()}
-    return {"ARM_USE_OIDC": "true", **_missing(env, found)}
+    found = {name: _first_value(env, *names) for name, names in _WORKLOAD.items()}
+    return {"ARM_USE_OIDC": "true", **_unset_variables(env, found)}
 
 
-def _missing(env: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+def _unset_variables(env: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if value and env.get(name) != value}
 
 
-def _first(env: Mapping[str, str], *names: str) -> str:
+def _first_value(env: Mapping[str, str], *names: str) -> str:
     return next((value for name in names if (value := env.get(name))), "")
 
 
-def _by_managed_identity(env: Mapping[str, str]) -> bool:
+def _needs_managed_identity(env: Mapping[str, str]) -> bool:
     """Return True if only a managed identity can sign in, which azure-native does not detect."""
     chosen = env.get("AZURE_TOKEN_CREDENTIALS", "").lower()
     if chosen in ("managedidentitycredential", "prod"):
@@ -189,28 +190,28 @@ def _is_set(env: Mapping[str, str], name: str) -> bool:
     return env.get(name, "").lower() in ("true", "1")
 
 
-def _assertion(env: Mapping[str, str]) -> Callable[[], str]:
-    """Return a function that gets the workload's token: given, from a file, or from GitHub."""
+def _make_assertion(env: Mapping[str, str]) -> Callable[[], str]:
+    """Return a function that gets the token of the workload: a variable, a file, or from GitHub."""
 
     def find() -> str:
         if token := env.get("ARM_OIDC_TOKEN"):
             return token
-        if path := _first(env, *_WORKLOAD["ARM_OIDC_TOKEN_FILE_PATH"]):
+        if path := _first_value(env, *_WORKLOAD["ARM_OIDC_TOKEN_FILE_PATH"]):
             return Path(path).read_text(encoding="utf-8").strip()
-        return _requested(env)
+        return _request_ci_token(env)
 
     return find
 
 
-def _requested(env: Mapping[str, str]) -> str:
+def _request_ci_token(env: Mapping[str, str]) -> str:
     """Return a token of the CI system, as azure-native requests it.
 
     https://docs.github.com/actions/reference/security/oidc (read 2026-11-22)
     """
     from azure.core.exceptions import ClientAuthenticationError
 
-    url = _first(env, *_WORKLOAD["ACTIONS_ID_TOKEN_REQUEST_URL"])
-    token = _first(env, *_WORKLOAD["ACTIONS_ID_TOKEN_REQUEST_TOKEN"])
+    url = _first_value(env, *_WORKLOAD["ACTIONS_ID_TOKEN_REQUEST_URL"])
+    token = _first_value(env, *_WORKLOAD["ACTIONS_ID_TOKEN_REQUEST_TOKEN"])
     if not url or not token:
         raise ClientAuthenticationError(
             "ARM_USE_OIDC is set, but no token: set ARM_OIDC_TOKEN, ARM_OIDC_TOKEN_FILE_PATH, or "

@@ -14,13 +14,13 @@ from runner.azure.batch.translate import wire_text
 from runner.azure.faults import error_code, service_errors
 from runner.core.job_moves import NOTE, JobNote, JobSnapshot, Running, with_note
 
-_PARTS = ["id", "state", "poolInfo", "metadata", "eTag"]
+_PROPERTIES = ["id", "state", "poolInfo", "metadata", "eTag"]
 # Another client changed the job after it was read, so read it again.
-_CHANGED = frozenset({"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"})
+_CHANGED_CODES = frozenset({"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"})
 
 
-def snapshot_of(job: models.BatchJob) -> JobSnapshot:
-    """Return the state of a job that decides the next step of a move."""
+def to_snapshot(job: models.BatchJob) -> JobSnapshot:
+    """Return the properties of a job that decide the next step of a move."""
     items = [(str(item.name), str(item.value)) for item in job.metadata or ()]
     note = next((JobNote.parse(value) for name, value in items if name == NOTE), None)
     return JobSnapshot(
@@ -37,7 +37,7 @@ def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
     """Return a job, or None if it does not exist."""
     with service_errors(f"reading job {job_id}"):
         try:
-            return snapshot_of(connection.batch_client().get_job(job_id, select=_PARTS))
+            return to_snapshot(connection.batch_client().get_job(job_id, select=_PROPERTIES))
         except ResourceNotFoundError:
             return None
 
@@ -45,11 +45,13 @@ def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
 def list_open_jobs(
     connection: Connection, pool_ids: Collection[str] | None = None
 ) -> list[JobSnapshot]:
-    """Return the jobs that have not completed, of all pools if None."""
+    """Return the jobs that have not completed. If `pool_ids` is None, return those of all pools."""
     wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
     with service_errors("listing the jobs"):
-        found = connection.batch_client().list_jobs(filter="state ne 'completed'", select=_PARTS)
-        jobs = [snapshot_of(job) for job in found]
+        found = connection.batch_client().list_jobs(
+            filter="state ne 'completed'", select=_PROPERTIES
+        )
+        jobs = [to_snapshot(job) for job in found]
     return [job for job in jobs if wanted is None or job.pool.lower() in wanted]
 
 
@@ -71,9 +73,9 @@ def _update(
     client = connection.batch_client()
     with service_errors(f"changing job {job.id}"):
         try:
-            client.update_job(job.id, changes, **_as_read(job))
+            client.update_job(job.id, changes, **_if_unchanged(job))
         except HttpResponseError as err:
-            if error_code(err) not in _CHANGED:
+            if error_code(err) not in _CHANGED_CODES:
                 raise
             return False
         return True
@@ -85,9 +87,9 @@ def disable_job(connection: Connection, job: JobSnapshot, running: Running) -> b
     client = connection.batch_client()
     with service_errors(f"disabling job {job.id}"):
         try:
-            client.begin_disable_job(job.id, options, polling_interval=1, **_as_read(job))
+            client.begin_disable_job(job.id, options, polling_interval=1, **_if_unchanged(job))
         except HttpResponseError as err:
-            if error_code(err) not in _CHANGED:
+            if error_code(err) not in _CHANGED_CODES:
                 raise
             return False
         return True
@@ -98,13 +100,13 @@ def enable_job(connection: Connection, job: JobSnapshot) -> bool:
     client = connection.batch_client()
     with service_errors(f"enabling job {job.id}"):
         try:
-            client.begin_enable_job(job.id, polling_interval=1, **_as_read(job))
+            client.begin_enable_job(job.id, polling_interval=1, **_if_unchanged(job))
         except HttpResponseError as err:
-            if error_code(err) not in _CHANGED:
+            if error_code(err) not in _CHANGED_CODES:
                 raise
             return False
         return True
 
 
-def _as_read(job: JobSnapshot) -> dict[str, Any]:
+def _if_unchanged(job: JobSnapshot) -> dict[str, Any]:
     return {"etag": job.etag, "match_condition": MatchConditions.IfNotModified}

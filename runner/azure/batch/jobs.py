@@ -18,7 +18,7 @@ from azure.batch.models import BatchJob
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.job_control import snapshot_of
+from runner.azure.batch.job_control import to_snapshot
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
 from runner.azure.faults import error_code, service_errors, to_runner_error
 from runner.azure.retries import was_repeated
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from azure.batch import BatchClient
 
 
-CHUNK = 100  # maximum of one request to the service
+MAX_TASKS_PER_REQUEST = 100  # maximum of one request to the service
 _THREADS = 4
-_ROUNDS = 4  # attempts per task if the service reports a server error
+_MAX_ATTEMPTS = 4  # for each task with a server error
 _PAUSE_S = 0.5
-_TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
+_TOO_LARGE_CODES = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
-Task = models.BatchTaskCreateOptions | Mapping[str, Any]  # or its request body
+Task = models.BatchTaskCreateOptions | Mapping[str, Any]  # a model, or a request body
 
 
 @dataclass(slots=True)
 class AddedTasks:
-    """Task IDs by result of the request; `refused` has (ID, error code)."""
+    """Task IDs by the result of the request. `rejected` has pairs of ID and error code."""
 
     added: list[str] = field(default_factory=list[str])
     existed: list[str] = field(default_factory=list[str])
-    refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    rejected: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     _failed: list[str] = field(default_factory=list[str])
 
     def merge(self, other: AddedTasks) -> None:
         """Add the results of another chunk."""
         self.added += other.added
         self.existed += other.existed
-        self.refused += other.refused
+        self.rejected += other.rejected
         self._failed += other._failed
 
     def take_failed(self) -> set[str]:
@@ -71,7 +71,7 @@ class AddedTasks:
         elif code == "TaskExists":
             self.existed.append(result.task_id)
         else:
-            self.refused.append((result.task_id, code or status))
+            self.rejected.append((result.task_id, code or status))
 
 
 def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedTasks:
@@ -82,7 +82,7 @@ def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedT
     """
     outcome = AddedTasks()
     pending = list(tasks)
-    for attempt in range(_ROUNDS):
+    for attempt in range(_MAX_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S * 2 ** (attempt - 1))
         _send_all(client, job_id, pending, outcome)
@@ -91,14 +91,17 @@ def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedT
             break
         pending = [task for task in pending if task["id"] in again]
     else:
-        outcome.refused += [(str(task["id"]), "ServerError") for task in pending]
-    if outcome.refused:
-        raise _refused(job_id, outcome)
+        outcome.rejected += [(str(task["id"]), "ServerError") for task in pending]
+    if outcome.rejected:
+        raise _rejected_error(job_id, outcome)
     return outcome
 
 
 def _send_all(client: BatchClient, job_id: str, tasks: list[Task], outcome: AddedTasks) -> None:
-    chunks = [tasks[start : start + CHUNK] for start in range(0, len(tasks), CHUNK)]
+    chunks = [
+        tasks[start : start + MAX_TASKS_PER_REQUEST]
+        for start in range(0, len(tasks), MAX_TASKS_PER_REQUEST)
+    ]
     if len(chunks) == 1:
         outcome.merge(_send(client, job_id, chunks[0]))
         return
@@ -115,7 +118,7 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
             group = cast("models.BatchTaskGroup", {"value": chunk})
             answer = client.create_task_collection(job_id, group)
         except HttpResponseError as err:
-            if error_code(err) not in _TOO_LARGE or len(chunk) == 1:
+            if error_code(err) not in _TOO_LARGE_CODES or len(chunk) == 1:
                 raise
             half = len(chunk) // 2
             outcome.merge(_send(client, job_id, chunk[:half]))
@@ -126,20 +129,20 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
     return outcome
 
 
-def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
-    task_id, code = outcome.refused[0]
+def _rejected_error(job_id: str, outcome: AddedTasks) -> RunnerError:
+    task_id, code = outcome.rejected[0]
     return RunnerError(
         "R-TASKS-REFUSED",
-        f"the service rejected {len(outcome.refused)} tasks of {job_id}",
+        f"the service rejected {len(outcome.rejected)} tasks of {job_id}",
         why=f"first error: {task_id}: {code}; {len(outcome.added)} tasks were added",
         fix="correct these tasks and submit again; existing tasks are not changed",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
-_CLOSED = frozenset({"terminating", "completed", "deleting"})
-_PAUSED = frozenset({"disabling", "disabled"})
-_JOB_PARTS = [
+_CLOSED_STATES = frozenset({"terminating", "completed", "deleting"})
+_PAUSED_STATES = frozenset({"disabling", "disabled"})
+_JOB_PROPERTIES = [
     *("id", "state", "poolInfo", "usesTaskDependencies", "onAllTasksComplete", "metadata"),
 ]
 JOB_CLOSED_CODES = frozenset(
@@ -156,7 +159,7 @@ class JobDisabledError(RunnerError):
 
 
 def check_pool(connection: Connection, pool_id: str) -> None:
-    """Raise RunnerError unless the pool exists, because tasks would wait for it forever."""
+    """Raise RunnerError if the pool does not exist: tasks would wait for it forever."""
     with service_errors(f"reading pool {pool_id}"):
         try:
             connection.batch_client().get_pool(pool_id, select=["id"])
@@ -180,21 +183,21 @@ class FoundJob:
 
 
 def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob:
-    """Find the job for new tasks on a pool, which may have to be created.
+    """Find the job for new tasks on a pool. The job need not exist yet.
 
-    It is `job_id`, or `<job_id>-2`, ... if earlier ones are closed, use another pool, or do not
-    support dependent tasks.
+    The job is `job_id`, or `<job_id>-2`, ... if earlier ones are closed, use another pool, or do
+    not support dependent tasks.
     """
     check_pool(connection, pool_id)
     only = f"startswith(id, '{job_id}')"
     numbers, paused = [0], None
     with service_errors(f"listing the jobs named {job_id}"):
-        for job in connection.batch_client().list_jobs(filter=only, select=_JOB_PARTS):
-            number = _number(job_id, str(job.id))
+        for job in connection.batch_client().list_jobs(filter=only, select=_JOB_PROPERTIES):
+            number = _job_number(job_id, str(job.id))
             if number is None:
                 continue
             try:
-                if _takes_tasks(connection, job, pool_id):
+                if _accepts_tasks(connection, job, pool_id):
                     done = wire_text(job.all_tasks_complete_mode) == "terminatejob"
                     return FoundJob(str(job.id), exists=True, completes=done)
             except JobDisabledError as err:
@@ -206,7 +209,7 @@ def find_open_job(connection: Connection, job_id: str, pool_id: str) -> FoundJob
     return FoundJob(job_id if number == 1 else f"{job_id}-{number}", exists=False)
 
 
-def _number(wanted: str, job_id: str) -> int | None:
+def _job_number(wanted: str, job_id: str) -> int | None:
     """Return 1 for the job `wanted`, N for `<wanted>-N`, and None for another job."""
     rest = job_id[len(wanted) :]
     if not rest:
@@ -224,7 +227,7 @@ def create_job(
 ) -> None:
     """Create a job, or use an open job of that name on the pool.
 
-    The service ends the job with its tasks after `limit`.
+    `limit` is the time after which the service ends the job and its tasks.
 
     Raises:
         JobClosedError: the name belongs to a job that takes no tasks.
@@ -236,30 +239,30 @@ def create_job(
             return
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
-                raise _closed(err, f"creating job {job_id}") from err
+                raise _closed_error(err, f"creating job {job_id}") from err
             if error_code(err) != "JobExists":
                 raise
             exists = err
         try:
-            job = client.get_job(job_id, select=_JOB_PARTS)
+            job = client.get_job(job_id, select=_JOB_PROPERTIES)
         except ResourceNotFoundError as err:  # deleted in between
-            raise _closed(err, f"creating job {job_id}") from err
-    if not _takes_tasks(connection, job, pool_id):
-        raise _closed(exists, f"creating job {job_id}")
+            raise _closed_error(err, f"creating job {job_id}") from err
+    if not _accepts_tasks(connection, job, pool_id):
+        raise _closed_error(exists, f"creating job {job_id}")
 
 
-def _closed(err: HttpResponseError, doing: str) -> JobClosedError:
+def _closed_error(err: HttpResponseError, doing: str) -> JobClosedError:
     found = to_runner_error(err, doing)
     return JobClosedError(
         found.code, found.what, why=found.why, fix=found.fix, exit_code=found.exit_code
     )
 
 
-def _takes_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
+def _accepts_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
     state = wire_text(job.state)
-    if state in _PAUSED:
-        note = snapshot_of(job).note
-        enable = connection.for_this_account(f"az batch job enable --job-id {job.id}")
+    if state in _PAUSED_STATES:
+        note = to_snapshot(job).note
+        enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
         raise JobDisabledError(
             "R-JOB-DISABLED",
             f"job {job.id} is {state}, so its tasks would not start",
@@ -269,14 +272,17 @@ def _takes_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> 
             exit_code=ExitCode.PREFLIGHT,
         )
     same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
-    return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
+    return state not in _CLOSED_STATES and same_pool and bool(job.uses_task_dependencies)
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job; `problem` is why Batch could not start it; `prepares`: it has a preparation task.
+    """A job.
 
-    `note` is the action of a runner command in progress.
+    Attributes:
+        problem: Code and message of the error if Batch could not start the job.
+        prepares: True if the job has a preparation task.
+        note: The action of a runner command in progress.
     """
 
     id: str
@@ -291,7 +297,7 @@ class JobView:
     @property
     def disabled(self) -> bool:
         """True if none of its tasks starts."""
-        return self.state in _PAUSED
+        return self.state in _PAUSED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +329,7 @@ def find_job_view(connection: Connection, job_id: str) -> JobView | None:
         created=job.creation_time,
         problem=(str(error.code or ""), str(error.message or "")) if error else None,
         prepares=job.job_preparation_task is not None,
-        note=snapshot_of(job).note,
+        note=to_snapshot(job).note,
     )
 
 
@@ -367,7 +373,7 @@ def has_ended(connection: Connection, job_id: str) -> bool:
             job = connection.batch_client().get_job(job_id, select=["id", "state"])
         except ResourceNotFoundError:
             return False
-    return wire_text(job.state) in _CLOSED
+    return wire_text(job.state) in _CLOSED_STATES
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:
@@ -443,10 +449,10 @@ def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
     """Return True if a job is open and its tasks may depend on one another."""
     with service_errors(f"reading job {job_id}"):
         try:
-            job = connection.batch_client().get_job(job_id, select=_JOB_PARTS)
+            job = connection.batch_client().get_job(job_id, select=_JOB_PROPERTIES)
         except ResourceNotFoundError:
             return False
-    return wire_text(job.state) not in _CLOSED and bool(job.uses_task_dependencies)
+    return wire_text(job.state) not in _CLOSED_STATES and bool(job.uses_task_dependencies)
 
 
 def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:
@@ -458,12 +464,12 @@ def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOp
             if error_code(err) == "TaskExists":
                 return False
             if error_code(err) in JOB_CLOSED_CODES:
-                raise _closed(err, f"adding task {task.id}") from err
+                raise _closed_error(err, f"adding task {task.id}") from err
             raise
         return True
 
 
-_TASK_PARTS = [
+_TASK_PROPERTIES = [
     *("id", "state", "stateTransitionTime", "executionInfo", "nodeInfo", "requiredSlots"),
 ]
 
@@ -473,7 +479,7 @@ def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | No
     with service_errors(f"reading task {task_id}"):
         try:
             return to_task_view(
-                connection.batch_client().get_task(job_id, task_id, select=_TASK_PARTS)
+                connection.batch_client().get_task(job_id, task_id, select=_TASK_PROPERTIES)
             )
         except ResourceNotFoundError:
             return None
@@ -526,7 +532,7 @@ def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
     """Return all tasks of a job by ID; empty if the job does not exist."""
     with service_errors(f"listing the tasks of job {job_id}"):
         try:
-            tasks = connection.batch_client().list_tasks(job_id, select=_TASK_PARTS)
+            tasks = connection.batch_client().list_tasks(job_id, select=_TASK_PROPERTIES)
             return {str(task.id): to_task_view(task) for task in tasks}
         except ResourceNotFoundError:
             return {}
@@ -547,8 +553,8 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
 
 
 def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
-    """Return a file at the top of a task's directory, or None without file, task or node."""
-    # List first: the SDK cannot read the error body of a streamed download, and logs a trace.
+    """Return a file at the top of a task's directory, or None if it or the node is missing."""
+    # List first, because the SDK logs a trace if the download of a missing file fails.
     client = connection.batch_client()
     with service_errors(f"reading {path} of task {task_id}"):
         try:
@@ -563,7 +569,7 @@ def read_task_file(connection: Connection, job_id: str, task_id: str, path: str)
 
 
 # 404: no such task or file; 409: the node or its files do not exist; 416: beyond the end.
-_UNAVAILABLE = frozenset({404, 409, 416})
+_UNAVAILABLE_STATUSES = frozenset({404, 409, 416})
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,7 +596,7 @@ def list_task_files(
                 if file.properties is not None and not file.is_directory
             )
         except HttpResponseError as err:
-            if err.status_code in _UNAVAILABLE:
+            if err.status_code in _UNAVAILABLE_STATUSES:
                 return ()
             raise
 
@@ -601,7 +607,7 @@ def delete_task_folder(connection: Connection, job_id: str, task_id: str, folder
         try:
             connection.batch_client().delete_task_file(job_id, task_id, folder, recursive=True)
         except HttpResponseError as err:
-            if err.status_code not in _UNAVAILABLE:
+            if err.status_code not in _UNAVAILABLE_STATUSES:
                 raise
 
 
@@ -618,7 +624,7 @@ def read_task_range(
             )
             return b"".join(pieces)
         except HttpResponseError as err:
-            if err.status_code in _UNAVAILABLE:
+            if err.status_code in _UNAVAILABLE_STATUSES:
                 return b""
             raise
 
@@ -630,9 +636,13 @@ def unfinished_tasks(
     *,
     per_job: int | None = None,
 ) -> list[tuple[str, str]]:
-    """Return job and task IDs of up to `limit` tasks that have not ended, of all pools if None.
+    """Return the job ID and task ID of tasks that have not ended.
 
-    `per_job` is the maximum number of tasks of each job; None means no limit.
+    Args:
+        connection: the account.
+        limit: maximum number of tasks.
+        pool_ids: pools of the tasks; None for all pools.
+        per_job: maximum number of tasks of each job; None for no limit.
     """
     wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
     client = connection.batch_client()

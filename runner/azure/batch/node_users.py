@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SSH_PORT = 22
 # Error codes of a node that cannot add a user at present (BatchErrorCodeStrings of the SDKs).
-_NOT_NOW = frozenset(
+_UNAVAILABLE_CODES = frozenset(
     {
         *("NodeBeingRebooted", "NodeBeingReimaged", "NodeBeingCreated", "NodeBeingStarted"),
         *("NodeStateUnusable", "NodeNotReady", "OperationInvalidForCurrentState"),
@@ -54,17 +54,18 @@ def task_places(connection: Connection, job_id: str, task_id: str) -> tuple[Task
     with service_errors(f"reading task {task_id}"):
         try:
             task = client.get_task(job_id, task_id)
-            places = [_place(task.node_info, task.execution_info)]
+            places = [_to_place(task.node_info, task.execution_info)]
             if task.multi_instance_settings:
                 places += [
-                    _place(each.node_info, each) for each in client.list_subtasks(job_id, task_id)
+                    _to_place(each.node_info, each)
+                    for each in client.list_subtasks(job_id, task_id)
                 ]
         except ResourceNotFoundError:
             return ()
     return tuple(place for place in places if place is not None)
 
 
-def _place(
+def _to_place(
     node: models.BatchNodeInfo | None,
     info: models.BatchTaskExecutionInfo | models.BatchSubtask | None,
 ) -> TaskPlace | None:
@@ -102,7 +103,7 @@ def delete_user(connection: Connection, place: TaskPlace, name: str) -> None:
         try:
             connection.batch_client().delete_node_user(place.pool, place.node, name)
         except HttpResponseError as err:
-            if err.status_code != 404 and error_code(err) not in _NOT_NOW:
+            if err.status_code != 404 and error_code(err) not in _UNAVAILABLE_CODES:
                 raise
 
 
@@ -125,13 +126,13 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
         for each in endpoints:
             if each.backend_port == SSH_PORT and wire_text(each.protocol) == "tcp":
                 return Address(each.public_ip_address or each.public_fqdn, each.frontend_port)
-        # Every node has an address in its network, which leads nowhere from another one.
-        if node.ip_address and _in_own_network(client, place.pool):
+        # Every node has a private address, but only a subnet is reachable from another network.
+        if node.ip_address and _is_in_subnet(client, place.pool):
             return Address(node.ip_address, SSH_PORT)
-    raise _closed(place)
+    raise _closed_error(place)
 
 
-def _in_own_network(client: BatchClient, pool_id: str) -> bool:
+def _is_in_subnet(client: BatchClient, pool_id: str) -> bool:
     """Return True if the pool is in a subnet, which a VPN or another machine can reach."""
     network = client.get_pool(pool_id, select=["networkConfiguration"]).network_configuration
     return network is not None and bool(network.subnet_id)
@@ -144,7 +145,7 @@ def _node_required(place: TaskPlace) -> Generator[None]:
         yield
     except HttpResponseError as err:
         code = error_code(err)
-        if err.status_code != 404 and code not in _NOT_NOW:
+        if err.status_code != 404 and code not in _UNAVAILABLE_CODES:
             raise
         raise RunnerError(
             "R-REACH-NODE",
@@ -155,7 +156,7 @@ def _node_required(place: TaskPlace) -> Generator[None]:
         ) from err
 
 
-def _closed(place: TaskPlace) -> RunnerError:
+def _closed_error(place: TaskPlace) -> RunnerError:
     return RunnerError(
         "R-REACH-CLOSED",
         f"pool {place.pool!r} accepts no connections from outside",

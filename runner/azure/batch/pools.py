@@ -38,7 +38,7 @@ FORMULA_CODES = frozenset(
 # https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 FREE_STATES = frozenset({"preempted", "deallocated"})
 _KEY_ID = "runner-share-key"
-_SSH_PORTS = (40_000, 44_999)  # one for each node; where none of them listens
+_SSH_PORTS = (40_000, 44_999)  # one for each node, from a range in which nodes do not listen
 BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 
 
@@ -82,7 +82,7 @@ def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
         `created`, `resized`, `recreated` or `kept`.
     """
     with service_errors(f"creating pool {spec.id!r}"):
-        return _ensure(connection.batch_client(), spec)
+        return _create_or_change(connection.batch_client(), spec)
 
 
 def list_supported_images(
@@ -108,10 +108,10 @@ def _image_key(found: models.BatchSupportedImage) -> tuple[str, str, str, str]:
     return publisher, offer, sku, agent
 
 
-def _ensure(client: BatchClient, spec: PoolSpec) -> str:
-    pool = _get(client, spec.id)
+def _create_or_change(client: BatchClient, spec: PoolSpec) -> str:
+    pool = _find(client, spec.id)
     if pool is not None and _same_nodes(pool, spec):
-        return _adjust(client, pool, spec)
+        return _change(client, pool, spec)
     if pool is not None:
         _delete(client, spec.id)
         _await_deleted(client, spec.id)
@@ -120,20 +120,20 @@ def _ensure(client: BatchClient, spec: PoolSpec) -> str:
     except HttpResponseError as err:
         if error_code(err) != "PoolExists" or not was_repeated(err):
             raise
-        there = _get(client, spec.id)
+        there = _find(client, spec.id)
         if there is None or not (_same_nodes(there, spec) and _same_start(there, spec)):
             raise
     return "created" if pool is None else "recreated"
 
 
-def _get(client: BatchClient, pool_id: str) -> models.BatchPool | None:
+def _find(client: BatchClient, pool_id: str) -> models.BatchPool | None:
     try:
         return client.get_pool(pool_id)
     except ResourceNotFoundError:
         return None
 
 
-def _adjust(client: BatchClient, pool: models.BatchPool, spec: PoolSpec) -> str:
+def _change(client: BatchClient, pool: models.BatchPool, spec: PoolSpec) -> str:
     if not _same_start(pool, spec):
         # Running nodes keep the old start task; nodes that boot later use the new one.
         client.update_pool(spec.id, models.BatchPoolUpdateOptions(start_task=_start_task(spec)))
@@ -151,21 +151,21 @@ def _adjust(client: BatchClient, pool: models.BatchPool, spec: PoolSpec) -> str:
 
 
 def _stop_resize(client: BatchClient, pool_id: str) -> None:
-    """Stop a resize, and await a steady pool."""
+    """Stop a resize, and wait until the pool is steady."""
     try:
         client.begin_stop_pool_resize(pool_id, polling_interval=1).wait(_DELETE_TIMEOUT_S)
     except HttpResponseError:
-        # It ended by itself, or an earlier request stopped it and its response was lost.
-        if (pool := _get(client, pool_id)) is None or pool.allocation_state != "steady":
+        # The resize ended by itself, or an earlier request without a response stopped it.
+        if (pool := _find(client, pool_id)) is None or pool.allocation_state != "steady":
             raise
 
 
 def _resize(client: BatchClient, pool_id: str, targets: models.BatchPoolResizeOptions) -> None:
-    """Start a resize; a resize to the same targets counts, as its response may have been lost."""
+    """Start a resize. If the response of an earlier request was lost, its resize counts."""
     try:
         client.begin_resize_pool(pool_id, targets, polling_interval=1)
     except HttpResponseError as err:
-        pool = _get(client, pool_id) if was_repeated(err) else None
+        pool = _find(client, pool_id) if was_repeated(err) else None
         if pool is None or (pool.target_dedicated_nodes, pool.target_low_priority_nodes) != (
             targets.target_dedicated_nodes,
             targets.target_low_priority_nodes,
@@ -183,15 +183,18 @@ def _delete(client: BatchClient, pool_id: str) -> None:
 
 
 def _same_nodes(pool: models.BatchPool, spec: PoolSpec) -> bool:
-    """Compare the properties that cannot be changed; the key of a mount is not returned."""
-    noted = {item.name: item.value for item in pool.metadata or ()}
-    if spec.share and noted.get(_KEY_ID, spec.share.key_id) != spec.share.key_id:
+    """Return True if the pool has the properties of `spec` that cannot be changed.
+
+    The service does not return the key of a mount, so the pool's metadata contains a hash of it.
+    """
+    metadata = {item.name: item.value for item in pool.metadata or ()}
+    if spec.share and metadata.get(_KEY_ID, spec.share.key_id) != spec.share.key_id:
         return False
     shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
     mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
     wanted = [(spec.share.url, spec.share.path)] if spec.share else []
     inter_node = bool(pool.enable_inter_node_communication)
-    if not _accepts_ssh(pool):  # of an older runner
+    if not _accepts_ssh(pool):  # created by an older version of runner
         return False
     same = (pool.task_slots_per_node, inter_node) == (spec.slots_per_node, spec.inter_node)
     return same and mounted == wanted
@@ -237,7 +240,7 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
             enable_inter_node_communication=spec.inter_node,
             start_task=_start_task(spec),
             network_configuration=_network(),
-            mount_configuration=[_mount(spec.share)] if spec.share else None,
+            mount_configuration=[_to_mount(spec.share)] if spec.share else None,
             metadata=[models.BatchMetadataItem(name=_KEY_ID, value=spec.share.key_id)]
             if spec.share
             else None,
@@ -246,7 +249,7 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
 
 
 def _network() -> models.NetworkConfiguration:
-    """Return the endpoint for SSH, without which a node has no address for `runner ssh`."""
+    """Return a network with an endpoint for SSH, which `runner ssh` requires."""
     ssh = models.BatchInboundNatPool(
         name="ssh",
         protocol="tcp",
@@ -259,7 +262,7 @@ def _network() -> models.NetworkConfiguration:
     )
 
 
-def _mount(share: ShareMount) -> models.MountConfiguration:
+def _to_mount(share: ShareMount) -> models.MountConfiguration:
     return models.MountConfiguration(
         azure_file_share_configuration=models.AzureFileShareConfiguration(
             account_name=share.account,
@@ -283,7 +286,7 @@ def _start_task(spec: PoolSpec) -> models.BatchStartTask:
 
 def _await_deleted(client: BatchClient, pool_id: str) -> None:
     deadline = time.monotonic() + _DELETE_TIMEOUT_S
-    while _get(client, pool_id) is not None:
+    while _find(client, pool_id) is not None:
         if time.monotonic() > deadline:
             raise RunnerError(
                 "R-POOL-DELETE",
@@ -347,7 +350,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """One of the newest tasks of a node, in its present state."""
+    """One of the newest tasks of a node."""
 
     job_id: str
     task_id: str
@@ -358,7 +361,7 @@ class NodeTask:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node; `trouble` is why it is unusable, `exit_code` that of its start task."""
+    """A node. `trouble` is why it is unusable, and `exit_code` is from its start task."""
 
     id: str
     state: str
@@ -387,14 +390,14 @@ class NodeView:
 def list_pools(connection: Connection) -> tuple[PoolView, ...]:
     """Return all pools of the account in the order of the service."""
     with service_errors("listing the pools"):
-        return tuple(_pool(pool) for pool in connection.batch_client().list_pools())
+        return tuple(_to_pool_view(pool) for pool in connection.batch_client().list_pools())
 
 
 def find_pool(connection: Connection, pool_id: str) -> PoolView | None:
     """Return one pool, or None if it does not exist."""
     with service_errors(f"reading pool {pool_id!r}"):
         try:
-            return _pool(connection.batch_client().get_pool(pool_id))
+            return _to_pool_view(connection.batch_client().get_pool(pool_id))
         except ResourceNotFoundError:
             return None
 
@@ -404,7 +407,7 @@ def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapp
     with service_errors("counting the nodes"):
         found = list(connection.batch_client().list_pool_node_counts())
     return {
-        each.pool_id: {True: _counts(each.low_priority), False: _counts(each.dedicated)}
+        each.pool_id: {True: _to_counts(each.low_priority), False: _to_counts(each.dedicated)}
         for each in found
     }
 
@@ -413,7 +416,9 @@ def list_pool_nodes(connection: Connection, pool_id: str) -> tuple[NodeView, ...
     """Return the nodes of a pool; empty if it does not exist."""
     with service_errors(f"listing the nodes of pool {pool_id!r}"):
         try:
-            return tuple(_node(node) for node in connection.batch_client().list_nodes(pool_id))
+            return tuple(
+                _to_node_view(node) for node in connection.batch_client().list_nodes(pool_id)
+            )
         except HttpResponseError as err:
             if error_code(err) not in {"PoolNotFound", "PoolBeingDeleted"}:
                 raise
@@ -505,13 +510,13 @@ def evaluate_formula(connection: Connection, pool_id: str, formula: str) -> Pool
             details = [str(each.value) for each in refused.error_values or () if each.value]
             problem = PoolProblem(error_code(err), "; ".join(details) or err.message)
             return PoolAutoscale(formula, 0, None, {}, problem)
-    return _autoscale_run(formula, 0, run)
+    return _to_evaluation(formula, 0, run)
 
 
 def enable_autoscale(
     connection: Connection, pool_id: str, formula: str, interval: timedelta | None
 ) -> None:
-    """Set the formula of a pool for its next evaluation; None keeps the interval."""
+    """Set the formula of a pool. If `interval` is None, keep the evaluation interval."""
     options = models.BatchPoolEnableAutoScaleOptions(
         auto_scale_formula=formula, auto_scale_evaluation_interval=interval
     )
@@ -525,7 +530,7 @@ def disable_autoscale(connection: Connection, pool_id: str) -> None:
         connection.batch_client().disable_pool_auto_scale(pool_id)
 
 
-def _pool(pool: models.BatchPool) -> PoolView:
+def _to_pool_view(pool: models.BatchPool) -> PoolView:
     machine = pool.virtual_machine_configuration
     return PoolView(
         id=pool.id,
@@ -537,23 +542,23 @@ def _pool(pool: models.BatchPool) -> PoolView:
         spot_target=pool.target_low_priority_nodes or 0,
         dedicated=pool.current_dedicated_nodes or 0,
         dedicated_target=pool.target_dedicated_nodes or 0,
-        autoscale=_autoscale(pool) if pool.enable_auto_scale else None,
-        resize_errors=tuple(_problem(each) for each in pool.resize_errors or ()),
-        image=_image(machine.image_reference) if machine else "",
+        autoscale=_to_autoscale(pool) if pool.enable_auto_scale else None,
+        resize_errors=tuple(_to_problem(each) for each in pool.resize_errors or ()),
+        image=_describe_image(machine.image_reference) if machine else "",
         node_agent=machine.node_agent_sku_id if machine else "",
-        mounts=tuple(_mount_text(each) for each in pool.mount_configuration or ()),
+        mounts=tuple(_describe_mount(each) for each in pool.mount_configuration or ()),
         inter_node=bool(pool.enable_inter_node_communication),
         since=pool.allocation_state_transition_time,
     )
 
 
-def _autoscale(pool: models.BatchPool) -> PoolAutoscale:
+def _to_autoscale(pool: models.BatchPool) -> PoolAutoscale:
     interval = pool.auto_scale_evaluation_interval
     interval_s = interval.total_seconds() if interval else 900.0
-    return _autoscale_run(pool.auto_scale_formula or "", interval_s, pool.auto_scale_run)
+    return _to_evaluation(pool.auto_scale_formula or "", interval_s, pool.auto_scale_run)
 
 
-def _autoscale_run(
+def _to_evaluation(
     formula: str, interval_s: float, run: models.AutoScaleRun | None
 ) -> PoolAutoscale:
     settings = (each.partition("=") for each in (run.results or "").split(";")) if run else ()
@@ -562,11 +567,11 @@ def _autoscale_run(
         interval_s=interval_s,
         evaluated=run.timestamp if run else None,
         results={name.strip(): value.strip() for name, _, value in settings if name.strip()},
-        error=_problem(run.error) if run and run.error else None,
+        error=_to_problem(run.error) if run and run.error else None,
     )
 
 
-def _problem(error: Any) -> PoolProblem:
+def _to_problem(error: Any) -> PoolProblem:
     """Return the message and details of a ResizeError, AutoScaleRunError or BatchNodeError."""
     details: Iterable[Any] = (
         getattr(error, "error_values", None) or getattr(error, "error_details", None) or ()
@@ -576,7 +581,7 @@ def _problem(error: Any) -> PoolProblem:
     return PoolProblem(str(error.code or ""), "; ".join(part for part in texts if part))
 
 
-def _image(image: models.BatchVmImageReference) -> str:
+def _describe_image(image: models.BatchVmImageReference) -> str:
     gallery = image.virtual_machine_image_id or image.shared_gallery_image_id
     if gallery:
         return gallery.rsplit("/galleries/", 1)[-1]
@@ -585,7 +590,7 @@ def _image(image: models.BatchVmImageReference) -> str:
     )
 
 
-def _mount_text(mount: models.MountConfiguration) -> str:
+def _describe_mount(mount: models.MountConfiguration) -> str:
     """Return path and source of a mount such as `fsmounts/data: blob data`, without its key."""
     if blob := mount.azure_blob_file_system_configuration:
         return f"{blob.relative_mount_path}: blob {blob.container_name}"
@@ -598,15 +603,15 @@ def _mount_text(mount: models.MountConfiguration) -> str:
     return "unknown"
 
 
-def _counts(counts: models.BatchNodeCounts | None) -> Mapping[str, int]:
+def _to_counts(counts: models.BatchNodeCounts | None) -> Mapping[str, int]:
     found = {name: int(getattr(counts, name, 0) or 0) for name in _STATES} if counts else {}
     return {name.replace("_", ""): count for name, count in found.items() if count}
 
 
-def _node(node: models.BatchNode) -> NodeView:
+def _to_node_view(node: models.BatchNode) -> NodeView:
     info = node.start_task_info
     failure = info.failure_info if info else None
-    errors = [_problem(error) for error in node.errors or ()]
+    errors = [_to_problem(error) for error in node.errors or ()]
     if failure is not None:
         errors.append(PoolProblem(str(failure.code or ""), str(failure.message or "").strip()))
     return NodeView(
@@ -620,11 +625,11 @@ def _node(node: models.BatchNode) -> NodeView:
         exit_code=info.exit_code if info else None,
         allocated=node.allocation_time,
         booted=node.last_boot_time,
-        recent=tuple(_recent(task) for task in node.recent_tasks or ()),
+        recent=tuple(_to_node_task(task) for task in node.recent_tasks or ()),
     )
 
 
-def _recent(task: models.BatchTaskInfo) -> NodeTask:
+def _to_node_task(task: models.BatchTaskInfo) -> NodeTask:
     info = task.execution_info
     result = wire_text(info.result) if info and info.result else ""
     return NodeTask(

@@ -1,4 +1,4 @@
-"""Raw requests to the Batch service, for those that the SDK cannot send or read."""
+"""Send requests to the Batch service that the SDK cannot send, or whose response it cannot read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JSON = "application/json; odata=minimalmetadata"
 
 
 @dataclass(frozen=True, slots=True)
-class RawAnswer:
+class RawResponse:
     """A response; `body` is JSON, text, or None if it is empty."""
 
     status: int
@@ -43,7 +43,7 @@ def send_raw(
     path: str,
     body: object = None,
     headers: Mapping[str, str] | None = None,
-) -> RawAnswer:
+) -> RawResponse:
     """Send one signed request and return the response, even for an error status.
 
     Args:
@@ -74,10 +74,10 @@ def send_raw(
             if err.response is None:
                 raise
             response: Any = err.response
-    return RawAnswer(response.status_code, dict(response.headers), _parsed(response.read()))
+    return RawResponse(response.status_code, dict(response.headers), _parse(response.read()))
 
 
-def _parsed(content: bytes) -> Any:
+def _parse(content: bytes) -> Any:
     if not content:
         return None
     try:

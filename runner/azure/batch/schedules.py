@@ -40,10 +40,10 @@ JobSpecification: TypeAlias = models.BatchJobSpecification
 
 TASK_ID = "run"
 GROUP_TASK_ID = "group"
-# For transient errors: a retry adds only missing tasks.
+# Retries of the task that adds the others, for transient errors. A retry adds only missing tasks.
 _GROUP_RETRIES = 3
 # Variables that differ per task: the run, and secrets.
-_OF_EACH_TASK = frozenset(
+_PER_TASK_VARIABLES = frozenset(
     {"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS", NODES_TOKEN_VARIABLE}
 )
 
@@ -57,7 +57,7 @@ class ScheduledTask:
 
 
 def run_job(
-    connection: Connection, display_name: str, place: str, task: ScheduledTask, lifetime: timedelta
+    connection: Connection, display_name: str, prefix: str, task: ScheduledTask, lifetime: timedelta
 ) -> JobSpecification:
     """Return the job of one run. It ends with the run; the next job waits for its end."""
     plan = task.plan
@@ -68,7 +68,7 @@ def run_job(
         container_settings=container_settings(plan),
         resource_files=agent_files(plan, connection, lifetime),
         environment_settings=agent_settings(
-            plan, connection, lifetime, {SCHEDULE_VARIABLE: place}, task.secrets
+            plan, connection, lifetime, {SCHEDULE_VARIABLE: prefix}, task.secrets
         ),
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
@@ -87,20 +87,28 @@ def run_job(
 def group_job(
     connection: Connection,
     display_name: str,
-    place: str,
+    prefix: str,
     tasks: Mapping[str, ScheduledTask],
     max_parallel: int | None,
     lifetime: timedelta,
 ) -> JobSpecification:
-    """Return the job of several runs. Its job manager task adds them; it ends with the last one.
+    """Return the job of several runs. The job manager task adds them, and the job ends with them.
 
     Only a job manager task may complete while the job stays open (REST docs, onAllTasksComplete).
+
+    Args:
+        connection: the account.
+        display_name: name of the job manager task for users.
+        prefix: blob prefix of the schedule.
+        tasks: the runs by task name.
+        max_parallel: maximum number of parallel tasks; None for no limit.
+        lifetime: validity of SAS.
 
     Raises:
         RunnerError: the nodes of the stack are not allowed to add tasks.
     """
     first = next(iter(tasks.values())).plan
-    settings = _group_settings(connection, place, tasks, lifetime)
+    settings = _group_settings(connection, prefix, tasks, lifetime)
     manager = models.BatchJobManagerTask(
         id=GROUP_TASK_ID,
         display_name=display_name,
@@ -140,12 +148,14 @@ def task_template(plan: RunPlan, connection: Connection) -> dict[str, Any]:
     for name in ("id", "displayName", "dependsOn"):
         wire.pop(name, None)
     if group := wire.get("multiInstanceSettings"):
-        group["commonResourceFiles"] = [_unsigned(file) for file in group["commonResourceFiles"]]
+        group["commonResourceFiles"] = [
+            _without_signature(file) for file in group["commonResourceFiles"]
+        ]
     return {
         **wire,
-        "resourceFiles": [_unsigned(file) for file in wire["resourceFiles"]],
+        "resourceFiles": [_without_signature(file) for file in wire["resourceFiles"]],
         "environmentSettings": [
-            one for one in wire["environmentSettings"] if one["name"] not in _OF_EACH_TASK
+            one for one in wire["environmentSettings"] if one["name"] not in _PER_TASK_VARIABLES
         ],
     }
 
@@ -160,11 +170,11 @@ def add_wire_tasks(
 
 
 def _group_settings(
-    connection: Connection, place: str, tasks: Mapping[str, ScheduledTask], lifetime: timedelta
+    connection: Connection, prefix: str, tasks: Mapping[str, ScheduledTask], lifetime: timedelta
 ) -> dict[str, str]:
     containers = {name for task in tasks.values() for name in input_containers(task.plan)}
     found = {
-        SCHEDULE_VARIABLE: place,
+        SCHEDULE_VARIABLE: prefix,
         SCHEDULE_TASKS_VARIABLE: "1",
         "RUNNER_STORAGE": json.dumps(group_storage(connection, sorted(containers), lifetime)),
     }
@@ -172,7 +182,7 @@ def _group_settings(
     return {**found, GROUP_SECRETS_VARIABLE: json.dumps(secrets)} if secrets else found
 
 
-def _unsigned(file: Mapping[str, Any]) -> dict[str, Any]:
+def _without_signature(file: Mapping[str, Any]) -> dict[str, Any]:
     return {**file, "httpUrl": str(file["httpUrl"]).partition("?")[0]}
 
 
@@ -194,7 +204,7 @@ class ScheduleView:
 def create_schedule(
     connection: Connection,
     schedule_id: str,
-    place: str,
+    prefix: str,
     recurrence: Recurrence,
     job: models.BatchJobSpecification,
 ) -> None:
@@ -207,7 +217,7 @@ def create_schedule(
             do_not_run_after=recurrence.last,
         ),
         job_specification=job,
-        metadata=[models.BatchMetadataItem(name=_METADATA_NAME, value=place)],
+        metadata=[models.BatchMetadataItem(name=_METADATA_NAME, value=prefix)],
     )
     has_token = TASK_TOKEN in (job.job_manager_task or {})
     client = connection.batch_client(TOKENS_API_VERSION if has_token else None)
@@ -217,11 +227,11 @@ def create_schedule(
         except HttpResponseError as err:
             if error_code(err) not in ("JobScheduleExists", "JobWithSameIdExists"):
                 raise
-            if not was_repeated(err) or _place(client, schedule_id) != place:
+            if not was_repeated(err) or _find_prefix(client, schedule_id) != prefix:
                 raise schedule_exists(schedule_id) from err
 
 
-def _place(client: BatchClient, schedule_id: str) -> str | None:
+def _find_prefix(client: BatchClient, schedule_id: str) -> str | None:
     """Return the blob prefix of a schedule, or None if runner did not create it."""
     try:
         found = client.get_job_schedule(schedule_id)
@@ -247,14 +257,14 @@ def get_schedule(connection: Connection, schedule_id: str) -> ScheduleView | Non
             found = connection.batch_client().get_job_schedule(schedule_id)
         except ResourceNotFoundError:
             return None
-    return _view(found)
+    return _to_view(found)
 
 
 def list_schedules(connection: Connection) -> Iterator[ScheduleView]:
     """Yield all schedules of the account."""
     with service_errors("listing schedules"):
         for found in connection.batch_client().list_job_schedules():
-            yield _view(found)
+            yield _to_view(found)
 
 
 def pause_schedule(connection: Connection, schedule_id: str) -> None:
@@ -280,12 +290,12 @@ def delete_schedule(connection: Connection, schedule_id: str) -> bool:
         except HttpResponseError as err:
             if error_code(err) != "JobScheduleBeingDeleted":
                 raise
-            while _place(client, schedule_id) is not None:
+            while _find_prefix(client, schedule_id) is not None:
                 time.sleep(_DELETE_POLL_S)
     return True
 
 
-def _view(found: models.BatchJobSchedule) -> ScheduleView:
+def _to_view(found: models.BatchJobSchedule) -> ScheduleView:
     info, job = found.execution_info, found.job_specification
     return ScheduleView(
         schedule_id=str(found.id),

@@ -15,7 +15,7 @@ from azure.batch import models
 
 from runner.core.states import (
     AGENT_PYTHON,
-    BROUGHT_PYTHON,
+    FALLBACK_PYTHON,
     NO_PYTHON,
     OLD_PYTHON,
     TaskPhase,
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from runner.protocol.waiting_trials import WaitingTrials
 
 
-# Batch may run both commands with `docker exec`, which ignores entry points. Without an entry
-# point, both start in the same way.
+# Batch may run the coordination command and the command of a task with `docker exec`, which ignores
+# entry points. Without an entry point, both start in the same way.
 NO_ENTRY_POINT = "--entrypoint="
 _RUN_VARIABLE = "RUNNER_RUN_ID"
 EVICTIONS_VARIABLE = (
     "BATCH_EMULATOR_EVICTIONS"  # variable of the emulator's evictions; Azure ignores it
 )
-# Files for every node are in the task's shared folder, which is not the working directory.
+# The files for every node are in the shared folder of the task, not in the working directory.
 _COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
 
 
@@ -81,17 +81,18 @@ def to_multi_instance(
 
 
 COMMAND_LINE = f"python3 {AGENT_FILE}"
-# Arguments of /bin/sh in a container, which replaces the entry point of the image. If Python of the
-# image is too old for the agent, uv of the image or of the node installs one; the script still uses
-# that of the image. The folder is not uv's cache, which may be a link out of the container.
+# Arguments of /bin/sh in a container, which replaces the entry point of the image. If the Python of
+# the image is too old for the agent, uv of the image or of the node installs another. The script
+# still uses the Python of the image. The folder is not uv's cache, because that may be a link to a
+# folder outside of the container.
 _EXEC_IN_IMAGE = (
     "p=$(command -v python3 || command -v python); "
     f'"${{p:-false}}" -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || {{ '
     f'export {IMAGE_PYTHON_VARIABLE}="$p"; n="$AZ_BATCH_NODE_SHARED_DIR/runner"; '
     'u=$(command -v uv || echo "$n/bin/uv"); '
     'u() { UV_PYTHON_INSTALL_DIR="$n/python-of-containers" "$u" python "$@"; }; '
-    f"f() {{ u find --no-project --python-preference only-managed {BROUGHT_PYTHON}; }}; "
-    f"p=$(f) || {{ u install {BROUGHT_PYTHON} && p=$(f); }} || "
+    f"f() {{ u find --no-project --python-preference only-managed {FALLBACK_PYTHON}; }}; "
+    f"p=$(f) || {{ u install {FALLBACK_PYTHON} && p=$(f); }} || "
     f'{{ [ -z "${IMAGE_PYTHON_VARIABLE}" ] && exit {NO_PYTHON}; exit {OLD_PYTHON}; }}; }}; '
     'exec "$p"'
 )
@@ -99,8 +100,8 @@ CONTAINER_COMMAND_LINE = f"-c '{_EXEC_IN_IMAGE} {AGENT_FILE}'"
 # A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
 _SHARED_MEMORY = "--shm-size=8g"
 
-# Dependent tasks get a node however a task ends; their agents decide by its result.json. Otherwise
-# Batch would leave them waiting forever, and keep the job open, which counts in a quota.
+# Dependent tasks start even if this task fails; their agents decide by its result.json. Otherwise,
+# they would wait forever and keep the job open, which counts in a quota.
 _ALWAYS_SATISFIES = models.ExitConditions(
     default=models.ExitOptions(dependency_action=models.DependencyAction.SATISFY)
 )
@@ -255,7 +256,7 @@ def to_task_view(task: models.BatchTask) -> TaskView:
         node=task.node_info.node_id if task.node_info else None,
         exit_code=info.exit_code if info else None,
         failure_code=failure.code if failure else None,
-        failure_message=_why(failure) if failure else None,
+        failure_message=_failure_message(failure) if failure else None,
         requeues=(info.requeue_count or 0) if info else 0,
         retries=(info.retry_count or 0) if info else 0,
         slots=task.required_slots or 1,
@@ -263,8 +264,8 @@ def to_task_view(task: models.BatchTask) -> TaskView:
     )
 
 
-def _why(failure: models.BatchTaskFailureInfo) -> str | None:
-    """Return the message; for containers, with image and reason from the details."""
+def _failure_message(failure: models.BatchTaskFailureInfo) -> str | None:
+    """Return the message; for a container, it is in the details, with the image and the reason."""
     details = {str(pair.name): str(pair.value or "") for pair in failure.details or ()}
     detail = details.get("Message") if (failure.code or "").startswith("Container") else None
     return _first_line(detail) or _first_line(failure.message)

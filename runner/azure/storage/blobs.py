@@ -65,18 +65,17 @@ _PARALLEL = 8
 _MAX_BLOCKS = 50_000
 _NAME_METADATA = "name"  # metadata with the full name of a blob with a shortened name, in base64
 _PARALLEL_BLOCKS = 16  # threads for all files of a container
-_PART_NAME_CHARS = (
-    40  # characters of the name in that of a part, which must not exceed the limit of the disk
-)
+# Characters of a file's name in the name of its part, which file systems limit.
+_PART_NAME_CHARS = 40
 _SMALL_BYTES = 4 * MIB  # size up to which `read` needs one request
-_WINDOW = 8  # parallel blocks of one file
+_MAX_AHEAD = 8  # parallel blocks of one file
 # Maximum age of a stored blob that a submission uses; older ones are renewed.
 RENEWED_AFTER = timedelta(hours=12)
 # https://learn.microsoft.com/rest/api/storageservices/blob-batch (read 2026-11-23)
-_DELETED_AT_ONCE = 64  # of at most 256: a smaller batch has lower latency
-_DELETED = frozenset({202, 404})
+_DELETES_PER_REQUEST = 64  # of at most 256: a smaller batch has lower latency
+_DELETED_STATUSES = frozenset({202, 404})
 _CONFLICTS = (ResourceExistsError, ResourceModifiedError)
-_NOT_THAT_FILE = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
+_CHANGED_CODES = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class BlobContainer:
             f"{container}/{quote(blob_name(blob), safe='~/')}{'?' if sas else ''}{sas}",
             headers={"x-ms-range": f"bytes=0-{_SMALL_BYTES - 1}"},
         )
-        answer = self._answer(request, stream=True)
+        answer = self._send_request(request, stream=True)
         with answer, contextlib.suppress(AzureError):
             if answer.headers.get("x-ms-error-code") == "BlobNotFound":
                 return True, None
@@ -138,7 +137,7 @@ class BlobContainer:
                 return len(content) == int(total), content
         return False, None
 
-    def _answer(self, request: HttpRequest, *, stream: bool = False) -> Any:
+    def _send_request(self, request: HttpRequest, *, stream: bool = False) -> Any:
         """Send a request through the pipeline of the SDK. Return the response, even an error."""
         request.headers["x-ms-version"] = str(self.client.api_version)
         send: Any = self.client._client._send_request  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
@@ -191,7 +190,7 @@ class BlobContainer:
             return True
 
     def is_own_write(self, err: HttpResponseError, blob: str, content: bytes) -> bool:
-        """Return True if a rejected write had succeeded before, and only its response was lost."""
+        """Return True if a rejected write succeeded before, and only its response was lost."""
         return was_repeated(err) and self.read(blob) == content
 
     def put(self, blob: str, document: Mapping[str, Any]) -> None:
@@ -213,11 +212,14 @@ class BlobContainer:
                 try:
                     found = self.blob(blob).download_blob()
                     content, same = change(found.readall()), MatchConditions.IfNotModified
-                    only: dict[str, Any] = {"etag": found.properties.etag, "match_condition": same}
+                    condition: dict[str, Any] = {
+                        "etag": found.properties.etag,
+                        "match_condition": same,
+                    }
                     if content is None:
-                        self.blob(blob).delete_blob(**only)
+                        self.blob(blob).delete_blob(**condition)
                     else:
-                        self.blob(blob).upload_blob(content, overwrite=True, **only)
+                        self.blob(blob).upload_blob(content, overwrite=True, **condition)
                     return content is not None
                 except ResourceModifiedError:
                     continue
@@ -254,7 +256,7 @@ class BlobContainer:
                 hashes.update(data)
                 write = partial(self.blob(blob).upload_blob, data, overwrite=over is not None)
             else:
-                blocks = self._stage(blob, content, before.st_size, hashes, on_bytes)
+                blocks = self._stage_blocks(blob, content, before.st_size, hashes, on_bytes)
                 write = partial(self.blob(blob).commit_block_list, blocks)
             hashes.check(content, before)
             condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
@@ -268,22 +270,27 @@ class BlobContainer:
                     **condition,
                 )
             except _CONFLICTS as err:
-                if not (was_repeated(err) and self._has(blob, before.st_size, hashes.md5())):
+                if not (
+                    was_repeated(err) and self._has_content(blob, before.st_size, hashes.md5())
+                ):
                     raise ChangedError(blob) from err
             if before.st_size <= BLOCK_BYTES:
                 on_bytes(before.st_size)
 
-    def _has(self, blob: str, size: int, md5: bytearray) -> bool:
+    def _has_content(self, blob: str, size: int, md5: bytearray) -> bool:
         with contextlib.suppress(ResourceNotFoundError):
             found = self.blob(blob).get_blob_properties()
             return (found.size, found.content_settings.content_md5) == (size, md5)
         return False
 
-    def _stage(
+    def _stage_blocks(
         self, blob: str, content: IO[bytes], size: int, hashes: _Hashes, on_bytes: OnBytes
     ) -> list[BlobBlock]:
-        """Send the blocks that are not staged yet. The ID of a block names all content so far."""
-        staged = self._staged(blob)
+        """Send the blocks that are not staged yet. Return all blocks.
+
+        The ID of a block contains the hash of all content up to its end.
+        """
+        staged = self._list_staged(blob)
         length = max(BLOCK_BYTES, -(-size // _MAX_BLOCKS))
         blocks: list[BlobBlock] = []
 
@@ -295,19 +302,19 @@ class BlobContainer:
                 if block_id in staged:
                     on_bytes(len(data))
                 else:
-                    yield partial(self._send, blob, block_id, data, on_bytes)
+                    yield partial(self._stage_block, blob, block_id, data, on_bytes)
 
-        for _ in _ahead(self.threads, missing()):
+        for _ in _run_ahead(self.threads, missing()):
             pass
         return blocks
 
-    def _staged(self, blob: str) -> frozenset[str]:
+    def _list_staged(self, blob: str) -> frozenset[str]:
         with contextlib.suppress(ResourceNotFoundError):
             _, uncommitted = self.blob(blob).get_block_list("uncommitted")
             return frozenset(_block_id(block.id) for block in uncommitted)
         return frozenset()
 
-    def _send(self, blob: str, block_id: str, data: bytes, on_bytes: OnBytes) -> None:
+    def _stage_block(self, blob: str, block_id: str, data: bytes, on_bytes: OnBytes) -> None:
         self.blob(blob).stage_block(block_id, data, len(data))
         on_bytes(len(data))
 
@@ -327,12 +334,12 @@ class BlobContainer:
 
     def delete(self, blob: str, etag: str = "") -> bool:
         """Delete a blob, only with this `etag` if given. Return False if it does not exist."""
-        only: dict[str, Any] = {}
+        condition: dict[str, Any] = {}
         if etag:
-            only = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
+            condition = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
         with service_errors(f"deleting {blob}"):
             try:
-                self.blob(blob).delete_blob(**only)
+                self.blob(blob).delete_blob(**condition)
             except (ResourceNotFoundError, ResourceModifiedError) as err:
                 return was_repeated(err) and self.size(blob) is None
             return True
@@ -340,8 +347,8 @@ class BlobContainer:
     def delete_all(self, blobs: Iterable[str], on_deleted: Callable[[int], object]) -> None:
         """Delete blobs and their snapshots, many per request; `on_deleted` receives counts."""
         names = list(blobs)
-        starts = range(0, len(names), _DELETED_AT_ONCE)
-        chunks = [names[first : first + _DELETED_AT_ONCE] for first in starts]
+        starts = range(0, len(names), _DELETES_PER_REQUEST)
+        chunks = [names[first : first + _DELETES_PER_REQUEST] for first in starts]
 
         def delete(chunk: list[str]) -> None:
             with service_errors(f"deleting {len(chunk)} blobs"):
@@ -352,7 +359,7 @@ class BlobContainer:
             if len(codes) != len(chunk):  # Azurite rejects a batch as a whole in one answer
                 codes = [0] * len(chunk)
             for name, code in zip(chunk, codes, strict=True):
-                if code not in _DELETED:
+                if code not in _DELETED_STATUSES:
                     self.delete(name)  # raises the error of this blob
             on_deleted(len(chunk))
 
@@ -362,13 +369,13 @@ class BlobContainer:
         """Yield all blobs below a prefix, by name."""
         with service_errors(f"listing {prefix}"):
             for blob in self.client.list_blobs(name_starts_with=prefix):
-                yield _info(blob)
+                yield _to_info(blob)
 
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names of all blobs below a prefix; faster than `list`."""
         return (name for name, _ in self.list_metadata(prefix))
 
-    def named(self, blob: BlobInfo) -> BlobInfo:
+    def with_full_name(self, blob: BlobInfo) -> BlobInfo:
         """Return a listed blob with its full name, if its stored name is shortened."""
         if not is_shortened(blob.name):
             return blob
@@ -406,7 +413,7 @@ class BlobContainer:
     def _page(
         self, prefix: str, options: Mapping[str, str], marker: str
     ) -> ElementTree.Element | None:
-        """Return one page of a listing, or None if the service refuses.
+        """Return one page of a listing, or None if the service rejects the request.
 
         The request is that of the SDK, through its pipeline. The response is parsed here, because
         the SDK takes a millisecond per blob to make a model of all its properties.
@@ -418,7 +425,7 @@ class BlobContainer:
             params={**query, "marker": marker} if marker else query,
             headers={"Accept": "application/xml"},
         )
-        answer = self._answer(request)
+        answer = self._send_request(request)
         if answer.status_code != HTTPStatus.OK:
             return None
         return ElementTree.fromstring(answer.content.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - our own storage
@@ -481,7 +488,7 @@ class BlobStore:
         """Return one file, or None if it does not exist."""
         with service_errors(f"reading the properties of {path}"):
             try:
-                return _stored(self._container.blob(path).get_blob_properties())
+                return _to_stored_file(self._container.blob(path).get_blob_properties())
             except ResourceNotFoundError as err:
                 if error_code(err) == "ContainerNotFound":
                     raise
@@ -493,7 +500,7 @@ class BlobStore:
         with service_errors(f"listing {prefix or self._container.name}"):
             start = listed_prefix(folder) if folder else None
             blobs = self._container.client.list_blobs(start, include=["metadata"])
-            files = (_stored(blob) for blob in blobs if not _is_folder(blob))
+            files = (_to_stored_file(blob) for blob in blobs if not _is_folder(blob))
             yield from (file for file in files if file.path.startswith(folder))
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
@@ -505,7 +512,7 @@ class BlobStore:
         with service_errors(f"downloading {file.path}"), _open_part(target) as part:
             digest = _hash_part(part, file.size_bytes)
             on_bytes(part.tell())
-            for data in self._ranges(file, part.tell()):
+            for data in self._read_ranges(file, part.tell()):
                 part.write(data)
                 digest.update(data)
                 on_bytes(len(data))
@@ -528,17 +535,17 @@ class BlobStore:
                 raise ChangedError(file.path) from err
             return True
 
-    def _ranges(self, file: StoredFile, start: int) -> Iterator[bytes]:
+    def _read_ranges(self, file: StoredFile, start: int) -> Iterator[bytes]:
         """Yield the content from `start` in order; later ranges are requested ahead."""
         ranges = (
-            partial(self._range, file, first, min(BLOCK_BYTES, file.size_bytes - first))
+            partial(self._read_range, file, first, min(BLOCK_BYTES, file.size_bytes - first))
             for first in range(start, file.size_bytes, BLOCK_BYTES)
         )
         if file.size_bytes - start <= BLOCK_BYTES:  # one range needs no thread
             return (load() for load in ranges)
-        return _ahead(self._container.threads, ranges)
+        return _run_ahead(self._container.threads, ranges)
 
-    def _range(self, file: StoredFile, first: int, length: int) -> bytes:
+    def _read_range(self, file: StoredFile, first: int, length: int) -> bytes:
         try:
             stream = self._container.blob(file.path).download_blob(
                 first,
@@ -549,7 +556,7 @@ class BlobStore:
             )
             data = stream.readall()
         except HttpResponseError as err:
-            if error_code(err) in _NOT_THAT_FILE:
+            if error_code(err) in _CHANGED_CODES:
                 raise ChangedError(file.path) from err
             raise
         if len(data) != length:
@@ -588,12 +595,15 @@ class _Hashes:
             raise SourceChangedError
 
 
-def _ahead(threads: ThreadPoolExecutor, work: Iterator[Callable[[], R]]) -> Iterator[R]:
-    """Yield the results of `work` in order, with some calls ahead; none is running at the end."""
+def _run_ahead(threads: ThreadPoolExecutor, work: Iterator[Callable[[], R]]) -> Iterator[R]:
+    """Yield the results of `work` in order. Later calls already run in threads.
+
+    No call is running any more when the iterator ends.
+    """
     waiting: deque[Future[R]] = deque()
     try:
         for call in work:
-            if len(waiting) >= _WINDOW:
+            if len(waiting) >= _MAX_AHEAD:
                 yield waiting.popleft().result()
             waiting.append(threads.submit(call))
         while waiting:
@@ -607,15 +617,16 @@ def _ahead(threads: ThreadPoolExecutor, work: Iterator[Callable[[], R]]) -> Iter
 
 
 def _release_empty(response: Any) -> None:
-    """Read an empty body: the SDK leaves it unread, and its connection cannot be used again.
+    """Read an empty body, because the SDK does not, and its connection could not be used again.
 
-    Azurite answers so where a range begins at the end of a blob; Azure answers InvalidRange.
+    Azurite returns an empty body for a range that begins at the end of a blob; Azure returns the
+    error InvalidRange.
     """
     if response.http_response.headers.get("Content-Length") == "0":
         response.http_response.internal_response.content  # noqa: B018  a property that reads
 
 
-def _stored(blob: BlobProperties) -> StoredFile:
+def _to_stored_file(blob: BlobProperties) -> StoredFile:
     md5 = blob.content_settings.content_md5
     return StoredFile(
         _full_name(blob),
@@ -657,7 +668,7 @@ def _is_folder(blob: BlobProperties) -> bool:
 
 
 def _block_id(listed: str) -> str:
-    """Decode the ID of a block: some versions of the SDK encode it and do not decode the list."""
+    """Decode the ID of a listed block, which some versions of the SDK encode and never decode."""
     try:
         return base64.b64decode(listed, validate=True).decode()
     except ValueError:
@@ -678,7 +689,7 @@ def _hash_part(part: IO[bytes], size: int) -> Any:
     return digest
 
 
-def _info(blob: BlobProperties) -> BlobInfo:
+def _to_info(blob: BlobProperties) -> BlobInfo:
     digest = blob.content_settings.content_md5
     return BlobInfo(
         str(blob.name),
@@ -690,7 +701,10 @@ def _info(blob: BlobProperties) -> BlobInfo:
 
 
 def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return `function` of every item in order, eight calls at a time. Raise the first error."""
+    """Return the result of `function` for every item, in order. Raise the first error.
+
+    Up to eight calls run in parallel.
+    """
     work = list(items)
     if len(work) <= 1:
         return [function(item) for item in work]

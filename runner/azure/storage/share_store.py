@@ -23,9 +23,9 @@ from runner.azure.faults import error_code, service_errors
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 from runner.core.stored_paths import SHARE_PARTS
 
-# Age of an abandoned part; a running upload writes every few seconds.
-_ABANDONED = timedelta(days=1)
-_SECONDS = len("2026-11-21T22:30:00")  # length of a listed time without fractions
+# Parts that are older are abandoned, because a running upload writes every few seconds.
+_MAX_PART_AGE = timedelta(days=1)
+_SECONDS_LENGTH = len("2026-11-21T22:30:00")  # length of a listed time without fractions
 
 
 class ShareParts:
@@ -49,17 +49,17 @@ class ShareParts:
         with contextlib.suppress(ResourceExistsError):
             folder.create_directory()
             return
-        before = (datetime.now(UTC) - _ABANDONED).isoformat()[:_SECONDS]
+        before = (datetime.now(UTC) - _MAX_PART_AGE).isoformat()[:_SECONDS_LENGTH]
         for part in folder.list_directories_and_files(include=["timestamps"]):
             written = part.last_write_time if isinstance(part, FileProperties) else None
-            if written and str(written)[:_SECONDS] < before:
+            if written and str(written)[:_SECONDS_LENGTH] < before:
                 with contextlib.suppress(HttpResponseError):
                     folder.delete_file(str(part.name))
 
 
 _READ_BYTES = 1024 * 1024
 _PARALLEL = 4  # parallel ranges of one file; files are parallel, too
-_NO_FILE = frozenset({"ParentNotFound", "ResourceNotFound", "ResourceTypeMismatch"})
+_NO_FILE_CODES = frozenset({"ParentNotFound", "ResourceNotFound", "ResourceTypeMismatch"})
 
 
 class _CountingReader:
@@ -76,7 +76,7 @@ class _CountingReader:
 
 
 class ShareStore:
-    """One Azure Files share. Resuming is by file: an interrupted file is sent again."""
+    """One Azure Files share. After an interruption, a file is sent again from its start."""
 
     def __init__(self, client: ShareClient) -> None:
         self._client = client
@@ -91,7 +91,7 @@ class ShareStore:
             try:
                 found = self._file(path).get_file_properties()
             except HttpResponseError as err:
-                if error_code(err) in _NO_FILE:
+                if error_code(err) in _NO_FILE_CODES:
                     return None
                 raise
         md5 = found.content_settings.content_md5
@@ -105,7 +105,7 @@ class ShareStore:
             yield from self._walk(prefix)
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
-        """See `FileStore.put`. A share has no conditional writes: `over` is checked just before."""
+        """See `FileStore.put`. A share has no conditional writes, so `over` is checked before."""
         with service_errors(f"uploading {path}"):
             self._make_folders(path.rpartition("/")[0])
             part = self._parts.new()
@@ -156,7 +156,7 @@ class ShareStore:
                 )
             )
         except HttpResponseError as err:
-            if error_code(err) in _NO_FILE:
+            if error_code(err) in _NO_FILE_CODES:
                 return
             raise
         for entry in entries:

@@ -49,7 +49,7 @@ class FileStore(Protocol):
         ...
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
-        """Write a file with its MD5, whole or not at all, without sending stored bytes again.
+        """Write a whole file with its MD5, or nothing. Do not send bytes again that are stored.
 
         Args:
             on_bytes: Called with the number of bytes of each stored part.

@@ -259,7 +259,7 @@ def _pool_in_use(connection: Connection, pool: PoolView, active: ActiveWork) -> 
     more = " ..." if len(shown) > _ACTIVE_SHOWN else ""
     if not owners:
         job = active.tasks[0][0]
-        fix = connection.for_this_account(f"az batch job terminate --job-id {job}")
+        fix = connection.with_account_options(f"az batch job terminate --job-id {job}")
     elif len(owners) == 1:
         fix = f"runner cancel {owners[0]}"
     else:

@@ -26,7 +26,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from runner.azure.batch.jobs import list_task_files, read_task_range
-from runner.azure.faults import PASSING
+from runner.azure.faults import TRANSIENT_CODES
 from runner.core.export import StepCounter
 from runner.core.home import HomePaths, not_writable
 from runner.core.units import format_duration
@@ -318,7 +318,7 @@ def _follow(runs: list[EventFolder], shown: TensorBoardProcess, end: Event) -> N
                 if run.update():
                     left.remove(run)
             except RunnerError as err:
-                if err.code not in PASSING:  # wait until the services respond again
+                if err.code not in TRANSIENT_CODES:  # wait until the services respond again
                     shown.problems.append(err)
                     left.remove(run)
 

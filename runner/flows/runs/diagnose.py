@@ -582,7 +582,7 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
             command="runner pool ls",
         )  # fmt: skip
     if job.disabled:
-        enable = connection.for_this_account(f"az batch job enable --job-id {job.id}")
+        enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
         message = f"job {job.id} is disabled"
         if job.note is not None:
             enable, message = job.note.command, job.note.describe(job.id)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.faults import PASSING
+from runner.azure.faults import TRANSIENT_CODES
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
@@ -359,7 +359,7 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
                 view = replace(view, taken_out=next(filter(None, taken_out), ""))
             contact = time.monotonic()
         except RunnerError as err:
-            if err.code not in PASSING or time.monotonic() - contact > CONTACT_TIMEOUT_S:
+            if err.code not in TRANSIENT_CODES or time.monotonic() - contact > CONTACT_TIMEOUT_S:
                 raise
             view = None
         yield view

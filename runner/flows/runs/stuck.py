@@ -198,7 +198,7 @@ def explain_queue_reason(
 def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
     if job.note is not None:
         return WaitCause(JOB_DISABLED, job.note.describe(job.id), job.note.command)
-    fix = connection.for_this_account(f"az batch job enable --job-id {job.id}")
+    fix = connection.with_account_options(f"az batch job enable --job-id {job.id}")
     return WaitCause(JOB_DISABLED, f"its job {job.id} is disabled", fix)
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import read_job
 from runner.azure.batch.jobs import get_task, list_tasks, read_task_file
-from runner.azure.faults import PASSING
+from runner.azure.faults import TRANSIENT_CODES
 from runner.azure.storage.blobs import in_parallel
 from runner.core.job_moves import JobSnapshot
 from runner.core.states import (
@@ -238,7 +238,7 @@ def watch_run(
         except RunnerError as err:
             now = time.monotonic()
             watcher.contact_was_lost = True
-            if err.code not in PASSING or (
+            if err.code not in TRANSIENT_CODES or (
                 lost_since and now - lost_since > options.contact_timeout_s
             ):
                 raise

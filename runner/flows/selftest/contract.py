@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.raw import RawAnswer, send_raw
+from runner.azure.batch.raw import RawResponse, send_raw
 from runner.core.progress import OnProgress, Progress
 from runner.flows.selftest.scenario import CREATED, Request, scenario
 from runner.protocol.errors import RunnerError
@@ -115,7 +115,7 @@ class ContractRun:
     def _leftover(self, kind: str, name: str) -> Leftover:
         found = self._names[name]
         delete = f"az batch {kind} delete --{kind}-id {found} --yes"
-        return Leftover(f"{kind} {found}", self._connection.for_this_account(delete))
+        return Leftover(f"{kind} {found}", self._connection.with_account_options(delete))
 
     def _answer(self, step: Request) -> Answer:
         found = self._send(step)
@@ -132,7 +132,7 @@ class ContractRun:
             self._names[name] = str(_value(found, path))
         return to_answer(step.name, found)
 
-    def _send(self, step: Request) -> RawAnswer:
+    def _send(self, step: Request) -> RawResponse:
         path, body, headers = (
             self._fill_names(part) for part in (step.path, step.body, step.headers)
         )
@@ -152,7 +152,7 @@ class ContractRun:
         self._on_progress(Progress(self._title, state, message, done, total, "requests"))
 
 
-def _value(found: RawAnswer, path: str) -> Any:
+def _value(found: RawResponse, path: str) -> Any:
     """Return the value at a path such as `value.0.state` in a body, or `status`, or `etag`."""
     if path == "status":
         return str(found.status)
@@ -167,11 +167,11 @@ def _value(found: RawAnswer, path: str) -> Any:
     return value
 
 
-def _has(found: RawAnswer, path: str, values: Sequence[str]) -> bool:
+def _has(found: RawResponse, path: str, values: Sequence[str]) -> bool:
     return _value(found, path) in values
 
 
-def to_answer(step: str, found: RawAnswer) -> Answer:
+def to_answer(step: str, found: RawResponse) -> Answer:
     """Return the compared parts of an answer: status, error code, and types by path."""
     names = sorted(name.lower() for name in found.headers)
     kept = (n for n in names if n in _HEADERS or n.startswith(_FILE_HEADERS))

@@ -22,7 +22,7 @@ from runner.azure.batch.jobs import (
     terminate_task,
 )
 from runner.azure.batch.translate import to_task
-from runner.azure.faults import PASSING
+from runner.azure.faults import TRANSIENT_CODES
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.azure.storage.stores import ChangedError, SourceChangedError
 from runner.core.planning.plan import Placement, RunPlan
@@ -120,7 +120,7 @@ def _submit_in_job(
         runs.create(path, document)
         _add_with_retries(connection, plan, secrets, plan.job_id)
     except RunnerError as err:
-        if err.code not in PASSING:  # rejected permanently
+        if err.code not in TRANSIENT_CODES:  # rejected permanently
             runs.delete(path)
         raise
     except KeyboardInterrupt:
@@ -155,7 +155,7 @@ def _add_with_retries(
             add_task(connection, job_id, task)
             return
         except RunnerError as err:
-            if err.code not in PASSING or not tries_left:
+            if err.code not in TRANSIENT_CODES or not tries_left:
                 raise
             time.sleep(_ADD_PAUSE_S)
 

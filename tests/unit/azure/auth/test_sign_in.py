@@ -11,7 +11,7 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
 from runner.azure.auth.sign_in import (
-    _assertion,  # pyright: ignore[reportPrivateUsage]
+    _make_assertion,  # pyright: ignore[reportPrivateUsage]
     describe_sign_in,
     make_credential,
     provider_variables,
@@ -176,10 +176,10 @@ def test_provider_uses_az_if_it_is_installed(tmp_path: Path) -> None:
 def test_token_of_a_workload_is_given_or_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
-    assert _assertion({"ARM_OIDC_TOKEN": "given"})() == "given"
-    assert _assertion({"ARM_OIDC_TOKEN_FILE_PATH": str(file)})() == "from-file"
+    assert _make_assertion({"ARM_OIDC_TOKEN": "given"})() == "given"
+    assert _make_assertion({"ARM_OIDC_TOKEN_FILE_PATH": str(file)})() == "from-file"
     with pytest.raises(ClientAuthenticationError, match="id-token: write"):
-        _assertion({})()
+        _make_assertion({})()
 
 
 class _Ci(BaseHTTPRequestHandler):
@@ -208,9 +208,9 @@ def ci(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
 @pytest.mark.parametrize("prefix", ["ARM_OIDC_REQUEST", "ACTIONS_ID_TOKEN_REQUEST"])
 def test_token_of_a_workload_is_requested_from_the_ci_system(ci: str, prefix: str) -> None:
     asked = {f"{prefix}_URL": ci, f"{prefix}_TOKEN": "of-the-job"}
-    token = _assertion(asked)()
+    token = _make_assertion(asked)()
     assert token == "token for /token?api=2&audience=api://AzureADTokenExchange"
-    other = _assertion({**asked, "ARM_OIDC_AUDIENCE": "api://AzureADTokenExchangeUSGov"})()
+    other = _make_assertion({**asked, "ARM_OIDC_AUDIENCE": "api://AzureADTokenExchangeUSGov"})()
     assert other == "token for /token?api=2&audience=api://AzureADTokenExchangeUSGov"
     with pytest.raises(ClientAuthenticationError, match="gave no token"):
-        _assertion({**asked, f"{prefix}_TOKEN": "of another"})()
+        _make_assertion({**asked, f"{prefix}_TOKEN": "of another"})()
