@@ -273,7 +273,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         "fail}. A run outside of one warns, or fails.",
     )
     model: keys.Model | None = Field(
-        None, description="The model that each successful run is registered as a version of."
+        None, description="Each successful run is registered as a version of this model."
     )
     env: keys.EnvFile = Field(default_factory=dict)
     launcher: Launcher = Field(

@@ -163,7 +163,7 @@ def _expand_model(value: object) -> object:
 
 
 class ModelFile(StrictModel):
-    """The model that each successful run is registered as a version of."""
+    """The model to which each successful run is added as a version."""
 
     name: Annotated[
         str, TextField(NAME_PATTERN, "the name of a model", _MODEL_NAME_RULE, "cats-v2")

@@ -3,7 +3,7 @@
 A key of `params` is the name of a parameter, or of several with commas. Its value is a list of
 values, or one of these:
 
-- `{choice: [adam, sgd]}`: the list with a condition;
+- `{choice: [adam, sgd]}`: the list, which may have a condition (`when`);
 - `{range: [1, 9, 2]}`: whole numbers from the first to the second inclusive, in steps;
 - `{files: "data/*.csv"}`: the files of the recipe's folder, one trial each;
 - `{files: "blob:container/prefix/*.csv"}`: blobs, one trial each;
@@ -12,10 +12,10 @@ values, or one of these:
 - a distribution to draw from, like `{loguniform: [1e-5, 1e-1]}`.
 
 `when` limits a parameter to trials in which other parameters have certain values. The method `grid`
-makes one trial of every combination. `random` draws each trial with a seed made of the seed of the
-sweep and the number of the trial, so that additional trials never change earlier ones. `tpe` starts
-like `random`; later trials get their parameters when they start, based on the reports of other
-trials (`runner/node/agent/sweep_trial.py`).
+makes one trial of every combination. `random` draws each trial with its own seed, derived from the
+seed of the sweep and the number of the trial, so additional trials never change earlier ones. `tpe`
+starts like `random`; later trials get their parameters when they start, based on the reports of
+other trials (`runner/node/agent/sweep_trial.py`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ Trial = dict[str, Value]
 BLOBS = "blob:"  # prefix of a pattern in `files` that matches blobs
 MAX_TRIALS = 10_000
 DEFAULT_TRIALS = 20
-_REDRAWS = 1000  # maximum number of draws to get a value between `min` and `max`
+_MAX_DRAWS = 1000  # maximum number of draws to get a value between `min` and `max`
 _DIGITS = 6  # significant digits of a drawn number
 
 
 @dataclass(frozen=True, slots=True)
 class _Distribution:
-    """A distribution: how to draw a number, and the condition on its arguments."""
+    """A distribution: how to draw a number, and the rule for its arguments in words and as code."""
 
     arguments: tuple[str, ...]
     draw: Callable[..., float]
@@ -59,8 +59,8 @@ class _Distribution:
     whole: bool = False
 
 
-def _log_uniform(chance: random.Random, low: float, high: float) -> float:
-    return math.exp(chance.uniform(math.log(low), math.log(high)))
+def _log_uniform(rng: random.Random, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 def _positive(numbers: tuple[float, ...]) -> bool:
@@ -115,9 +115,9 @@ DISTRIBUTIONS: Mapping[str, _Distribution] = {
         ("scale", "shape"), random.Random.weibullvariate, "scale > 0 and shape > 0", _positive
     ),
 }
-_LISTS = ("choice", "range", "files")
-_JOINT = ("zip", "combinations", "permutations")
-_KINDS = (*_LISTS, *_JOINT, *DISTRIBUTIONS)
+_LIST_KINDS = ("choice", "range", "files")
+_JOINT_KINDS = ("zip", "combinations", "permutations")
+_KINDS = (*_LIST_KINDS, *_JOINT_KINDS, *DISTRIBUTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,53 +146,55 @@ class Dimension:
         return all(name in trial and trial[name] in values for name, values in self.when)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the dimension as the sampler reads it."""
+        """Return the dimension as the document that the sampler reads."""
         common = {"names": list(self.names), "when": [[name, list(v)] for name, v in self.when]}
         if self.distribution is None:
             return {**common, "kind": "rows", "rows": [list(row) for row in self.rows]}
         if self.distribution not in ("uniform", "loguniform", "integers"):
-            return {**common, "kind": self.distribution}  # for the sampler
+            return {**common, "kind": self.distribution}
         low, high = max(self.arguments[0], self.low), min(self.arguments[1], self.high)
         return {**common, "kind": self.distribution, "low": low, "high": high}
 
-    def draw(self, chance: random.Random) -> tuple[Value, ...]:
+    def draw(self, rng: random.Random) -> tuple[Value, ...]:
         """Return a value for each name.
 
         Raises:
             RunnerError: R-SWEEP-BOUNDS, hardly any value of the distribution is within its bounds.
         """
         if self.distribution is None:
-            return chance.choice(self.rows)
+            return rng.choice(self.rows)
         known = DISTRIBUTIONS[self.distribution]
         arguments = map(int, self.arguments) if known.whole else self.arguments
         arguments = tuple(arguments)
-        for _ in range(_REDRAWS):
-            number = known.draw(chance, *arguments)
+        for _ in range(_MAX_DRAWS):
+            number = known.draw(rng, *arguments)
             if self.low <= number <= self.high and math.isfinite(number):
                 return (number if known.whole else float(f"{number:.{_DIGITS}g}"),)
         raise RunnerError(
             "R-SWEEP-BOUNDS",
             f"sweep: found no value of {self.names[0]} between {self.low:g} and {self.high:g}",
-            why=f"{_REDRAWS} values of {self.distribution}{list(self.arguments)} were outside",
+            why=f"{_MAX_DRAWS} values of {self.distribution}{list(self.arguments)} were outside",
             fix=f"change min and max of {self.names[0]}, or its distribution",
         )
 
 
-def _plain(value: object) -> object:
-    """Return the values of Python as YAML has them: tuples, ranges and arrays of NumPy as lists."""
+def _to_yaml_value(value: object) -> object:
+    """Return a Python value as YAML would contain it: a tuple, range or NumPy array as a list."""
     if hasattr(value, "tolist"):
         value = cast("Any", value).tolist()
     if isinstance(value, list | tuple | range):
         values = itertools.islice(cast("Iterable[object]", value), MAX_TRIALS + 1)
-        return [_plain(each) for each in values]
+        return [_to_yaml_value(each) for each in values]
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in cast("dict[str, object]", value).items()}
+        return {
+            name: _to_yaml_value(each) for name, each in cast("dict[str, object]", value).items()
+        }
     return value
 
 
-def _param(value: object) -> object:
+def _check_param(value: object) -> object:
     """Check one parsed entry of `params`. Return it as a mapping."""
-    value = _plain(value)
+    value = _to_yaml_value(value)
     if isinstance(value, list):
         return {"choice": cast("list[object]", value)}
     if not isinstance(value, dict):
@@ -218,7 +220,8 @@ def _param(value: object) -> object:
 
 
 ParamSpace = Annotated[
-    dict[str, Any], BeforeValidator(_param, json_schema_input_type=list[Value] | dict[str, Any])
+    dict[str, Any],
+    BeforeValidator(_check_param, json_schema_input_type=list[Value] | dict[str, Any]),
 ]
 
 
@@ -274,19 +277,21 @@ class MergeFile(StrictModel, json_schema_extra=one_of("command", "recipe")):
         return self
 
 
-def _merge(value: object) -> object:
+def _expand_merge(value: object) -> object:
     return {"command": value} if isinstance(value, str) else value
 
 
-Merge = Annotated[MergeFile, BeforeValidator(_merge, json_schema_input_type=str | dict[str, Any])]
+Merge = Annotated[
+    MergeFile, BeforeValidator(_expand_merge, json_schema_input_type=str | dict[str, Any])
+]
 
 
-def _rule(value: object) -> object:
+def _expand_rule(value: object) -> object:
     return {"rule": value} if isinstance(value, str) else value
 
 
 EarlyStop = Annotated[
-    EarlyStopFile, BeforeValidator(_rule, json_schema_input_type=str | dict[str, Any])
+    EarlyStopFile, BeforeValidator(_expand_rule, json_schema_input_type=str | dict[str, Any])
 ]
 
 
@@ -352,7 +357,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise key_error(f"{name} has two entries in params", "remove one of them")
-        _in_order(dimensions)
+        _order_dimensions(dimensions)
         drawn = [each.names[0] for each in dimensions if each.distribution]
         if self.method == "grid" and drawn:
             raise key_error(
@@ -376,7 +381,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         return copy
 
     def choose_method(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
-        """Return the method of the sweep; `metric` compares its trials, if any.
+        """Return the method of the sweep. `metric` is the metric that compares trials, or None.
 
         Raises:
             RunnerError: R-SWEEP-METRIC, the method, early stopping or goal requires a metric;
@@ -452,7 +457,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             RunnerError: R-SWEEP-FILES, a glob matches nothing.
         """
         found = [_dimension(key, value, folder) for key, value in self.params.items()]
-        return tuple(_in_order(found))
+        return tuple(_order_dimensions(found))
 
     def list_trials(self, folder: Path) -> tuple[Trial, ...]:
         """Return the parameters of all trials.
@@ -465,10 +470,10 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             return self.repeated(self._given)
         dimensions = self.dimensions(folder)
         if self._is_grid([each.names[0] for each in dimensions if each.distribution]):
-            return self.repeated(_grid(dimensions, {}), _count(dimensions))
+            return self.repeated(_combinations(dimensions, {}), _count_combinations(dimensions))
         numbers = range(self.trials or DEFAULT_TRIALS)
-        chances = (random.Random(f"{self.seed}/{number}") for number in numbers)  # noqa: S311
-        return self.repeated(_drawn(dimensions, chance) for chance in chances)
+        generators = (random.Random(f"{self.seed}/{number}") for number in numbers)  # noqa: S311
+        return self.repeated(_draw_trial(dimensions, rng) for rng in generators)
 
     def repeated(self, trials: Iterable[Trial], count: int | None = None) -> tuple[Trial, ...]:
         """Return each trial `repeat` times; `count` is their number, if known.
@@ -492,32 +497,32 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         return tuple(trial for trial in found for _ in range(self.repeat))
 
 
-def _grid(dimensions: Sequence[Dimension], trial: Trial) -> Iterator[Trial]:
+def _combinations(dimensions: Sequence[Dimension], trial: Trial) -> Iterator[Trial]:
     """Yield every combination; the last parameter changes fastest."""
     if not dimensions:
         yield trial
         return
     first, rest = dimensions[0], dimensions[1:]
     if not first.applies(trial):
-        yield from _grid(rest, trial)
+        yield from _combinations(rest, trial)
         return
     for row in first.rows:
-        yield from _grid(rest, {**trial, **dict(zip(first.names, row, strict=True))})
+        yield from _combinations(rest, {**trial, **dict(zip(first.names, row, strict=True))})
 
 
-def _count(dimensions: Sequence[Dimension]) -> int | None:
-    """Return the number of combinations, or None if only building them tells it."""
+def _count_combinations(dimensions: Sequence[Dimension]) -> int | None:
+    """Return the number of combinations, or None if it is known only after building them."""
     counts = [len(each.rows) for each in dimensions]
     if any(each.when for each in dimensions) or max(counts, default=0) > MAX_TRIALS:
         return None
     return math.prod(counts)
 
 
-def _drawn(dimensions: Sequence[Dimension], chance: random.Random) -> Trial:
+def _draw_trial(dimensions: Sequence[Dimension], rng: random.Random) -> Trial:
     trial: Trial = {}
     for each in dimensions:
         values = each.draw(
-            chance
+            rng
         )  # draw even if it does not apply, so that other parameters keep their values
         if each.applies(trial):
             trial |= zip(each.names, values, strict=True)
@@ -525,25 +530,25 @@ def _drawn(dimensions: Sequence[Dimension], chance: random.Random) -> Trial:
 
 
 def _dimension(key: str, raw: Mapping[str, Any], folder: Path | None = None) -> Dimension:
-    """Return the parameters of an entry; without a folder, `files` are not searched."""
+    """Return the parameters of an entry. If `folder` is None, do not search `files`."""
     names = tuple(name.strip() for name in key.split(","))
     if not all(names) or len(set(names)) < len(names):
         raise key_error(
             f"{key!r} is not a list of parameter names", 'write "a, b" for two parameters'
         )
     [kind] = (each for each in raw if each in _KINDS)
-    when = _condition(raw.get("when"))
+    when = _parse_condition(raw.get("when"))
     if kind in DISTRIBUTIONS:
         if len(names) > 1:
             raise key_error(
                 f"{kind} gives one value, not {len(names)}", "write one entry per parameter"
             )
-        numbers = _arguments(kind, raw[kind])
-        low, high = _bounds(raw)
+        numbers = _parse_arguments(kind, raw[kind])
+        low, high = _parse_bounds(raw)
         return Dimension(names, (), kind, numbers, when, low, high)
     if "min" in raw or "max" in raw:
         raise key_error(f"min and max do not apply to {kind}", "remove them")
-    return Dimension(names, _rows(names, kind, raw[kind], folder), when=when)
+    return Dimension(names, _parse_rows(names, kind, raw[kind], folder), when=when)
 
 
 def _named_dimension(key: str, raw: Mapping[str, Any]) -> Dimension:
@@ -555,24 +560,24 @@ def _named_dimension(key: str, raw: Mapping[str, Any]) -> Dimension:
         raise key_error(f"{key}: {context['problem']}", context["fix"]) from err
 
 
-def _condition(raw: object) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+def _parse_condition(raw: object) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     if raw is None:
         return ()
     if not isinstance(raw, dict) or not raw:
         raise key_error("`when` names no parameter", "write `when: {optimizer: sgd}`")
     return tuple(
-        (name, tuple(_scalars(_listed(value))))
+        (name, tuple(_check_scalars(_to_list(value))))
         for name, value in cast("dict[str, Any]", raw).items()
     )
 
 
-def _listed(value: object) -> list[object]:
+def _to_list(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
-def _arguments(kind: str, raw: object) -> tuple[float, ...]:
+def _parse_arguments(kind: str, raw: object) -> tuple[float, ...]:
     known = DISTRIBUTIONS[kind]
-    numbers = _listed(raw)
+    numbers = _to_list(raw)
     example = f"{kind}: [{', '.join(known.arguments)}]"
     given = tuple(
         float(number)
@@ -588,7 +593,7 @@ def _arguments(kind: str, raw: object) -> tuple[float, ...]:
     return given
 
 
-def _bounds(raw: Mapping[str, Any]) -> tuple[float, float]:
+def _parse_bounds(raw: Mapping[str, Any]) -> tuple[float, float]:
     low, high = raw.get("min", -math.inf), raw.get("max", math.inf)
     if not all(isinstance(each, int | float) for each in (low, high)) or not low < high:
         raise key_error(
@@ -597,46 +602,46 @@ def _bounds(raw: Mapping[str, Any]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _rows(
+def _parse_rows(
     names: Sequence[str], kind: str, raw: object, folder: Path | None
 ) -> tuple[tuple[Value, ...], ...]:
-    if kind in _JOINT and len(names) == 1:
+    if kind in _JOINT_KINDS and len(names) == 1:
         raise key_error(f"{kind} needs several parameters", f'write "{names[0]}, b" as the key')
     if kind == "files":
-        return tuple((name,) for name in _files(names[0], raw, folder))
+        return tuple((name,) for name in _find_files(names[0], raw, folder))
     if not isinstance(raw, list) or not raw:
         raise key_error(f"{kind} has no values", "write a list with at least one value")
     values = cast("list[object]", raw)
     if kind == "range":
-        return tuple((number,) for number in _range(values))
+        return tuple((number,) for number in _parse_range(values))
     if kind == "zip":
-        columns = [_scalars(each) for each in values]
+        columns = [_check_scalars(each) for each in values]
         if len(columns) != len(names) or len({len(each) for each in columns}) != 1:
             problem = f"zip needs {len(names)} lists of the same length, one for each parameter"
             raise key_error(problem, "write `zip: [[1, 2], [3, 4]]`")
         return tuple(zip(*columns, strict=True))
     if kind in ("combinations", "permutations"):
         choose = itertools.combinations if kind == "combinations" else itertools.permutations
-        rows = tuple(itertools.islice(choose(_scalars(values), len(names)), MAX_TRIALS + 1))
+        rows = tuple(itertools.islice(choose(_check_scalars(values), len(names)), MAX_TRIALS + 1))
         if not rows:
             problem = f"{kind} of {len(names)} parameters need at least {len(names)} values"
             raise key_error(problem, "add values")
         return rows
     if len(names) == 1:
-        return tuple((value,) for value in _scalars(values))
+        return tuple((value,) for value in _check_scalars(values))
     if not all(isinstance(row, list) for row in values):
         raise key_error(
             f"each entry needs {len(names)} values, one for each parameter",
             "write [[1, 2], [3, 4]]; for all combinations, write one entry per parameter",
         )
-    rows = tuple(tuple(_scalars(row)) for row in values)
+    rows = tuple(tuple(_check_scalars(row)) for row in values)
     if any(len(row) != len(names) for row in rows):
         problem = f"each entry needs {len(names)} values, one for each parameter"
         raise key_error(problem, "write [[1, 2], [3, 4]]")
     return rows
 
 
-def _range(values: Sequence[object]) -> Sequence[int]:
+def _parse_range(values: Sequence[object]) -> Sequence[int]:
     if len(values) not in (2, 3) or not all(type(value) is int for value in values):
         raise key_error(
             f"{list(values)} is not a range",
@@ -649,7 +654,7 @@ def _range(values: Sequence[object]) -> Sequence[int]:
     return numbers[: MAX_TRIALS + 1]
 
 
-def _files(name: str, raw: object, folder: Path | None) -> list[str]:
+def _find_files(name: str, raw: object, folder: Path | None) -> list[str]:
     if not isinstance(raw, str) or not raw or Path(raw).is_absolute() or ".." in Path(raw).parts:
         raise key_error(f"{raw!r} is not a pattern below the folder", 'write `files: "data/*.csv"`')
     if folder is None or raw.startswith(BLOBS):
@@ -688,7 +693,7 @@ def is_value(value: object) -> bool:
     )
 
 
-def _scalars(raw: object) -> list[Value]:
+def _check_scalars(raw: object) -> list[Value]:
     if not isinstance(raw, list) or not raw:
         raise key_error(f"{raw!r} is not a list of values", "write a list with at least one value")
     for value in cast("list[object]", raw):
@@ -700,8 +705,8 @@ def _scalars(raw: object) -> list[Value]:
     return cast("list[Value]", raw)
 
 
-def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
-    """Return the dimensions after those that they depend on, otherwise in file order."""
+def _order_dimensions(dimensions: Sequence[Dimension]) -> list[Dimension]:
+    """Return the dimensions, each after those that it depends on, otherwise in file order."""
     waiting, ordered, known = list(dimensions), list[Dimension](), set[str]()
     names = [name for each in dimensions for name in each.names]
     while waiting:
@@ -759,11 +764,11 @@ def change_sweep(
 def replace_trials(
     sweep: SweepFile | None, trials: Iterable[object], changes: Mapping[str, object]
 ) -> SweepFile:
-    """Return a sweep with the given trials instead of the parameters of another one.
+    """Return a sweep with these trials instead of those that its parameters define.
 
     Args:
         sweep: that of train.yaml, or None.
-        trials: the parameters of each trial, as mappings; of more than `MAX_TRIALS`, the first.
+        trials: the parameters of each trial, as mappings; at most `MAX_TRIALS` + 1 are read.
         changes: as for `change_sweep`.
 
     Raises:
@@ -775,7 +780,7 @@ def replace_trials(
             "sweep: the given trials decide the parameters and the number of trials",
             fix="remove `method` and `trials`",
         )
-    found = [_plain(each) for each in itertools.islice(trials, MAX_TRIALS + 1)]
+    found = [_to_yaml_value(each) for each in itertools.islice(trials, MAX_TRIALS + 1)]
     given = [cast("Trial", each) for each in found if isinstance(each, dict) and each]
     if len(given) < len(found) or not found:
         wrong: list[object] = [each for each in found if not isinstance(each, dict) or not each]

@@ -12,8 +12,8 @@ from cronsim import CronSim, CronSimError
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
-_DAY = 24 * 60
-_FIELDS = {  # fields in order: name in cronsim, our name, allowed values
+_DAY_MINUTES = 24 * 60
+_FIELDS = {  # by the field's name in cronsim, in order: our name, and the allowed values
     "minute": ("minute", "0 to 59"),
     "hour": ("hour", "0 to 23"),
     "day-of-month": ("day of month", "1 to 31"),
@@ -32,7 +32,10 @@ _ALIASES = {
 
 
 class CronError(Exception):
-    """The expression is invalid or has no constant interval; `nearest` is a valid one, or empty."""
+    """The expression is invalid or has no constant interval.
+
+    `nearest` is a similar schedule that is valid, for the fix; empty if there is none.
+    """
 
     def __init__(self, problem: str, nearest: str = "") -> None:
         super().__init__(problem)
@@ -69,7 +72,7 @@ def parse_cron(text: str) -> Cron:
     try:
         simulation = _simulation(fields)
     except CronSimError as err:
-        raise _refused(fields, err) from err
+        raise _invalid_field(fields, err) from err
     return Cron(expression, _interval(simulation, fields))
 
 
@@ -77,7 +80,7 @@ def _simulation(fields: list[str]) -> CronSim:
     return CronSim(" ".join(fields), datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def _refused(fields: list[str], err: CronSimError) -> CronError:
+def _invalid_field(fields: list[str], err: CronSimError) -> CronError:
     place = str(err).removeprefix("Bad ")
     if place == "day-of-month":
         try:
@@ -100,7 +103,7 @@ def _interval(found: CronSim, fields: list[str]) -> timedelta:
     times = [60 * hour + minute for hour in sorted(found.hours) for minute in sorted(found.minutes)]
     # As in Debian's cron: a day must match both fields, unless neither begins with a star.
     if (every_date and every_weekday) or (not found.day_and and (every_date or every_weekday)):
-        return _daily(times)
+        return _daily_interval(times)
     if not every_date:
         raise CronError("days of a month have no constant interval", "every: 30d")
     if not all(isinstance(day, int) for day in weekdays):
@@ -118,13 +121,13 @@ def _interval(found: CronSim, fields: list[str]) -> timedelta:
     return timedelta(weeks=1)
 
 
-def _daily(times: list[int]) -> timedelta:
-    gaps = {b - a for a, b in zip(times, [*times[1:], times[0] + _DAY], strict=True)}
+def _daily_interval(times: list[int]) -> timedelta:
+    gaps = {b - a for a, b in zip(times, [*times[1:], times[0] + _DAY_MINUTES], strict=True)}
     if len(gaps) == 1:
         return timedelta(minutes=gaps.pop())
     shown = " and ".join(f"{gap} min" for gap in sorted(gaps)[:3])
-    average = _DAY / len(times)
-    even = (gap for gap in range(1, _DAY + 1) if _DAY % gap == 0)
+    average = _DAY_MINUTES / len(times)
+    even = (gap for gap in range(1, _DAY_MINUTES + 1) if _DAY_MINUTES % gap == 0)
     near = min(even, key=lambda gap: abs(gap - average))
     raise CronError(
         f"its times are {shown} apart, which is not a constant interval",
@@ -133,7 +136,7 @@ def _daily(times: list[int]) -> timedelta:
 
 
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d{2}))?")
-_AHEAD = timedelta(days=2 * 366)  # the period that is checked for clock changes
+_CHECKED_PERIOD = timedelta(days=2 * 366)  # the period that is checked for clock changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,13 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """When to fire, in UTC. `first` None means at once; no firing begins after `last`."""
+    """The times of a schedule, in UTC.
+
+    Attributes:
+        interval: Time between two runs.
+        first: Time of the first run; None starts it at once.
+        last: Time after which no run starts; None if there is none.
+    """
 
     interval: timedelta
     first: datetime | None
@@ -163,13 +172,13 @@ def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
     Raises:
         RunnerError: Batch does not support the schedule, or it never fires.
     """
-    zone = _zone(spec.timezone)
-    start = _aware(spec.start, zone)
-    until = _aware(spec.until, zone)
+    zone = _parse_zone(spec.timezone)
+    start = _to_aware(spec.start, zone)
+    until = _to_aware(spec.until, zone)
     if spec.every is not None:
         interval, first = spec.every, start if start is not None and start > now else None
     elif spec.cron is not None:
-        interval, first = _of_cron(spec.cron, zone, max(now, start or now), until)
+        interval, first = _plan_cron(spec.cron, zone, max(now, start or now), until)
     else:
         raise RunnerError(
             "R-SCHEDULE", "a schedule requires cron or every", fix='--cron "0 3 * * *"'
@@ -186,10 +195,10 @@ def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
         # Batch does not count jobs, so end the schedule half an interval after the last one.
         enough = begins + (spec.max_runs - 1) * interval + interval / 2
         until = min(until, enough) if until is not None else enough
-    return Recurrence(interval, _utc(first), _utc(until))
+    return Recurrence(interval, _to_utc(first), _to_utc(until))
 
 
-def _of_cron(
+def _plan_cron(
     text: str, zone: tzinfo, begin: datetime, until: datetime | None
 ) -> tuple[timedelta, datetime]:
     try:
@@ -203,16 +212,16 @@ def _of_cron(
             fix=err.nearest or 'use five fields, such as "0 3 * * *"',
         ) from err
     first = cron.first_after(begin, zone)
-    _check_clock(zone, cron.interval, first, until)
+    _check_utc_offset(zone, cron.interval, first, until)
     return cron.interval, first
 
 
-def _check_clock(
+def _check_utc_offset(
     zone: tzinfo, interval: timedelta, first: datetime, until: datetime | None
 ) -> None:
-    """Raise RunnerError if clock changes would shift the times: the interval is fixed."""
+    """Raise RunnerError if the UTC offset changes, because Batch keeps the interval constant."""
     offset = first.utcoffset() or timedelta()
-    end = min(first + _AHEAD, until or first + _AHEAD)
+    end = min(first + _CHECKED_PERIOD, until or first + _CHECKED_PERIOD)
     moment = first
     while moment <= end:
         local = moment.astimezone(UTC).astimezone(zone)
@@ -231,7 +240,7 @@ def _check_clock(
         moment += timedelta(days=1)
 
 
-def _zone(name: str) -> tzinfo:
+def _parse_zone(name: str) -> tzinfo:
     if name.upper() in ("UTC", "GMT", "Z"):
         return UTC
     if match := _OFFSET.fullmatch(name.upper()):
@@ -248,9 +257,9 @@ def _zone(name: str) -> tzinfo:
         ) from err
 
 
-def _aware(moment: datetime | None, zone: tzinfo) -> datetime | None:
+def _to_aware(moment: datetime | None, zone: tzinfo) -> datetime | None:
     return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=zone)
 
 
-def _utc(moment: datetime | None) -> datetime | None:
+def _to_utc(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone(UTC)

@@ -29,7 +29,7 @@ from runner.protocol.groups import CyclicError, Edges, levels
 from runner.protocol.paths import is_run_id
 
 
-def _moment(value: object) -> object:
+def _parse_moment(value: object) -> object:
     if not isinstance(value, str | date):
         return value
     try:
@@ -42,7 +42,7 @@ def _moment(value: object) -> object:
 
 Moment = Annotated[
     datetime,
-    BeforeValidator(_moment, json_schema_input_type=str),
+    BeforeValidator(_parse_moment, json_schema_input_type=str),
     WithJsonSchema({"type": "string"}),
 ]
 Every = Annotated[int, Amount("duration", "1m", "366d")]
@@ -190,10 +190,10 @@ def _no_tasks(path: Path) -> RunnerError:
 
 def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:
     """Return the predecessors of each task: its `after`, and the tasks whose outputs it reads."""
-    return {name: _before(task, file) for name, task in file.tasks.items()}
+    return {name: _predecessors(task, file) for name, task in file.tasks.items()}
 
 
-def _before(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
+def _predecessors(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
     if not task.after and not task.inputs:
         return ()
     return tuple(dict.fromkeys([*task.after, *reads(task, file)]))
@@ -208,7 +208,7 @@ def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
 def must_succeed(name: str, file: SubmitFile) -> tuple[str, ...]:
     """Return the predecessors that must succeed; others may also fail."""
     task = file.tasks[name]
-    before = _before(task, file)
+    before = _predecessors(task, file)
     needed = reads(task, file) if before else ()
     return tuple(
         each for each in before if each in needed or file.tasks[each].on_failure == "block"
@@ -235,18 +235,28 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
 
 
 def order_tasks(after: Edges) -> tuple[str, ...]:
-    """Return the tasks after their predecessors, otherwise in the order of the file.
+    """Return the tasks, each after its predecessors, otherwise in the order of the file.
 
-    Unknown names are ignored. Raises CyclicError.
+    Unknown names are ignored.
+
+    Raises:
+        CyclicError: tasks depend on each other.
     """
     return tuple(name for level in levels(after) for name in level)
 
 
-_NAMED = 3  # maximum number of predecessors in one line of the tree
+_MAX_NAMED = 3  # maximum number of predecessors in one line of the tree
 
 
 def draw_tree(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the lines of a tree with each task below its last predecessor; it names the others."""
+    """Return the lines of a tree of tasks.
+
+    Each task is below its last predecessor, and its line names the other ones.
+
+    Args:
+        after: the predecessors of each task.
+        notes: a text for the lines of some tasks.
+    """
     order = order_tasks(after)
     place = {name: number for number, name in enumerate(order)}
     children: dict[str | None, list[str]] = {}
@@ -259,7 +269,7 @@ def draw_tree(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str
     while stack:
         name, lead, mark, below = stack.pop()
         others = sorted(set(after[name]), key=place.__getitem__)[:-1]
-        also = f"  (also after {_few(others)})" if others else ""
+        also = f"  (also after {_shorten(others)})" if others else ""
         note = (notes or {}).get(name, "")
         lines.append(f"{lead}{mark}{name}{f'  {note}' if note else ''}{also}")
         inner = children.get(name, [])
@@ -269,9 +279,9 @@ def draw_tree(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str
     return tuple(lines)
 
 
-def _few(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     """Return `a, b and 97 more`."""
-    if len(names) <= _NAMED:
+    if len(names) <= _MAX_NAMED:
         return ", ".join(names)
-    shown = names[: _NAMED - 1]
+    shown = names[: _MAX_NAMED - 1]
     return f"{', '.join(shown)} and {len(names) - len(shown)} more"

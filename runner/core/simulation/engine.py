@@ -1,9 +1,9 @@
 """Simulate one pool event by event, by the rules of the emulator's scheduler.
 
-The rules are those of `batch_emulator.scheduling` and `batch_emulator.domain.transitions`: which
-node gets a task, which nodes leave first, when a formula is evaluated and which samples it reads.
-They are implemented again because the emulator keeps a document of each node and task, which takes
-a thousand times as long. `tests/unit/core/simulation/test_emulator_agrees.py` compares both.
+The rules (which node gets a task, which nodes leave first, when a formula is evaluated and which
+samples it reads) are those of `batch_emulator.scheduling` and `batch_emulator.domain.transitions`.
+They are implemented again because the emulator updates a document for each node and task, which
+takes a thousand times as long. `tests/unit/core/simulation/test_emulator_agrees.py` compares both.
 
 Node time counts from allocation until the node is gone, without the time in which an evicted node
 has no machine.
@@ -29,11 +29,11 @@ from runner.core.simulation.scenario import MS, Scenario, ScenarioError, Simulat
 _SAMPLE_MS = 30 * MS
 _TICKS_PER_MS = TICKS_PER_SECOND // MS
 _RESIZE_TIMEOUT_MS = 15 * 60 * MS
-_MOST_NODES = 10_000
-_MOST_EVENTS = 10_000_000
-_MOMENTS = 4096  # the timeline is thinned out if it has more entries
-_PROBLEMS = 100
-_LONGEST_MS = 365 * 86_400_000
+_MAX_NODES = 10_000
+_MAX_EVENTS = 10_000_000
+_MAX_MOMENTS = 4096  # the timeline is thinned out if it has more entries
+_MAX_PROBLEMS = 100
+_MAX_MS = 365 * 86_400_000
 
 
 # Kinds of events (indexes of their handlers) and states of nodes. Plain numbers, because an
@@ -50,13 +50,13 @@ class _Node:
         "spent", "spot", "state",
     )  # fmt: skip
 
-    def __init__(self, number: int, slots: int, spent: _Spent, *, spot: bool) -> None:
+    def __init__(self, number: int, slots: int, spent: _SlotTime, *, spot: bool) -> None:
         self.number = number
         self.spot = spot
         self.spent = spent  # number among all nodes of its kind
         self.free = slots
         self.state = _CREATING
-        self.life = 0  # machines that this node has had, including the present one
+        self.life = 0  # number of machines that this node has had, including the current one
         self.machine = 0  # unique number of the machine
         self.noticed = False
         self.since = 0
@@ -65,7 +65,7 @@ class _Node:
         self.running: dict[int, int] = {}  # running tasks and their start times
 
 
-class _Spent:
+class _SlotTime:
     """Slot time of one price class, in milliseconds."""
 
     __slots__ = ("boot", "lost", "ready", "setup", "useful")
@@ -93,16 +93,16 @@ def simulate(scenario: Scenario) -> SimulationResult:
 
 
 class _Simulation:
-    # `__slots__`, because access to more than 30 attributes is a tenth slower without.
+    # Without `__slots__`, access to this many attributes is a tenth slower.
     __slots__ = (
-        "_noted", "absences", "alike", "arrivals", "arrived", "attempt", "boots", "buckets",
-        "capacity", "counts", "deallocation", "due", "durations", "epoch_ticks", "evaluations",
-        "events", "evictions", "fates", "finished", "first_start", "heap", "history", "last_end",
-        "leaving", "left", "lives", "machines", "measured", "most", "next_sample",
-        "nodes", "noticed", "now", "of_kind", "orders", "picks", "place", "problems", "queues",
-        "random", "repeated", "resize_ends", "resizing", "returning", "running", "save_ms",
-        "scaled", "scenario", "sequence", "setup_ms", "slots_of", "spacing", "spent", "targets",
-        "tasks", "terminated", "timeline", "total", "waiting",
+        "_recorded_ms", "arrivals", "arrived", "attempt", "boot_key", "buckets", "capacity",
+        "counts", "deallocation", "due", "durations", "epoch_ticks", "evaluations", "events",
+        "eviction_key", "eviction_rng", "evictions", "finished", "first_start", "heap", "history",
+        "last_end", "leaving", "left", "lives", "machines", "measured", "most", "next_sample",
+        "node_counts", "nodes", "noticed", "now", "only_queue", "orders", "place", "problems",
+        "queues", "random", "repeated", "resize_ends", "resizing", "return_key", "returning",
+        "running", "save_ms", "scaled", "scenario", "sequence", "setup_ms", "slots_of", "spacing",
+        "spent", "targets", "tasks", "terminated", "timeline", "total", "waiting",
     )  # fmt: skip
 
     def __init__(self, scenario: Scenario) -> None:
@@ -125,13 +125,13 @@ class _Simulation:
         self.last_end = -1
         self.nodes: dict[int, _Node] = {}
         self.buckets: list[list[int]] = [[] for _ in range(scenario.slots_per_node + 1)]
-        self.orders = {each: self._order(each) for each in self.queues}
+        self.orders = {each: self._bucket_order(each) for each in self.queues}
         self.counts = [0] * 5
-        self.of_kind = [0, 0]  # spot and dedicated nodes
+        self.node_counts = [0, 0]  # spot and dedicated nodes
         self.leaving = [0, 0]
         self.targets = [scenario.spot, scenario.dedicated]
         self.most = (scenario.most_spot, scenario.most_dedicated)
-        self.spent = (_Spent(), _Spent())
+        self.spent = (_SlotTime(), _SlotTime())
         self.capacity: int | None = None
         self.returning: set[int] = set()  # numbers of preempted nodes that wait for capacity
         self.noticed = 0  # nodes with a notice that have not left
@@ -139,7 +139,7 @@ class _Simulation:
         self.resizing = False
         self.resize_ends = -1
         self.deallocation = "requeue"
-        self.alike = self.queues[work.slots[0]] if len(self.queues) == 1 else None
+        self.only_queue = self.queues[work.slots[0]] if len(self.queues) == 1 else None
         self.heap: list[tuple[int, int, int, int, int]] = []
         self.sequence = 0
         self.now = 0
@@ -147,10 +147,10 @@ class _Simulation:
         self.evaluations = self.machines = 0
         self.due: int | None = None
         self.random = random.Random(f"formula/{scenario.seed}")  # noqa: S311
-        self.picks = random.Random(f"evictions/{scenario.seed}")  # noqa: S311
+        self.eviction_rng = random.Random(f"evictions/{scenario.seed}")  # noqa: S311
         # The emulator uses the same keys for the same seed and pool.
         root, pool = random.Random(scenario.seed).getrandbits(64), scenario.pool  # noqa: S311
-        self.fates, self.absences, self.boots = (
+        self.eviction_key, self.return_key, self.boot_key = (
             chance_key(root, purpose, pool) for purpose in ("evict", "away", "boot")
         )
         self.history, self.measured = _history(scenario.formula or "")
@@ -165,22 +165,22 @@ class _Simulation:
     def run(self) -> SimulationResult:
         self._begin()
         arrivals, heap, handlers = iter(self.arrivals), self.heap, self._handlers
-        horizon, most, pop = self.scenario.horizon_ms, _MOST_EVENTS, heapq.heappop
+        horizon, most, pop = self.scenario.horizon_ms, _MAX_EVENTS, heapq.heappop
         never = horizon + 1
         arrival = next(arrivals, never)
         scaled, events = self.scenario.formula is not None, 0
-        note = self._noted + self.spacing
+        note = self._recorded_ms + self.spacing
         while True:
             event = heap[0][0] if heap else never
             now = arrival if arrival <= event else event
-            if now > horizon or (self.running == 0 == self.waiting and self._over()):
+            if now > horizon or (self.running == 0 == self.waiting and self._is_over()):
                 break
             self.now = now
-            if scaled and self.next_sample <= now:  # nothing changes before the event
-                self._fill((now - self.next_sample) // _SAMPLE_MS + 1)
+            if scaled and self.next_sample <= now:  # the metrics are constant until the event
+                self._record_samples((now - self.next_sample) // _SAMPLE_MS + 1)
             events += 1
             if events > most:
-                self._problem(f"the simulation stopped after {most:,} events")
+                self._record_problem(f"the simulation stopped after {most:,} events")
                 break
             if arrival < event:
                 self._arrive()
@@ -189,25 +189,25 @@ class _Simulation:
                 _, _, kind, one, other = pop(heap)
                 handlers[kind](self, one, other)
             if now >= note:
-                self._note()
+                self._record_moment()
                 note = now + self.spacing
         self.events = events
         return self._result(min(horizon, self.now))
 
     def _begin(self) -> None:
         scenario = self.scenario
-        self._noted = -1
+        self._recorded_ms = -1
         for number, change in enumerate(scenario.changes):
             if change.time_ms > 0:
-                self._at(change.time_ms, _TRACE, number, 0)
+                self._schedule(change.time_ms, _TRACE, number, 0)
             else:
-                self._trace(number, 0)
+                self._apply_change(number, 0)
         if not self.scaled:
             self._begin_resize(scenario.spot, scenario.dedicated)
         else:
-            self._at(0, _EVALUATION, 0, 0)
+            self._schedule(0, _EVALUATION, 0, 0)
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Return True if all tasks have ended and nothing can change any more."""
         if self.finished + self.terminated < len(self.attempt):
             return False
@@ -216,7 +216,7 @@ class _Simulation:
         # Give the formula a day to remove the nodes.
         return not self.nodes or self.now > max(self.last_end, self.arrivals[-1]) + 86_400_000
 
-    def _at(self, time: int, kind: int, one: int, other: int) -> None:
+    def _schedule(self, time: int, kind: int, one: int, other: int) -> None:
         self.sequence += 1
         heapq.heappush(self.heap, (time, self.sequence, kind, one, other))
 
@@ -227,14 +227,14 @@ class _Simulation:
         self.arrived += 1
         slots = self.slots_of[task]
         if self.waiting == 0:
-            node = self._take(slots)
+            node = self._take_node(slots)
             if node is not None:
                 self._start(task, node)
                 return
         self.queues[slots].append(task)
         self.waiting += 1
         if self.waiting > 1 and len(self.queues) > 1:
-            self._place()
+            self._start_waiting()
 
     def _start(self, task: int, node: _Node) -> None:
         now, number = self.now, node.number
@@ -259,7 +259,7 @@ class _Simulation:
 
     def _task_ends(self, task: int, attempt: int) -> None:
         if attempt != self.attempt[task]:
-            return  # the attempt was cut short
+            return  # the attempt was interrupted
         node = self.nodes[self.place[task]]
         slots = self.slots_of[task]
         del node.running[task]
@@ -273,20 +273,23 @@ class _Simulation:
         self.last_end = self.now
         node.free += slots
         if node.state == _READY:
-            if self.waiting and self.alike is not None:
+            if self.waiting and self.only_queue is not None:
                 # No other node has room, otherwise the task would not wait.
                 self.waiting -= 1
-                self._start(self.alike.popleft(), node)
+                self._start(self.only_queue.popleft(), node)
                 return
             heapq.heappush(self.buckets[node.free], node.number)
             if self.waiting:
-                self._place()
+                self._start_waiting()
         elif node.state == _LEAVING and not node.running:
-            self._forget(node)
+            self._delete_node(node)
             self._allocate()
 
-    def _cut_short(self, node: _Node, *, again: bool) -> None:
-        """End all tasks of a node. With `again`, they keep their checkpoints and wait again."""
+    def _interrupt_tasks(self, node: _Node, *, again: bool) -> None:
+        """End all tasks of a node.
+
+        With `again`, they are queued again and continue from their last checkpoints.
+        """
         setup, every = self.setup_ms, self.scenario.checkpoint_ms
         spent = node.spent
         for task, started in node.running.items():
@@ -312,15 +315,15 @@ class _Simulation:
                 self.last_end = self.now
         node.running.clear()
 
-    def _place(self) -> None:
-        """Start waiting tasks, oldest first; a task without room delays those of the same size."""
-        if self.alike is not None:
-            self._place_alike(self.alike)
+    def _start_waiting(self) -> None:
+        """Start waiting tasks, oldest first. A task that fits no node delays those of its size."""
+        if self.only_queue is not None:
+            self._start_only_queue(self.only_queue)
             return
         heads = {slots: queue for slots, queue in self.queues.items() if queue}
         while heads:
             slots, queue = min(heads.items(), key=lambda head: head[1][0])
-            node = self._take(slots)
+            node = self._take_node(slots)
             if node is None:
                 del heads[slots]
                 continue
@@ -329,20 +332,21 @@ class _Simulation:
             if not queue:
                 del heads[slots]
 
-    def _place_alike(self, queue: deque[int]) -> None:
+    def _start_only_queue(self, queue: deque[int]) -> None:
         """Start waiting tasks that all need the same number of slots."""
         slots = self.slots_of[0]
         while queue:
-            node = self._take(slots)
+            node = self._take_node(slots)
             if node is None:
                 return
             self.waiting -= 1
             self._start(queue.popleft(), node)
 
-    def _take(self, slots: int) -> _Node | None:
-        """Return the node for a task and take it from its bucket, None if none has room.
+    def _take_node(self, slots: int) -> _Node | None:
+        """Return the node for a task and remove it from its bucket; None if no node has room.
 
-        Spread takes the emptiest node, pack the fullest one with room, then the lowest number.
+        Spread selects the emptiest node, and pack the fullest one with room. Of equal nodes, the
+        lowest number is selected.
         """
         nodes, pop = self.nodes, heapq.heappop
         for free, bucket in self.orders[slots]:
@@ -352,30 +356,30 @@ class _Simulation:
                     return node
         return None
 
-    def _order(self, slots: int) -> list[tuple[int, list[int]]]:
+    def _bucket_order(self, slots: int) -> list[tuple[int, list[int]]]:
         """Return the buckets to search for a node, with their free slots."""
         found = list(enumerate(self.buckets))[slots:]
         return found if self.scenario.pack else found[::-1]
 
     # -- nodes
 
-    def _enter(self, node: _Node, state: int) -> None:
+    def _set_state(self, node: _Node, state: int) -> None:
         self.counts[node.state] -= 1
         self.counts[state] += 1
         node.state = state
 
-    def _add(self, count: int, *, spot: bool) -> None:
+    def _add_nodes(self, count: int, *, spot: bool) -> None:
         first = 1 + max(self.nodes, default=0)
         for number in range(first, first + count):
             spent = self.spent[not spot]
             node = _Node(number, self.scenario.slots_per_node, spent, spot=spot)
             self.nodes[number] = node
             self.counts[node.state] += 1
-            self.of_kind[not spot] += 1
-            self._create(node)
+            self.node_counts[not spot] += 1
+            self._allocate_machine(node)
 
-    def _create(self, node: _Node) -> None:
-        """Allocate a machine, also after an eviction."""
+    def _allocate_machine(self, node: _Node) -> None:
+        """Allocate a machine for a new node, or for one that was evicted."""
         scenario = self.scenario
         node.since, node.ready = self.now, -1
         if node.spot:
@@ -383,65 +387,67 @@ class _Simulation:
         node.again = node.machine > 0
         self.machines += 1
         node.machine = self.machines
-        self._enter(node, _CREATING)
+        self._set_state(node, _CREATING)
         boot = scenario.boot_ms
         if scenario.boot_spread:
-            drawn = draw_normal(self.boots, node.number, node.life)
+            drawn = draw_normal(self.boot_key, node.number, node.life)
             boot = int(boot * exp(scenario.boot_spread * drawn))
-        self._at(self.now + boot // 2, _NODE_STEPS, node.number, node.machine)
-        self._at(self.now + boot + scenario.start_task_ms, _NODE_STEPS, node.number, -node.machine)
+        self._schedule(self.now + boot // 2, _NODE_STEPS, node.number, node.machine)
+        self._schedule(
+            self.now + boot + scenario.start_task_ms, _NODE_STEPS, node.number, -node.machine
+        )
         if scenario.evictions_per_hour > 0 and node.spot:
             mean = 3_600_000 / scenario.evictions_per_hour
-            wait = draw_wait(self.fates, node.number, node.life, mean)
-            due = self.now + min(int(wait), _LONGEST_MS)
-            self._at(due, _EVICTION, node.number, node.machine)
+            wait = draw_wait(self.eviction_key, node.number, node.life, mean)
+            due = self.now + min(int(wait), _MAX_MS)
+            self._schedule(due, _EVICTION, node.number, node.machine)
 
-    def _alive(self, number: int, machine: int) -> _Node | None:
+    def _find_node(self, number: int, machine: int) -> _Node | None:
         node = self.nodes.get(number)
         return node if node is not None and node.machine == machine else None
 
     def _step(self, number: int, machine: int) -> None:
-        """Advance a node: it starts or, for a negative `machine`, takes tasks."""
-        node = self._alive(number, abs(machine))
+        """Advance a node: it starts or, if `machine` is negative, becomes ready for tasks."""
+        node = self._find_node(number, abs(machine))
         if node is None:
             pass  # the node is gone or has another machine
         elif machine > 0 and node.state == _CREATING:
-            self._enter(node, _STARTING)
+            self._set_state(node, _STARTING)
             if self.resizing or self.returning:
                 self._allocate()
         elif machine < 0 and node.state in (_CREATING, _STARTING):
-            self._enter(node, _READY)
+            self._set_state(node, _READY)
             node.ready = self.now
             heapq.heappush(self.buckets[node.free], node.number)
         if self.waiting:
-            # Nodes that are ready at the same instant share the tasks.
+            # Wait for other nodes that are ready at the same time, so that they share the tasks.
             following = self.heap[0] if self.heap else (-1, 0, 0)
             if following[0] != self.now or following[2] != _NODE_STEPS:
-                self._place()
+                self._start_waiting()
 
-    def _leave(self, node: _Node) -> None:
-        self._forget_notice(node)
+    def _remove_node(self, node: _Node) -> None:
+        self._clear_notice(node)
         self.returning.discard(node.number)
         drains = self.deallocation in ("taskcompletion", "retaineddata")
         if node.state != _PREEMPTED:
-            self._book(node, whole=False)
-        self._enter(node, _LEAVING)
+            self._record_node_time(node, whole=False)
+        self._set_state(node, _LEAVING)
         self.leaving[not node.spot] += 1
         if not drains:
-            self._cut_short(node, again=self.deallocation == "requeue")
+            self._interrupt_tasks(node, again=self.deallocation == "requeue")
         if not node.running:
-            self._forget(node)
+            self._delete_node(node)
 
-    def _forget(self, node: _Node) -> None:
-        self._forget_notice(node)
-        self._book(node, whole=True)
+    def _delete_node(self, node: _Node) -> None:
+        self._clear_notice(node)
+        self._record_node_time(node, whole=True)
         self.counts[node.state] -= 1
         self.leaving[not node.spot] -= node.state == _LEAVING
-        self.of_kind[not node.spot] -= 1
+        self.node_counts[not node.spot] -= 1
         del self.nodes[node.number]
 
-    def _book(self, node: _Node, *, whole: bool) -> None:
-        """Record the time of a machine until now; `whole` ends it."""
+    def _record_node_time(self, node: _Node, *, whole: bool) -> None:
+        """Record the time of a machine until now. With `whole`, its time ends."""
         if node.since < 0:
             return
         spent, slots = node.spent, self.scenario.slots_per_node
@@ -458,7 +464,7 @@ class _Simulation:
         return node.spot and not node.noticed and not gone
 
     def _eviction(self, number: int, machine: int) -> None:
-        node = self._alive(number, machine)
+        node = self._find_node(number, machine)
         if node is not None and self._evictable(node):
             self._evict(node, self.scenario.notice_ms)
 
@@ -466,69 +472,69 @@ class _Simulation:
         if notice_ms > 0:
             node.noticed = True
             self.noticed += 1
-            self._at(self.now + notice_ms, _NOTICE_ENDS, node.number, node.machine)
+            self._schedule(self.now + notice_ms, _NOTICE_ENDS, node.number, node.machine)
         else:
             self._preempt(node)
 
-    def _forget_notice(self, node: _Node) -> None:
+    def _clear_notice(self, node: _Node) -> None:
         self.noticed -= node.noticed
         node.noticed = False
 
     def _notice_ends(self, number: int, machine: int) -> None:
-        node = self._alive(number, machine)
+        node = self._find_node(number, machine)
         if node is not None and node.state not in (_LEAVING, _PREEMPTED):
             self._preempt(node)
 
     def _preempt(self, node: _Node) -> None:
         self.evictions += 1
-        self._cut_short(node, again=True)
-        self._book(node, whole=True)
-        self._forget_notice(node)
-        self._enter(node, _PREEMPTED)
+        self._interrupt_tasks(node, again=True)
+        self._record_node_time(node, whole=True)
+        self._clear_notice(node)
+        self._set_state(node, _PREEMPTED)
         wait = 0
         if self.scenario.away_ms:
-            wait = int(draw_wait(self.absences, node.number, node.life, self.scenario.away_ms))
-        self._at(self.now + wait, _RETURN, node.number, node.machine)
+            wait = int(draw_wait(self.return_key, node.number, node.life, self.scenario.away_ms))
+        self._schedule(self.now + wait, _RETURN, node.number, node.machine)
         if self.waiting:
-            self._place()
+            self._start_waiting()
         if self.resizing or self.returning:
             self._allocate()
 
     def _return(self, number: int, machine: int) -> None:
-        node = self._alive(number, machine)
+        node = self._find_node(number, machine)
         if node is None or node.state != _PREEMPTED:
             return
-        if self._room() > 0:
-            self._create(node)
+        if self._spare_capacity() > 0:
+            self._allocate_machine(node)
         else:
             self.returning.add(number)
             self._allocate()
 
-    def _room(self) -> int:
+    def _spare_capacity(self) -> int:
         """Return the capacity for additional spot nodes; negative if some must leave."""
         if self.capacity is None:
-            return _MOST_NODES
+            return _MAX_NODES
         gone = self.leaving[0] + self.counts[_PREEMPTED] + self.noticed
-        return self.capacity - (self.of_kind[0] - gone)
+        return self.capacity - (self.node_counts[0] - gone)
 
-    def _trace(self, number: int, _: int) -> None:
+    def _apply_change(self, number: int, _: int) -> None:
         change = self.scenario.changes[number]
         if change.capacity is not None:
             self.capacity = change.capacity
-        count = -self._room() if change.capacity is not None else (change.evict or 0)
+        count = -self._spare_capacity() if change.capacity is not None else (change.evict or 0)
         if count > 0:
             candidates = [node for node in self.nodes.values() if self._evictable(node)]
             notice = self.scenario.notice_ms if change.notice_ms is None else change.notice_ms
-            for node in self.picks.sample(candidates, min(count, len(candidates))):
+            for node in self.eviction_rng.sample(candidates, min(count, len(candidates))):
                 self._evict(node, notice)
-        self._returns()
+        self._allocate_returning()
         self._allocate()
 
-    def _returns(self) -> None:
-        room = self._room() if self.returning and self.capacity is not None else 0
+    def _allocate_returning(self) -> None:
+        room = self._spare_capacity() if self.returning and self.capacity is not None else 0
         for number in sorted(self.returning)[: max(0, room)]:
             self.returning.remove(number)
-            self._create(self.nodes[number])
+            self._allocate_machine(self.nodes[number])
 
     # -- the formula and resizes
 
@@ -544,11 +550,11 @@ class _Simulation:
             return
         late = max(0, self.now - due) // scenario.interval_ms
         self.due = None
-        self._at(due + scenario.interval_ms * (1 + late), _EVALUATION, 0, 0)
+        self._schedule(due + scenario.interval_ms * (1 + late), _EVALUATION, 0, 0)
         self.evaluations += 1
         if scenario.policy is not None:
             self.deallocation = "requeue" if scenario.checkpoint_ms else "taskcompletion"
-            self._follow(*scenario.policy(self._state()))
+            self._request_targets(*scenario.policy(self._state()))
             return
         now = scenario.start + timedelta(milliseconds=self.now)
         spot, dedicated = self.targets
@@ -556,19 +562,19 @@ class _Simulation:
             scenario.formula or "", Inputs(self.history, now, dedicated, spot, self.random.random)
         )
         if found.problem is not None:
-            self._problem(found.problem.detail)
+            self._record_problem(found.problem.detail)
             return
         self.deallocation = found.option
-        self._follow(found.spot, found.dedicated)
+        self._request_targets(found.spot, found.dedicated)
 
-    def _follow(self, spot: int, dedicated: int) -> None:
-        wanted = [min(spot, _MOST_NODES), min(dedicated, _MOST_NODES)]
+    def _request_targets(self, spot: int, dedicated: int) -> None:
+        wanted = [min(spot, _MAX_NODES), min(dedicated, _MAX_NODES)]
         if wanted != [spot, dedicated]:
             asked = max(spot, dedicated)
-            self._problem(
-                f"the formula requests {asked:,} nodes; the simulation has at most {_MOST_NODES:,}"
+            self._record_problem(
+                f"the formula requests {asked:,} nodes; the simulation has at most {_MAX_NODES:,}"
             )
-        if wanted != self.targets or wanted != self.of_kind:
+        if wanted != self.targets or wanted != self.node_counts:
             self._begin_resize(*wanted)
 
     def _state(self) -> SimulatedPool:
@@ -587,8 +593,8 @@ class _Simulation:
         return SimulatedPool(
             now,
             -(-(waiting + busy) // self.scenario.slots_per_node),
-            self.of_kind[0] - self.counts[_PREEMPTED],
-            self.of_kind[1],
+            self.node_counts[0] - self.counts[_PREEMPTED],
+            self.node_counts[1],
             done,
             self.total - done,
             longest,
@@ -598,7 +604,7 @@ class _Simulation:
         self.targets = [spot, dedicated]
         self.resizing = True
         self.resize_ends = self.now + _RESIZE_TIMEOUT_MS
-        self._at(self.resize_ends, _TIMEOUT, 0, 0)
+        self._schedule(self.resize_ends, _TIMEOUT, 0, 0)
         self._allocate()
 
     def _resize_timeout(self, _: int, __: int) -> None:
@@ -608,23 +614,23 @@ class _Simulation:
     def _allocate(self) -> None:
         """Continue a resize, or end it."""
         if self.returning:
-            self._returns()
+            self._allocate_returning()
         while self.resizing:
             changed, waits, errors = False, False, ""
             for kind, target in ((1, self.targets[1]), (0, self.targets[0])):
-                missing = target - (self.of_kind[kind] - self.leaving[kind])
+                missing = target - (self.node_counts[kind] - self.leaving[kind])
                 if missing == 0:
                     continue
                 most = self.most[kind]
-                room = max(0, most - self.of_kind[kind]) if most is not None else _MOST_NODES
-                capacity = _MOST_NODES if kind else self._room() - len(self.returning)
+                room = max(0, most - self.node_counts[kind]) if most is not None else _MAX_NODES
+                capacity = _MAX_NODES if kind else self._spare_capacity() - len(self.returning)
                 count = min(missing, room, capacity)
                 waits = waits or capacity < min(missing, room)
                 if count > 0:
-                    self._add(count, spot=not kind)
+                    self._add_nodes(count, spot=not kind)
                     changed = True
                 elif missing < 0:
-                    self._remove(-missing, spot=not kind)
+                    self._remove_nodes(-missing, spot=not kind)
                     changed = True
                 if missing > room:
                     errors = f"the quota allows {most} {'dedicated' if kind else 'spot'} nodes"
@@ -635,8 +641,8 @@ class _Simulation:
                 self._end_resize(errors)
             return
 
-    def _remove(self, count: int, *, spot: bool) -> None:
-        # One sort key: nodes that are not ready, then those with few tasks, then the newest.
+    def _remove_nodes(self, count: int, *, spot: bool) -> None:
+        # Order: nodes that are not ready, then those with few tasks, then the newest.
         ranks = [
             (((node.state == _READY) << 9 | len(node.running)) << 40) - number
             for number, node in self.nodes.items()
@@ -644,23 +650,23 @@ class _Simulation:
         ]
         first = sorted(ranks) if count > len(ranks) // 8 else heapq.nsmallest(count, ranks)
         for rank in first[:count]:
-            self._leave(self.nodes[-rank & ((1 << 40) - 1)])
+            self._remove_node(self.nodes[-rank & ((1 << 40) - 1)])
         if self.waiting:
-            self._place()
+            self._start_waiting()
 
     def _end_resize(self, error: str) -> None:
         self.resizing = False
         if error:
-            self._problem(error)
+            self._record_problem(error)
             young = [n for n in self.nodes.values() if n.state == _CREATING and not n.again]
             for node in young:
-                self._forget(node)
+                self._delete_node(node)
         if self.due is not None:
             self._evaluate()
 
     # -- samples, timeline, result
 
-    def _fill(self, count: int) -> None:
+    def _record_samples(self, count: int) -> None:
         first = self.epoch_ticks + self.next_sample * _TICKS_PER_MS
         self.next_sample += count * _SAMPLE_MS
         if self.measured:
@@ -686,38 +692,38 @@ class _Simulation:
             "$PendingTasks": self.waiting + self.running,
             "$SucceededTasks": self.finished,
             "$FailedTasks": self.terminated,
-            "$CurrentDedicatedNodes": self.of_kind[1],
-            "$CurrentLowPriorityNodes": self.of_kind[0],
+            "$CurrentDedicatedNodes": self.node_counts[1],
+            "$CurrentLowPriorityNodes": self.node_counts[0],
             "$PreemptedNodeCount": self.counts[_PREEMPTED],
             "$SampleNodeCount": ready,
             "$TaskSlotsPerNode": self.scenario.slots_per_node,
             "$UsableNodeCount": ready,
         }
 
-    def _note(self) -> None:
-        self._noted = self.now
-        held = self.of_kind[0] - self.counts[_PREEMPTED]
-        moment = Moment(self.now, held, self.of_kind[1], self.waiting, self.running)
+    def _record_moment(self) -> None:
+        self._recorded_ms = self.now
+        held = self.node_counts[0] - self.counts[_PREEMPTED]
+        moment = Moment(self.now, held, self.node_counts[1], self.waiting, self.running)
         self.timeline.append(moment)
-        if len(self.timeline) > _MOMENTS:
-            self.spacing = max(2, 2 * self.now // _MOMENTS)
+        if len(self.timeline) > _MAX_MOMENTS:
+            self.spacing = max(2, 2 * self.now // _MAX_MOMENTS)
             del self.timeline[1::2]
 
-    def _problem(self, message: str) -> None:
+    def _record_problem(self, message: str) -> None:
         last = self.problems[-1] if self.problems else None
         if last is not None and last.message == message:
             self.problems[-1] = SimulationProblem(last.time_ms, message, last.count + 1)
-        elif len(self.problems) < _PROBLEMS:
+        elif len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(SimulationProblem(self.now, message))
 
     def _result(self, ended: int) -> SimulationResult:
         self.now = ended
-        self._note()
+        self._record_moment()
         left = len(self.nodes)
         for node in self.nodes.values():
             self._account_running(node)
             if node.state != _PREEMPTED:
-                self._book(node, whole=True)
+                self._record_node_time(node, whole=True)
         pairs = list(self.spent)
         spent = {
             "boot": (pairs[0].boot, pairs[1].boot),
@@ -762,7 +768,8 @@ class _Simulation:
 
     # Handlers by kind of event.
     _handlers = (
-        _task_ends, _step, _trace, _eviction, _notice_ends, _return, _resize_timeout, _evaluation,
+        _task_ends, _step, _apply_change, _eviction, _notice_ends, _return, _resize_timeout,
+        _evaluation,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Find problems of a formula that Batch accepts: no bound, no target, lost work.
+"""Find problems of a formula that Batch accepts, such as no upper bound, no target, or lost work.
 
 The formula is evaluated on pools in different states, so the rules do not depend on how it is
 written.
@@ -25,11 +25,11 @@ from batch_emulator.autoscale.values import (
 
 Level = Literal["error", "warning"]
 _NOW = datetime(2026, 1, 7, 12, tzinfo=UTC)  # a Wednesday
-_MANY = 100_000
-_LARGE = 1000
-_MOST = 1_000_000
-_ROUNDS = 96  # evaluations of a day, every 15 minutes
-_SLOTS = 4
+_MANY_TASKS = 100_000
+_MANY_NODES = 1000
+_MAX_NODES = 1_000_000
+_EVALUATIONS = 96  # evaluations of a day, every 15 minutes
+_TASKS_PER_SLOT = 4
 _NODES = 4
 _KEEP_TASKS = frozenset({"taskcompletion", "retaineddata"})
 
@@ -42,8 +42,8 @@ class Finding:
         rule: Name of the rule, such as `no-upper-bound`.
         level: `error` if the formula cannot work, else `warning`.
         line: Line of the formula, from 1; None if the problem concerns all of it.
-        what: What happens.
-        better: A better formula text, or an instruction.
+        what: The problem and its effect.
+        better: A better statement, or an instruction.
     """
 
     rule: str
@@ -77,11 +77,11 @@ def lint(
         return [Finding("syntax", "error", line, err.detail(text), "correct the formula")]
     found = [*_Lint(text, statements, slots).findings(spot=spot)]
     if interval_s is not None and boot_s is not None and interval_s < boot_s:
-        found.append(_too_often(interval_s, boot_s))
+        found.append(_evaluates_too_often(interval_s, boot_s))
     return sorted(found, key=lambda finding: finding.line or 0)
 
 
-def _too_often(interval_s: float, boot_s: float) -> Finding:
+def _evaluates_too_often(interval_s: float, boot_s: float) -> Finding:
     minutes = max(5, -(-int(boot_s) // 60))
     return Finding(
         "interval-below-boot",
@@ -112,10 +112,10 @@ class _Lint:
             if token.kind == "name":
                 yield "set" if token.at in targets else "read", token.text
 
-    def _value_of(self, name: str) -> str:
-        """Return the last text that is assigned to a target, or `...` if it is long."""
-        ats = [each.at for each in self.statements if each.target]
-        last = max(at for at in ats if self._sets(at, name))
+    def _assigned_text(self, name: str) -> str:
+        """Return the text of the last assignment to a target, or `...` if it is long."""
+        offsets = [each.at for each in self.statements if each.target]
+        last = max(at for at in offsets if self._sets(at, name))
         value = self.text[last:].partition(";")[0].partition("=")[2].strip()
         return value if "\n" not in value and 0 < len(value) <= 60 else "..."
 
@@ -149,13 +149,13 @@ class _Lint:
             yield broken
             return
         yield from self._reads_nothing()
-        yield from self._on_new_pools()
-        yield from self._bounds()
-        yield from self._stays()
+        yield from self._fails_on_new_pools()
+        yield from self._has_no_upper_bound()
+        yield from self._keeps_idle_nodes()
         if spot:
-            yield from self._spot_nodes()
+            yield from self._ignores_spot()
         if self.slots > 1:
-            yield from self._slots()
+            yield from self._counts_tasks_as_nodes()
         option = self._evaluate(_waiting(8), spot=2, dedicated=2).option
         if option in _KEEP_TASKS:
             return
@@ -179,8 +179,8 @@ class _Lint:
         for name, spot, dedicated in ((SPOT, _NODES, 0), (DEDICATED, 0, _NODES)):
             if name not in self.lines:
                 continue
-            waiting = self._settled(_waiting(tasks), spot=spot, dedicated=dedicated)
-            working = self._settled(started, spot=spot, dedicated=dedicated)
+            waiting = self._steady_targets(_waiting(tasks), spot=spot, dedicated=dedicated)
+            working = self._steady_targets(started, spot=spot, dedicated=dedicated)
             if sum(waiting) and sum(working) < min(_NODES, sum(waiting)):
                 yield Finding(
                     "removes-working-nodes",
@@ -234,7 +234,7 @@ class _Lint:
         return evaluate(self.text, Inputs(history, now, dedicated, spot, draw))
 
     def _always_fails(self) -> Finding | None:
-        """Return a finding if the formula fails although it has samples of a whole day."""
+        """Return a finding if the evaluation fails although the pool has samples of a whole day."""
         idle = self._evaluate({})
         busy = self._evaluate(_waiting(8), spot=2, dedicated=2)
         if idle.problem is None or busy.problem is None:
@@ -271,7 +271,7 @@ class _Lint:
                     "read a metric that Batch measures, over at least two minutes",
                 )
 
-    def _on_new_pools(self) -> Iterator[Finding]:
+    def _fails_on_new_pools(self) -> Iterator[Finding]:
         new = self._evaluate({}, samples=0)
         if new.problem is not None:
             yield Finding(
@@ -283,37 +283,39 @@ class _Lint:
                 "avg($PendingTasks.GetSample(5 * TimeInterval_Minute))",
             )
 
-    def _bounds(self) -> Iterator[Finding]:
-        spot, dedicated = self._settled(_waiting(_MANY), spot=_NODES, dedicated=_NODES)
+    def _has_no_upper_bound(self) -> Iterator[Finding]:
+        spot, dedicated = self._steady_targets(_waiting(_MANY_TASKS), spot=_NODES, dedicated=_NODES)
         for name, count in ((SPOT, spot), (DEDICATED, dedicated)):
-            if name in self.lines and count > _LARGE:
+            if name in self.lines and count > _MANY_NODES:
                 yield Finding(
                     "no-upper-bound",
                     "warning",
                     self.lines[name],
-                    f"{_MANY:,} waiting tasks request {count:,} nodes: only the quota limits the "
-                    "cost",
-                    f"{name} = min(10, {self._value_of(name)});",
+                    f"{_MANY_TASKS:,} waiting tasks request {count:,} nodes: only the quota limits "
+                    "the cost",
+                    f"{name} = min(10, {self._assigned_text(name)});",
                 )
 
-    def _settled(
+    def _steady_targets(
         self, values: Mapping[str, float], *, spot: int, dedicated: int, now: datetime = _NOW
     ) -> tuple[int, int]:
-        """Return the targets in the steady state, as after a day of evaluations."""
-        for _ in range(_ROUNDS):
+        """Return the targets after a day of evaluations with constant metrics."""
+        for _ in range(_EVALUATIONS):
             found = self._evaluate(values, spot=spot, dedicated=dedicated, now=now)
             if found.problem is not None or (found.spot, found.dedicated) == (spot, dedicated):
                 break
-            spot, dedicated = min(found.spot, _MOST), min(found.dedicated, _MOST)
+            spot, dedicated = min(found.spot, _MAX_NODES), min(found.dedicated, _MAX_NODES)
         return spot, dedicated
 
-    def _stays(self) -> Iterator[Finding]:
-        """Find nodes that stay although the pool had no task for a day, at any hour."""
+    def _keeps_idle_nodes(self) -> Iterator[Finding]:
+        """Find a formula that keeps nodes at all times of a week, after a day without tasks."""
         for name, spot, dedicated in ((SPOT, _NODES, 0), (DEDICATED, 0, _NODES)):
             if name not in self.lines:
                 continue
             left = [
-                self._settled({}, spot=spot, dedicated=dedicated, now=_NOW + timedelta(hours=hour))
+                self._steady_targets(
+                    {}, spot=spot, dedicated=dedicated, now=_NOW + timedelta(hours=hour)
+                )
                 for hour in (0, 12, 24 * 3)  # noon, midnight, Saturday
             ]
             least = min(each[name == DEDICATED] for each in left)
@@ -326,7 +328,7 @@ class _Lint:
                     f"set {name} to 0 when $PendingTasks is 0",
                 )
 
-    def _spot_nodes(self) -> Iterator[Finding]:
+    def _ignores_spot(self) -> Iterator[Finding]:
         reads_spot = {"$CurrentLowPriorityNodes", "$PreemptedNodeCount", SPOT} & self.reads
         if SPOT not in self.lines:
             why = f", although it reads {min(reads_spot)}" if reads_spot else ""
@@ -339,10 +341,10 @@ class _Lint:
                 f"set {SPOT}; and {DEDICATED} = 0; for a pool of spot nodes only",
             )
 
-    def _slots(self) -> Iterator[Finding]:
+    def _counts_tasks_as_nodes(self) -> Iterator[Finding]:
         """Find a formula that requests one node per task on nodes with several slots."""
-        one = self._evaluate(_waiting(self.slots * _SLOTS), spot=0)
-        tasks = self.slots * _SLOTS
+        one = self._evaluate(_waiting(self.slots * _TASKS_PER_SLOT), spot=0)
+        tasks = self.slots * _TASKS_PER_SLOT
         for name, count in ((SPOT, one.spot), (DEDICATED, one.dedicated)):
             if name in self.lines and count == tasks:
                 yield Finding(

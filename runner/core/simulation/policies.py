@@ -1,9 +1,9 @@
 """Policies that choose between spot and dedicated nodes to end all work before a deadline.
 
 `uniform` is Uniform Progress of "Can't Be Late: Optimizing Spot Instance Savings under Deadlines"
-(Wu et al., NSDI 2024), `greedy` its baseline, each for a pool instead of one machine. All except
-`on-demand` have the safety net of that paper: once dedicated nodes can only just meet the deadline,
-they run alone until the end.
+(Wu et al., NSDI 2024), and `greedy` is its baseline, each for a pool instead of one machine. All
+except `on-demand` have the safety net of that paper: when dedicated nodes can only just meet the
+deadline, the policy uses only them until the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from runner.core.simulation.scenario import Policy, SimulatedPool
 
-_PRIOR_MS = 3_600_000.0  # of node time before the first forecast
+# The first forecast assumes an hour of node time, of which 90 % was progress.
+_PRIOR_MS = 3_600_000.0
 _PRIOR_RATE = 0.9
 
 
@@ -53,12 +54,12 @@ def on_demand(goal: Goal) -> Policy:
 
 
 def greedy(goal: Goal) -> Policy:
-    """Use spot nodes, and wait for them, until the safety net applies."""
+    """Use only spot nodes, even if there are none, until the safety net applies."""
     return _with_safety_net(goal, lambda state: (goal.wanted(state), 0))
 
 
 def uniform(goal: Goal) -> Policy:
-    """Replace missing spot nodes while the progress is behind a uniform one."""
+    """Replace missing spot nodes while the progress is behind uniform progress to the deadline."""
     behind = False
 
     def expected_ms(state: SimulatedPool, at_ms: float) -> float:
@@ -76,7 +77,10 @@ def uniform(goal: Goal) -> Policy:
 
 
 def forecast(goal: Goal) -> Policy:
-    """Add as many dedicated nodes as spot nodes are expected to be missing, judged by the past."""
+    """Add a dedicated node for each spot node that is expected to be missing.
+
+    The expectation is the share of the requested spot node time that was progress so far.
+    """
     asked_ms, got_ms, last_ms, last_done = _PRIOR_MS, _PRIOR_MS * _PRIOR_RATE, 0, 0
 
     def decide(state: SimulatedPool) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Plan the evictions of a rehearsal: at random from a seed, or by a trace.
 
-The plan has one time per eviction, counted from the start of the attempt whose node is evicted. So
-the same text gives the same evictions, no matter how long nodes boot.
+The plan has one time per eviction, counted from the start of the attempt whose node is evicted.
+Therefore, the same text gives the same evictions, however long nodes boot.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from runner.core.simulation.scenario import MS, ScenarioError, load_changes
 from runner.core.units import UnitError, parse_duration
 from runner.protocol.errors import RunnerError
 
-_MOST = 1000  # from the emulator
-_COUNT = 100
+_MAX_EVICTIONS = 1000  # limit of the emulator
+_DEFAULT_COUNT = 100
 _DAY_S = 86_400
 _BOUNDS_S = {"mtbf": (1, 3650 * _DAY_S), "notice": (0, 3600), "away": (0, 365 * _DAY_S)}
 _KEYS = ("seed", "mtbf", "notice", "away", "count")
@@ -26,16 +26,16 @@ def plan_rehearsal(text: str) -> dict[str, Any]:
 
     Args:
         text: `seed=7,mtbf=10m`, optionally with `notice`, `away` and `count`, or the path of a
-            trace. The times of a trace count the time for which the run runs, over all attempts.
+            trace. The times of a trace are running times of the run, summed over all attempts.
 
     Raises:
         RunnerError: R-EVICT, the text or the trace is not valid.
     """
-    evictions = _random(text) if "=" in text else _from_trace(Path(text).expanduser())
+    evictions = _draw_evictions(text) if "=" in text else _load_trace(Path(text).expanduser())
     return {"spec": text, "evictions": evictions}
 
 
-def _random(text: str) -> list[list[float | None]]:
+def _draw_evictions(text: str) -> list[list[float | None]]:
     given: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -46,10 +46,10 @@ def _random(text: str) -> list[list[float | None]]:
         given[name] = value
     if "mtbf" not in given:
         raise _invalid("missing 'mtbf'", "mtbf is the mean time until a node is evicted")
-    times = {name: _time(name, given[name]) for name in _BOUNDS_S if name in given}
-    seed, count = _whole(given, "seed", 0), _whole(given, "count", _COUNT)
-    if not 1 <= count <= _MOST:
-        raise _invalid(f"'count' is {count}", f"allowed: 1 to {_MOST}")
+    times = {name: _parse_time(name, given[name]) for name in _BOUNDS_S if name in given}
+    seed, count = _parse_whole(given, "seed", 0), _parse_whole(given, "count", _DEFAULT_COUNT)
+    if not 1 <= count <= _MAX_EVICTIONS:
+        raise _invalid(f"'count' is {count}", f"allowed: 1 to {_MAX_EVICTIONS}")
     draw = random.Random(f"rehearsal/{seed}")  # noqa: S311
     return [
         [round(draw.expovariate(1 / times["mtbf"]), 3), times.get("notice"), times.get("away")]
@@ -57,7 +57,7 @@ def _random(text: str) -> list[list[float | None]]:
     ]
 
 
-def _time(name: str, text: str) -> float:
+def _parse_time(name: str, text: str) -> float:
     try:
         seconds = parse_duration(text).total_seconds()
     except UnitError as err:
@@ -68,21 +68,22 @@ def _time(name: str, text: str) -> float:
     return seconds
 
 
-def _whole(given: dict[str, str], name: str, otherwise: int) -> int:
+def _parse_whole(given: dict[str, str], name: str, otherwise: int) -> int:
     text = given.get(name, str(otherwise))
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise _invalid(f"{name!r} is {text!r}", "expected a whole number of at least 0")
     return int(text)
 
 
-def _from_trace(path: Path) -> list[list[float | None]]:
+def _load_trace(path: Path) -> list[list[float | None]]:
     try:
         entries = load_changes(path, in_order=True)
     except ScenarioError as err:
         raise _invalid(str(err)) from err
-    if len(entries) > _MOST:
+    if len(entries) > _MAX_EVICTIONS:
         raise _invalid(
-            f"{path}: {len(entries):,} entries", f"a rehearsal has at most {_MOST} evictions"
+            f"{path}: {len(entries):,} entries",
+            f"a rehearsal has at most {_MAX_EVICTIONS} evictions",
         )
     found: list[list[float | None]] = []
     before = 0

@@ -14,7 +14,7 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The pool from `time_ms` on."""
+    """The state of the pool from `time_ms` until the next entry."""
 
     time_ms: int
     spot: int
@@ -25,7 +25,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class SimulationProblem:
-    """A failed evaluation or incomplete resize; `count` of them in a row since `time_ms`."""
+    """A failed evaluation or incomplete resize, which occurred `count` times since `time_ms`."""
 
     time_ms: int
     message: str
@@ -105,7 +105,7 @@ class SimulationResult:
 def _divide(
     parts: Mapping[Purpose, int], micro_per_hour: int, slots: int
 ) -> list[tuple[Purpose, int]]:
-    """Divide the price of some slot time by largest remainder."""
+    """Divide the price of slot time among purposes; the largest remainders are rounded up."""
     whole = slots * _HOUR_MS
     total = (2 * sum(parts.values()) * micro_per_hour + whole) // (2 * whole)
     exact: dict[Purpose, tuple[int, int]] = {

@@ -18,10 +18,10 @@ from runner.core.units import UnitError, parse_duration
 
 MS = 1000
 _DAY_MS = 86_400_000
-_LONGEST_MS = 3650 * _DAY_MS
-_MOST_TASKS = 5_000_000
-_MOST_BYTES = 256 << 20
-_MOST_SLOTS = 256  # maximum of taskSlotsPerNode (Batch docs)
+_MAX_MS = 3650 * _DAY_MS
+_MAX_TASKS = 5_000_000
+_MAX_BYTES = 256 << 20
+_MAX_SLOTS = 256  # maximum of taskSlotsPerNode (Batch docs)
 _COLUMNS = ("arrival", "duration", "slots")
 
 
@@ -59,7 +59,7 @@ class CapacityChange:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPool:
-    """The state that a policy uses: unlike a formula, it includes all tasks, even later ones.
+    """The state that a policy uses. Unlike a formula, a policy knows tasks that arrive later.
 
     Attributes:
         now_ms: Time since the start of the simulation.
@@ -153,14 +153,14 @@ def generate(
 
     Args:
         count: Number of tasks.
-        over_ms: Length of the period; 0 lets all arrive at the start.
+        over_ms: Length of the period; if 0, all tasks arrive at the start.
         duration: Returns the duration of one task in seconds.
         slots: Slots of each task.
         seed: Seed of the arrivals and durations.
     """
     draw = random.Random(f"workload/{seed}")  # noqa: S311
     arrivals = sorted(draw.randint(0, over_ms) for _ in range(count))
-    durations = [max(1, min(_LONGEST_MS, round(duration(draw) * MS))) for _ in range(count)]
+    durations = [max(1, min(_MAX_MS, round(duration(draw) * MS))) for _ in range(count)]
     return Workload(arrivals, durations, [slots] * count)
 
 
@@ -202,7 +202,7 @@ def parse_spread(text: str) -> Callable[[random.Random], float]:
 
 def _seconds(text: str) -> float:
     seconds = parse_duration(text.strip()).total_seconds()
-    if not 0 < seconds <= _LONGEST_MS / MS:
+    if not 0 < seconds <= _MAX_MS / MS:
         raise ScenarioError(f"{text.strip()!r} must be longer than zero and at most 3650 days")
     return seconds
 
@@ -217,12 +217,12 @@ def load_workload(path: Path) -> Workload:
     """
     tasks: list[tuple[int, int, int]] = []
     try:
-        if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_BYTES):
-            raise ScenarioError(f"{path}: expected a file of at most {_MOST_BYTES >> 20} MiB")
+        if path.exists() and not (path.is_file() and path.stat().st_size <= _MAX_BYTES):
+            raise ScenarioError(f"{path}: expected a file of at most {_MAX_BYTES >> 20} MiB")
         for line, row in read_rows(path):
             tasks.append(_task(row, f"{path}, line {line}"))
-            if len(tasks) > _MOST_TASKS:
-                raise ScenarioError(f"{path}: more than {_MOST_TASKS:,} tasks")
+            if len(tasks) > _MAX_TASKS:
+                raise ScenarioError(f"{path}: more than {_MAX_TASKS:,} tasks")
     except TraceError as err:
         raise ScenarioError(str(err)) from err
     if not tasks:
@@ -249,8 +249,8 @@ def _slots(value: object) -> int:
     if value is None or value == "":
         return 1
     number = math.nan if isinstance(value, bool) else float(str(value))
-    if not number.is_integer() or not 1 <= number <= _MOST_SLOTS:
-        raise ScenarioError(f"'slots' must be a whole number from 1 to {_MOST_SLOTS}")
+    if not number.is_integer() or not 1 <= number <= _MAX_SLOTS:
+        raise ScenarioError(f"'slots' must be a whole number from 1 to {_MAX_SLOTS}")
     return int(number)
 
 
@@ -285,6 +285,6 @@ def _time(row: dict[str, Any], name: str, least_ms: int) -> int:
         seconds = float(value)
     except ValueError:
         seconds = parse_duration(str(value)).total_seconds()
-    if not least_ms / MS <= seconds <= _LONGEST_MS / MS:
+    if not least_ms / MS <= seconds <= _MAX_MS / MS:
         raise ScenarioError(f"{name!r} is {value!r}; expected {least_ms / MS:g} s to 3650 days")
     return round(seconds * MS)
