@@ -208,18 +208,18 @@ def test_retried_trial_counts_in_its_sweep_and_in_the_merge(
         "pathlib.Path('part.txt').write_text(sys.argv[2])"
     )
     merge = "python -c \"import os; print(sorted(os.listdir(os.environ['RUNNER_INPUT_TRIALS'])))\""
-    started = cli.run("sweep", "start", folder, "-p", "seed=1,2,3", "--merge", merge)
-    assert started.returncode == 1
+    words = ("-p", "seed=1,2,3", "--merge", merge, "-e", "retried")
+    assert cli.run("sweep", "start", folder, *words).returncode == 1
     sweep = cli.json("sweep", "show", "@last")
     assert sweep["states"] == {"succeeded": 1, "failed": 2}
     failed = {t["trial"]: t["run_id"] for t in sweep["trials"] if t["state"] == "failed"}
-    merged = next(run for run in known_runs(cli) if "-merge-" in run)
+    merged = sweep["merge"]["run_id"]
     refused = cli.run("retry", merged)
     assert "error[R-AFTER-FAILED]" in refused.stderr
     assert f"fix: runner sweep resume {sweep['sweep']}\n" in refused.stderr
     gate.touch()
     again = {"2": cli.json("retry", failed["2"])["run_id"]}
-    rows = cli.json("retry", "--failed")
+    rows = cli.json("retry", "--failed", "-e", "retried")
     assert [row["retry_of"] for row in rows] == [failed["3"]]
     again["3"] = rows[0]["run_id"]
     until(lambda: cli.json("sweep", "show", sweep["sweep"])["states"] == {"succeeded": 3})
