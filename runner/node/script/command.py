@@ -423,8 +423,8 @@ class OpenWriters:
         """
         try:
             files, may_have_ended = _open_for_writing(writer.pid, root), writer.pid == self._script
-        except OSError:
-            files, may_have_ended = dict[FileId, bool](), True
+        except OSError:  # it has ended, or cannot be read now: its files may still be open
+            files, may_have_ended = writer.files, True
         missing = writer.files.keys() - files.keys()
         # Read the state after the files, because a process that ends closes its files first.
         if (missing or may_have_ended) and writer.has_ended():

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -353,6 +354,32 @@ def test_end_that_is_noticed_late_does_not_hide_the_open_file(written: Written) 
         for _ in range(2):  # by the checkpoint thread, before the main thread ends the recording
             written.writers.scan()
             assert written.incomplete() == {"a"}
+        written.writers.end(killed=True)
+        assert written.incomplete() == {"a"}
+
+
+@linux
+def test_file_of_a_process_that_cannot_be_read_now_stays_open(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "f = open('checkpoints/a', 'w'); print(flush=True); import time; time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", text],
+        cwd=written.run.folder,
+        stdout=subprocess.PIPE,
+        process_group=0,
+    ) as script:
+        assert script.stdout is not None
+        script.stdout.readline()
+        written.writers.start(script.pid)
+
+        def refuse(*_: object) -> NoReturn:
+            raise PermissionError
+
+        monkeypatch.setattr(command_module, "_open_for_writing", refuse)
+        written.writers.scan()
+        assert written.incomplete() == {"a"}
+        script.kill()
         written.writers.end(killed=True)
         assert written.incomplete() == {"a"}
 
