@@ -30,11 +30,11 @@ class AgentContext:
     secrets: RunSecrets
     redactor: Redactor
     notices: EvictionWatch | None = None
-    # Of a run over several nodes.
+    # These are set only for a run over several nodes.
     hosts: Hosts | None = None
     nodes_token: str = field(default="", repr=False)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
-    losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node
+    losses: list[int] = field(default_factory=list[int])  # attempts that lost a node
     trial: str = ""  # RUNNER_TRIAL
     # Documents that this agent wrote and no other program changes, by blob name. They are used
     # instead of reading the blobs.

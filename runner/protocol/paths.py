@@ -48,7 +48,7 @@ def is_run_id(text: str) -> bool:
     return len(text) <= MAX_ID and _RUN_ID.match(text) is not None
 
 
-def sweep_of(run_id: str) -> str | None:
+def parse_sweep_id(run_id: str) -> str | None:
     """Return the ID of the sweep if the run ID has the form of a trial's, else None."""
     found = _TRIAL_RUN.fullmatch(run_id)
     return found["name"] + found["rest"] if found else None

@@ -113,7 +113,7 @@ def fired_task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iter
         yield body
 
 
-def inputs_of(run: Json) -> dict[str, Json]:
+def named_inputs(run: Json) -> dict[str, Json]:
     """Return the named inputs of a run."""
     found: dict[str, Json] = run.get("inputs") or {}
     return found
@@ -121,7 +121,7 @@ def inputs_of(run: Json) -> dict[str, Json]:
 
 def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterator[Json]:
     """Yield the variables of a task, with access only to the containers of its inputs."""
-    used = {one.get("container") for one in inputs_of(run).values()}
+    used = {one.get("container") for one in named_inputs(run).values()}
     inputs: Json = access.storage.get("inputs") or {}
     mine = {key: entry for key, entry in inputs.items() if key in used}
     yield {"name": "RUNNER_RUN_ID", "value": run_id}

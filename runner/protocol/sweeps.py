@@ -279,7 +279,7 @@ def _scores(goal: Goal, curve: _Curve) -> list[Point]:
     return [(s, -math.inf if math.isnan(value) else sign * value) for s, value in curve]
 
 
-def _at(curve: _Curve, step: int) -> list[float]:
+def _values_until(curve: _Curve, step: int) -> list[float]:
     """Return the values up to a step, or [] if the trial has not reached it."""
     return [value for s, value in curve if s <= step] if curve[-1][0] >= step else []
 
@@ -290,7 +290,7 @@ def _median(own: _Curve, others: Sequence[_Curve]) -> str | None:
     This is the rule of Google Vizier (Golovin et al., KDD 2017, section 3.2.2).
     """
     step = own[-1][0]
-    reached = [values for each in others if (values := _at(each, step))]
+    reached = [values for each in others if (values := _values_until(each, step))]
     if len(reached) < MIN_OTHERS:
         return None
     import statistics  # noqa: PLC0415  it imports much, and most sweeps use another rule
@@ -313,7 +313,7 @@ def _halving(rule: StopRule, rung: int, own: _Curve, others: Sequence[_Curve]) -
     if rung != len(own):
         return None
     step, value = own[-1]
-    reached = [values[-1] for each in others if (values := _at(each, step))]
+    reached = [values[-1] for each in others if (values := _values_until(each, step))]
     if len(reached) + 1 < max(rule.factor, MIN_OTHERS):
         return None
     kept = max((len(reached) + 1) // rule.factor, 1)
@@ -325,7 +325,7 @@ def _halving(rule: StopRule, rung: int, own: _Curve, others: Sequence[_Curve]) -
 def _truncation(share: float, own: _Curve, others: Sequence[_Curve]) -> str | None:
     """Stop if the last value is among the worst share of the trials that reached this step."""
     step, value = own[-1]
-    reached = [values[-1] for each in others if (values := _at(each, step))]
+    reached = [values[-1] for each in others if (values := _values_until(each, step))]
     if len(reached) < MIN_OTHERS:
         return None
     worst = int((len(reached) + 1) * share)
@@ -337,7 +337,7 @@ def _truncation(share: float, own: _Curve, others: Sequence[_Curve]) -> str | No
 def _bandit(slack: float, own: _Curve, others: Sequence[_Curve]) -> str | None:
     """Stop if the best value is worse than the best of all trials by more than the slack."""
     step = own[-1][0]
-    reached = [max(values) for each in others if (values := _at(each, step))]
+    reached = [max(values) for each in others if (values := _values_until(each, step))]
     if not reached:
         return None
     best, mine = max(reached), max(value for _, value in own)

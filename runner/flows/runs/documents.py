@@ -22,8 +22,8 @@ from runner.protocol.paths import (
     find_similar_run,
     is_run_id,
     newest_first,
+    parse_sweep_id,
     submission_time,
-    sweep_of,
 )
 from runner.protocol.results import (
     INDEX_FOLDER,
@@ -176,7 +176,7 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
     paths = RunPaths(run_id)
     content = container.read(paths.result)
     if content is None:
-        return cancelled_result(container, run_id) if sweep_of(run_id) else None
+        return cancelled_result(container, run_id) if parse_sweep_id(run_id) else None
     result = parse_result(content, run_id)
     if result.status != "cancelled" or not result.attempt:
         return result

@@ -36,7 +36,7 @@ from runner.protocol.paths import (
     find_similar_run,
     is_run_id,
     newest_first,
-    sweep_of,
+    parse_sweep_id,
 )
 from runner.protocol.run_spec import parse_run
 from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
@@ -157,7 +157,7 @@ def group_instead(connection: Connection, reference: str, err: RunnerError) -> R
 
 def owner_of(container: BlobContainer, run_id: str) -> str | None:
     """Return the sweep or group of a run, or its own ID without one; None if it is not a run."""
-    group_id = sweep_of(run_id)
+    group_id = parse_sweep_id(run_id)
     if group_id and container.size(group_blob(group_id)) is not None:
         return group_id
     with suppress(RunnerError):

@@ -29,7 +29,7 @@ from runner.flows.runs.documents import (
 from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
-from runner.protocol.paths import RunPaths, newest_first, slug, submission_time, sweep_of
+from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
 from runner.protocol.results import RunResult, parse_attempt_start
 from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.usage import parse_usage
@@ -257,7 +257,7 @@ def _take_newest(
 
 def _collapse(container: BlobContainer, ids: Sequence[str]) -> dict[str, list[str]]:
     """Return the run IDs of each entry, by the ID of its run or sweep."""
-    sweeps = {run_id: group_id for run_id in ids if (group_id := sweep_of(run_id))}
+    sweeps = {run_id: group_id for run_id in ids if (group_id := parse_sweep_id(run_id))}
     blobs = container.list(GROUPS_FOLDER) if sweeps else ()
     groups = {blob.name.removeprefix(GROUPS_FOLDER).removesuffix(".json") for blob in blobs}
     found: dict[str, list[str]] = {}

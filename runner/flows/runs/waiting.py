@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from threading import Lock
 
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.protocol.paths import RunPaths, sweep_of, trial_prefix
+from runner.protocol.paths import RunPaths, parse_sweep_id, trial_prefix
 from runner.protocol.results import RunResult
 from runner.protocol.waiting_trials import (
     WAITING_FOLDER,
@@ -35,7 +35,7 @@ class WaitingRuns:
 
     def of_run(self, run_id: str) -> WaitingTrials | None:
         """Return the waiting trials that include a run. The run may have started since."""
-        group_id = sweep_of(run_id)
+        group_id = parse_sweep_id(run_id)
         found = self.sweep(group_id) if group_id else None
         return found if found is not None and run_id in found.trials else None
 
@@ -61,7 +61,7 @@ def read_run(
     """Return run.json of a run, or the future one of a waiting trial; None if there is no run."""
     blob = RunPaths(run_id).run
     content = container.read(blob)
-    if content is not None or sweep_of(run_id) is None:
+    if content is not None or parse_sweep_id(run_id) is None:
         return content
     derived = (waiting or WaitingRuns(container)).read(run_id)
     # If the last trial started in between, run.json replaces the document of the sweep.

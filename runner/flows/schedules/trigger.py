@@ -31,8 +31,8 @@ from runner.protocol.schedules import (
     fired_task_bodies,
     firing_blob,
     group_template_blob,
-    inputs_of,
     make_firing,
+    named_inputs,
     template_blob,
 )
 
@@ -114,7 +114,7 @@ def _trigger_group(
 
 
 def _containers(tasks: dict[str, Any]) -> list[str]:
-    inputs = (one for task in tasks.values() for one in inputs_of(task["run"]).values())
+    inputs = (one for task in tasks.values() for one in named_inputs(task["run"]).values())
     return sorted({str(one["container"]) for one in inputs if one.get("container")})
 
 

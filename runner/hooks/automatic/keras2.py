@@ -125,7 +125,7 @@ class KerasTraining:
             batch = next(iter(self._data))
             self.model(batch[0] if isinstance(batch, tuple) else batch, training=False)
         else:
-            self.model(_first_of(self._data), training=False)
+            self.model(_first_rows(self._data), training=False)
 
     def _resume_with_first_batch(self, found: dict[str, Any]) -> None:
         """Replace the train function until it has taken the completed batches from the data."""
@@ -326,7 +326,7 @@ def prepare(bound: Any) -> None:
     given["callbacks"] = [*own, _callback_class(f"{package}.callbacks")(training)]
 
 
-def _first_of(data: Any) -> Any:
+def _first_rows(data: Any) -> Any:
     """Return the first row of an array, or of each array in a list or dict."""
     parts: Any = data
     if isinstance(data, dict):

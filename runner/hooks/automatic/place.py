@@ -57,7 +57,7 @@ def warn(adapter: str, err: BaseException) -> None:
     """Report that the training continues without checkpoints."""
     reason = " ".join(str(err).split())[:300]
     say(
-        f"automatic checkpoints of {adapter} are off, and the training goes on without: "
+        f"automatic checkpoints of {adapter} are off, and the training continues without: "
         f"{type(err).__name__}: {reason}"
     )
 
@@ -66,7 +66,7 @@ def say_start(what: str, resumed: str = "") -> None:
     """Report that a training is saved, and the point from which it resumes."""
     if resumed:
         say(f"{what} resumes {resumed}")
-    say(f"{what} is saved as it goes on, and resumes after an eviction; {SWITCH}")
+    say(f"{what} is saved at intervals, and resumes after an eviction; {SWITCH}")
 
 
 def say_several() -> None:

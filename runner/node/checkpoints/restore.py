@@ -154,7 +154,7 @@ class CheckpointRestore:
                     restored = self._restore_from(resume_from, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
-            self._events.summarise(self._text(restored))
+            self._events.summarise(self._describe(restored))
         if restored is not None:
             document = json.dumps(restored.to_json()).encode()
             self._runs.put(self._blobs.attempt_resume(number), document)
@@ -169,7 +169,7 @@ class CheckpointRestore:
                 restored = self._restore_from(wanted, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
-            self._events.summarise(self._text(restored))
+            self._events.summarise(self._describe(restored))
         return restored
 
     def _restore_from(self, wanted: ResumeFrom, report: Report) -> RestoredCheckpoint:
@@ -210,7 +210,7 @@ class CheckpointRestore:
                 logger.warning("skipped %s", self._skipped[-1])
             found = find_checkpoints(self._runs, run_id, number)
 
-    def _text(self, restored: RestoredCheckpoint | None) -> str:
+    def _describe(self, restored: RestoredCheckpoint | None) -> str:
         skipped = f"; skipped {', '.join(self._skipped)}" if self._skipped else ""
         if restored is None:
             return f"no complete checkpoint, starting from the beginning{skipped}"

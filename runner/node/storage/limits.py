@@ -104,17 +104,19 @@ def transfer_limit_s(size: int) -> float:
 
 def read_some(response: http.client.HTTPResponse, size: int) -> bytes:
     """Return `response.read(size)`. Raise OSError or HTTPException if it takes too long."""
-    with deadline(transfer_limit_s(size), lambda: _socket_of(response)):
+    with deadline(transfer_limit_s(size), lambda: _response_socket(response)):
         return response.read(size)
 
 
 def read_all(response: http.client.HTTPResponse) -> bytes:
     """Return `response.read()`. Raise OSError or HTTPException if it takes too long."""
-    with deadline(transfer_limit_s(response.length or UNKNOWN_BYTES), lambda: _socket_of(response)):
+    with deadline(
+        transfer_limit_s(response.length or UNKNOWN_BYTES), lambda: _response_socket(response)
+    ):
         return response.read()
 
 
-def _socket_of(response: http.client.HTTPResponse) -> socket.socket | None:
+def _response_socket(response: http.client.HTTPResponse) -> socket.socket | None:
     raw = getattr(getattr(response, "fp", None), "raw", None)
     found = getattr(raw, "_sock", None)
     return found if isinstance(found, socket.socket) else None

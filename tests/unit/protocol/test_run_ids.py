@@ -15,8 +15,8 @@ from runner.protocol.paths import (
     job_id_for,
     make_run_id,
     newest_first,
+    parse_sweep_id,
     slug,
-    sweep_of,
     trial_prefix,
 )
 
@@ -39,9 +39,9 @@ def test_run_id_of_any_name_is_a_valid_recognised_batch_id(name: str) -> None:
 
 def test_run_id_of_a_trial_names_its_sweep() -> None:
     sweep, trial = "net-20261124-120000-aaaa", "net-1-20261124-120000-aaaa"
-    assert sweep_of(trial) == sweep
-    assert sweep_of(sweep) is None
-    assert sweep_of("net-big-20261124-120000-aaaa") is None
+    assert parse_sweep_id(trial) == sweep
+    assert parse_sweep_id(sweep) is None
+    assert parse_sweep_id("net-big-20261124-120000-aaaa") is None
     assert trial.startswith(trial_prefix(sweep))
 
 
