@@ -164,7 +164,7 @@ def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:
     blobs: list[BlobInfo] = []
     try:
         start = prefix if blob_name(prefix) == prefix else listed_prefix(prefix)
-        for blob in map(store.named, store.list(start)):
+        for blob in map(store.with_full_name, store.list(start)):
             if _belongs(blob.name, prefix):
                 blobs.append(blob)
                 check_file_count(spec, len(blobs))

@@ -98,7 +98,7 @@ def list_blobs(connection: Connection, name: str, pattern: str) -> dict[str, Map
     prefix = fixed.rpartition("/")[0] if fixed != below else fixed
     found: dict[str, Mapping[str, Any]] = {}
     try:
-        blobs = map(store.named, store.list(listed_prefix(prefix)))
+        blobs = map(store.with_full_name, store.list(listed_prefix(prefix)))
         for blob in sorted(blobs, key=lambda each: each.name):
             if blob.name.endswith("/") or not matches_blob(blob.name, below):
                 continue
