@@ -7,16 +7,24 @@ import random
 import re
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from runner.azure.auth.credentials import connect
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.progress import ignore_progress
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
 from runner.flows.runs import waiting
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.groups import cancel_group, find_group
+from runner.flows.submit.pipeline import open_and_plan
+from runner.flows.submit.prepare import TrainOptions
+from runner.flows.submit.submit_group import finish_interrupted, submit_group
+from runner.flows.submit.sweep import check_sweep
 from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, known_runs, until
 
@@ -119,6 +127,36 @@ def test_stopped_sweep_cancels_the_trials_that_have_not_ended(cli: Cli, script: 
     cli.ok("rm", sweep, "--yes")
     listed = {row["run_id"] for row in cli.json("ps", "--all")}
     assert never not in listed
+
+
+def test_sweep_of_a_client_killed_before_it_is_listed_leaves_nothing(
+    cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trials are written before the sweep is listed, since a listed sweep can be resumed."""
+
+    class Killed(BaseException):
+        """As SIGKILL: the client does not clean up."""
+
+    def die(_group_id: str) -> str:
+        raise Killed
+
+    folder = script(SCRIPT)
+    environment = {"RUNNER_HOME": str(cli.home), "HOME": "/"}
+    settings = load_settings({"target": "local"}, cwd=folder, env=environment)
+    space = SweepFile.model_validate({"params": {"lr": [0.1, 0.2]}})
+    checked = check_sweep(load_recipe(str(folder), cwd=folder), space, TrainOptions())
+    connection, plan = open_and_plan(checked, settings, ignore_progress, print)
+    with monkeypatch.context() as context:
+        context.setattr("runner.flows.submit.submit_group.group_blob", die)
+        with pytest.raises(Killed):
+            submit_group(connection, plan, ignore_progress)
+    group_id, trials = plan.members.group_id, set(plan.members.runs.values())
+    assert group_id not in [row["sweep"] for row in cli.json("sweep", "ls")]
+    assert trials <= {row["run_id"] for row in cli.json("ps", "--all")}
+    finish_interrupted(connection, datetime.now(UTC) + timedelta(minutes=20))
+    assert not trials & {row["run_id"] for row in cli.json("ps", "--all")}
+    names = {blob.name for blob in runs_container(connection).list("")}
+    assert [name for name in names if group_id in name] == []
 
 
 @pytest.mark.feature(42)

@@ -127,7 +127,7 @@ def place_group(
     """
     container = runs_container(connection)
     group_id = str(group["group_id"])
-    shared = {group_blob(group_id): json.dumps(group).encode()}
+    shared: dict[str, bytes] = {}
     if waiting is not None:
         shared[waiting_blob(group_id)] = waiting.to_bytes()
         shared[template_blob(group_id)] = json.dumps(waiting.common).encode()
@@ -136,9 +136,9 @@ def place_group(
         container.create_bytes(blob, shared[blob], "application/json")
 
     try:
-        first, *others = shared
-        write(first)  # before the others: `finish_interrupted` reads it to cancel waiting trials
-        in_parallel(write, others)
+        in_parallel(write, shared)
+        # After the trials: a sweep is listed by its group, and has to be resumable then.
+        container.create_bytes(group_blob(group_id), json.dumps(group).encode(), "application/json")
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
         add()
         # An empty job would complete immediately.
@@ -147,7 +147,7 @@ def place_group(
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
             delete_job(connection, job_id)
             in_parallel(lambda run: container.delete(RunPaths(run["run_id"]).run), documents)
-            in_parallel(container.delete, shared)
+            in_parallel(container.delete, (*shared, group_blob(group_id)))
         raise
     in_parallel(lambda run: index_run(container, run), documents)
 
@@ -200,6 +200,7 @@ def _finish(connection: Connection, container: BlobContainer, group_id: str) -> 
     content = container.read(group_blob(group_id))
     if content is None:  # it is written before the first task, so there are no tasks
         delete_job(connection, group_id)
+        in_parallel(container.delete, (waiting_blob(group_id), template_blob(group_id)))
         return
     group = parse_group(content, group_id)
     if set(group.runs.values()) <= set(list_tasks(connection, group.job_id)):
