@@ -142,8 +142,8 @@ def train(
     loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=entry)
     checked = check_run(with_flags(loaded, where), options)
     with live(on_progress) as view:
-        session, record = start_run(checked, settings, view.on_progress, view.on_warning)
-        submitted = Run(session, record)
+        session, spec = start_run(checked, settings, view.on_progress, view.on_warning)
+        submitted = Run(session, spec)
         view.submitted(submitted.id)
         if wait or check:
             submitted.follow(view)  # in the same display
@@ -161,8 +161,8 @@ def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
     if not found:
         raise RunnerError("R-COMPARE", "no runs to compare", fix="runner.compare(first, second)")
     connection = found[0].session.connection
-    records = {each.id: each.record for each in found}  # each run once
-    return compare_metrics(connection, list(records.values()), metrics)
+    specs = {each.id: each.spec for each in found}  # each run once
+    return compare_metrics(connection, list(specs.values()), metrics)
 
 
 @checked
@@ -173,6 +173,6 @@ def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
 
     found = [each if isinstance(each, Run) else run(each) for each in runs or ("@last",)]
     session = found[0].session
-    records = [each.record for each in found]
-    with show_runs(session.connection, records, session.settings.home, port) as shown:
+    specs = [each.spec for each in found]
+    with show_runs(session.connection, specs, session.settings.home, port) as shown:
         yield shown.url

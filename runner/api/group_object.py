@@ -121,7 +121,7 @@ class Group(Mapping[str, Run]):
 
         board = load_leaderboard(self.session.connection, self._document, metric)
         row = board.best(board.metric) if board.metric else None
-        return None if row is None or row.record is None else Run(self.session, row.record)
+        return None if row is None or row.spec is None else Run(self.session, row.spec)
 
     def cancel(self) -> Group:
         """Cancel every active run. Return the group."""

@@ -34,7 +34,7 @@ class Runs(Table[Run]):
     @classmethod
     def of_rows(cls, session: Session, rows: Iterable[RunRow]) -> Runs:
         """Return the readable runs of a listing."""
-        return cls(Run(session, row.record, row.status, partial=True) for row in rows if row.record)
+        return cls(Run(session, row.spec, row.status, partial=True) for row in rows if row.spec)
 
     @overload
     def __getitem__(self, index: int) -> Run: ...

@@ -63,14 +63,14 @@ class Run:
     def __init__(
         self,
         session: Session,
-        record: RunSpec,
+        spec: RunSpec,
         status: RunStatus | None = None,
         *,
         partial: bool = False,
     ) -> None:
-        """Wrap a run; `partial` means that the record has only the fields of a listing."""
+        """Wrap a run; `partial` means that `spec` has only the fields of a listing."""
         self.session = session
-        self._record = record
+        self._spec = spec
         self._partial = partial
         self._status = status if status is not None and status.state.final else None
         self._result: RunResult | None = None
@@ -78,32 +78,32 @@ class Run:
     @property
     def id(self) -> str:
         """The run ID, as every verb of the command line accepts it."""
-        return self._record.run_id
+        return self._spec.run_id
 
     @property
-    def record(self) -> RunSpec:
-        """The complete run record, `run.json`."""
+    def spec(self) -> RunSpec:
+        """The run specification, `run.json`, with all fields."""
         if self._partial:
             from runner.flows.runs.documents import find_run
 
-            self._record = find_run(self.session.connection, self.id)
+            self._spec = find_run(self.session.connection, self.id)
             self._partial = False
-        return self._record
+        return self._spec
 
     @property
     def experiment(self) -> str:
         """The experiment the run belongs to."""
-        return self._record.experiment
+        return self._spec.experiment
 
     @property
     def created(self) -> datetime:
         """Time of submission, in UTC."""
-        return self._record.created
+        return self._spec.created
 
     @property
     def params(self) -> Mapping[str, Any]:
         """Parameters by name."""
-        return self._record.params
+        return self._spec.params
 
     @checked
     def logs(
@@ -126,7 +126,7 @@ class Run:
 
         connection = self.session.connection
         return "".join(
-            read_log(connection, self.record, stream, tail=tail, attempt=attempt, node=node)
+            read_log(connection, self.spec, stream, tail=tail, attempt=attempt, node=node)
         )
 
     def attempts(self) -> Table[AttemptRow]:
@@ -135,7 +135,7 @@ class Run:
         from runner.flows.runs.watch import load_view
 
         connection = self.session.connection
-        return Table(list_attempts(connection, load_view(connection, self.record)), _attempt_cells)
+        return Table(list_attempts(connection, load_view(connection, self.spec)), _attempt_cells)
 
     def checkpoints(self) -> Table[CheckpointManifest]:
         """Return the complete checkpoints, newest first; `resume` starts from the first."""
@@ -149,7 +149,7 @@ class Run:
         """Return Python, packages, hardware and driver of the run, or None if not recorded."""
         from runner.flows.submit.reproduce import load_environment
 
-        return load_environment(self.session.connection, self.record)
+        return load_environment(self.session.connection, self.spec)
 
     def metrics(self) -> dict[str, Metric]:
         """Return the metrics by name. If several attempts reported a step, use the last value."""
@@ -169,20 +169,20 @@ class Run:
                 each.best,
                 each.best_step,
             )
-            for each in summarize_metrics(points, self.record.goals)
+            for each in summarize_metrics(points, self.spec.goals)
         }
 
     def points(self) -> list[MetricPoint]:
         """Return every value as it was written: `pandas.DataFrame(run.points())`."""
         from runner.flows.runs.documents import load_points
 
-        return load_points(self.session.connection, self._record)
+        return load_points(self.session.connection, self._spec)
 
     def outputs(self) -> tuple[OutputFile, ...]:
         """Return the exported files; while the run is active, those uploaded so far."""
         from runner.flows.runs.outputs import list_outputs
 
-        return list_outputs(self.session.connection, self._record)
+        return list_outputs(self.session.connection, self._spec)
 
     @checked
     def download(
@@ -204,7 +204,7 @@ class Run:
         target = self.session.settings.output_dir if folder is None else Path(folder).expanduser()
         with live(on_progress, self.id) as view:
             fetched = fetch_outputs(
-                self.session.connection, self._record, target.absolute(), view.on_progress, patterns
+                self.session.connection, self._spec, target.absolute(), view.on_progress, patterns
             )
         return fetched.folder
 
@@ -214,7 +214,7 @@ class Run:
         if self._status is None:
             from runner.flows.runs.watch import load_view
 
-            view = load_view(self.session.connection, self._record)
+            view = load_view(self.session.connection, self._spec)
             self._result = view.result
             if not view.status.state.final:
                 return view.status
@@ -284,7 +284,7 @@ class Run:
         """
         from runner.flows.runs.watch import WatchOptions, watch_run
 
-        return watch_run(self.session.connection, self.record, WatchOptions(tail=tail, beats=beats))
+        return watch_run(self.session.connection, self.spec, WatchOptions(tail=tail, beats=beats))
 
     def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
         """Show the run in a view until it has ended."""
@@ -294,7 +294,7 @@ class Run:
         """Cancel the run unless it has ended. Return the run."""
         from runner.flows.runs.cancel import cancel_run
 
-        cancel_run(self.session.connection, self.record)
+        cancel_run(self.session.connection, self.spec)
         return self
 
     def remove(self) -> None:
@@ -315,7 +315,7 @@ class Run:
 
         connection = self.session.connection
         return self._submit_again(
-            lambda view: retry_run(connection, self.record, pool, view.on_progress),
+            lambda view: retry_run(connection, self.spec, pool, view.on_progress),
             wait=wait,
             on_progress=on_progress,
         )
@@ -346,7 +346,7 @@ class Run:
         connection, overrides = self.session.connection, to_overrides(set)
         return self._submit_again(
             lambda view: resume_run(
-                connection, self.record, pool, overrides, view.on_progress, checkpoint, nodes=nodes
+                connection, self.spec, pool, overrides, view.on_progress, checkpoint, nodes=nodes
             ),
             wait=wait,
             on_progress=on_progress,
@@ -361,7 +361,7 @@ class Run:
 
         connection = self.session.connection
         return self._submit_again(
-            lambda view: reproduce_run(connection, self.record, pool, view.on_progress),
+            lambda view: reproduce_run(connection, self.spec, pool, view.on_progress),
             wait=wait,
             on_progress=on_progress,
         )
@@ -371,14 +371,14 @@ class Run:
         """Return the differences that a reproduction now would have: `.what`, `.was`, `.now`."""
         from runner.flows.submit.reproduce import find_drift
 
-        return find_drift(self.session.connection, self.record, pool)
+        return find_drift(self.session.connection, self.spec, pool)
 
     @checked
     def against(self, repeated: Run) -> Comparison:
         """Compare with a repeated run: `.same_model`, `.files`, `.metrics`, `.drift`."""
         from runner.flows.submit.reproduce import compare_runs
 
-        return compare_runs(self.session.connection, self.record, repeated.record)
+        return compare_runs(self.session.connection, self.spec, repeated.spec)
 
     def _submit_again(
         self, submit: Callable[[LiveView], RunSpec], *, wait: bool, on_progress: OnUpdate | None
@@ -414,10 +414,10 @@ class Run:
         from runner.flows.models.register import default_request, register_with_aliases
 
         wanted = tuple(alias.removeprefix("@") for alias in aliases)
-        request = default_request(self.record, name, path, wanted, description)
+        request = default_request(self.spec, name, path, wanted, description)
         with live(on_progress, what=f"register {request.name}") as view:
             return register_with_aliases(
-                self.session.connection, self.record, request, wanted, view.on_progress
+                self.session.connection, self.spec, request, wanted, view.on_progress
             ).version
 
     @checked
@@ -440,7 +440,7 @@ class Run:
         from runner.flows.runs.shell import capture_login, find_location, open_login
 
         connection, home = self.session.connection, self.session.settings.home
-        place = find_location(connection, self.record, None if node is None else str(node))
+        place = find_location(connection, self.spec, None if node is None else str(node))
         with open_login(connection, home, place, list(command), terminal=False) as login:
             ended = Command(*capture_login(login, stdin))
         if check and ended.exit_code:
@@ -478,13 +478,13 @@ class Run:
         if to == "tensorboard":
             from runner.flows.export.tensorboard import export_to_tensorboard
 
-            return str(export_to_tensorboard(connection, self.record, uri)[0])
+            return str(export_to_tensorboard(connection, self.spec, uri)[0])
         from runner.flows.export.mlflow import export_to_mlflow
 
         address = None if uri is None else str(uri)
         with live(on_progress, what=f"export {self.id}") as view:
             return export_to_mlflow(
-                connection, self.record, home, address, view.on_progress, artifacts=artifacts
+                connection, self.spec, home, address, view.on_progress, artifacts=artifacts
             ).id
 
     def __repr__(self) -> str:

@@ -54,14 +54,14 @@ def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
             yield counter.point(point)
 
 
-def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
+def lineage(spec: RunSpec, result: RunResult | None) -> dict[str, str]:
     """Return the known facts about origin and result of a run as flat text."""
-    raw = record.to_json()
+    raw = spec.to_json()
     found: dict[str, Any] = {
-        "run_id": record.run_id,
-        "experiment": record.experiment,
-        "recipe": record.recipe,
-        "created": record.created.isoformat(),
+        "run_id": spec.run_id,
+        "experiment": spec.experiment,
+        "recipe": spec.recipe,
+        "created": spec.created.isoformat(),
         "command": raw.get("command"),
         "code.sha256": _get_nested(raw, "code", "sha256"),
         "code.git_revision": _get_nested(raw, "code", "git_revision"),
@@ -71,9 +71,9 @@ def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
         "image": raw.get("image"),
         "data": _get_nested(raw, "data", "prefix"),
         "inputs": raw.get("inputs"),
-        "pool": record.pool,
+        "pool": spec.pool,
         "vm_size": _get_nested(raw, "batch", "vm_size"),
-        "spot": record.spot,
+        "spot": spec.spot,
         "after": raw.get("after"),
         "group": raw.get("group"),
         "resume_from": raw.get("resume_from"),

@@ -84,7 +84,7 @@ class RunToDelete:
     """A run to delete with its blobs; `row` is None if its deletion has begun."""
 
     run_id: str
-    record: RunSpec
+    spec: RunSpec
     state: str
     row: RunRow | None = None
     blobs: int = 0
@@ -161,15 +161,15 @@ def plan_removal(
         if each not in spared
     ]
     found = in_parallel(lambda run: _measured(container, run), selected)
-    groups |= {run.record.group for run in selected if run.record.group}
+    groups |= {run.spec.group for run in selected if run.spec.group}
     named = bool(selection.references)
     return RemovalPlan(tuple(found), tuple(kept), frozenset(groups), named)
 
 
 def _to_delete(run_id: str, row: RunRow | None) -> RunToDelete:
-    if row is None or row.record is None or row.status is None:
+    if row is None or row.spec is None or row.status is None:
         return RunToDelete(run_id, _UNREADABLE_SPEC, "unreadable")
-    return RunToDelete(run_id, row.record, row.status.state.value)
+    return RunToDelete(run_id, row.spec, row.status.state.value)
 
 
 def _measured(container: BlobContainer, run: RunToDelete) -> RunToDelete:
@@ -182,8 +182,8 @@ def _interrupted(container: BlobContainer) -> dict[str, RunRow]:
 
     def load(run_id: str) -> RunRow:
         with suppress(RunnerError, *DAMAGED):
-            record = parse_run(container.read(deleting_mark(run_id)) or b"", run_id)
-            return RunRow(run_id, record, RunStatus(RunState(record.raw["state"])), None)
+            spec = parse_run(container.read(deleting_mark(run_id)) or b"", run_id)
+            return RunRow(run_id, spec, RunStatus(RunState(spec.raw["state"])), None)
         return RunRow(run_id, None, None, None)
 
     ids = sorted(list_run_folders(container)[1])
@@ -242,7 +242,7 @@ def _find_kept(
     for row in chosen:
         if row.status and not row.status.state.final:
             needed[row.run_id] = f"it is {row.status.state.value}", f"runner cancel {row.run_id}"
-        elif row.record is None and _is_newer(container, row.run_id):
+        elif row.spec is None and _is_newer(container, row.run_id):
             needed[row.run_id] = _NEWER
     others = [row for row in chosen if row.run_id not in needed]
     tasks = _load_tasks(connection, others, settle_s)
@@ -258,7 +258,7 @@ def _load_tasks(
 ) -> dict[str, TaskView]:
     """Return tasks by run ID. Wait up to `settle_s` for the tasks of runs with a result."""
     deadline = time.monotonic() + settle_s
-    jobs = list({row.record.job_id for row in rows if row.record})
+    jobs = list({row.spec.job_id for row in rows if row.spec})
     while True:
         listed = in_parallel(lambda job_id: list_tasks(connection, job_id), jobs)
         by_job = dict(zip(jobs, listed, strict=True))
@@ -267,9 +267,9 @@ def _load_tasks(
         found = {
             row.run_id: task
             for row in rows
-            if row.record and (task := by_job[row.record.job_id].get(row.record.task_id))
+            if row.spec and (task := by_job[row.spec.job_id].get(row.spec.task_id))
             # An active task of an ended job never starts.
-            if not (task.phase == "active" and row.record.job_id in ended)
+            if not (task.phase == "active" and row.spec.job_id in ended)
         }
         late = any(row.result and _is_unfinished(found.get(row.run_id)) for row in rows)
         if not late or time.monotonic() >= deadline:
@@ -297,16 +297,16 @@ def _unfinished_reason(row: RunRow, task: TaskView | None, now: datetime) -> tup
     """Return why a run in a final state may still change, with the fix."""
     if _is_unfinished(task):
         return "its task has not ended", "try again in a minute; a task ends soon after its result"
-    if row.record is None or task is not None or not _is_being_submitted(row, now):
+    if row.spec is None or task is not None or not _is_being_submitted(row, now):
         return None
-    passed = now - row.record.created
+    passed = now - row.spec.created
     why = f"it was submitted {format_age(passed)} ago and may not have a task yet"
     return why, f"try again in {format_age(_SUBMITTED_WITHIN - passed)}"
 
 
 def _is_being_submitted(row: RunRow, now: datetime) -> bool:
     """Return True if a run without a result may not have its task yet."""
-    recent = row.record is not None and now - row.record.created < _SUBMITTED_WITHIN
+    recent = row.spec is not None and now - row.spec.created < _SUBMITTED_WITHIN
     return recent and row.result is None
 
 
@@ -349,12 +349,12 @@ def _possible_origins(
     return {row.run_id: (why, fix) for row in succeeded}
 
 
-def _used_by(record: RunSpec) -> Iterator[str]:
+def _used_by(spec: RunSpec) -> Iterator[str]:
     """Yield the runs that a run reads when it starts."""
-    yield from record.after
-    yield from (str(one["run_id"]) for one in record.inputs.values() if one.get("run_id"))
-    if record.resume_from is not None:
-        yield record.resume_from.run_id
+    yield from spec.after
+    yield from (str(one["run_id"]) for one in spec.inputs.values() if one.get("run_id"))
+    if spec.resume_from is not None:
+        yield spec.resume_from.run_id
 
 
 def _templates(container: BlobContainer) -> Iterator[tuple[str, RunSpec | None]]:
@@ -366,10 +366,10 @@ def _templates(container: BlobContainer) -> Iterator[tuple[str, RunSpec | None]]
         try:
             raw = parse_json(content or b"")
             runs = [task["run"] for task in raw["tasks"].values()] if "tasks" in raw else [raw]
-            records = [RunSpec.from_json(run) for run in runs]
+            specs = [RunSpec.from_json(run) for run in runs]
         except DAMAGED:
-            records = [None]
-        yield from ((schedule, record) for record in records)
+            specs = [None]
+        yield from ((schedule, spec) for spec in specs)
 
 
 @dataclass(slots=True)
@@ -408,7 +408,7 @@ def remove_runs(
         forget_waiting(container, group_id, (run.run_id for run in plan.runs))
     in_parallel(lambda run: _hide(container, run), plan.runs)
     _delete_blobs(container, plan, on_progress)
-    jobs = _delete_from_batch(connection, [run.record for run in plan.runs])
+    jobs = _delete_from_batch(connection, [run.spec for run in plan.runs])
     for group_id in plan.groups:
         _forget_group(container, group_id)
     archives = _delete_unused_archives(container, now)
@@ -455,7 +455,7 @@ def _marked(
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:
     """Hide a run from all lists. Return False if it was marked before."""
-    document = run.record.to_json() if run.record.run_id else {}
+    document = run.spec.to_json() if run.spec.run_id else {}
     return container.create(deleting_mark(run.run_id), {**document, "state": run.state})
 
 
@@ -486,14 +486,14 @@ def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnPr
         )
 
 
-def _delete_from_batch(connection: Connection, records: Iterable[RunSpec]) -> tuple[str, ...]:
+def _delete_from_batch(connection: Connection, specs: Iterable[RunSpec]) -> tuple[str, ...]:
     """Delete the tasks of runs. Return the jobs that were deleted with them."""
     by_job: dict[str, set[str]] = defaultdict(set)
-    for record in records:
-        if record.job_id:
-            by_job[record.job_id].add(record.task_id)
-            if record.schedule:  # the job manager task
-                by_job[record.job_id].add(GROUP_TASK_ID)
+    for spec in specs:
+        if spec.job_id:
+            by_job[spec.job_id].add(spec.task_id)
+            if spec.schedule:  # the job manager task
+                by_job[spec.job_id].add(GROUP_TASK_ID)
     jobs = list(by_job)
     gone = in_parallel(lambda job_id: delete_tasks(connection, job_id, by_job[job_id]), jobs)
     return tuple(job_id for job_id, deleted in zip(jobs, gone, strict=True) if deleted)
@@ -533,7 +533,7 @@ def _delete_unused_archives(container: BlobContainer, now: datetime) -> dict[str
 
 def _used_archives(container: BlobContainer) -> frozenset[str] | None:
     """Return the archives of all runs and schedules, or None if a document cannot be read."""
-    index = {run_id: entry.record for run_id, entry in load_index(container).items()}
+    index = {run_id: entry.spec for run_id, entry in load_index(container).items()}
     ids, _ = list_run_folders(container)
     unknown = [run_id for run_id in ids if run_id not in index or not index[run_id].agent_sha256]
     waiting = WaitingRuns(container)
@@ -543,8 +543,8 @@ def _used_archives(container: BlobContainer) -> frozenset[str] | None:
     except RunnerError:
         return None
     listed = [index[run_id] for run_id in ids if run_id in index]
-    records = [*read, *listed, *(record for _, record in _templates(container))]
-    if not all(records):
+    specs = [*read, *listed, *(spec for _, spec in _templates(container))]
+    if not all(specs):
         return None
-    hashes = ((record.code.sha256, record.agent_sha256) for record in records if record)
+    hashes = ((spec.code.sha256, spec.agent_sha256) for spec in specs if spec)
     return frozenset(map(code_blob, chain.from_iterable(hashes)))

@@ -72,8 +72,8 @@ def run_of(number: int, pool_id: str, job_id: str, draw: random.Random) -> RunSp
 class Life:
     """A run with the documents of its agent; `seen` are the states that it was asked in."""
 
-    def __init__(self, record: RunSpec, stored: Stored, draw: random.Random) -> None:
-        self.record = record
+    def __init__(self, spec: RunSpec, stored: Stored, draw: random.Random) -> None:
+        self.spec = spec
         self.draw = draw
         self.stored = stored
         self.cancelled = draw.random() < 0.2
@@ -82,7 +82,7 @@ class Life:
 
     def prepare(self) -> None:
         """Start an attempt, sometimes after one that failed and is retried."""
-        if self.record.retries:
+        if self.spec.retries:
             self._start()
             end = {"attempt": 1, "ended": self._time(), "why": "failed", "step": "command"}
             self._put("attempts/1/end.json", end)
@@ -102,7 +102,7 @@ class Life:
 
     def end(self) -> None:
         result = {
-            "format": 1, "run_id": self.record.run_id, "attempt": self.attempt, "evicted": 0,
+            "format": 1, "run_id": self.spec.run_id, "attempt": self.attempt, "evicted": 0,
             "status": "cancelled" if self.cancelled else "succeeded", "metrics": {"loss": 0.1},
             "started": self.began.isoformat(), "ended": self._time(), "exit_code": 0,
         }  # fmt: skip
@@ -120,7 +120,7 @@ class Life:
         return (datetime.now(UTC) + shift).isoformat()
 
     def _put(self, name: str, content: Any, age: timedelta = timedelta()) -> None:
-        self.stored.put(f"{self.record.run_id}/{name}", content, age)
+        self.stored.put(f"{self.spec.run_id}/{name}", content, age)
 
 
 @pytest.mark.slow
@@ -133,15 +133,15 @@ def test_healthy_runs_have_no_problem_in_any_phase(
         things, connection = Things(running.client), connected(running)
         pool_id = things.pool(target_low_priority_nodes=8, task_slots_per_node=5)
         job_id = things.job(pool_id)
-        records = [run_of(number, pool_id, job_id, draw) for number in range(RUNS)]
-        lives = [Life(record, stored, draw) for record in records]
+        specs = [run_of(number, pool_id, job_id, draw) for number in range(RUNS)]
+        lives = [Life(spec, stored, draw) for spec in specs]
         wait = "/bin/sh -c 'while [ ! -e {} ]; do sleep 0.2; done'"
         for first in range(0, RUNS, 100):
             options = [
                 models.BatchTaskCreateOptions(
                     id=each.run_id, command_line=wait.format(tmp_path / each.run_id)
                 )
-                for each in records[first : first + 100]
+                for each in specs[first : first + 100]
             ]
             running.client.create_task_collection(
                 job_id, models.BatchTaskGroup(task_values=options)
@@ -149,7 +149,7 @@ def test_healthy_runs_have_no_problem_in_any_phase(
         seen: dict[str, int] = {}
 
         def ask(asked: list[Life]) -> None:
-            for found in in_parallel(lambda life: diagnose_run(connection, life.record), asked):
+            for found in in_parallel(lambda life: diagnose_run(connection, life.spec), asked):
                 assert found.cause is None, (found, SEED)
                 seen[found.state] = seen.get(found.state, 0) + 1
 
@@ -158,7 +158,7 @@ def test_healthy_runs_have_no_problem_in_any_phase(
             return {str(task.id) for task in tasks} or None
 
         ask(lives[:40])  # the nodes boot
-        waiting = {life.record.run_id: life for life in lives}
+        waiting = {life.spec.run_id: life for life in lives}
         while waiting:
             ids = eventually(running_ids) & set(waiting)
             wave = [waiting.pop(each) for each in sorted(ids)]
@@ -172,7 +172,7 @@ def test_healthy_runs_have_no_problem_in_any_phase(
                 ask(wave)
             for life in wave:
                 life.end()
-                (tmp_path / life.record.run_id).touch()
+                (tmp_path / life.spec.run_id).touch()
             ask(wave)
         ask(lives)  # and their tasks have ended
     assert seen["succeeded"] + seen["cancelled"] >= 2 * RUNS

@@ -93,7 +93,7 @@ def test_ended_run_keeps_its_record_and_renders_as_html(waiting: runner.Run, scr
     assert waiting.wait().state == "cancelled"
     [found] = [run for run in runner.runs() if run == waiting]
     assert found.state == "cancelled"
-    assert found.record == waiting.record, "a run of the list reads what the list left out"
+    assert found.spec == waiting.spec, "a run of the list reads what the list left out"
     assert runner.runs(1)[0] in runner.runs(5)[:2]
     card, table = waiting._repr_html_(), runner.runs(5)._repr_html_()
     for text in (card, table):
@@ -152,7 +152,7 @@ def test_runs_are_repeated_as_new_runs(script: Write) -> None:
     short = runner.train(folder, wait=True)
     assert short.state == "succeeded"
     again = short.reproduce(wait=True)
-    assert again.record.raw["origin"]["run_id"] == short.id
+    assert again.spec.raw["origin"]["run_id"] == short.id
     assert short.against(again).same_model
     registered = again.register()
     assert again.register() == registered, "its recipe names the model"
@@ -200,8 +200,8 @@ def test_arguments_of_train_override_the_recipe(script: Write) -> None:
     (folder / "train.yaml").write_text("command: python train.py\npriority: 3\nretries: 1\n")
     first = runner.train(folder)
     second = runner.train(folder, priority=3, after=[first], timeout="1h", retries=2, gpus=0)
-    assert (second.record.raw["retries"], second.record.raw["timeout_s"]) == (2, 3600)
-    assert (second.record.raw["priority"], tuple(second.record.after)) == (3, (first.id,))
+    assert (second.spec.raw["retries"], second.spec.raw["timeout_s"]) == (2, 3600)
+    assert (second.spec.raw["priority"], tuple(second.spec.after)) == (3, (first.id,))
     assert second.wait().state == "succeeded"
     for asked, code in (
         ({"gpus": 99}, "R-FLAG-VALUE"),

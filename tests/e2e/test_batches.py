@@ -318,5 +318,5 @@ def test_sweep_is_paused_moved_and_merged_from_python(
     assert sweep.pause().states == {"1": "queued", "merge": "queued"}
     sweep.move(OTHER).unpause().wait(timeout_s=120, check=True)
     assert "merged red" in sweep["merge"].logs()
-    assert sweep["1"].record.env["COLOR"] == "red"
-    assert sweep["1"].record.pool == OTHER
+    assert sweep["1"].spec.env["COLOR"] == "red"
+    assert sweep["1"].spec.pool == OTHER

@@ -175,10 +175,10 @@ def test_dry_run_prints_the_documents_of_the_submission(
     recipe = load_recipe(str(folder), cwd=folder)
     [dry] = preview_recipe(settings, recipe).documents().values()
     plan = plan_recipe(connection, settings, recipe)
-    record = submit_run(connection, plan, ignore_progress)
+    spec = submit_run(connection, plan, ignore_progress)
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
-    real = json.loads(runs.read(RunPaths(record.run_id).run) or b"")
-    dry["batch"]["task_id"] = dry["run_id"] = record.run_id
+    real = json.loads(runs.read(RunPaths(spec.run_id).run) or b"")
+    dry["batch"]["task_id"] = dry["run_id"] = spec.run_id
     assert dry | {"created": real["created"]} == real
 
 

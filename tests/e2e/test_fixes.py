@@ -268,10 +268,10 @@ def test_runs_that_are_under_way_can_be_awaited_or_cancelled(
     [wait] = printed(cli, "R-REACH-WAITING", "exec", third, "--", "true")
     assert printed(cli, "R-POOL-IN-USE", "pool", "rm", "local") == ["runner cancel --pool local"]
 
-    record = find_run(stored, one)
+    spec = find_run(stored, one)
     monkeypatch.setattr(shell, "_JUPYTER_START_S", 0)  # not two minutes
     with pytest.raises(RunnerError) as absent:
-        find_jupyter(stored, cli.home, find_location(stored, record))
+        find_jupyter(stored, cli.home, find_location(stored, spec))
     assert absent.value.code == "R-DEV-JUPYTER"
     assert "holds the node" in follow(cli, *commands_in(absent.value.fix))
 

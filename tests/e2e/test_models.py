@@ -121,25 +121,25 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def register(connection: Connection, record: RunSpec, name: str, **asked: Any) -> int:
-    return register_run(connection, record, ModelRequest(name, **asked)).version
+def register(connection: Connection, spec: RunSpec, name: str, **asked: Any) -> int:
+    return register_run(connection, spec, ModelRequest(name, **asked)).version
 
 
 def test_registered_version_is_downloaded_unchanged_with_its_origin(
     connection: Connection, make: Make, name: str, tmp_path: Path, runs: BlobContainer
 ) -> None:
     files = {"model.bin": bytes(range(256)) * 5000, "sub/ä b.txt": b"x", "empty.txt": b""}
-    record = make(files, acc=0.9)
-    assert register(connection, record, name) == 1
+    spec = make(files, acc=0.9)
+    assert register(connection, spec, name) == 1
     version = find_version(connection, f"{name}@latest")
     document = version.document or {}
-    assert document["run_id"] == record.run_id
+    assert document["run_id"] == spec.run_id
     assert document["metrics"] == {"acc": 0.9}
     lineage = document["lineage"]
     assert lineage["code"]["git_revision"] == "f00"
     assert lineage["data"]["manifest_sha256"] == "d" * 64
     assert (lineage["params"], lineage["command"]) == ({"epochs": 5}, ["python", "train.py"])
-    assert [model.version for model in load_run_models(runs, record.run_id)] == [1]
+    assert [model.version for model in load_run_models(runs, spec.run_id)] == [1]
     gotten = download_files(connection, version, tmp_path / "m", ignore_progress)
     assert (gotten.downloaded, content(tmp_path / "m")) == (3, files)
     again = download_files(connection, version, tmp_path / "m", ignore_progress)
@@ -166,12 +166,12 @@ def test_model_with_damaged_aliases_hides_no_other_model(
 def test_registering_again_returns_the_version_or_refuses_other_files(
     connection: Connection, make: Make, name: str
 ) -> None:
-    record = make({"model.bin": b"model", "log.txt": b"log"})
-    first = register_run(connection, record, ModelRequest(name))
-    second = register_run(connection, record, ModelRequest(name))
+    spec = make({"model.bin": b"model", "log.txt": b"log"})
+    first = register_run(connection, spec, ModelRequest(name))
+    second = register_run(connection, spec, ModelRequest(name))
     assert (first.new, second.new, second.version) == (True, False, first.version)
     with pytest.raises(RunnerError) as caught:
-        register(connection, record, name, path="*.bin")
+        register(connection, spec, name, path="*.bin")
     assert caught.value.code == "R-MODEL-OTHER-FILES"
     assert register(connection, make({"model.bin": b"model"}), name) == 2
 
@@ -179,10 +179,10 @@ def test_registering_again_returns_the_version_or_refuses_other_files(
 def test_ten_concurrent_registrations_of_a_run_create_one_version(
     connection: Connection, make: Make, name: str
 ) -> None:
-    record = make({f"{n}.bin": bytes([n]) * 1000 for n in range(5)})
+    spec = make({f"{n}.bin": bytes([n]) * 1000 for n in range(5)})
     seen: list[int] = []
     threads = [
-        threading.Thread(target=lambda: seen.append(register(connection, record, name)))
+        threading.Thread(target=lambda: seen.append(register(connection, spec, name)))
         for _ in range(10)
     ]
     for thread in threads:
@@ -237,11 +237,11 @@ def test_alias_can_move_and_blocks_removal_of_its_version(
 def test_removed_version_is_registered_again_only_manually(
     connection: Connection, make: Make, name: str
 ) -> None:
-    record = make({"own": b"1"})
-    register(connection, record, name)
+    spec = make({"own": b"1"})
+    register(connection, spec, name)
     remove_versions(connection, load_model(connection, name), [1], force=False)
-    assert register_run(connection, record, ModelRequest(name)).deleted
-    assert register_run(connection, record, ModelRequest(name), anew=True).version == 2
+    assert register_run(connection, spec, ModelRequest(name)).deleted
+    assert register_run(connection, spec, ModelRequest(name), anew=True).version == 2
     assert find_version(connection, name).version == 2
 
 
@@ -252,9 +252,9 @@ def test_removed_version_is_registered_again_only_manually(
 def test_unsuccessful_run_is_refused(
     connection: Connection, make: Make, name: str, status: str | None, code: str
 ) -> None:
-    record = make({"m": b"1"}, status=status)
+    spec = make({"m": b"1"}, status=status)
     with pytest.raises(RunnerError) as caught:
-        register(connection, record, name)
+        register(connection, spec, name)
     assert (caught.value.code, bool(caught.value.fix)) == (code, True)
     assert open_model_registry(connection, name).numbers() == []
 
@@ -262,18 +262,18 @@ def test_unsuccessful_run_is_refused(
 def test_missing_and_changed_files_are_refused(
     connection: Connection, make: Make, name: str, runs: BlobContainer
 ) -> None:
-    record = make({"m.bin": b"1"})
+    spec = make({"m.bin": b"1"})
     with pytest.raises(RunnerError) as caught:
-        register(connection, record, name, path="*.keras")
+        register(connection, spec, name, path="*.keras")
     assert "m.bin" in caught.value.why
-    blob = RunPaths(record.run_id).output(1) + "m.bin"
+    blob = RunPaths(spec.run_id).output(1) + "m.bin"
     runs.delete(blob)
     with pytest.raises(RunnerError) as caught:
-        register(connection, record, name)
+        register(connection, spec, name)
     assert caught.value.code == "R-MODEL-CHANGED"
     runs.create_bytes(blob, b"2", "x/y")
     with pytest.raises(RunnerError) as caught:
-        register(connection, record, name)
+        register(connection, spec, name)
     assert caught.value.code == "R-MODEL-CHANGED"
     assert open_model_registry(connection, name).numbers() == []
 
@@ -281,11 +281,11 @@ def test_missing_and_changed_files_are_refused(
 def test_version_of_a_newer_format_is_reported_and_stops_registration(
     connection: Connection, make: Make, name: str
 ) -> None:
-    record = make({"m.bin": b"1"})
+    spec = make({"m.bin": b"1"})
     store = ModelContainer(connection)
     store.create(ModelBlobs(name).version(1), model_document_bytes({"format": 2, "surprise": True}))
     with pytest.raises(RunnerError) as caught:
-        register(connection, record, name)
+        register(connection, spec, name)
     assert caught.value.code == "R-MODEL-FORMAT"
     model = load_model(connection, name)
     assert "format 2" in model.versions[0].problem
@@ -297,8 +297,8 @@ def test_version_of_a_newer_format_is_reported_and_stops_registration(
 def test_lost_file_is_restored_by_registering_again(
     connection: Connection, make: Make, name: str, tmp_path: Path
 ) -> None:
-    record = make({"m.bin": b"1"})
-    register(connection, record, name)
+    spec = make({"m.bin": b"1"})
+    register(connection, spec, name)
     version = find_version(connection, name)
     store = ModelContainer(connection)
     [blob] = store.list(ModelBlobs(name).files)
@@ -306,9 +306,9 @@ def test_lost_file_is_restored_by_registering_again(
     with pytest.raises(RunnerError) as caught:
         download_files(connection, version, tmp_path / "m", ignore_progress)
     assert caught.value.code == "R-MODEL-HASH"
-    assert record.run_id in caught.value.fix
+    assert spec.run_id in caught.value.fix
     assert content(tmp_path) == {}
-    register(connection, record, name)
+    register(connection, spec, name)
     assert download_files(connection, version, tmp_path / "m", ignore_progress).downloaded == 1
 
 
@@ -386,8 +386,8 @@ def test_concurrent_downloads_to_one_folder_do_not_mix(
 def test_hostile_path_and_link_are_refused(
     connection: Connection, make: Make, name: str, tmp_path: Path
 ) -> None:
-    record = make({"link/x": b"1"})
-    register(connection, record, name)
+    spec = make({"link/x": b"1"})
+    register(connection, spec, name)
     version = find_version(connection, name)
     folder = tmp_path / "m"
     folder.mkdir()
@@ -408,8 +408,8 @@ def test_large_file_is_copied_in_blocks_by_the_service(
 ) -> None:
     monkeypatch.setattr("runner.azure.storage.model_container.COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
-    record = make({"m.bin": data})
-    register(connection, record, name)
+    spec = make({"m.bin": data})
+    register(connection, spec, name)
     sha256 = hashlib.sha256(data).hexdigest()
     assert ModelContainer(connection).digest(ModelBlobs(name).file(sha256)) == (len(data), sha256)
     assert model_registry.COPY_BLOCK_BYTES == 64 * 1024 * 1024
@@ -429,13 +429,13 @@ def test_agents_and_clients_registering_one_run_create_one_version(
 ) -> None:
     files = {"model.bin": bytes(range(256)) * 300, "empty": b"", "log": b"x"}
     asked = {"name": name, "aliases": ["next"], "path": None}
-    record = make(files, model=asked, acc=1.0)
+    spec = make(files, model=asked, acc=1.0)
 
     def agent() -> None:
-        settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())
+        settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
 
     def person() -> None:
-        settle_model(connection, record)
+        settle_model(connection, spec)
 
     threads = [threading.Thread(target=body) for body in (agent, person, agent, agent, person)]
     for thread in threads:
@@ -445,7 +445,7 @@ def test_agents_and_clients_registering_one_run_create_one_version(
     model = load_model(connection, name)
     assert [version.version for version in model.versions] == [1]
     assert model.versions[0].aliases == ("latest", "best", "next")
-    assert [str(found) for found in describe_models(connection, record)] == [f"{name}@1"]
+    assert [str(found) for found in describe_models(connection, spec)] == [f"{name}@1"]
     download_files(connection, find_version(connection, name), tmp_path, ignore_progress)
     assert content(tmp_path) == files
 
@@ -455,8 +455,8 @@ def test_agent_copies_large_files_in_blocks(
 ) -> None:
     monkeypatch.setattr(model_registry, "COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
-    record = make({"ä b%20#?.bin": data}, model={"name": name})
-    settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())
+    spec = make({"ä b%20#?.bin": data}, model={"name": name})
+    settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
     [file] = find_version(connection, name).files
     assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
     assert ModelContainer(connection).digest(file["blob"]) == (len(data), file["sha256"])
@@ -474,8 +474,8 @@ def test_killed_copy_is_completed_by_agent_or_client(
             raise KeyboardInterrupt
         return sent(method, blob, **more)
 
-    def source(record: RunSpec) -> str:
-        return RunPaths(record.run_id).output(1) + "m.bin"
+    def source(spec: RunSpec) -> str:
+        return RunPaths(spec.run_id).output(1) + "m.bin"
 
     def blob(content: bytes) -> str:
         return ModelBlobs(name).file(hashlib.sha256(content).hexdigest())
@@ -495,31 +495,31 @@ def test_killed_copy_is_completed_by_agent_or_client(
 def test_failed_registration_is_explained_and_can_be_completed(
     connection: Connection, make: Make, name: str, runs: BlobContainer
 ) -> None:
-    record = make({"m": b"1"}, model={"name": name})
-    assert "did not register it" in str(describe_models(connection, record)[0])
-    blob = RunPaths(record.run_id).output(1) + "m"
+    spec = make({"m": b"1"}, model={"name": name})
+    assert "did not register it" in str(describe_models(connection, spec)[0])
+    blob = RunPaths(spec.run_id).output(1) + "m"
     runs.delete(blob)
-    settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())
-    [found] = describe_models(connection, record)
+    settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
+    [found] = describe_models(connection, spec)
     assert (found.version, "changed or deleted" in found.problem) == (None, True)
-    settled = settle_model(connection, record)
+    settled = settle_model(connection, spec)
     assert settled is not None
     assert settled.version is None
     runs.create_bytes(blob, b"1", "x/y")
-    register_run(connection, record, ModelRequest(name))
-    assert [str(model) for model in describe_models(connection, record)] == [f"{name}@1"]
+    register_run(connection, spec, ModelRequest(name))
+    assert [str(model) for model in describe_models(connection, spec)] == [f"{name}@1"]
     remove_versions(connection, load_model(connection, name), [1], force=False)
-    assert [str(m) for m in describe_models(connection, record)] == [f"{name}@1 (deleted)"]
+    assert [str(m) for m in describe_models(connection, spec)] == [f"{name}@1 (deleted)"]
 
 
 def test_default_request_equals_the_registration_of_the_agent(make: Make, name: str) -> None:
-    record = make({"m": b"1"}, model={"name": name, "aliases": ["next"], "path": "m*"})
-    assert default_request(record, None, None, (), "") == ModelRequest(name, ("next",), "m*")
-    assert default_request(record, "other", None, (), "") == ModelRequest("other")
+    spec = make({"m": b"1"}, model={"name": name, "aliases": ["next"], "path": "m*"})
+    assert default_request(spec, None, None, (), "") == ModelRequest(name, ("next",), "m*")
+    assert default_request(spec, "other", None, (), "") == ModelRequest("other")
     assert (
         draft_version(
             ModelRequest(name, (), "m*"),
-            record.raw,
+            spec.raw,
             {"outputs": []} | {"outputs": [{"path": "m", "size_bytes": 1, "sha256": "0" * 64}]},
         )["name"]
         == name

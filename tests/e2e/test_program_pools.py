@@ -208,8 +208,8 @@ def _train(
     return submit_run(stack.connection, plan, ignore_progress)
 
 
-def _ended(stack: Stack, record: RunSpec) -> RunEnded:
-    *_, last = watch_run(stack.connection, record)
+def _ended(stack: Stack, spec: RunSpec) -> RunEnded:
+    *_, last = watch_run(stack.connection, spec)
     assert isinstance(last, RunEnded)
     return last
 
@@ -239,17 +239,17 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
         script.write('    print((mounts / "data" / "seen.txt").read_text())\n')
     stack.create("t4")
     assert stack.nodes("t4") == []
-    record = _train(stack, recipe, "t4")
+    spec = _train(stack, recipe, "t4")
     assert stack.nodes("t4") == [], "nothing is bought before the formula has seen the task"
     stack.push(6)
     (node,) = until(lambda: stack.nodes("t4"))
     assert not node.is_dedicated
-    assert _ended(stack, record).status.state is RunState.SUCCEEDED
-    log = "".join(read_log(stack.connection, record, "stdout"))
+    assert _ended(stack, spec).status.state is RunState.SUCCEEDED
+    log = "".join(read_log(stack.connection, spec, "stdout"))
     assert "seen through the mount" in log
-    fetched = fetch_outputs(stack.connection, record, tmp_path / "models", ignore_progress)
+    fetched = fetch_outputs(stack.connection, spec, tmp_path / "models", ignore_progress)
     assert json.loads((fetched.folder / "model.json").read_text("utf-8"))
-    names = {blob.name for blob in stack.runs.list(RunPaths(record.run_id).output(1))}
+    names = {blob.name for blob in stack.runs.list(RunPaths(spec.run_id).output(1))}
     assert any(name.endswith("model.json") for name in names)
     until(lambda: all_tasks_over(stack.batch))  # the agent ends after it has reported the end
     stack.push(15)
@@ -263,7 +263,7 @@ def test_dedicated_node_replaces_missing_spot_capacity(
     stack: Stack, script: Callable[[str], Path]
 ) -> None:
     stack.create("fallback")
-    record = _train(stack, script(_ENDS_ON_A_DEDICATED_NODE), "fallback")
+    spec = _train(stack, script(_ENDS_ON_A_DEDICATED_NODE), "fallback")
     stack.push(6)
     until(lambda: [node for node in stack.nodes("fallback") if node.state == "running"])
     stack.take_spot_away("fallback")
@@ -272,7 +272,7 @@ def test_dedicated_node_replaces_missing_spot_capacity(
     assert not any(node.is_dedicated for node in stack.nodes("fallback")), "too early to pay"
     stack.push(14)
     assert any(node.is_dedicated for node in stack.nodes("fallback"))
-    assert _ended(stack, record).status.state is RunState.SUCCEEDED
+    assert _ended(stack, spec).status.state is RunState.SUCCEEDED
     until(lambda: all_tasks_over(stack.batch))
     stack.push(15)
     until(lambda: not stack.nodes("fallback"))

@@ -71,8 +71,8 @@ def plan(connection: Connection, settings: Settings, script: Write) -> Submissio
     return plan_recipe(connection, settings, recipe)
 
 
-def ended(connection: Connection, record: RunSpec) -> RunEnded:
-    *_, last = watch_run(connection, record)
+def ended(connection: Connection, spec: RunSpec) -> RunEnded:
+    *_, last = watch_run(connection, spec)
     assert isinstance(last, RunEnded)
     return last
 
@@ -126,9 +126,9 @@ def test_job_closed_after_planning_is_replaced(
     connection.batch_client().begin_terminate_job(
         first.job_id, wire(terminateReason="a test"), polling_interval=0
     ).wait()
-    record = submit_run(connection, plan, ignore_progress)
-    assert (record.run_id, record.job_id) == (plan.run.plan.run_id, f"{first.job_id}-2")
-    assert find_run(connection, record.run_id).job_id == record.job_id
+    spec = submit_run(connection, plan, ignore_progress)
+    assert (spec.run_id, spec.job_id) == (plan.run.plan.run_id, f"{first.job_id}-2")
+    assert find_run(connection, spec.run_id).job_id == spec.job_id
     assert plan.run.plan.to_spec().to_json() == before, "a plan is never changed"
 
 
@@ -136,16 +136,16 @@ def test_submitted_run_json_equals_the_plan(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer
 ) -> None:
     [document] = plan.documents().values()
-    record = submit_run(connection, plan, ignore_progress)
-    assert runs.read(RunPaths(record.run_id).run) == json.dumps(document, indent=2).encode()
+    spec = submit_run(connection, plan, ignore_progress)
+    assert runs.read(RunPaths(spec.run_id).run) == json.dumps(document, indent=2).encode()
 
 
 def test_watching_late_shows_the_same_as_watching_from_the_start(
     connection: Connection, plan: SubmissionPlan
 ) -> None:
-    record = submit_run(connection, plan, ignore_progress)
-    live = list(watch_run(connection, record))
-    late = list(watch_run(connection, record))
+    spec = submit_run(connection, plan, ignore_progress)
+    live = list(watch_run(connection, spec))
+    late = list(watch_run(connection, spec))
     texts = ["".join(e.text for e in events if isinstance(e, LogText)) for events in (live, late)]
     assert texts[0] == texts[1] == "".join(f"line {n} é世\n" for n in range(300))
     stages = [[e.event for e in events if isinstance(e, StageReported)] for events in (live, late)]
@@ -162,20 +162,20 @@ def test_watching_late_shows_the_same_as_watching_from_the_start(
 def test_outputs_are_downloaded_once_and_repaired_if_damaged(
     connection: Connection, plan: SubmissionPlan, tmp_path: Path
 ) -> None:
-    record = submit_run(connection, plan, ignore_progress)
-    ended(connection, record)
+    spec = submit_run(connection, plan, ignore_progress)
+    ended(connection, spec)
     target = tmp_path / "models"
-    first = fetch_outputs(connection, record, target, ignore_progress)
+    first = fetch_outputs(connection, spec, target, ignore_progress)
     assert first.downloaded == 2
     model = first.folder / "sub" / "model.bin"
     assert model.read_bytes() == bytes(range(256)) * 1000
-    assert fetch_outputs(connection, record, target, ignore_progress).downloaded == 0
+    assert fetch_outputs(connection, spec, target, ignore_progress).downloaded == 0
     model.write_bytes(b"damaged")
-    assert fetch_outputs(connection, record, target, ignore_progress, ["sub"]).downloaded == 1
+    assert fetch_outputs(connection, spec, target, ignore_progress, ["sub"]).downloaded == 1
     assert model.read_bytes() == bytes(range(256)) * 1000
     assert not list(target.rglob("*.part"))
     with pytest.raises(RunnerError) as caught:
-        fetch_outputs(connection, record, target, ignore_progress, ["modle.bin"])
+        fetch_outputs(connection, spec, target, ignore_progress, ["modle.bin"])
     assert caught.value.code == "R-FILE-UNKNOWN"
 
 
@@ -194,10 +194,10 @@ def test_changed_output_is_refused_without_writing(
 ) -> None:
     wrong = hashlib.sha256(b"something else").hexdigest()
     listed = [{"path": "model.bin", "size_bytes": 4, "sha256": wrong}]
-    record = foreign_run(runs, plan, "aaab", outputs=listed)
-    runs.create_bytes(f"{RunPaths(record.run_id).output(1)}model.bin", b"data", "x/y")
+    spec = foreign_run(runs, plan, "aaab", outputs=listed)
+    runs.create_bytes(f"{RunPaths(spec.run_id).output(1)}model.bin", b"data", "x/y")
     with pytest.raises(RunnerError) as caught:
-        fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
+        fetch_outputs(connection, spec, tmp_path / "o", ignore_progress)
     assert caught.value.code == "R-OUTPUT-HASH"
     assert [p for p in (tmp_path / "o").rglob("*") if p.is_file()] == []
 
@@ -206,19 +206,19 @@ def test_hostile_output_path_is_skipped_and_a_link_is_refused(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     hostile = [{"path": "../../outside.txt", "size_bytes": 4, "sha256": "x"}]
-    record = foreign_run(runs, plan, "aaac", outputs=hostile)
-    assert fetch_outputs(connection, record, tmp_path / "o", ignore_progress).files == ()
-    result = load_result(runs, record.run_id)
+    spec = foreign_run(runs, plan, "aaac", outputs=hostile)
+    assert fetch_outputs(connection, spec, tmp_path / "o", ignore_progress).files == ()
+    result = load_result(runs, spec.run_id)
     assert result is not None
     assert [each.why for each in result.left_out] == ["path"]
     assert not (tmp_path / "outside.txt").exists()
     linked = [{"path": "link/outside.txt", "size_bytes": 4, "sha256": "x"}]
-    record = foreign_run(runs, plan, "aaad", outputs=linked)
-    folder = tmp_path / "o" / record.run_id
+    spec = foreign_run(runs, plan, "aaad", outputs=linked)
+    folder = tmp_path / "o" / spec.run_id
     folder.mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path)
     with pytest.raises(RunnerError) as caught:
-        fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
+        fetch_outputs(connection, spec, tmp_path / "o", ignore_progress)
     assert caught.value.code == "R-OUTPUT-PATH"
     assert not (tmp_path / "outside.txt").exists()
 
@@ -228,13 +228,13 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
 ) -> None:
     damaged = make_run_id("damaged", datetime.now(UTC), "zzzz")
     runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
-    record = submit_run(connection, plan, ignore_progress)
-    ended(connection, record)
+    spec = submit_run(connection, plan, ignore_progress)
+    ended(connection, spec)
     everything = list_runs(connection, limit=None)
     rows = {row.run_id: row for row in everything.rows}
     assert "R-" not in rows[damaged].problem
     assert rows[damaged].problem
-    status = rows[record.run_id].status
+    status = rows[spec.run_id].status
     assert status is not None
     assert status.state is RunState.SUCCEEDED
     listed = list(rows)
@@ -249,8 +249,8 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
 def test_run_is_found_by_a_unique_prefix_only(
     connection: Connection, plan: SubmissionPlan, runs: BlobContainer
 ) -> None:
-    records = [foreign_run(runs, plan, suffix) for suffix in ("bbba", "bbbc")]
-    assert find_run(connection, records[0].run_id).run_id == records[0].run_id
+    specs = [foreign_run(runs, plan, suffix) for suffix in ("bbba", "bbbc")]
+    assert find_run(connection, specs[0].run_id).run_id == specs[0].run_id
     with pytest.raises(RunnerError) as caught:
         find_run(connection, "foreign")
     assert caught.value.code == "R-RUN-AMBIGUOUS"
@@ -268,26 +268,26 @@ def test_cancel_decides_once_and_remembers_the_evictions(
         if why != "lost":
             end = {"attempt": number, "why": why, "node_ends": "2026-11-24T12:00:00Z"}
             runs.create(f"{paths.attempt(number)}end.json", end)
-    record = submit_run(connection, waiting, ignore_progress)
-    until(lambda: "begun" in "".join(read_log(connection, record, "stdout")))
-    assert cancel_run(connection, record).changed is True
-    again = cancel_run(connection, record)
+    spec = submit_run(connection, waiting, ignore_progress)
+    until(lambda: "begun" in "".join(read_log(connection, spec, "stdout")))
+    assert cancel_run(connection, spec).changed is True
+    again = cancel_run(connection, spec)
     assert again.state is RunState.CANCELLED
     assert again.changed is False
-    last = ended(connection, record)
+    last = ended(connection, spec)
     assert last.result is not None
     assert (last.result.status, last.result.code) == ("cancelled", "Cancelled")
     assert (last.result.attempt, last.result.evicted) == (4, 2)
-    [row] = list_runs(connection, limit=None, ids=[record.run_id]).rows
+    [row] = list_runs(connection, limit=None, ids=[spec.run_id]).rows
     assert (row.attempts, row.evicted) == (4, 2)
 
 
 def test_cancelling_a_finished_run_changes_nothing(
     connection: Connection, plan: SubmissionPlan
 ) -> None:
-    record = submit_run(connection, plan, ignore_progress)
-    ended(connection, record)
-    cancelled = cancel_run(connection, record)
+    spec = submit_run(connection, plan, ignore_progress)
+    ended(connection, spec)
+    cancelled = cancel_run(connection, spec)
     assert (cancelled.state, cancelled.changed) == (RunState.SUCCEEDED, False)
 
 
@@ -338,10 +338,10 @@ def test_watching_client_restores_a_lost_run_json(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    record = submit_run(connection, plan, ignore_progress)
-    watching = watch_run(connection, record)
+    spec = submit_run(connection, plan, ignore_progress)
+    watching = watch_run(connection, spec)
     next(event for event in watching if isinstance(event, StageReported))  # the agent has read it
-    runs.delete(RunPaths(record.run_id).run)  # Azurite was killed before it had saved it
+    runs.delete(RunPaths(spec.run_id).run)  # Azurite was killed before it had saved it
 
     def refused(*args: object, **kwargs: object) -> None:
         monkeypatch.undo()
@@ -351,8 +351,8 @@ def test_watching_client_restores_a_lost_run_json(
     *_, last = watching
     assert isinstance(last, RunEnded)
     assert last.result is not None
-    assert find_run(connection, record.run_id) == record
-    runs.delete(RunPaths(record.run_id).run)
-    runs.delete(f"index/{record.run_id}")
-    (row,) = (row for row in list_runs(connection, limit=None).rows if row.run_id == record.run_id)
+    assert find_run(connection, spec.run_id) == spec
+    runs.delete(RunPaths(spec.run_id).run)
+    runs.delete(f"index/{spec.run_id}")
+    (row,) = (row for row in list_runs(connection, limit=None).rows if row.run_id == spec.run_id)
     assert "run.json is missing" in row.problem, "what nobody watched is listed as it is"

@@ -485,30 +485,30 @@ def test_connection_resets_of_the_client_fail_no_run(
             loaded = load_recipe(str(recipe), cwd=tmp_path)
             plan = plan_recipe(connection, settings, loaded, TrainOptions())
             runs.append(submit_run(connection, plan, ignore_progress))
-        for record in runs:
-            *_, last = watch_run(connection, record)
+        for spec in runs:
+            *_, last = watch_run(connection, spec)
             assert isinstance(last, RunEnded)
             assert last.status.state is RunState.SUCCEEDED, last.status.reason
-            log = "".join(read_log(connection, record, "stdout"))
+            log = "".join(read_log(connection, spec, "stdout"))
             assert log.splitlines() == [f"line {n}" for n in range(20)]
-            assert len(load_attempts(runs_container(connection), record.run_id)) == 1
-            fetched = fetch_outputs(connection, record, tmp_path / "out", ignore_progress)
+            assert len(load_attempts(runs_container(connection), spec.run_id)) == 1
+            fetched = fetch_outputs(connection, spec, tmp_path / "out", ignore_progress)
             assert (fetched.folder / "model").read_text() == "weights"
         _await_agents(connection, *runs)
     assert line.resets > 100
 
 
-def _await_agents(connection: Connection, *records: RunSpec) -> None:
+def _await_agents(connection: Connection, *specs: RunSpec) -> None:
     """Wait until the agents have ended: without storage they would keep their slots for minutes.
 
     A run has ended once its result is written; its agent then still registers the model.
     """
-    for record in records:
-        until(partial(_has_completed, connection, record))
+    for spec in specs:
+        until(partial(_has_completed, connection, spec))
 
 
-def _has_completed(connection: Connection, record: RunSpec) -> bool:
-    task = get_task(connection, record.job_id, record.task_id)
+def _has_completed(connection: Connection, spec: RunSpec) -> bool:
+    task = get_task(connection, spec.job_id, spec.task_id)
     return task is not None and task.phase == "completed"
 
 
@@ -561,19 +561,19 @@ def test_runs_on_a_node_with_connection_resets_are_correct(
         with faulty_line(outputs.blob_endpoint, faults) as (blob, line):
             broken = Connection(replace(outputs, blob_endpoint=blob), keys)
             plan = plan_recipe(broken, settings, load_recipe(str(folder), cwd=tmp_path))
-            record = submit_run(broken, plan, ignore_progress)
-            *_, last = watch_run(direct, record)
-            _await_agents(direct, record)
+            spec = submit_run(broken, plan, ignore_progress)
+            *_, last = watch_run(direct, spec)
+            _await_agents(direct, spec)
         resets.append(line.resets)
         assert isinstance(last, RunEnded)
         assert last.status.state is RunState.SUCCEEDED, last.status.reason
         container = runs_container(direct)
-        assert [each.attempt for each in load_attempts(container, record.run_id)] == [1, 2]
-        logs = {n: "".join(read_log(direct, record, "stdout", attempt=n)) for n in (1, 2)}
+        assert [each.attempt for each in load_attempts(container, spec.run_id)] == [1, 2]
+        logs = {n: "".join(read_log(direct, spec, "stdout", attempt=n)) for n in (1, 2)}
         assert wrong_steps(logs, last=2, steps=120) == []
-        lines = (container.read(RunPaths(record.run_id).metrics) or b"").splitlines()
+        lines = (container.read(RunPaths(spec.run_id).metrics) or b"").splitlines()
         assert len(lines) == len(set(lines)) == sum(map(str.count, logs.values(), ["step "] * 2))
-        got = fetch_outputs(direct, record, tmp_path / f"out-{seed}", ignore_progress).folder
+        got = fetch_outputs(direct, spec, tmp_path / f"out-{seed}", ignore_progress).folder
         assert (got / "blocks").read_bytes() == blocks[::-1]
         assert {(got / f"small-{n}").read_text() for n in range(30)} == {"2"}
     assert min(resets) > 20, resets

@@ -346,11 +346,11 @@ def test_run_without_progress_is_named_after_a_long_silence(cli: Cli, script: Wr
     )
     run_id = cli.json("train", folder, "--detach")["run_id"]
     _, connection = in_process(cli)
-    record = find_run(connection, run_id)
-    until(lambda: len(load_points(connection, record)) == 6)
+    spec = find_run(connection, run_id)
+    until(lambda: len(load_points(connection, spec)) == 6)
     now = datetime.now(UTC)
-    assert diagnose_run(connection, record, now + timedelta(minutes=10)).cause is None
-    found = diagnose_run(connection, record, now + timedelta(minutes=20))
+    assert diagnose_run(connection, spec, now + timedelta(minutes=10)).cause is None
+    found = diagnose_run(connection, spec, now + timedelta(minutes=20))
     assert (found.cause, found.command) == ("NoProgress", f"runner ssh {run_id}")
     assert all(each.at for each in found.evidence)
     cli.ok("cancel", run_id)
@@ -371,19 +371,19 @@ def test_healthy_run_has_no_cause_from_submission_to_end(cli: Cli, script: Write
     group = cli.json("submit", folder / "many.yaml", "--detach")["group"]
     _, connection = in_process(cli)
     shown = cli.json("show", group)["tasks"]
-    records = [find_run(connection, task["run_id"]) for task in shown]
-    assert len(records) == HEALTHY
-    for record in records[5::10]:
-        cancel_run(connection, record)
+    specs = [find_run(connection, task["run_id"]) for task in shown]
+    assert len(specs) == HEALTHY
+    for spec in specs[5::10]:
+        cancel_run(connection, spec)
     seen: set[str] = set()
-    left = list(records)
+    left = list(specs)
     while left:
         began = time.monotonic()
-        found = in_parallel(lambda record: diagnose_run(connection, record), left)
+        found = in_parallel(lambda spec: diagnose_run(connection, spec), left)
         labelled = [each for each in found if each.cause is not None]
         assert labelled == []
         seen |= {each.state for each in found}
         ended = {each.subject for each in found if each.state in ("succeeded", "cancelled")}
-        left = [record for record in left if record.run_id not in ended]
+        left = [spec for spec in left if spec.run_id not in ended]
         time.sleep(time.monotonic() - began)  # half of the time is for the runs
     assert {"queued", "running", "succeeded", "cancelled"} <= seen

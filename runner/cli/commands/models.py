@@ -267,18 +267,18 @@ def register(
 
     out = call.out
     connection = call.connect()
-    record = find_run(connection, run)
+    spec = find_run(connection, run)
     aliases = tuple(text.removeprefix("@") for text in alias or ())
-    request = default_request(record, name, path, aliases, description)
+    request = default_request(spec, name, path, aliases, description)
     with out.stages() as view:
-        registered = register_with_aliases(connection, record, request, aliases, view.on_progress)
+        registered = register_with_aliases(connection, spec, request, aliases, view.on_progress)
     version = str(registered.version)
     if not out.as_text:
         out.record({**registered.document, "new": registered.new})
         return
     out.text(version)
     done = "registered" if registered.new else "already registered"
-    out.note(f"{record.run_id} is {done} as {version}")
+    out.note(f"{spec.run_id} is {done} as {version}")
 
 
 @app.command("get")

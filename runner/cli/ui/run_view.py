@@ -187,7 +187,7 @@ def output_url(connection: Connection, run_id: str, result: RunResult | None) ->
 
 def result_document(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     ended: RunEnded,
     folder: Path | None,
     model: RunModel | None = None,
@@ -198,17 +198,17 @@ def result_document(
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
     return {
         **result,
-        "run_id": record.run_id,
+        "run_id": spec.run_id,
         "status": ended.status.state.value,
         "message": ended.status.reason or None,
         "fix": (ended.gave_up or ended.status).fix or None,
         "cause": ended.gave_up.to_json() if ended.gave_up else None,
-        "out_of_range": range_problems(record.expect, ended.result.metrics) if ended.result else [],
-        "experiment": record.experiment,
-        "job_id": record.job_id,
-        "pool": record.pool,
-        "code_sha256": record.code.sha256,
-        "output_url": output_url(connection, record.run_id, ended.result),
+        "out_of_range": range_problems(spec.expect, ended.result.metrics) if ended.result else [],
+        "experiment": spec.experiment,
+        "job_id": spec.job_id,
+        "pool": spec.pool,
+        "code_sha256": spec.code.sha256,
+        "output_url": output_url(connection, spec.run_id, ended.result),
         "output_dir": str(folder) if folder else None,
         "model": dataclasses.asdict(model) if model else None,
     }
@@ -217,7 +217,7 @@ def result_document(
 def print_summary(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     ended: RunEnded,
     folder: Path | None,
     view: StageView | None = None,
@@ -231,52 +231,52 @@ def print_summary(
     if ended.result is None and ended.status.fix:
         pairs["fix"] = ended.status.fix
     if ended.result:
-        first_started = _first_started(connection, record.run_id, ended.result)
-        pairs |= _result_pairs(record, ended.result, first_started)
+        first_started = _first_started(connection, spec.run_id, ended.result)
+        pairs |= _result_pairs(spec, ended.result, first_started)
         if view:
             pairs |= _total_time(ended.result, view)
     if ended.gave_up and ended.gave_up.fix:
         pairs["fix"] = ended.gave_up.fix
     if ended.result and ended.result.outputs:
-        pairs["in blob"] = output_url(connection, record.run_id, ended.result)
+        pairs["in blob"] = output_url(connection, spec.run_id, ended.result)
     if folder is not None:
         pairs["on disk"] = str(folder)
-    if record.data and record.data.notice:
-        pairs["data"] = record.data.notice
+    if spec.data and spec.data.notice:
+        pairs["data"] = spec.data.notice
     if model is not None:
         pairs["model"] = f"registered {model}" if model.version else str(model)
     if ended.result and ended.result.status == "succeeded" and not ended.result.outputs:
         out.warning("the run kept no files; a model that the script did not save is lost")
     if ended.result and ended.result.status == "succeeded":
-        for problem in range_problems(record.expect, ended.result.metrics):
+        for problem in range_problems(spec.expect, ended.result.metrics):
             out.warning(f"outside the expected range: {problem}")
-    commands = _next_commands(record, ended, folder)
+    commands = _next_commands(spec, ended, folder)
     if model is not None:
-        register = f"runner models register {record.run_id}"
+        register = f"runner models register {spec.run_id}"
         commands.append(f"runner models get {model.reference}" if model.version else register)
-    out.panel(record.run_id, pairs, commands=commands)
+    out.panel(spec.run_id, pairs, commands=commands)
 
 
 def print_failure(
-    out: Output, connection: Connection, record: RunSpec, ended: RunEnded, display: RunDisplay
+    out: Output, connection: Connection, spec: RunSpec, ended: RunEnded, display: RunDisplay
 ) -> None:
     """Print the last log lines of a failed run, unless the display has just shown them."""
     node = ended.result.rank if ended.result else 0
-    lines = _log_tail(connection, record, node) or ended.task_output.splitlines()[-LAST_LINES:]
+    lines = _log_tail(connection, spec, node) or ended.task_output.splitlines()[-LAST_LINES:]
     shown = list(display.shown)
     if not lines or shown[-len(lines) :] == lines:
         return
-    of = f"node {node} of {record.run_id}" if node else record.run_id
+    of = f"node {node} of {spec.run_id}" if node else spec.run_id
     out.note(f"the last {len(lines)} lines of {of}:", style="bold")
     for line in lines:
         out.note(f"  {line}")
 
 
-def _log_tail(connection: Connection, record: RunSpec, node: int) -> list[str]:
+def _log_tail(connection: Connection, spec: RunSpec, node: int) -> list[str]:
     from runner.flows.runs.logs import last_lines
 
-    stderr = last_lines(connection, record.run_id, "stderr", LAST_LINES, node)
-    return stderr or last_lines(connection, record.run_id, "stdout", LAST_LINES, node)
+    stderr = last_lines(connection, spec.run_id, "stderr", LAST_LINES, node)
+    return stderr or last_lines(connection, spec.run_id, "stdout", LAST_LINES, node)
 
 
 def _status_line(ended: RunEnded) -> str:
@@ -324,7 +324,7 @@ def _first_started(connection: Connection, run_id: str, result: RunResult) -> da
 
 
 def _result_pairs(
-    record: RunSpec, result: RunResult, first_started: datetime | None
+    spec: RunSpec, result: RunResult, first_started: datetime | None
 ) -> dict[str, str]:
     from runner.core.states import advice_for_result
     from runner.protocol.metrics import describe_non_finite, format_metric
@@ -334,26 +334,26 @@ def _result_pairs(
         pairs["why"] = result.message
     if fix := advice_for_result(result.code):
         pairs["fix"] = fix
-    names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
+    names = sorted(result.metrics, key=lambda name: name != spec.primary_metric)
     pairs |= {name: format_metric(result.metrics[name]) for name in names}
-    if expected := expected_text(record, result):
+    if expected := expected_text(spec, result):
         pairs["expected"] = expected
-    if odd := describe_non_finite(result.metrics, record.run_id):
+    if odd := describe_non_finite(result.metrics, spec.run_id):
         pairs["not finite"] = odd
     pairs |= took_pairs(result, first_started)
     pairs |= output_pairs(result)
     return pairs
 
 
-def expected_text(record: RunSpec, result: RunResult) -> str:
+def expected_text(spec: RunSpec, result: RunResult) -> str:
     """Return the expected ranges of a run and whether it is within them; empty without any."""
     from runner.protocol.metrics import range_problems
 
-    if result.status == "cancelled" or not record.expect:
+    if result.status == "cancelled" or not spec.expect:
         return ""
-    if problems := range_problems(record.expect, result.metrics):
+    if problems := range_problems(spec.expect, result.metrics):
         return f"outside the range: {'; '.join(problems)}"
-    return ", ".join(f"{each.metric} {each}" for each in record.expect) + ": within"
+    return ", ".join(f"{each.metric} {each}" for each in spec.expect) + ": within"
 
 
 NOTHING_KEPT = "none: the script wrote no file to its folder or to $RUNNER_OUTPUT_DIR"
@@ -416,8 +416,8 @@ def _total_time(result: RunResult, view: StageView) -> dict[str, str]:
     return {"in all": f"{total}, with {around}" if around else total}
 
 
-def _next_commands(record: RunSpec, ended: RunEnded, folder: Path | None) -> list[str]:
-    run_id = record.run_id
+def _next_commands(spec: RunSpec, ended: RunEnded, folder: Path | None) -> list[str]:
+    run_id = spec.run_id
     commands = [f"runner show {run_id}", f"runner logs {run_id}"]
     if ended.result and ended.result.rank:
         commands[1] += f" --node {ended.result.rank} --stderr"

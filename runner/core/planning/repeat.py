@@ -44,7 +44,7 @@ class Repetition:
 
 
 def plan_again(
-    record: RunSpec,
+    spec: RunSpec,
     repetition: Repetition,
     outputs: StackOutputs,
     *,
@@ -59,32 +59,32 @@ def plan_again(
         RunnerError: an override names a parameter that the run does not have.
         ValueError: the run recorded no code or no command.
     """
-    record.check_executable()
-    params = change_params(record, repetition.overrides)
-    again = _apply_changes(record, repetition)
+    spec.check_executable()
+    params = change_params(spec, repetition.overrides)
+    again = _apply_changes(spec, repetition)
     recipe = Recipe(
         **again.recipe_fields(),
-        name=record.recipe,
-        description=record.description,
+        name=spec.recipe,
+        description=spec.description,
         folder=Path(),
         source="folder",
-        command=record.command,
+        command=spec.command,
     )
     return RunPlan(
         run_id=identity.run_id,
-        experiment=record.experiment,
+        experiment=spec.experiment,
         created=identity.created,
         target="",
         account=outputs.batch_account,
         pool=placement.pool,
         job_id=placement.job_id,
-        command=_replace_params(record.command, record.params, params),
+        command=_replace_params(spec.command, spec.params, params),
         params=params,
-        recipe=replace(recipe, secrets=recorded_secrets(record)),
+        recipe=replace(recipe, secrets=recorded_secrets(spec)),
         inputs=RunInputs(
-            code=record.code,
+            code=spec.code,
             agent_sha256=agent_sha256,
-            requirements_sha256=record.requirements_sha256,
+            requirements_sha256=spec.requirements_sha256,
             data=None,
             named=again.inputs,
         ),
@@ -97,37 +97,37 @@ def plan_again(
     )
 
 
-def change_params(record: RunSpec, overrides: Iterable[str]) -> dict[str, ParamValue]:
+def change_params(spec: RunSpec, overrides: Iterable[str]) -> dict[str, ParamValue]:
     """Return the parameters with overrides, converted to the type of the recorded value."""
-    declared = tuple(Param.of_value(name, value) for name, value in record.params.items())
-    return resolve_params(declared, overrides, find_notebook(record.command))
+    declared = tuple(Param.of_value(name, value) for name, value in spec.params.items())
+    return resolve_params(declared, overrides, find_notebook(spec.command))
 
 
 def choose_same_pool(
-    wanted: str | None, record: RunSpec, outputs: StackOutputs, nodes: int | None = None
+    wanted: str | None, spec: RunSpec, outputs: StackOutputs, nodes: int | None = None
 ) -> PoolOutput:
     """Return the pool `wanted`, else the run's own.
 
     Args:
         wanted: name of a pool, or None.
-        record: the run.
+        spec: the run.
         outputs: the stack.
         nodes: number of nodes of the repetition; None for that of the run.
 
     Raises:
         RunnerError: the pool does not exist, or cannot run a task on so many nodes.
     """
-    name = (wanted or record.pool).lower()
+    name = (wanted or spec.pool).lower()
     for pool in outputs.pools:
         if pool.id.lower() == name:
-            check_nodes(pool, nodes or record.nodes)
+            check_nodes(pool, nodes or spec.nodes)
             return pool
     names = ", ".join(pool.id for pool in outputs.pools)
     raise RunnerError(
         "R-POOL-UNKNOWN",
-        f"unknown pool {wanted or record.pool!r}",
+        f"unknown pool {wanted or spec.pool!r}",
         why=f"pools of this stack: {names or 'none'}"
-        + ("" if wanted else f"; the pool of {record.run_id} does not exist any more"),
+        + ("" if wanted else f"; the pool of {spec.run_id} does not exist any more"),
         fix=f"--pool {outputs.pools[0].id}"
         if outputs.pools
         else "add a pool to the stack's file, then run `runner up`",
@@ -148,18 +148,18 @@ def order_runs(after: Edges) -> tuple[str, ...]:
         ) from err
 
 
-def _apply_changes(record: RunSpec, repetition: Repetition) -> RunSpec:
+def _apply_changes(spec: RunSpec, repetition: Repetition) -> RunSpec:
     """Return the run with the requested changes; everything else stays as recorded."""
-    after, model = repetition.after, record.model
+    after, model = repetition.after, spec.model
     changes: dict[str, Any] = {
-        "after": repetition.awaited if record.after else (),
+        "after": repetition.awaited if spec.after else (),
         "inputs": {
             name: {**one, "run_id": after[one["run_id"]]}
             if one.get("kind") == "run" and one.get("run_id") in after
             else one
-            for name, one in record.inputs.items()
+            for name, one in spec.inputs.items()
         },
-        "resources": replace(record.resources, nodes=repetition.nodes or record.nodes),
+        "resources": replace(spec.resources, nodes=repetition.nodes or spec.nodes),
     }
     if repetition.kind != "reproduce":  # a reproduction starts from the same checkpoint
         changes["resume_from"] = repetition.resume_from
@@ -168,7 +168,7 @@ def _apply_changes(record: RunSpec, repetition: Repetition) -> RunSpec:
         changes["model"] = replace(model, register=False)
     if repetition.constraints is not None:
         changes["constraints"] = repetition.constraints
-    return replace(record, **changes)
+    return replace(spec, **changes)
 
 
 def _replace_params(

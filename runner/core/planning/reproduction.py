@@ -39,11 +39,11 @@ _ENVIRONMENT_KEYS = (
 _MAPPINGS = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
 
 
-def plan_drift(record: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
+def plan_drift(spec: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
     """Return the differences that are known before a run is repeated on the pool."""
     drift: list[Drift] = []
-    _add_difference(drift, "node agent", _text(record.agent_sha256)[:12], agent_sha256[:12])
-    _add_difference(drift, "VM size", _text(record.vm_size), pool.vm_size)
+    _add_difference(drift, "node agent", _text(spec.agent_sha256)[:12], agent_sha256[:12])
+    _add_difference(drift, "VM size", _text(spec.vm_size), pool.vm_size)
     return drift
 
 

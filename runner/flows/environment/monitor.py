@@ -76,11 +76,11 @@ def run_gauges(report: CostReport) -> list[Gauge]:
     states: Counter[tuple[str, str]] = Counter()
     evicted: Counter[str] = Counter()
     for row in report.history:
-        if row.record is None or row.status is None:
+        if row.spec is None or row.status is None:
             states["", "unreadable"] += 1
             continue
-        states[row.record.pool, row.status.state.value] += 1
-        evicted[row.record.pool] += row.evicted or 0
+        states[row.spec.pool, row.status.state.value] += 1
+        evicted[row.spec.pool] += row.evicted or 0
     seconds = [
         ({"pool": row.name, "part": part}, ms / 1000)
         for row in report.rows

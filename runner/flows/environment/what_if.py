@@ -260,13 +260,13 @@ def recommend_interval(save_s: float | None, mtbf_s: float | None) -> Checkpoint
     return CheckpointInterval(save_s, mtbf_s, *checkpoint_interval_s(save_s, mtbf_s))
 
 
-def measure_run(connection: Connection, record: RunSpec) -> Measured:
+def measure_run(connection: Connection, spec: RunSpec) -> Measured:
     """Return save time and evictions from the records of a run."""
-    attempts = [row for row in list_attempts(connection, load_view(connection, record)) if row.spot]
+    attempts = [row for row in list_attempts(connection, load_view(connection, spec)) if row.spot]
     container = runs_container(connection)
     saves: list[float] = []
     for row in attempts:
-        name = RunPaths(record.run_id).attempt_events(row.attempt)
+        name = RunPaths(spec.run_id).attempt_events(row.attempt)
         for line in (container.read(name) or b"").splitlines():
             saves += _save_time(line)
     following = {row.attempt - 1: row.started for row in attempts}

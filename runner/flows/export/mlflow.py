@@ -54,7 +54,7 @@ class Exported:
 
 def export_to_mlflow(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     home: Path,
     uri: str | None,
     on_progress: OnProgress,
@@ -63,8 +63,8 @@ def export_to_mlflow(
 ) -> Exported:
     """Create or update the run in MLflow at `uri`, by default MLFLOW_TRACKING_URI."""
     address = _address(uri)
-    view = load_view(connection, record)
-    points = list(final_points(load_points(connection, record)))
+    view = load_view(connection, spec)
+    points = list(final_points(load_points(connection, spec)))
     with _mlflow(address, home) as client:
         known, created = _find_or_create(client, view)
         run_id = str(known.info.run_id)
@@ -73,7 +73,7 @@ def export_to_mlflow(
         _send(client, run_id, metrics=new)
         files = 0
         if artifacts and view.result is not None and view.result.outputs:
-            files = _send_files(client, run_id, connection, record, on_progress)
+            files = _send_files(client, run_id, connection, spec, on_progress)
         _set_state(client, run_id, view)
     return Exported(_where(address, known.info), run_id, created, len(new), files)
 
@@ -115,38 +115,38 @@ def _mlflow(address: str, home: Path) -> Generator[Any]:
 
 
 def _find_or_create(client: Any, view: RunView) -> tuple[Any, bool]:
-    record = view.record
-    experiment = client.get_experiment_by_name(record.experiment)
+    spec = view.spec
+    experiment = client.get_experiment_by_name(spec.experiment)
     if experiment is not None and experiment.lifecycle_stage != "active":
         raise RunnerError(
             "R-EXPORT-DELETED",
-            f"the MLflow experiment {record.experiment!r} was deleted",
+            f"the MLflow experiment {spec.experiment!r} was deleted",
             why="MLflow accepts no runs for it, and no new experiment with that name",
             fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}",
             exit_code=ExitCode.PREFLIGHT,
         )
     number = (
-        client.create_experiment(record.experiment)
+        client.create_experiment(spec.experiment)
         if experiment is None
         else experiment.experiment_id
     )
-    found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{record.run_id}'")
+    found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{spec.run_id}'")
     if found:
         return found[0], False
-    started = view.result.started if view.result and view.result.started else record.created
-    tags = {_TAG: record.run_id, "mlflow.runName": record.run_id}
+    started = view.result.started if view.result and view.result.started else spec.created
+    tags = {_TAG: spec.run_id, "mlflow.runName": spec.run_id}
     begun = int(started.timestamp() * 1000)
-    return client.create_run(number, start_time=begun, tags=tags, run_name=record.run_id), True
+    return client.create_run(number, start_time=begun, tags=tags, run_name=spec.run_id), True
 
 
 def _describe(client: Any, run_id: str, view: RunView) -> None:
     entities = load_extra("mlflow", "mlflow.entities")
-    known = lineage(view.record, view.result)
+    known = lineage(view.spec, view.result)
     tags = {f"runner.{name}": value[:_TAG_LIMIT] for name, value in known.items()}
-    tags["mlflow.source.name"] = view.record.recipe
+    tags["mlflow.source.name"] = view.spec.recipe
     if revision := known.get("code.git_revision"):
         tags["mlflow.source.git.commit"] = revision
-    params = {_name(name): str(value)[:_PARAM_LIMIT] for name, value in view.record.params.items()}
+    params = {_name(name): str(value)[:_PARAM_LIMIT] for name, value in view.spec.params.items()}
     there: dict[str, str] = client.get_run(run_id).data.params
     new = [entities.Param(name, value) for name, value in params.items() if name not in there]
     _send(client, run_id, params=new)
@@ -176,11 +176,11 @@ def _send(client: Any, run_id: str, **kinds: list[Any]) -> None:
 
 
 def _send_files(
-    client: Any, run_id: str, connection: Connection, record: RunSpec, on_progress: OnProgress
+    client: Any, run_id: str, connection: Connection, spec: RunSpec, on_progress: OnProgress
 ) -> int:
     """Send outputs that MLflow lacks or has with another size; outputs of a run never change."""
     with tempfile.TemporaryDirectory(prefix="runner-export-") as folder:
-        fetched = fetch_outputs(connection, record, Path(folder), on_progress)
+        fetched = fetch_outputs(connection, spec, Path(folder), on_progress)
         there: dict[str, dict[str, int | None]] = {}
         sent = 0
         for file in fetched.files:

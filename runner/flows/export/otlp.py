@@ -42,7 +42,7 @@ _BAD_WORDS = ("failed", "lost", "gap:", "was evicted", "error")
 class RunEvents:
     """The events of a run; `is_final` is True if there will be no more."""
 
-    record: RunSpec
+    spec: RunSpec
     events: Sequence[TimelineEvent]
     is_final: bool
 
@@ -66,10 +66,10 @@ def endpoint_address(uri: str | None, env: Mapping[str, str]) -> str:
     return given if is_whole else given.rstrip("/") + _PATH
 
 
-def event_id(record: RunSpec, event: TimelineEvent) -> str:
+def event_id(spec: RunSpec, event: TimelineEvent) -> str:
     """Return an ID that is the same for each transfer of the event."""
     at = event.at.isoformat() if event.at else ""
-    text = "\n".join((record.run_id, at, event.source, event.event, str(event.attempt)))
+    text = "\n".join((spec.run_id, at, event.source, event.event, str(event.attempt)))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -95,23 +95,23 @@ class OtlpSender:
             endpoint=self.address, timeout=timeout, session=session
         )
 
-    def send(self, record: RunSpec, events: Sequence[TimelineEvent]) -> None:
+    def send(self, spec: RunSpec, events: Sequence[TimelineEvent]) -> None:
         """Send events of a run in one request. Raise R-OTLP-EXPORT."""
         if not events:
             return
-        batch = self._records(record, events)
+        batch = self._records(spec, events)
         with _problems() as problems:
             result = self._exporter.export(batch)
         if getattr(result, "name", "") != "SUCCESS":
             raise RunnerError(
                 "R-OTLP-EXPORT",
-                f"{self.address} did not accept the events of {record.run_id}",
+                f"{self.address} did not accept the events of {spec.run_id}",
                 why=problems[0] if problems else "the exporter gave no reason",
                 fix="check that a collector listens there: curl -i -X POST " + self.address,
                 exit_code=ExitCode.PREFLIGHT,
             )
 
-    def _records(self, record: RunSpec, events: Sequence[TimelineEvent]) -> Sequence[Any]:
+    def _records(self, spec: RunSpec, events: Sequence[TimelineEvent]) -> Sequence[Any]:
         """Return the events as log records of the SDK, whose classes differ between versions."""
         exports = self._memory
         collected = getattr(exports, "InMemoryLogRecordExporter", exports.InMemoryLogExporter)()
@@ -119,19 +119,19 @@ class OtlpSender:
         provider.add_log_record_processor(exports.SimpleLogRecordProcessor(collected))
         written = provider.get_logger("runner.events")
         for each in events:
-            written.emit(self._log_record(record, each))
+            written.emit(self._log_record(spec, each))
         return collected.get_finished_logs()
 
-    def _log_record(self, record: RunSpec, event: TimelineEvent) -> Any:
+    def _log_record(self, spec: RunSpec, event: TimelineEvent) -> Any:
         is_bad = event.source == "eviction" or any(word in event.event for word in _BAD_WORDS)
         level = "WARN" if is_bad else "INFO"
         attributes: dict[str, Any] = {
-            "runner.event_id": event_id(record, event),
-            "runner.run_id": record.run_id,
-            "runner.experiment": record.experiment,
-            "runner.recipe": record.recipe,
-            "runner.pool": record.pool,
-            "runner.job_id": record.job_id,
+            "runner.event_id": event_id(spec, event),
+            "runner.run_id": spec.run_id,
+            "runner.experiment": spec.experiment,
+            "runner.recipe": spec.recipe,
+            "runner.pool": spec.pool,
+            "runner.job_id": spec.job_id,
             "runner.source": event.source,
             "runner.clock_offset_s": event.offset_s,
         }
@@ -172,10 +172,10 @@ def _problems() -> Generator[list[str]]:
         theirs.removeHandler(handler)
 
 
-def export_to_otlp(connection: Connection, record: RunSpec, sender: OtlpSender) -> int:
+def export_to_otlp(connection: Connection, spec: RunSpec, sender: OtlpSender) -> int:
     """Send all events of a run. Return their number."""
-    events = load_timeline(connection, record)
-    sender.send(record, events)
+    events = load_timeline(connection, spec)
+    sender.send(spec, events)
     return len(events)
 
 
@@ -185,12 +185,12 @@ def active_events(settings: Settings, ended: frozenset[str]) -> list[RunEvents]:
     rows = [
         row
         for row in list_runs(connection, limit=None).rows
-        if row.record is not None and row.run_id not in ended
+        if row.spec is not None and row.run_id not in ended
     ]
 
     def load(row: Any) -> RunEvents:
         is_final = row.status is not None and row.status.state.final
-        return RunEvents(row.record, load_timeline(connection, row.record), is_final)
+        return RunEvents(row.spec, load_timeline(connection, row.spec), is_final)
 
     return in_parallel(load, rows)
 
@@ -216,11 +216,11 @@ class EventStream:
         """Send new events. Return their number. Raise RunnerError if the endpoint rejects them."""
         count = 0
         for each in self._load(frozenset(self._ended)):
-            run_id = each.record.run_id
+            run_id = each.spec.run_id
             known = self._sent.setdefault(run_id, set())
-            new = {event_id(each.record, event): event for event in each.events}
+            new = {event_id(each.spec, event): event for event in each.events}
             unsent = [event for key, event in new.items() if key not in known]
-            self._send(each.record, unsent)
+            self._send(each.spec, unsent)
             known.update(new)
             count += len(unsent)
             if each.is_final:

@@ -56,14 +56,14 @@ _SUBFOLDERS = {"wd/output": "", "wd/checkpoints": "checkpoints/"}
 class EventFolder:
     """The event files of one run; each `update` adds new values and files."""
 
-    def __init__(self, connection: Connection, record: RunSpec, folder: Path) -> None:
+    def __init__(self, connection: Connection, spec: RunSpec, folder: Path) -> None:
         self._connection = connection
-        self._record = record
-        self._folder = folder / record.run_id
+        self._spec = spec
+        self._folder = folder / spec.run_id
         self._script = self._folder / "script"
         container = runs_container(connection)
         self._container = container
-        self._lines = LineCursor(container, RunPaths(record.run_id).metrics)
+        self._lines = LineCursor(container, RunPaths(spec.run_id).metrics)
         self._steps = StepCounter()
         self._attempt = 1
         self.points = 0
@@ -85,12 +85,12 @@ class EventFolder:
 
     def update(self) -> bool:
         """Add new values and files. Return True if the run has ended."""
-        result = load_result(self._container, self._record.run_id)
+        result = load_result(self._container, self._spec.run_id)
         self._add_points()
         if result is None:
             self._copy_from_node()
             return False
-        prefix = RunPaths(self._record.run_id).root + result.output
+        prefix = RunPaths(self._spec.run_id).root + result.output
         for file in result.outputs:
             if _MARK in file.path:
                 self._copy_blob(prefix + file.path, file.path, file.size_bytes)
@@ -131,13 +131,13 @@ class EventFolder:
         """Write the parameters for the HPARAMS page."""
         params = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in self._record.params.items()
+            for name, value in self._spec.params.items()
         }
         if not params:
             return
         plugin = load_extra("tensorboard", "tensorboard.plugins.hparams.summary_v2")
-        created = self._record.created.timestamp()
-        summary = plugin.hparams_pb(params, self._record.run_id, created)
+        created = self._spec.created.timestamp()
+        summary = plugin.hparams_pb(params, self._spec.run_id, created)
         writer.add_event(self._events.Event(wall_time=created, summary=summary))
 
     def _copy_blob(self, blob: str, path: str, size_bytes: int) -> None:
@@ -148,7 +148,7 @@ class EventFolder:
 
     def _copy_checkpoint(self) -> None:
         """Copy the event files of the newest checkpoint."""
-        blobs = CheckpointBlobs(self._record.run_id)
+        blobs = CheckpointBlobs(self._spec.run_id)
         found: list[CheckpointManifest] = []
         for blob in self._container.list(blobs.root):
             number = blobs.parse_number(blob.name)
@@ -162,7 +162,7 @@ class EventFolder:
 
     def _copy_from_node(self) -> None:
         """Copy the new bytes of event files, which grow."""
-        job_id, task_id = self._record.job_id, self._record.task_id
+        job_id, task_id = self._spec.job_id, self._spec.task_id
         for folder, below in _SUBFOLDERS.items():
             found = list_task_files(self._connection, job_id, task_id, folder)
             for file in found:
@@ -182,29 +182,29 @@ class EventFolder:
 
 
 def write_event_files(
-    connection: Connection, records: Iterable[RunSpec], folder: Path
+    connection: Connection, specs: Iterable[RunSpec], folder: Path
 ) -> dict[str, int]:
     """Write the event files of runs once. Return the number of values of each."""
     written: dict[str, int] = {}
-    for record in records:
-        events = EventFolder(connection, record, folder)
+    for spec in specs:
+        events = EventFolder(connection, spec, folder)
         try:
             events.update()
         finally:
             events.close()
-        written[record.run_id] = events.points
+        written[spec.run_id] = events.points
     return written
 
 
 def export_to_tensorboard(
-    connection: Connection, record: RunSpec, uri: str | Path | None
+    connection: Connection, spec: RunSpec, uri: str | Path | None
 ) -> tuple[Path, int]:
     """Write the event files of a run, by default to `./tensorboard`. Return folder and count."""
     # First, so that no empty folder remains after an error.
     load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
     folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
-    points = write_event_files(connection, [record], folder)[record.run_id]
-    return folder / record.run_id, points
+    points = write_event_files(connection, [spec], folder)[spec.run_id]
+    return folder / spec.run_id, points
 
 
 def _append(target: Path, size_bytes: int, read: Any) -> None:
@@ -267,7 +267,7 @@ class TensorBoardProcess:
 
 @contextmanager
 def show_runs(
-    connection: Connection, records: Sequence[RunSpec], home: Path, port: int | None
+    connection: Connection, specs: Sequence[RunSpec], home: Path, port: int | None
 ) -> Generator[TensorBoardProcess]:
     """Run TensorBoard on runs, and update their event files, while the block runs.
 
@@ -281,7 +281,7 @@ def show_runs(
     _prune(tensorboard)
     folder = check_folder(tensorboard / f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        runs = [EventFolder(connection, record, folder) for record in records]
+        runs = [EventFolder(connection, spec, folder) for spec in specs]
         done = [run.update() for run in runs]
         process, chosen = _start(folder, port)
         shown = TensorBoardProcess(f"http://{_HOST}:{chosen}/", folder, process)

@@ -107,13 +107,13 @@ def _work_folders(connection: Connection, notes: list[str]) -> Iterator[Prunable
     Directories with files that the run did not keep in blob storage become a note instead.
     """
     rows = list_runs(connection, limit=None).rows
-    ended = [row.record for row in rows if row.record is not None and row.result is not None]
-    jobs = list({record.job_id for record in ended})
+    ended = [row.spec for row in rows if row.spec is not None and row.result is not None]
+    jobs = list({spec.job_id for spec in ended})
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
     over = [
-        record
-        for record in ended
-        if (task := tasks[record.job_id].get(record.task_id)) and task.phase == "completed"
+        spec
+        for spec in ended
+        if (task := tasks[spec.job_id].get(spec.task_id)) and task.phase == "completed"
     ]
     sizes = in_parallel(lambda run: _work_bytes(connection, run), over)
     full = [(run, size) for run, size in zip(over, sizes, strict=True) if size]

@@ -56,9 +56,9 @@ class RunModel:
         return f"{self.reference} ({self.problem})" if self.problem else self.reference
 
 
-def wanted_model(record: RunSpec) -> ModelRequest | None:
+def wanted_model(spec: RunSpec) -> ModelRequest | None:
     """Return the model that the recipe of a run asks to register, or None."""
-    return record.model.check() if record.model else None
+    return spec.model.check() if spec.model else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class RegisteredVersion:
 
 def register_with_aliases(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     request: ModelRequest,
     aliases: Iterable[str],
     on_progress: OnProgress,
 ) -> RegisteredVersion:
     """Register a run for a user; a version that exists also gets the `aliases`."""
-    registered = register_run(connection, record, request, on_progress, anew=True)
+    registered = register_run(connection, spec, request, on_progress, anew=True)
     said = f"{request.name}@{registered.version}"
     for alias in aliases:
         set_alias(connection, said, alias)
@@ -87,7 +87,7 @@ def register_with_aliases(
 
 def register_run(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     request: ModelRequest,
     on_progress: OnProgress = ignore_progress,
     *,
@@ -98,34 +98,34 @@ def register_run(
     With `anew`, a run whose version was removed gets a new version.
     """
     container = runs_container(connection)
-    result = _succeeded(load_result(container, record.run_id), record)
+    result = _succeeded(load_result(container, spec.run_id), spec)
     check_name(request.name)
     for alias in request.aliases:
         check_alias(alias)
-    draft = draft_version(request, record.to_json(), result.raw)
+    draft = draft_version(request, spec.to_json(), result.raw)
     on_bytes = _counter(draft, on_progress)
     on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
-    prefix = RunPaths(record.run_id).root + result.output
+    prefix = RunPaths(spec.run_id).root + result.output
     registered = open_model_registry(connection, request.name).register(
         draft, lambda path: prefix + path, anew=anew, on_bytes=on_bytes
     )
-    _remember(container, record.run_id, registered)
+    _remember(container, spec.run_id, registered)
     said = f"{request.name}@{registered.version}"
     on_progress(Progress(_STAGE, "end", said))
     return registered
 
 
 def default_request(
-    record: RunSpec, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
+    spec: RunSpec, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
 ) -> ModelRequest:
     """Return the user's request, completed from the recipe of the run."""
     try:
-        wanted = wanted_model(record)
+        wanted = wanted_model(spec)
     except RunnerError:
         if name is None:
             raise
         wanted = None  # the recipe's request is invalid, but not needed
-    chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
+    chosen = name or (wanted.name if wanted else slug(spec.recipe)[:63].rstrip("-_"))
     if wanted is None or chosen != wanted.name:
         return ModelRequest(chosen, aliases, path, text)
     # Use the same files as the agent, so that both register the same version.
@@ -135,40 +135,40 @@ def default_request(
 
 
 def settle_model(
-    connection: Connection, record: RunSpec, on_progress: OnProgress = ignore_progress
+    connection: Connection, spec: RunSpec, on_progress: OnProgress = ignore_progress
 ) -> RunModel | None:
     """Return the version of a run that succeeded. Register it if the agent did not.
 
     None means that the recipe registers no model. An error of the registration is returned as
     `problem`, because the run itself has succeeded.
     """
-    request = record.model
+    request = spec.model
     if request is None or not request.register:
         return None
     try:
         request.check()
-        found = _await_agent(connection, record, request.name)
+        found = _await_agent(connection, spec, request.name)
         if found is not None:
             on_progress(Progress(_STAGE, "end", str(found)))
             return found
-        registered = register_run(connection, record, request, on_progress)
+        registered = register_run(connection, spec, request, on_progress)
     except RunnerError as err:
         return RunModel(request.name, None, err.summary)
     return RunModel(request.name, registered.version, "deleted" if registered.deleted else "")
 
 
-def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel | None:
+def _await_agent(connection: Connection, spec: RunSpec, name: str) -> RunModel | None:
     """Return the agent's version, or None if its task has ended without one."""
     container = runs_container(connection)
     until = time.monotonic() + _AGENT_TIMEOUT_S
     over = False
     while True:
-        found = _load_record(container, model_record_blob(record.run_id, name))
+        found = _load_record(container, model_record_blob(spec.run_id, name))
         if found is not None and found.version:
             return found
         if over or found is not None or time.monotonic() > until:
             return None
-        task = get_task(connection, record.job_id, record.task_id)
+        task = get_task(connection, spec.job_id, spec.task_id)
         over = (
             task is None or task.phase in _OVER
         )  # read again, because the agent may have written before its end
@@ -176,11 +176,11 @@ def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel
             time.sleep(_POLL_S)
 
 
-def describe_models(connection: Connection, record: RunSpec) -> list[RunModel]:
+def describe_models(connection: Connection, spec: RunSpec) -> list[RunModel]:
     """Return the versions of a run, including a requested one that is missing or removed."""
-    found = load_run_models(runs_container(connection), record.run_id)
+    found = load_run_models(runs_container(connection), spec.run_id)
     described = [_checked(connection, model) for model in found]
-    wanted = record.model
+    wanted = spec.model
     if wanted and wanted.register and wanted.name not in {model.name for model in found}:
         described.append(RunModel(wanted.name, None, "the agent did not register it"))
     return described
@@ -221,12 +221,12 @@ def _load_record(container: BlobContainer, blob: str) -> RunModel | None:
 
 def _remember(container: BlobContainer, run_id: str, registered: CommittedVersion) -> None:
     name = str(registered.document["name"])
-    record = {"format": 1, "name": name, "version": registered.version, "time": now_text()}
-    container.put(model_record_blob(run_id, name), record)
+    document = {"format": 1, "name": name, "version": registered.version, "time": now_text()}
+    container.put(model_record_blob(run_id, name), document)
 
 
-def _succeeded(result: RunResult | None, record: RunSpec) -> RunResult:
-    run_id = record.run_id
+def _succeeded(result: RunResult | None, spec: RunSpec) -> RunResult:
+    run_id = spec.run_id
     if result is None:
         raise RunnerError(
             "R-MODEL-RUN",

@@ -75,21 +75,21 @@ def _load_checkpoints(
 
 
 def find_checkpoint(
-    container: BlobContainer, record: RunSpec, wanted: int | None = None
+    container: BlobContainer, spec: RunSpec, wanted: int | None = None
 ) -> tuple[str, CheckpointManifest] | None:
-    """Return run ID and checkpoint that `record` would resume from, or None.
+    """Return run ID and checkpoint that the run would resume from, or None.
 
     Args:
         container: the container of runs.
-        record: the run.
+        spec: the run.
         wanted: the number of one of its own checkpoints. None means its newest one, or, if it has
             none, the checkpoint that the run itself resumed from.
     """
-    own = list_checkpoints(container, record.run_id)
+    own = list_checkpoints(container, spec.run_id)
     chosen = next((each for each in own if wanted in (None, each.number)), None)
     if chosen is not None:
-        return record.run_id, chosen
-    before = record.resume_from
+        return spec.run_id, chosen
+    before = spec.resume_from
     if before is None or wanted is not None:
         return None
     run_id, number = before.run_id, before.checkpoint
@@ -181,22 +181,20 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
     """Return all attempts that started, in order."""
     if not view.attempts:
         return ()
-    found = load_attempt_ends(runs_container(connection), view.record.run_id)
+    found = load_attempt_ends(runs_container(connection), view.spec.run_id)
     ends = {end.attempt: end for end in found}
-    resumes = load_resumes(runs_container(connection), view.record.run_id)
+    resumes = load_resumes(runs_container(connection), view.spec.run_id)
     last = view.attempts[-1].attempt
     rows = (_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
-    others = _other_nodes(connection, view.record)
+    others = _other_nodes(connection, view.spec)
     return tuple(
         replace(row, resumed=resumes.get(row.attempt), others=others(row.attempt)) for row in rows
     )
 
 
-def _other_nodes(
-    connection: Connection, record: RunSpec
-) -> Callable[[int], tuple[str | None, ...]]:
-    container, ranks = runs_container(connection), range(1, record.nodes)
-    found = in_parallel(lambda rank: load_attempts(container, record.run_id, rank), ranks)
+def _other_nodes(connection: Connection, spec: RunSpec) -> Callable[[int], tuple[str | None, ...]]:
+    container, ranks = runs_container(connection), range(1, spec.nodes)
+    found = in_parallel(lambda rank: load_attempts(container, spec.run_id, rank), ranks)
     by_rank = [{start.attempt: start.node for start in starts} for starts in found]
     if not by_rank:
         return lambda _: ()

@@ -40,7 +40,7 @@ CANCELLED_BY_USER = "cancelled with runner cancel"
 
 def cancel_run(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     why: str = CANCELLED_BY_USER,
     *,
     also_terminated: bool = False,
@@ -52,45 +52,45 @@ def cancel_run(
     that ended without a result has not failed.
     """
     container = runs_container(connection)
-    task = get_task(connection, record.job_id, record.task_id)
-    result = load_result(container, record.run_id)
+    task = get_task(connection, spec.job_id, spec.task_id)
+    result = load_result(container, spec.run_id)
     ended = _ended_before(task, result)
     if ended is not None and (result is not None or not also_terminated):
         return Cancelled(ended, changed=False)
-    attempts = load_attempts(container, record.run_id)
+    attempts = load_attempts(container, spec.run_id)
     began = attempts[-1].attempt if attempts else 0
-    ends = load_attempt_ends(container, record.run_id) if began else ()
+    ends = load_attempt_ends(container, spec.run_id) if began else ()
     waiting = task is not None and task.phase == "active"
     requeues = task.requeues if task else 0
-    evicted = count_evicted(began, ends, waiting=waiting, nodes=record.nodes, requeues=requeues)
+    evicted = count_evicted(began, ends, waiting=waiting, nodes=spec.nodes, requeues=requeues)
     outcome = _result(attempts, evicted, why)
-    document = outcome.to_json(record.run_id)
-    if record.trial and not began:  # the agent would write run.json, but may never start
-        container.create(RunPaths(record.run_id).run, record.to_json())
-    committed = container.create(RunPaths(record.run_id).result, document)
+    document = outcome.to_json(spec.run_id)
+    if spec.trial and not began:  # the agent would write run.json, but may never start
+        container.create(RunPaths(spec.run_id).run, spec.to_json())
+    committed = container.create(RunPaths(spec.run_id).result, document)
     if committed:
-        index_run(container, record.to_json(), document)
-    result = load_result(container, record.run_id)
+        index_run(container, spec.to_json(), document)
+    result = load_result(container, spec.run_id)
     if result is None or result.status == "cancelled":
-        terminate_task(connection, record.job_id, record.task_id)
+        terminate_task(connection, spec.job_id, spec.task_id)
     state = RunState(result.status) if result else RunState.CANCELLED
     return Cancelled(state, changed=committed)
 
 
-def cancel_queued(container: BlobContainer, record: RunSpec, why: str = CANCELLED_BY_USER) -> bool:
+def cancel_queued(container: BlobContainer, spec: RunSpec, why: str = CANCELLED_BY_USER) -> bool:
     """Cancel a queued run whose job the caller has terminated.
 
-    Needs a third of the requests of `cancel_run`. The record may have only the fields of the index.
+    Needs a third of the requests of `cancel_run`. `spec` may have only the fields of the index.
 
     Returns:
         False if the run has started or ended meanwhile; `cancel_run` then decides.
     """
-    if load_attempts(container, record.run_id):
+    if load_attempts(container, spec.run_id):
         return False
-    document = _result((), 0, why).to_json(record.run_id)
-    if not container.create(RunPaths(record.run_id).result, document):
+    document = _result((), 0, why).to_json(spec.run_id)
+    if not container.create(RunPaths(spec.run_id).result, document):
         return False
-    index_run(container, record.to_json(), document)
+    index_run(container, spec.to_json(), document)
     return True
 
 
@@ -110,9 +110,9 @@ def cancel_pool(
     """
     going_on = frozenset(state for state in RunState if not state.final)
     rows = list_runs(connection, limit=None, only=RunFilter(states=going_on)).rows
-    here = {row.run_id: row.record for row in rows if row.record and _is_on(row.record, pool_id)}
-    elsewhere = {row.record.group for row in rows if row.record and row.run_id not in here}
-    groups = {record.group for record in here.values() if record.group} - elsewhere
+    here = {row.run_id: row.spec for row in rows if row.spec and _is_on(row.spec, pool_id)}
+    elsewhere = {row.spec.group for row in rows if row.spec and row.run_id not in here}
+    groups = {spec.group for spec in here.values() if spec.group} - elsewhere
     done: dict[str, Cancelled] = {}
     for group_id in sorted(filter(None, groups)):
         with suppress(RunnerError):  # without its document, the runs are cancelled below
@@ -127,8 +127,8 @@ def cancel_pool(
     }
 
 
-def _is_on(record: RunSpec, pool_id: str) -> bool:
-    return record.pool.lower() == pool_id.lower()
+def _is_on(spec: RunSpec, pool_id: str) -> bool:
+    return spec.pool.lower() == pool_id.lower()
 
 
 def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:

@@ -138,13 +138,13 @@ def _usages(connection: Connection, rows: Sequence[RunRow]) -> list[RunUsage]:
 
     def load(row: RunRow) -> tuple[AttemptUsage, ...] | None:
         found = parse_usage(row.usage) if row.usage else None
-        if found is not None or row.record is None:
+        if found is not None or row.spec is None:
             return found
         result = row.result
         return load_usage(
             container.read,
             row.run_id,
-            nodes=row.record.nodes,
+            nodes=row.spec.nodes,
             status=result.status if result else "",
             ended=result.ended if result else None,
             attempts=row.attempts,
@@ -157,8 +157,8 @@ def _usages(connection: Connection, rows: Sequence[RunRow]) -> list[RunUsage]:
 
 
 def _usage(row: RunRow, attempts: tuple[AttemptUsage, ...] | None) -> RunUsage:
-    record, status = row.record, row.status
-    if record is None:
+    spec, status = row.spec, row.status
+    if spec is None:
         return RunUsage(row.run_id, "", "", False, "", None)
     is_running = status is not None and status.state in (RunState.RUNNING, RunState.PREPARING)
     last = attempts[-1] if attempts else None
@@ -166,13 +166,13 @@ def _usage(row: RunRow, attempts: tuple[AttemptUsage, ...] | None) -> RunUsage:
         is_running = False  # its task is on another node, without an attempt yet
     return RunUsage(
         row.run_id,
-        record.pool,
-        record.vm_size or "",
-        record.spot,
+        spec.pool,
+        spec.vm_size or "",
+        spec.spot,
         row.result.status if row.result else "",
         attempts,
         is_running=is_running and last is not None and last.ended is None,
-        moved_from=record.moved_from,
+        moved_from=spec.moved_from,
     )
 
 
@@ -245,7 +245,7 @@ def _report(
 
 
 def _name(by: CostKey, row: RunRow) -> str:
-    record = row.record
-    if by == "run" or record is None:
+    spec = row.spec
+    if by == "run" or spec is None:
         return row.run_id
-    return record.recipe if by == "recipe" else record.experiment
+    return spec.recipe if by == "recipe" else spec.experiment

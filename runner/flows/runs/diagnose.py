@@ -139,14 +139,14 @@ def _pool_facts(connection: Connection, pool_id: str) -> PoolFacts | None:
 # -- runs
 
 
-def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None = None) -> Diagnosis:
+def diagnose_run(connection: Connection, spec: RunSpec, now: datetime | None = None) -> Diagnosis:
     """Return why a run waits, hangs or failed; without a cause if it only waits, or runs.
 
     `now` is the present, for tests.
     """
-    view = load_view(connection, record)
+    view = load_view(connection, spec)
     status = view.status
-    blank = Diagnosis(record.run_id, "run", status.state.value, message=status.reason)
+    blank = Diagnosis(spec.run_id, "run", status.state.value, message=status.reason)
     if status.state is RunState.QUEUED:
         return _queued(connection, view, blank)
     if status.state is RunState.FAILED or (
@@ -154,10 +154,10 @@ def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None =
     ):
         return _failed(connection, view, blank)
     if status.state is RunState.LOST:
-        found = Evidence("job", f"{record.job_id} has no task {record.task_id}")
+        found = Evidence("job", f"{spec.job_id} has no task {spec.task_id}")
         return replace(
             blank, cause="TaskMissing", evidence=(found,), fix="submit the run again",
-            command=f"runner retry {record.run_id}",
+            command=f"runner retry {spec.run_id}",
         )  # fmt: skip
     if status.state is RunState.RUNNING:
         return _running(connection, view, blank, now or datetime.now(UTC))
@@ -166,58 +166,58 @@ def diagnose_run(connection: Connection, record: RunSpec, now: datetime | None =
 
 def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datetime) -> Diagnosis:
     """Explain a running run without recent output."""
-    record, attempt = view.record, len(view.attempts)
-    points = [each for each in load_points(connection, record) if each.attempt == attempt]
+    spec, attempt = view.spec, len(view.attempts)
+    points = [each for each in load_points(connection, spec) if each.attempt == attempt]
     times = [moment for each in points if (moment := _parse_moment(each.time)) is not None]
     container = runs_container(connection)
-    modified = {blob.name: blob.modified for blob in container.list(f"{record.run_id}/")}
+    modified = {blob.name: blob.modified for blob in container.list(f"{spec.run_id}/")}
     written: list[datetime | None] = []
-    for rank in range(record.nodes):
-        paths = RunPaths(record.run_id, rank)
+    for rank in range(spec.nodes):
+        paths = RunPaths(spec.run_id, rank)
         found = (modified.get(each) for each in (paths.metrics, paths.stdout, paths.stderr))
         written.append(max(filter(None, found), default=None))
     failure = explain_silence(times, written, now)
     if failure is None:
         return blank
     found = [
-        Evidence(f"rank {rank}" if record.nodes > 1 else "logs and metrics", "last written", at)
+        Evidence(f"rank {rank}" if spec.nodes > 1 else "logs and metrics", "last written", at)
         for rank, at in enumerate(written)
     ]
     last = points[-1]
     found.append(Evidence("metric", f"{last.name}={last.value:g}", _parse_moment(last.time)))
-    return _with_failure(blank, failure, found, f"runner ssh {record.run_id}")
+    return _with_failure(blank, failure, found, f"runner ssh {spec.run_id}")
 
 
 def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
-    record, cause = view.record, view.status.cause
-    job = find_job_view(connection, record.job_id)
+    spec, cause = view.spec, view.status.cause
+    job = find_job_view(connection, spec.job_id)
     if cause is not None and cause.code == JOB_DISABLED:
-        found = (Evidence(f"job {record.job_id}", cause.message, job.since if job else None),)
+        found = (Evidence(f"job {spec.job_id}", cause.message, job.since if job else None),)
         return replace(
             blank, cause=cause.code, message=cause.message, evidence=found, fix=cause.fix,
             command=cause.fix,
         )  # fmt: skip
-    if cause is None and record.after and not view.attempts:
-        return _blocked(connection, record, blank)
+    if cause is None and spec.after and not view.attempts:
+        return _blocked(connection, spec, blank)
     prepared = _failed_preparation(connection, job)
     if prepared is not None and not (cause and cause.stuck):
         return replace(
             blank, cause="JobPreparationFailed", message=prepared[0].text, evidence=prepared,
             fix="correct the job preparation task, then submit the run again",
-            command=f"runner cancel {record.run_id}",
+            command=f"runner cancel {spec.run_id}",
         )  # fmt: skip
-    facts = load_pool_facts(connection, (job and job.pool_id) or record.pool)
-    diagnosis = _with_cause(connection, blank, cause, facts, record)
+    facts = load_pool_facts(connection, (job and job.pool_id) or spec.pool)
+    diagnosis = _with_cause(connection, blank, cause, facts, spec)
     if diagnosis.cause is None and view.attempts:
         return _evicted(connection, view, diagnosis)
     return diagnosis
 
 
-def _blocked(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagnosis:
+def _blocked(connection: Connection, spec: RunSpec, blank: Diagnosis) -> Diagnosis:
     """Explain a run that waits for predecessors; only a failed predecessor is a cause."""
     container = runs_container(connection)
-    results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
-    for run_id, result in zip(record.after, results, strict=True):
+    results = in_parallel(lambda run_id: load_result(container, run_id), spec.after)
+    for run_id, result in zip(spec.after, results, strict=True):
         if result is not None and result.status != "succeeded":
             found = Evidence(f"run {run_id}", f"{result.status}: {result.message}", result.ended)
             return replace(
@@ -230,7 +230,7 @@ def _blocked(connection: Connection, record: RunSpec, blank: Diagnosis) -> Diagn
 def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
     """Explain a run that waits for another node after its last attempt lost its node."""
     last = view.attempts[-1]
-    ends = load_attempt_ends(runs_container(connection), view.record.run_id)
+    ends = load_attempt_ends(runs_container(connection), view.spec.run_id)
     end = next((each for each in ends if each.attempt == last.attempt), None)
     if end is not None and end.why == "failed":
         return blank  # it is being retried
@@ -245,22 +245,22 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
     return replace(
         blank, cause="Evicted", message=f"its node {last.node} was evicted; it waits for another",
         evidence=tuple(found), fix="nothing to do: the run continues from its newest checkpoint",
-        command=f"runner attach {view.record.run_id}",
+        command=f"runner attach {view.spec.run_id}",
     )  # fmt: skip
 
 
 def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
-    record, result = view.record, view.result
+    spec, result = view.spec, view.result
     if result is None:
         task = view.task or TaskView("completed")  # the run failed with its task
-        output = _task_output(connection, record)
+        output = _task_output(connection, spec)
         failure = explain_task_end(task, output, identity=connection.uses_identity)
         found = [Evidence("task", blank.message, task.since)]
         found += [Evidence("output of the task", line) for line in failure.lines]
-        return _with_failure(blank, failure, found, _after_failure(connection, failure, record))
+        return _with_failure(blank, failure, found, _after_failure(connection, failure, spec))
     stderr = stdout = ""
     if result.code is None or result.code in _OUTPUT_CAUSES:
-        stderr, stdout = _tails(connection, record, view.attempts, result.rank)
+        stderr, stdout = _tails(connection, spec, view.attempts, result.rank)
     failure = explain_result(result, stderr, stdout)
     if failure is None:
         return blank
@@ -268,7 +268,7 @@ def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     where = "stderr" if stderr.strip() else "stdout"
     named = f"{where} of rank {result.rank}" if result.rank else where
     found += [Evidence(named, line) for line in failure.lines]
-    command = _after_failure(connection, failure, record)
+    command = _after_failure(connection, failure, spec)
     if result.rank and command.startswith("runner logs "):
         command += f" --node {result.rank}"
     return _with_failure(blank, failure, found, command)
@@ -283,7 +283,7 @@ def _with_failure(
     )  # fmt: skip
 
 
-# Next command by cause; the placeholder is the run's record.
+# Next command by cause; the placeholder is the RunSpec.
 _COMMANDS_AFTER = {
     **dict.fromkeys(
         ("SasExpired", "CodeMissing", "StorageFailed", "NodeLost"), "runner retry {0.run_id}"
@@ -296,23 +296,23 @@ _COMMANDS_AFTER = {
 }
 
 
-def _after_failure(connection: Connection, failure: Failure, record: RunSpec) -> str:
+def _after_failure(connection: Connection, failure: Failure, spec: RunSpec) -> str:
     """Return the command after a failure: retry if that may help, else show the output."""
-    run_id, cause = record.run_id, failure.cause
-    if cause == "BlockedDependency" and record.after:
-        return f"runner why {record.after[0]}"
+    run_id, cause = spec.run_id, failure.cause
+    if cause == "BlockedDependency" and spec.after:
+        return f"runner why {spec.after[0]}"
     if cause == "TimeLimit" and list_checkpoints(runs_container(connection), run_id):
         return f"runner resume {run_id}"
     command = _COMMANDS_AFTER.get(cause, "runner logs {0.run_id} --stderr --tail 50")
-    return command.format(record)
+    return command.format(spec)
 
 
 def _tails(
-    connection: Connection, record: RunSpec, attempts: Sequence[AttemptStart], rank: int
+    connection: Connection, spec: RunSpec, attempts: Sequence[AttemptStart], rank: int
 ) -> tuple[str, str]:
     """Return the ends of stderr and stdout of the last attempt."""
     container = runs_container(connection)
-    paths = RunPaths(record.run_id, rank)
+    paths = RunPaths(spec.run_id, rank)
     last = attempts[-1] if attempts and not rank else None
     starts = (last.stderr_offset, last.stdout_offset) if last else (0, 0)
     streams = tuple(zip((paths.stderr, paths.stdout), starts, strict=True))
@@ -328,9 +328,9 @@ def _tail(container: BlobContainer, blob: str, start: int) -> str:
     return (container.read_range(blob, begin, size - begin) or b"").decode("utf-8", "replace")
 
 
-def _task_output(connection: Connection, record: RunSpec) -> str:
+def _task_output(connection: Connection, spec: RunSpec) -> str:
     for name in ("stderr.txt", "stdout.txt"):
-        found = read_task_file(connection, record.job_id, record.task_id, name)
+        found = read_task_file(connection, spec.job_id, spec.task_id, name)
         if found and found.strip():
             return found.decode("utf-8", "replace")[-_TAIL_BYTES:]
     return ""
@@ -399,7 +399,7 @@ def _with_cause(
     blank: Diagnosis,
     cause: WaitCause | None,
     facts: PoolFacts,
-    record: RunSpec | None = None,
+    spec: RunSpec | None = None,
 ) -> Diagnosis:
     """Return the diagnosis for a cause of the pool; causes that resolve themselves are omitted."""
     if cause is None:
@@ -415,7 +415,7 @@ def _with_cause(
     dated += [Evidence(source, line.strip()) for line in cause.evidence]
     return replace(
         blank, cause=name, message=cause.message, evidence=tuple(dated), fix=cause.fix,
-        command=_pool_command(name, facts, record),
+        command=_pool_command(name, facts, spec),
     )  # fmt: skip
 
 
@@ -462,25 +462,25 @@ _SOLVED_BY_OTHER_POOL = frozenset(
 )
 
 
-def _pool_command(cause: str, facts: PoolFacts, record: RunSpec | None) -> str:
+def _pool_command(cause: str, facts: PoolFacts, spec: RunSpec | None) -> str:
     """Return the next command for a cause of a pool."""
     pool = facts.pool
     if pool is None or cause in _SOLVED_BY_OTHER_POOL:
         return "runner pool ls"
     if cause in ("FormulaFailed", "FormulaGivesNone"):
         return f"runner pool autoscale lint --pool {pool.id}"
-    if pool.autoscale is None and (size := _new_size(cause, pool, record)) is not None:
+    if pool.autoscale is None and (size := _new_size(cause, pool, spec)) is not None:
         dedicated = f" --dedicated {size[1]}" if pool.dedicated_target else ""
         return f"runner pool resize {pool.id} {size[0]}{dedicated}"
     return f"runner pool {'nodes' if facts.nodes else 'show'} {pool.id}"
 
 
-def _new_size(cause: str, pool: PoolView, record: RunSpec | None) -> tuple[int, int] | None:
+def _new_size(cause: str, pool: PoolView, spec: RunSpec | None) -> tuple[int, int] | None:
     """Return the spot and dedicated targets of a resize that solves the problem, or None."""
     if cause in _SOLVED_BY_NEW_NODES:
         return 0, 0
     if cause in ("NoNodesWanted", "PoolAtSizeCap"):
-        return (record.nodes if record else 1), pool.dedicated_target
+        return (spec.nodes if spec else 1), pool.dedicated_target
     if cause in ("AllocationFailed", "ResizeFailed"):
         return pool.spot_target, pool.dedicated_target
     return None

@@ -257,26 +257,26 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
     return stages[-1] if stages else None
 
 
-def load_points(connection: Connection, record: RunSpec) -> list[MetricPoint]:
+def load_points(connection: Connection, spec: RunSpec) -> list[MetricPoint]:
     """Return every value of every metric of a run, in the order written."""
-    content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
+    content = runs_container(connection).read(RunPaths(spec.run_id).metrics) or b""
     lines = content.decode("utf-8", "replace").splitlines()
     return [point for line in lines if (point := parse_metric_line(line))]
 
 
-def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]:
+def load_metrics(connection: Connection, spec: RunSpec) -> list[MetricSummary]:
     """Return the last and best value of every metric of a run."""
-    return summarize_metrics(load_points(connection, record), record.goals)
+    return summarize_metrics(load_points(connection, spec), spec.goals)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """The entry of a run in the index. `raw` of record and result have only the entry's fields.
+    """The entry of a run in the index. `raw` of both documents has only the entry's fields.
 
     `usage` is the text for `parse_usage`, empty if the entry has none.
     """
 
-    record: RunSpec
+    spec: RunSpec
     result: RunResult | None
     usage: str = ""
 
@@ -309,11 +309,11 @@ def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
     if "run" not in metadata:
         return None
     try:
-        record = parse_run(metadata["run"].encode(), run_id)
+        spec = parse_run(metadata["run"].encode(), run_id)
         result = metadata.get("result")
         outcome = None if result is None else parse_result(result.encode(), run_id)
     except RunnerError:
         return None
-    if record.run_id != run_id:
+    if spec.run_id != run_id:
         return None
-    return IndexEntry(record, outcome, metadata.get("attempts", ""))
+    return IndexEntry(spec, outcome, metadata.get("attempts", ""))

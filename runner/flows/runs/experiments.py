@@ -112,7 +112,7 @@ class Leaderboard(Experiment):
 
     def params(self, row: RunRow) -> dict[str, Any]:
         """Return the parameters of a trial; a sampler chooses them when it starts."""
-        decided = row.record.trial if row.record else None
+        decided = row.spec.trial if row.spec else None
         drawn = self.sweep.trials.get(self.names[row.run_id], {})
         return dict(drawn if decided is None else decided.get("params") or drawn)
 
@@ -300,14 +300,14 @@ def _compared(rows: Sequence[RunRow]) -> str | None:
 
 def _declared(rows: Sequence[RunRow]) -> str | None:
     """Return the metric of the sweep, or None if its submission named none."""
-    wanted = ((row.record.trial or {}).get("metric") for row in rows if row.record)
+    wanted = ((row.spec.trial or {}).get("metric") for row in rows if row.spec)
     named = next(filter(None, wanted), None)
     return None if named is None else str(named)
 
 
 def _is_of(row: RunRow, metric: str) -> bool:
     """Return True if the trial reports the values of this metric."""
-    compared = (row.record.trial or {}).get("metric") if row.record else None
+    compared = (row.spec.trial or {}).get("metric") if row.spec else None
     return compared in (metric, None)
 
 
@@ -343,6 +343,6 @@ def find_experiment(connection: Connection, name: str) -> Experiment:
 def _grouped(connection: Connection, only: RunFilter) -> list[Experiment]:
     groups: dict[str, list[RunRow]] = {}
     for row in list_runs(connection, limit=None, only=only).rows:
-        if row.record is not None:
-            groups.setdefault(row.record.experiment, []).append(row)
+        if row.spec is not None:
+            groups.setdefault(row.spec.experiment, []).append(row)
     return [Experiment(name, tuple(rows)) for name, rows in groups.items()]

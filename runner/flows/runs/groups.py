@@ -193,17 +193,17 @@ def load_group_view(
     before: Mapping[str, RunRow] = known.rows if known else {}
     rows = {name: row for name, row in before.items() if row.result}
     ids = {run_id: name for name, run_id in group.runs.items() if name not in rows}
-    records = {
-        row.run_id: row.record
+    specs = {
+        row.run_id: row.spec
         for row in before.values()
-        if row.run_id in ids and row.record and row.status and not row.status.state.final
+        if row.run_id in ids and row.spec and row.status and not row.status.state.final
     }
     found: dict[str, RunRow] = {}
-    if records:
+    if specs:
         from runner.flows.runs.stuck import PoolReader  # noqa: PLC0415
         from runner.flows.runs.watch import live_rows  # noqa: PLC0415
 
-        live = live_rows(connection, list(records.values()), PoolReader(connection))
+        live = live_rows(connection, list(specs.values()), PoolReader(connection))
         found |= {run_id: row for run_id, row in live.items() if row and _is_certain(row)}
     unknown = [run_id for run_id in ids if run_id not in found]
     if unknown:
@@ -265,17 +265,17 @@ def _cancel_sweep(
     before = list_runs(connection, limit=None, ids=[*(started | resumed) & names.keys()]).rows
     over = {row.run_id: row for row in before if row.status and row.status.state.final}
     queued = {
-        row.run_id: row.record
+        row.run_id: row.spec
         for row in before
-        if row.run_id in resumed - over.keys() and row.record and not row.attempts
-        if row.record.job_id.startswith(sweep.job_id)  # a trial with a cost cap has its own job
+        if row.run_id in resumed - over.keys() and row.spec and not row.attempts
+        if row.spec.job_id.startswith(sweep.job_id)  # a trial with a cost cap has its own job
     }
     changed = _cancel_waiting(container, sweep.group_id, started)
     waiting = WaitingRuns(container)
     trials = waiting.sweep(sweep.group_id)
     unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
     job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()
-    job_ids |= {record.job_id for record in queued.values()}
+    job_ids |= {spec.job_id for spec in queued.values()}
     jobs = sorted(job_ids | {sweep.job_id})  # including those of resumed trials
     for job_id in jobs:
         terminate_job(connection, job_id)
@@ -294,8 +294,8 @@ def _cancel_sweep(
         if run_id in queued and cancel_queued(container, queued[run_id]):
             done[run_id] = Cancelled(RunState.CANCELLED, changed=True)
         elif (content := read_run(container, run_id, waiting)) is not None:
-            record = parse_run(content, run_id)
-            done[run_id] = cancel_run(connection, record, also_terminated=True)
+            spec = parse_run(content, run_id)
+            done[run_id] = cancel_run(connection, spec, also_terminated=True)
         on_progress(Progress("cancel", "progress", "", len(done), len(names), "trials"))
 
     in_parallel(cancel, [run_id for run_id in names if run_id not in done])
@@ -354,7 +354,7 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
             view = last = load_group_view(connection, group, last)
             if view.failed > failed:
                 failed = view.failed
-                pools = {row.record.pool for row in view.rows.values() if row.record}
+                pools = {row.spec.pool for row in view.rows.values() if row.spec}
                 taken_out = (take_out_failing_node(connection, pool) for pool in sorted(pools))
                 view = replace(view, taken_out=next(filter(None, taken_out), ""))
             contact = time.monotonic()

@@ -50,7 +50,7 @@ class RunRow:
     """One run of the list.
 
     Attributes:
-        record, result: Their `raw` may have only the fields of the index; `find_run` reads all.
+        spec, result: Their `raw` may have only the fields of the index; `find_run` reads all.
         problem: Why its documents cannot be read.
         attempts: Number of started attempts.
         evicted: Number of attempts that were lost or terminated; None if not recorded.
@@ -61,7 +61,7 @@ class RunRow:
     """
 
     run_id: str
-    record: RunSpec | None
+    spec: RunSpec | None
     status: RunStatus | None
     result: RunResult | None
     problem: str = ""
@@ -98,15 +98,15 @@ class RunRow:
     @property
     def main_metric(self) -> str | None:
         """The primary metric if it was measured, else the first one, or None."""
-        primary = self.record.primary_metric if self.record else None
+        primary = self.spec.primary_metric if self.spec else None
         return primary if primary in self.metrics else next(iter(self.metrics), None)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The parameters, and arguments of the command such as `--lr 0.1` and `lr=0.1`."""
-        if self.record is None:
+        if self.spec is None:
             return {}
-        return {**_arguments(self.record.command), **self.record.params}
+        return {**_arguments(self.spec.command), **self.spec.params}
 
     def setting(self, name: str) -> Any:
         """Return a parameter or an argument, or None; `-` and `_` are equivalent."""
@@ -134,7 +134,7 @@ class RunFilter:
         """Return True if the filter matches; unreadable runs match only an empty filter."""
         if self.experiment:  # compare the typed name, and the name that `train -e` stores for it
             names = (self.experiment, slug(self.experiment))
-            if row.record is None or row.record.experiment not in names:
+            if row.spec is None or row.spec.experiment not in names:
                 return False
         return not self.states or (row.status is not None and row.status.state in self.states)
 
@@ -281,8 +281,8 @@ def _add_entry(
         if run_id in rows:
             if row is None or not only.accepts(row):
                 continue
-            if row.record is not None and row.record.trial:
-                group_id = group_id or row.record.group
+            if row.spec is not None and row.spec.trial:
+                group_id = group_id or row.spec.group
             if group_id is None:
                 lines[run_id] = row
                 continue
@@ -328,7 +328,7 @@ class _Listing:
         if self._index is None:
             self._index = load_index(runs_container(self._connection), self._prefix)
         entries = [self._index[run_id] for run_id in ids if run_id in self._index]
-        finished = [_finished(e.record, e.result, e.usage) for e in entries if e.result]
+        finished = [_finished(e.spec, e.result, e.usage) for e in entries if e.result]
         container = runs_container(self._connection)
         rows: dict[str, RunRow | None] = {row.run_id: row for row in finished}
         incomplete = [row for row in finished if _lacks_start(row)]  # entries without usage
@@ -336,15 +336,15 @@ class _Listing:
             row.run_id: row
             for row in in_parallel(lambda row: with_first_start(container, row), incomplete)
         }
-        unfinished = [entry.record for entry in entries if entry.result is None]
+        unfinished = [entry.spec for entry in entries if entry.result is None]
         for run_id in ids:  # trials that have not started are not in the index
             if run_id not in self._index and (trials := self._waiting.unstarted(run_id)):
-                record = RunSpec.from_json(trials.document(run_id) or {})
+                spec = RunSpec.from_json(trials.document(run_id) or {})
                 result = trials.result(run_id)
                 if result is not None:
-                    rows[run_id] = _finished(record, result)
+                    rows[run_id] = _finished(spec, result)
                 else:
-                    unfinished.append(record)
+                    unfinished.append(spec)
         if not unfinished:
             return rows
         from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
@@ -360,11 +360,11 @@ class _Listing:
             return self._pools
 
 
-def _finished(record: RunSpec, result: RunResult, usage: str = "") -> RunRow:
+def _finished(spec: RunSpec, result: RunResult, usage: str = "") -> RunRow:
     status = RunStatus(RunState(result.status), result.message or "")
     return RunRow(
-        record.run_id,
-        record,
+        spec.run_id,
+        spec,
         status,
         result,
         attempts=result.attempt,
@@ -406,14 +406,14 @@ def _row(
         problem = "run.json is missing in storage, but the outputs exist"
         return RunRow(run_id, None, None, None, problem=problem) if lost else None
     try:
-        record = parse_run(content, run_id)
+        spec = parse_run(content, run_id)
         result = load_result(container, run_id)
         if result is not None:
-            return with_first_start(container, _finished(record, result))
+            return with_first_start(container, _finished(spec, result))
     except RunnerError as err:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise
         return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
     from runner.flows.runs.watch import live_row  # noqa: PLC0415  loads the Batch SDK
 
-    return live_row(connection, record, reader())
+    return live_row(connection, spec, reader())

@@ -90,7 +90,7 @@ def tail_offset(
 
 def read_log(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     stream: LogStream,
     *,
     tail: int | None = None,
@@ -102,16 +102,16 @@ def read_log(
     Raises:
         RunnerError: the run has no such `node` (from 0) or `attempt` (from 1).
     """
-    check_node(record, node)
+    check_node(spec, node)
     container = runs_container(connection)
-    blob = RunPaths(record.run_id, node).log(stream)
+    blob = RunPaths(spec.run_id, node).log(stream)
     size = container.size(blob)
     if size is None:
-        yield "" if node else _task_log(connection, record, stream)
+        yield "" if node else _task_log(connection, spec, stream)
         return
     start, end = 0, size
     if attempt is not None:
-        attempts = load_attempts(container, record.run_id, node)
+        attempts = load_attempts(container, spec.run_id, node)
         start, end = _attempt_range(attempts, attempt, stream, size)
     yield from _pieces(container, blob, start, end, tail)
 
@@ -123,7 +123,7 @@ def rank_prefix(rank: int) -> str:
 
 def read_merged_log(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     stream: LogStream,
     *,
     tail: int | None = None,
@@ -138,16 +138,16 @@ def read_merged_log(
         RunnerError: the run has no such `attempt`.
     """
     container = runs_container(connection)
-    result = load_result(container, record.run_id)
+    result = load_result(container, spec.run_id)
     failed = result.rank if result is not None and result.status == "failed" else 0
-    ranks = sorted(range(record.nodes), key=lambda rank: (rank != failed, rank))
-    started = {rank: load_attempts(container, record.run_id, rank) for rank in ranks}
+    ranks = sorted(range(spec.nodes), key=lambda rank: (rank != failed, rank))
+    started = {rank: load_attempts(container, spec.run_id, rank) for rank in ranks}
     known = [each.attempt for each in started[0]]
     if attempt is not None and attempt not in known:
         _attempt_range(started[0], attempt, stream, 0)
     for number in known if attempt is None and tail is None else [attempt]:
         for rank in ranks:
-            blob = RunPaths(record.run_id, rank).log(stream)
+            blob = RunPaths(spec.run_id, rank).log(stream)
             end = container.size(blob) or 0
             start = 0
             if number is not None:
@@ -163,7 +163,7 @@ _RUNS_AT_ONCE = 50
 
 def read_group_log(
     connection: Connection,
-    records: Mapping[str, RunSpec],
+    specs: Mapping[str, RunSpec],
     stream: LogStream,
     *,
     tail: int | None = None,
@@ -172,20 +172,20 @@ def read_group_log(
 
     Args:
         connection: the services.
-        records: the runs by the names to print.
+        specs: the runs by the names to print.
         stream: which log.
         tail: number of last lines per run or rank; None is all.
     """
 
     def read(name: str) -> list[str]:
-        record = records[name]
-        if record.nodes > 1:
-            lines = list(read_merged_log(connection, record, stream, tail=tail))
+        spec = specs[name]
+        if spec.nodes > 1:
+            lines = list(read_merged_log(connection, spec, stream, tail=tail))
         else:
-            lines = "".join(read_log(connection, record, stream, tail=tail)).splitlines()
+            lines = "".join(read_log(connection, spec, stream, tail=tail)).splitlines()
         return [f"[{name}] {line}" for line in lines]
 
-    names = list(records)
+    names = list(specs)
     for first in range(0, len(names), _RUNS_AT_ONCE):
         for lines in in_parallel(read, names[first : first + _RUNS_AT_ONCE]):
             yield from lines
@@ -201,16 +201,16 @@ def last_lines(
     return text.splitlines()[-lines:]
 
 
-def check_node(record: RunSpec, node: int) -> None:
+def check_node(spec: RunSpec, node: int) -> None:
     """Raise RunnerError if the run has no such node."""
-    if node < record.nodes:
+    if node < spec.nodes:
         return
-    has = f"0 to {record.nodes - 1}" if record.nodes > 1 else "0 only"
+    has = f"0 to {spec.nodes - 1}" if spec.nodes > 1 else "0 only"
     raise RunnerError(
         "R-NODE-UNKNOWN",
-        f"{record.run_id} has no node {node}",
+        f"{spec.run_id} has no node {node}",
         why=f"node numbers are {has}",
-        fix=f"runner logs {record.run_id} --node {record.nodes - 1}",
+        fix=f"runner logs {spec.run_id} --node {spec.nodes - 1}",
     )
 
 
@@ -242,6 +242,6 @@ def _attempt_range(
     return offsets[number], min(later, default=size)
 
 
-def _task_log(connection: Connection, record: RunSpec, stream: LogStream) -> str:
-    found = read_task_file(connection, record.job_id, record.task_id, f"{stream}.txt")
+def _task_log(connection: Connection, spec: RunSpec, stream: LogStream) -> str:
+    found = read_task_file(connection, spec.job_id, spec.task_id, f"{stream}.txt")
     return (found or b"").decode("utf-8", "replace")

@@ -19,7 +19,7 @@ from runner.protocol.run_spec import RunSpec
 class RunMetrics:
     """The metrics of a run: a summary and a curve of each."""
 
-    record: RunSpec
+    spec: RunSpec
     summaries: tuple[MetricSummary, ...]
     curves: tuple[Curve, ...]
 
@@ -39,62 +39,60 @@ class MetricComparison:
     def curves(self, name: str) -> tuple[Curve, ...]:
         """Return the curve of a metric in each run, empty if a run does not have it."""
         return tuple(
-            next((c for c in run.curves if c.name == name), Curve(run.record.run_id, name, ()))
+            next((c for c in run.curves if c.name == name), Curve(run.spec.run_id, name, ()))
             for run in self.runs
         )
 
     def __repr__(self) -> str:
-        ids = ", ".join(run.record.run_id for run in self.runs)
+        ids = ", ".join(run.spec.run_id for run in self.runs)
         return f"<MetricComparison of {ids}: {', '.join(self.names)}>"
 
     def _repr_html_(self) -> str:
         """Return the table and the plot of `runner metrics --compare` for a notebook."""
         from runner.core.curves import comparison_html  # noqa: PLC0415  only in notebooks
 
-        ids = [run.record.run_id for run in self.runs]
+        ids = [run.spec.run_id for run in self.runs]
         summaries = [run.summaries for run in self.runs]
         panels = {name: self.curves(name) for name in self.names}
         return comparison_html(ids, summaries, self.params, panels)
 
 
-def load_run_metrics(
-    connection: Connection, record: RunSpec, last: int | None = None
-) -> RunMetrics:
+def load_run_metrics(connection: Connection, spec: RunSpec, last: int | None = None) -> RunMetrics:
     """Return the metrics of a run so far, with at most the `last` steps of each curve."""
-    points = load_points(connection, record)
-    summaries = summarize_metrics(points, record.goals)
-    return RunMetrics(record, tuple(summaries), tuple(to_curves(record.run_id, points, last)))
+    points = load_points(connection, spec)
+    summaries = summarize_metrics(points, spec.goals)
+    return RunMetrics(spec, tuple(summaries), tuple(to_curves(spec.run_id, points, last)))
 
 
 def compare_metrics(
     connection: Connection,
-    records: Sequence[RunSpec],
+    specs: Sequence[RunSpec],
     names: Iterable[str] = (),
     last: int | None = None,
 ) -> MetricComparison:
     """Return the metrics of runs, only `names` if given. Raise RunnerError for an unknown one."""
-    runs = in_parallel(lambda record: load_run_metrics(connection, record, last), records)
+    runs = in_parallel(lambda spec: load_run_metrics(connection, spec, last), specs)
     wanted = tuple(names)
     known = tuple(dict.fromkeys(s.name for run in runs for s in run.summaries))
     for name in wanted:
         if name not in known:
-            raise _unknown(name, known, records)
+            raise _unknown(name, known, specs)
     if wanted:
         runs = [_only(run, wanted) for run in runs]
-    return MetricComparison(tuple(runs), differing([record.params for record in records]))
+    return MetricComparison(tuple(runs), differing([spec.params for spec in specs]))
 
 
 def _only(run: RunMetrics, wanted: tuple[str, ...]) -> RunMetrics:
     return RunMetrics(
-        run.record,
+        run.spec,
         tuple(summary for summary in run.summaries if summary.name in wanted),
         tuple(curve for curve in run.curves if curve.name in wanted),
     )
 
 
-def _unknown(name: str, known: tuple[str, ...], records: Sequence[RunSpec]) -> RunnerError:
+def _unknown(name: str, known: tuple[str, ...], specs: Sequence[RunSpec]) -> RunnerError:
     near = difflib.get_close_matches(name, known, n=1)
-    run_id = records[0].run_id
+    run_id = specs[0].run_id
     return RunnerError(
         "R-METRIC-UNKNOWN",
         f"unknown metric {name!r}",

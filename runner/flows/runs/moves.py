@@ -58,13 +58,13 @@ class JobRuns:
 
     job: JobSnapshot
     tasks: Mapping[str, TaskView]
-    records: tuple[RunSpec, ...]
+    specs: tuple[RunSpec, ...]
     foreign: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The groups of its runs."""
-        return tuple(dict.fromkeys(each.group for each in self.records if each.group))
+        return tuple(dict.fromkeys(each.group for each in self.specs if each.group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ def find_jobs(
         # The newest run of a resumed trial may not exist, if the paused job rejected it.
         earlier = (run_id for runs in group.earlier.values() for run_id in runs)
         rows = list_runs(connection, limit=None, ids=[*group.runs.values(), *earlier]).rows
-    job_ids = dict.fromkeys(row.record.job_id for row in rows if row.record and not row.result)
+    job_ids = dict.fromkeys(row.spec.job_id for row in rows if row.spec and not row.result)
     jobs = (read_job(connection, job_id) for job_id in job_ids)
     found = [load_job_runs(connection, job) for job in jobs if job is not None and not job.closed]
-    found = [each for each in found if each.records or (paused and each.job.note is not None)]
+    found = [each for each in found if each.specs or (paused and each.job.note is not None)]
     if not found:
         raise RunnerError(
             "R-JOB-ENDED",
@@ -158,9 +158,9 @@ def load_job_runs(connection: Connection, job: JobSnapshot) -> JobRuns:
         content = read_run(container, task_id, waiting)
         return None if content is None else parse_run(content, task_id)
 
-    records = dict(zip(tasks, in_parallel(load, tasks), strict=True))
-    foreign = tuple(task_id for task_id, record in records.items() if record is None)
-    return JobRuns(job, tasks, tuple(filter(None, records.values())), foreign)
+    specs = dict(zip(tasks, in_parallel(load, tasks), strict=True))
+    foreign = tuple(task_id for task_id, spec in specs.items() if spec is None)
+    return JobRuns(job, tasks, tuple(filter(None, specs.values())), foreign)
 
 
 # -- pools
@@ -225,14 +225,12 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
     target = pools.get(to)
     refused: dict[str, list[str]] = {}
     for each in jobs:
-        for record in each.records:
-            now = pools.find(record.pool)
-            slots = each.tasks[record.run_id].slots
-            why = explain_misfit(
-                record, slots, target.output, target.view.slots, now and now.output
-            )
+        for spec in each.specs:
+            now = pools.find(spec.pool)
+            slots = each.tasks[spec.run_id].slots
+            why = explain_misfit(spec, slots, target.output, target.view.slots, now and now.output)
             if why and not each.job.is_in(target.view.id):
-                refused.setdefault(why, []).append(record.run_id)
+                refused.setdefault(why, []).append(spec.run_id)
     if refused:
         why, runs = max(refused.items(), key=lambda item: len(item[1]))
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
@@ -284,7 +282,7 @@ class _Mover:
     def move(self, runs: JobRuns) -> JobChange:
         """Take the steps of one job until it is in the pool."""
         to, changed, is_requested, was_noted = self.target.view.id, False, False, False
-        is_recorded = all(record.pool.lower() == to.lower() for record in runs.records)
+        is_recorded = all(spec.pool.lower() == to.lower() for spec in runs.specs)
         while True:
             job = read_job(self.connection, runs.job.id)
             if job is None or job.closed:  # its last task has ended in the meantime
@@ -293,7 +291,7 @@ class _Mover:
                 raise self._overtaken(job)
             step = next_step(job, self.note, is_recorded=is_recorded, is_requested=is_requested)
             if step is JobStep.DONE:
-                return JobChange(job.id, len(runs.records), changed, is_paused=job.disabled)
+                return JobChange(job.id, len(runs.specs), changed, is_paused=job.disabled)
             changed = True
             if step is JobStep.RECORD:
                 self._record(load_job_runs(self.connection, job))
@@ -331,27 +329,27 @@ class _Mover:
         for group in runs.groups:
             _record_group(self.connection, group, to.id)
 
-        def write(record: RunSpec) -> None:
-            if record.pool.lower() == to.id.lower():
+        def write(spec: RunSpec) -> None:
+            if spec.pool.lower() == to.id.lower():
                 return
-            was_running = runs.tasks[record.run_id].requeues > 0
-            attempt = count_attempts(container, record.run_id) if was_running else 0
-            stay = PoolStay(record.pool, record.vm_size, record.spot, attempt)
+            was_running = runs.tasks[spec.run_id].requeues > 0
+            attempt = count_attempts(container, spec.run_id) if was_running else 0
+            stay = PoolStay(spec.pool, spec.vm_size, spec.spot, attempt)
             moved = replace(
-                record,
+                spec,
                 pool=to.id,
                 vm_size=to.vm_size,
                 spot=to.spot,
-                moved_from=(*record.moved_from, stay),
+                moved_from=(*spec.moved_from, stay),
             )
             document = moved.to_json()
-            container.put(RunPaths(record.run_id).run, document)
-            if load_result(container, record.run_id) is None:  # entries of ended runs are final
+            container.put(RunPaths(spec.run_id).run, document)
+            if load_result(container, spec.run_id) is None:  # entries of ended runs are final
                 metadata = index_metadata(document, None)
                 with suppress(RunnerError):  # the entry is a copy
-                    container.put_metadata(index_blob(record.run_id), metadata, overwrite=True)
+                    container.put_metadata(index_blob(spec.run_id), metadata, overwrite=True)
 
-        in_parallel(write, runs.records)
+        in_parallel(write, runs.specs)
 
     def _overtaken(self, job: JobSnapshot) -> RunnerError:
         other = job.note
@@ -426,7 +424,7 @@ def pause_jobs(
                 job, note, wait_for_tasks=wait_for_tasks, is_requested=is_requested
             )
             if step is JobStep.DONE:
-                return JobChange(job.id, len(runs.records), changed, is_paused=True)
+                return JobChange(job.id, len(runs.specs), changed, is_paused=True)
             if step is JobStep.NOTE:
                 note_job(connection, job, note)
             elif step is JobStep.DISABLE:
@@ -463,7 +461,7 @@ def continue_jobs(connection: Connection, jobs: Iterable[JobRuns]) -> list[JobCh
             elif job.state == "enabling":
                 time.sleep(_POLL_S)
             else:
-                return JobChange(job.id, len(runs.records), changed, is_paused=False)
+                return JobChange(job.id, len(runs.specs), changed, is_paused=False)
             changed = True
 
     return in_parallel(proceed, jobs)
@@ -531,7 +529,7 @@ def plan_drain(
     note = JobNote("drain", pool.id, target.view.id if target else "")
     jobs = jobs_in_pool(connection, pool.id, note)
     if target is not None:
-        plan_move(connection, [each for each in jobs if each.records], target.view.id)
+        plan_move(connection, [each for each in jobs if each.specs], target.view.id)
     return note, jobs, target
 
 
@@ -544,14 +542,14 @@ def drain_pool(
     on_progress: OnProgress,
 ) -> Drained:
     """Disable scheduling on the nodes of a pool, and move or pause its jobs. Safe to repeat."""
-    ours = [each for each in jobs if each.records]
+    ours = [each for each in jobs if each.specs]
     if target is None:
         done = pause_jobs(connection, ours, note, running, on_progress, wait_for_tasks=True)
     else:
         done = move_jobs(connection, ours, target, note, running, on_progress)
     nodes = [node for node in list_pool_nodes(connection, note.name) if node.state in _WORKING]
     in_parallel(lambda node: set_scheduling(connection, note.name, node.id, enabled=False), nodes)
-    foreign = tuple(each.job.id for each in jobs if each.foreign and not each.records)
+    foreign = tuple(each.job.id for each in jobs if each.foreign and not each.specs)
     return Drained(tuple(done), tuple(node.id for node in nodes), foreign)
 
 

@@ -56,29 +56,29 @@ class RunFile:
     is_log: bool = False
 
 
-def list_outputs(connection: Connection, record: RunSpec) -> tuple[OutputFile, ...]:
+def list_outputs(connection: Connection, spec: RunSpec) -> tuple[OutputFile, ...]:
     """Return the outputs of a run; without a result, those uploaded so far, without hashes."""
-    return _find_outputs(connection, record)[1]
+    return _find_outputs(connection, spec)[1]
 
 
-def find_files(connection: Connection, record: RunSpec) -> tuple[RunFile, ...]:
+def find_files(connection: Connection, spec: RunSpec) -> tuple[RunFile, ...]:
     """Return the existing outputs of a run, then its logs."""
-    outputs = _output_files(connection, record)
-    return (*outputs, *_logs(connection, record, {file.path for file in outputs}))
+    outputs = _output_files(connection, spec)
+    return (*outputs, *_logs(connection, spec, {file.path for file in outputs}))
 
 
-def _output_files(connection: Connection, record: RunSpec) -> tuple[RunFile, ...]:
-    prefix, files = _find_outputs(connection, record)
+def _output_files(connection: Connection, spec: RunSpec) -> tuple[RunFile, ...]:
+    prefix, files = _find_outputs(connection, spec)
     return tuple(RunFile(f.path, prefix + f.path, f.size_bytes, f.sha256) for f in files)
 
 
-def _logs(connection: Connection, record: RunSpec, taken: set[str]) -> list[RunFile]:
+def _logs(connection: Connection, spec: RunSpec, taken: set[str]) -> list[RunFile]:
     container = runs_container(connection)
     logs = {
-        f"rank-{rank}/{stream}.txt" if rank else f"{stream}.txt": RunPaths(record.run_id, rank).log(
+        f"rank-{rank}/{stream}.txt" if rank else f"{stream}.txt": RunPaths(spec.run_id, rank).log(
             stream
         )
-        for rank in range(record.nodes)
+        for rank in range(spec.nodes)
         for stream in ("stdout", "stderr")
     }
     sizes = in_parallel(container.size, logs.values())
@@ -96,14 +96,14 @@ def _free(path: str, taken: set[str]) -> str:
     return path
 
 
-def _find_outputs(connection: Connection, record: RunSpec) -> tuple[str, tuple[OutputFile, ...]]:
+def _find_outputs(connection: Connection, spec: RunSpec) -> tuple[str, tuple[OutputFile, ...]]:
     """Return the prefix of the outputs of a run, and the outputs."""
     container = runs_container(connection)
-    paths = RunPaths(record.run_id)
-    result = load_result(container, record.run_id)
+    paths = RunPaths(spec.run_id)
+    result = load_result(container, spec.run_id)
     if result is not None:
         return paths.root + result.output, result.outputs
-    attempts = load_attempts(container, record.run_id)
+    attempts = load_attempts(container, spec.run_id)
     prefix = paths.output(attempts[-1].attempt if attempts else 1)
     return prefix, tuple(
         OutputFile(blob.name.removeprefix(prefix), blob.size_bytes, "")
@@ -113,7 +113,7 @@ def _find_outputs(connection: Connection, record: RunSpec) -> tuple[str, tuple[O
 
 def fetch_outputs(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     output_dir: Path,
     on_progress: OnProgress,
     patterns: Iterable[str] = (),
@@ -122,7 +122,7 @@ def fetch_outputs(
 
     Args:
         connection: the target.
-        record: the run.
+        spec: the run.
         output_dir: the parent folder.
         on_progress: called with updates.
         patterns: paths and globs of outputs and logs; none means all outputs.
@@ -131,9 +131,9 @@ def fetch_outputs(
         RunnerError: a pattern matches nothing, a hash is wrong, or the folder is not writable.
     """
     patterns = tuple(patterns)
-    found = (find_files if patterns else _output_files)(connection, record)
-    files = _matching(found, patterns, record.run_id)
-    folder = output_dir / record.run_id
+    found = (find_files if patterns else _output_files)(connection, spec)
+    files = _matching(found, patterns, spec.run_id)
+    folder = output_dir / spec.run_id
     try:
         targets = _targets(folder, files)
         wanted = [
@@ -161,17 +161,17 @@ def fetch_group_outputs(
         RunnerError: as for `fetch_outputs`, or a pattern matches nothing in any run.
     """
     patterns, rows = tuple(patterns), list_runs(connection, limit=None, ids=[*group.runs.values()])
-    records = {row.run_id: row.record for row in rows.rows if row.record is not None}
-    named = {name: records[run_id] for name, run_id in group.runs.items() if run_id in records}
+    specs = {row.run_id: row.spec for row in rows.rows if row.spec is not None}
+    named = {name: specs[run_id] for name, run_id in group.runs.items() if run_id in specs}
     fetched: dict[str, Fetched] = {}
     unmatched = set(patterns)
     on_progress(Progress("download", "start", "", 0, len(named), "runs"))
-    for done, (name, record) in enumerate(named.items(), 1):
-        files = find_files(connection, record) if patterns else ()
+    for done, (name, spec) in enumerate(named.items(), 1):
+        files = find_files(connection, spec) if patterns else ()
         own = tuple(each for each in patterns if any(_matches(f.path, each) for f in files))
         unmatched.difference_update(own)
         if own or not patterns:
-            found = fetch_outputs(connection, record, output_dir, ignore_progress, own)
+            found = fetch_outputs(connection, spec, output_dir, ignore_progress, own)
             if found.files:
                 fetched[name] = found
         on_progress(Progress("download", "progress", "", done, len(named), "runs"))

@@ -82,25 +82,25 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
 def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
     """Return the goal of the newest run that declares one, or the default for the metric."""
     for row in rows:
-        if row.record and (goal := _declared_goal(row.record, metric)):
+        if row.spec and (goal := _declared_goal(row.spec, metric)):
             return goal
     return default_goal(metric)
 
 
-def _declared_goal(record: RunSpec, metric: str) -> Goal | None:
+def _declared_goal(spec: RunSpec, metric: str) -> Goal | None:
     """Return the goal that the recipe or the sweep of a run declares, or None."""
-    trial = record.trial or {}
+    trial = spec.trial or {}
     if trial.get("metric") == metric and trial.get("goal") in ("max", "min"):
         return "min" if trial["goal"] == "min" else "max"
-    return record.goals.get(metric)
+    return spec.goals.get(metric)
 
 
 def with_metrics(connection: Connection, row: RunRow) -> RunRow:
     """Add the metrics of a run whose result has none, because it is running or was stopped."""
     stopped = row.result is None or row.result.status == "cancelled"
-    if row.record is None or not row.attempts or not stopped:
+    if row.spec is None or not row.attempts or not stopped:
         return row
-    found = load_metrics(connection, row.record)
+    found = load_metrics(connection, row.spec)
     return replace(row, measured={each.name: each.last for each in found})
 
 

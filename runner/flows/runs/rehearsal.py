@@ -84,16 +84,16 @@ class RehearsalReport:
         }
 
 
-def load_rehearsal(connection: Connection, record: RunSpec) -> RehearsalReport:
+def load_rehearsal(connection: Connection, spec: RunSpec) -> RehearsalReport:
     """Return the costs of the evictions of a run; empty without a rehearsal."""
-    planned = record.rehearsal or {}
-    view = load_view(connection, record)
+    planned = spec.rehearsal or {}
+    view = load_view(connection, spec)
     before = {start.attempt: start.evictions for start in view.attempts}
     attempts = list_attempts(connection, view)
     evicted = {before[row.attempt]: row for row in attempts if row.why in ("lost", "terminated")}
     began = [number for number in before.values() if number is not None]
     came = max([*began, *(number + 1 for number in evicted if number is not None)], default=0)
-    loss = _Loss(connection, record, attempts)
+    loss = _Loss(connection, spec, attempts)
     found: list[RehearsedEviction] = []
     planned_times: Sequence[Sequence[float | None]] = planned.get("evictions") or ()
     for number, times in enumerate(planned_times[:came]):
@@ -119,12 +119,12 @@ class _Loss:
     """Measures the lost work of attempts: since the checkpoint that the next attempt restored."""
 
     def __init__(
-        self, connection: Connection, record: RunSpec, attempts: Sequence[AttemptRow]
+        self, connection: Connection, spec: RunSpec, attempts: Sequence[AttemptRow]
     ) -> None:
-        self._container, self._run_id = runs_container(connection), record.run_id
+        self._container, self._run_id = runs_container(connection), spec.run_id
         self._following = {row.attempt - 1: row for row in attempts}
         self._reached: dict[int, int] = {}  # last step of any metric, by attempt
-        for point in load_points(connection, record):
+        for point in load_points(connection, spec):
             if point.step is not None:
                 last = self._reached.get(point.attempt, 0)
                 self._reached[point.attempt] = max(point.step, last)

@@ -280,51 +280,51 @@ class Login:
     over_ssh: bool
 
 
-def find_location(connection: Connection, record: RunSpec, node: str | None = None) -> RunLocation:
+def find_location(connection: Connection, spec: RunSpec, node: str | None = None) -> RunLocation:
     """Return the task, node and folder of an active run.
 
     Args:
         connection: the services.
-        record: the run.
+        spec: the run.
         node: rank of a node, or a prefix of its ID; None means the primary node.
 
     Raises:
         RunnerError: the run is not active, has not started on the node, or has no such node.
     """
-    view = load_view(connection, record)
+    view = load_view(connection, spec)
     if view.status.state.final or view.status.state is RunState.QUEUED:
         raise _not_running(view)
-    places = task_places(connection, record.job_id, record.task_id)
+    places = task_places(connection, spec.job_id, spec.task_id)
     if not places:
         raise _not_running(view)
     begun = [each for each in view.attempts if each.node == places[0].node]
     if not begun:
-        raise _not_begun(record.run_id)
-    starts = {begun[-1].node: (0, begun[-1]), **_other_nodes(connection, record, begun[-1].attempt)}
-    places = sorted(places, key=lambda place: starts.get(place.node, (record.nodes, None))[0])
-    task = places[_choose(places, node, record.run_id)]
+        raise _not_begun(spec.run_id)
+    starts = {begun[-1].node: (0, begun[-1]), **_other_nodes(connection, spec, begun[-1].attempt)}
+    places = sorted(places, key=lambda place: starts.get(place.node, (spec.nodes, None))[0])
+    task = places[_choose(places, node, spec.run_id)]
     start = starts[task.node][1] if task.node in starts else None
     if start is None:
-        raise _not_begun(record.run_id)
+        raise _not_begun(spec.run_id)
     if not start.work_dir:
-        raise _too_old(record.run_id)
+        raise _too_old(spec.run_id)
     return RunLocation(
-        run_id=record.run_id,
-        task=task if task.pool else replace(task, pool=start.pool or record.pool),
+        run_id=spec.run_id,
+        task=task if task.pool else replace(task, pool=start.pool or spec.pool),
         work_dir=start.work_dir,
-        expires=_expiry(record),
+        expires=_expiry(spec),
     )
 
 
 def _other_nodes(
-    connection: Connection, record: RunSpec, attempt: int
+    connection: Connection, spec: RunSpec, attempt: int
 ) -> dict[str, tuple[int, AttemptStart]]:
     """Return rank and start of the nodes that have started an attempt, except the primary, by node.
 
     Users know nodes by rank; Batch numbers subtasks in a different order.
     """
     container = runs_container(connection)
-    found = {rank: load_attempts(container, record.run_id, rank) for rank in range(1, record.nodes)}
+    found = {rank: load_attempts(container, spec.run_id, rank) for rank in range(1, spec.nodes)}
     return {
         start.node: (rank, start)
         for rank, starts in found.items()
@@ -333,8 +333,8 @@ def _other_nodes(
     }
 
 
-def _expiry(record: RunSpec) -> datetime:
-    limit = record.timeout_s
+def _expiry(spec: RunSpec) -> datetime:
+    limit = spec.timeout_s
     lasts = timedelta(seconds=limit) if isinstance(limit, int | float) else _LONGEST
     return datetime.now(UTC) + min(lasts, _LONGEST)
 
@@ -546,7 +546,7 @@ def _is_here(address: Address) -> bool:
 
 
 def _not_running(view: RunView) -> RunnerError:
-    run_id, state = view.record.run_id, view.status.state
+    run_id, state = view.spec.run_id, view.status.state
     if state.final:
         return RunnerError(
             "R-REACH-ENDED",

@@ -150,7 +150,7 @@ ReadPool = Callable[[str], PoolFacts | None]
 
 def explain_queue_reason(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     status: RunStatus,
     task: TaskView | None,
     attempts: int,
@@ -162,7 +162,7 @@ def explain_queue_reason(
 
     Args:
         connection: the services.
-        record: the run.
+        spec: the run.
         status: its status according to its task: queued.
         task: its task.
         attempts: number of started attempts.
@@ -170,29 +170,29 @@ def explain_queue_reason(
             if nothing else explains the wait.
         job: its job, if the caller has read it.
     """
-    job = job or read_job(connection, record.job_id)
+    job = job or read_job(connection, spec.job_id)
     if job is not None and job.disabled:
         cause = _explain_disabled(connection, job)
         return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
-    if record.max_cost_micros is not None and has_ended(connection, record.job_id):
-        why = f"its job {record.job_id} reached the time limit of its cost cap"
-        return RunStatus(RunState.FAILED, why, fix=f"use `runner retry {record.run_id}`")
-    since = task.since if task and task.since else record.created
-    if record.after and not attempts:
-        reason, over = _await_others(connection, record)
+    if spec.max_cost_micros is not None and has_ended(connection, spec.job_id):
+        why = f"its job {spec.job_id} reached the time limit of its cost cap"
+        return RunStatus(RunState.FAILED, why, fix=f"use `runner retry {spec.run_id}`")
+    since = task.since if task and task.since else spec.created
+    if spec.after and not attempts:
+        reason, over = _await_others(connection, spec)
         if reason:
             return replace(status, reason=reason)
         since = max(since, over) if over else since
-    facts = read_pool(job.pool if job is not None and job.pool else record.pool)
+    facts = read_pool(job.pool if job is not None and job.pool else spec.pool)
     need = NodeNeed(
-        record.run_id, record.nodes, task.slots if task else 1, since, record.group
+        spec.run_id, spec.nodes, task.slots if task else 1, since, spec.group
     )  # fmt: skip
     cause = explain_wait(need, facts, datetime.now(UTC)) if facts else None
     if cause is not None:
         before = status.reason.removesuffix(WAITING)
         return replace(status, reason=before + cause.message, fix=cause.fix, cause=cause)
-    together = f"{WAITING.replace('a node', f'{record.nodes} nodes')} at once"
-    return status if record.nodes == 1 or attempts else replace(status, reason=together)
+    together = f"{WAITING.replace('a node', f'{spec.nodes} nodes')} at once"
+    return status if spec.nodes == 1 or attempts else replace(status, reason=together)
 
 
 def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
@@ -202,15 +202,15 @@ def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
     return WaitCause(JOB_DISABLED, f"its job {job.id} is disabled", fix)
 
 
-def _await_others(connection: Connection, record: RunSpec) -> tuple[str, datetime | None]:
+def _await_others(connection: Connection, spec: RunSpec) -> tuple[str, datetime | None]:
     """Return why predecessors block a run, or an empty text and when the last of them ended."""
     container = runs_container(connection)
-    results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
-    for run_id, result in zip(record.after, results, strict=True):
+    results = in_parallel(lambda run_id: load_result(container, run_id), spec.after)
+    for run_id, result in zip(spec.after, results, strict=True):
         if result is not None and result.status != "succeeded":
             how = "failed" if result.status == "failed" else "was cancelled"
             return f"blocked by {run_id}, which {how}", None
-    waiting = [run for run, result in zip(record.after, results, strict=True) if result is None]
+    waiting = [run for run, result in zip(spec.after, results, strict=True) if result is None]
     if waiting:
         more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         return f"after {waiting[0]}{more}", None

@@ -60,17 +60,17 @@ class TimelineEvent:
         }
 
 
-def load_timeline(connection: Connection, record: RunSpec) -> tuple[TimelineEvent, ...]:
+def load_timeline(connection: Connection, spec: RunSpec) -> tuple[TimelineEvent, ...]:
     """Return the events of a run, oldest first; events without a time come last."""
     container = runs_container(connection)
-    found = [*_submission(container, record), *_batch(connection, record)]
+    found = [*_submission(container, spec), *_batch(connection, spec)]
     nodes: set[str] = set()
-    for rank in range(record.nodes):
-        for event, node in _attempts(container, record, rank):
+    for rank in range(spec.nodes):
+        for event, node in _attempts(container, spec, rank):
             found.append(event)
             nodes.add(node)
-    found += _result(container, record)
-    found += _pool(connection, record, nodes - {""})
+    found += _result(container, spec)
+    found += _pool(connection, spec, nodes - {""})
     return in_order(found)
 
 
@@ -93,24 +93,24 @@ def clock_offset(written: datetime | None, stored: datetime | None) -> timedelta
     return offset if abs(offset) > _SAME_CLOCK else timedelta(0)
 
 
-def _submission(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent]:
-    path = RunPaths(record.run_id).run
+def _submission(container: BlobContainer, spec: RunSpec) -> Iterator[TimelineEvent]:
+    path = RunPaths(spec.run_id).run
     stored = next((blob.modified for blob in container.list(path) if blob.name == path), None)
-    offset = min(clock_offset(record.created, stored), timedelta(0))
-    at = record.created + offset
+    offset = min(clock_offset(spec.created, stored), timedelta(0))
+    at = spec.created + offset
     yield TimelineEvent(at, "client", "submitted", offset_s=offset.total_seconds())
 
 
-def _batch(connection: Connection, record: RunSpec) -> Iterator[TimelineEvent]:
-    job = find_job_view(connection, record.job_id)
-    source = f"job {record.job_id}"
+def _batch(connection: Connection, spec: RunSpec) -> Iterator[TimelineEvent]:
+    job = find_job_view(connection, spec.job_id)
+    source = f"job {spec.job_id}"
     if job is None:
         yield TimelineEvent(None, source, "does not exist any more")
     else:
         yield TimelineEvent(job.created, source, f"created on pool {job.pool_id}")
         if job.since != job.created:
             yield TimelineEvent(job.since, source, f"is {job.state}")
-    task = get_task_times(connection, record.job_id, record.task_id)
+    task = get_task_times(connection, spec.job_id, spec.task_id)
     if task is None:
         return
     yield TimelineEvent(task.created, "task", "added to the queue")
@@ -131,10 +131,10 @@ def _batch(connection: Connection, record: RunSpec) -> Iterator[TimelineEvent]:
 
 
 def _attempts(
-    container: BlobContainer, record: RunSpec, rank: int
+    container: BlobContainer, spec: RunSpec, rank: int
 ) -> Iterator[tuple[TimelineEvent, str]]:
     """Yield the events of the attempts of a rank, each with the ID of its node."""
-    prefix = RunPaths(record.run_id, rank).attempts
+    prefix = RunPaths(spec.run_id, rank).attempts
     blobs = [b for b in container.list(prefix) if b.name.endswith((_START, _END, _EVENTS))]
     contents = dict(
         zip(
@@ -220,13 +220,13 @@ def _stage_text(event: StageEvent) -> str | None:
     return f"stage {event.stage} failed{said}" if event.state == "failed" else None
 
 
-def _result(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent]:
-    path = RunPaths(record.run_id).result
+def _result(container: BlobContainer, spec: RunSpec) -> Iterator[TimelineEvent]:
+    path = RunPaths(spec.run_id).result
     blob = next((each for each in container.list(path) if each.name == path), None)
     if blob is None:
         return
     try:
-        result = load_result(container, record.run_id)
+        result = load_result(container, spec.run_id)
     except RunnerError:  # damaged, or from a newer version
         result = None
     if result is None:
@@ -238,14 +238,14 @@ def _result(container: BlobContainer, record: RunSpec) -> Iterator[TimelineEvent
     yield TimelineEvent(at, "run", f"{result.status}{said}", None, offset.total_seconds())
 
 
-def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[TimelineEvent]:
+def _pool(connection: Connection, spec: RunSpec, used: set[str]) -> Iterator[TimelineEvent]:
     """Yield the last states of the pool and its nodes that began after the submission."""
-    pool = find_pool(connection, record.pool)
-    source = f"pool {record.pool}"
+    pool = find_pool(connection, spec.pool)
+    source = f"pool {spec.pool}"
     if pool is None:
         yield TimelineEvent(None, source, "does not exist any more")
         return
-    since = record.created - _SAME_CLOCK
+    since = spec.created - _SAME_CLOCK
     if pool.since and pool.since >= since:
         errors = "".join(f"; {each.code}: {each.message}" for each in pool.resize_errors)
         yield TimelineEvent(pool.since, source, f"allocation is {pool.allocation}{errors}")
@@ -253,7 +253,7 @@ def _pool(connection: Connection, record: RunSpec, used: set[str]) -> Iterator[T
     if scale and scale.evaluated and scale.evaluated >= since:
         text = f"formula failed: {scale.error.code}" if scale.error else "formula evaluated"
         yield TimelineEvent(scale.evaluated, source, text)
-    for node in list_pool_nodes(connection, record.pool):
+    for node in list_pool_nodes(connection, spec.pool):
         if node.id not in used and node.running_tasks == 0 and node.state == "idle":
             continue
         named = f"node {node.id}"

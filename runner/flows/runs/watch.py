@@ -72,104 +72,102 @@ from runner.protocol.run_spec import RunSpec
 class RunView:
     """A run with its status, result, task and attempts."""
 
-    record: RunSpec
+    spec: RunSpec
     status: RunStatus
     result: RunResult | None
     task: TaskView | None
     attempts: tuple[AttemptStart, ...]
 
 
-def load_view(
-    connection: Connection, record: RunSpec, read_pool: ReadPool | None = None
-) -> RunView:
+def load_view(connection: Connection, spec: RunSpec, read_pool: ReadPool | None = None) -> RunView:
     """Return the present state of a run. The task is read before the result; see `decide_status`.
 
     `read_pool` may share its results between the runs of a list.
     """
     container = runs_container(connection)
-    result = load_result(container, record.run_id)
+    result = load_result(container, spec.run_id)
     task = None
     if result is None:
-        task = get_task(connection, record.job_id, record.task_id)
-        result = load_result(container, record.run_id)
-    attempts = load_attempts(container, record.run_id)
-    stage = None if result else last_stage(container, record.run_id, len(attempts))
+        task = get_task(connection, spec.job_id, spec.task_id)
+        result = load_result(container, spec.run_id)
+    attempts = load_attempts(container, spec.run_id)
+    stage = None if result else last_stage(container, spec.run_id, len(attempts))
     status = decide_status(result, task, len(attempts), stage)
     if status.state is RunState.QUEUED:
         read = read_pool or partial(load_pool_facts, connection)
-        status = explain_queue_reason(connection, record, status, task, len(attempts), read)
-    return RunView(record, status, result, task, attempts)
+        status = explain_queue_reason(connection, spec, status, task, len(attempts), read)
+    return RunView(spec, status, result, task, attempts)
 
 
 _LIST_TASKS_FROM = 4  # with fewer runs of a job, each task is read separately
 
 
-def live_row(connection: Connection, record: RunSpec, pools: PoolReader) -> RunRow:
+def live_row(connection: Connection, spec: RunSpec, pools: PoolReader) -> RunRow:
     """Return the present row of one run."""
     try:
-        return _live_row(connection, load_view(connection, record, pools.read))
+        return _live_row(connection, load_view(connection, spec, pools.read))
     except RunnerError as err:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise
-        return RunRow(record.run_id, None, None, None, problem=f"{err.what}: {err.why}")
+        return RunRow(spec.run_id, None, None, None, problem=f"{err.what}: {err.why}")
 
 
 def live_rows(
-    connection: Connection, records: Sequence[RunSpec], pools: PoolReader
+    connection: Connection, specs: Sequence[RunSpec], pools: PoolReader
 ) -> dict[str, RunRow | None]:
     """Return runs by ID. Tasks are read before results, as `decide_status` requires."""
-    counts = Counter(record.job_id for record in records)
+    counts = Counter(spec.job_id for spec in specs)
     jobs = [job for job, count in counts.items() if count >= _LIST_TASKS_FROM]
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
     active = [job for job in jobs if any(t.phase == "active" for t in tasks[job].values())]
     looked = in_parallel(lambda job: read_job(connection, job), active)
     snapshots = dict(zip(active, looked, strict=True))
 
-    def row(record: RunSpec) -> RunRow:
-        if record.job_id in tasks:
-            job = snapshots.get(record.job_id)
-            known = _row_of_task(connection, record, tasks[record.job_id], pools, job)
+    def row(spec: RunSpec) -> RunRow:
+        if spec.job_id in tasks:
+            job = snapshots.get(spec.job_id)
+            known = _row_of_task(connection, spec, tasks[spec.job_id], pools, job)
             if known is not None:
                 return known
-        return live_row(connection, record, pools)
+        return live_row(connection, spec, pools)
 
-    rows = in_parallel(row, records)
+    rows = in_parallel(row, specs)
     return {found.run_id: found for found in rows}
 
 
 def _row_of_task(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     tasks: dict[str, TaskView],
     pools: PoolReader,
     job: JobSnapshot | None,
 ) -> RunRow | None:
     """Return the row of a run from its task alone, or None if it has started or ended."""
-    task = tasks.get(record.task_id)
+    task = tasks.get(spec.task_id)
     if task is not None and task.phase == "active" and not task.requeues and not task.retries:
         status = decide_status(None, task, 0, None)
-        status = explain_queue_reason(connection, record, status, task, 0, pools.read, job=job)
-        return RunRow(record.run_id, record, status, None)
-    if task is None and load_result(runs_container(connection), record.run_id) is None:
-        began = count_attempts(runs_container(connection), record.run_id)
+        status = explain_queue_reason(connection, spec, status, task, 0, pools.read, job=job)
+        return RunRow(spec.run_id, spec, status, None)
+    if task is None and load_result(runs_container(connection), spec.run_id) is None:
+        began = count_attempts(runs_container(connection), spec.run_id)
         status = decide_status(None, None, began, None)
-        return RunRow(record.run_id, record, status, None, attempts=began)
+        return RunRow(spec.run_id, spec, status, None, attempts=began)
     return None
 
 
 def _live_row(connection: Connection, view: RunView) -> RunRow:
-    record, result = view.record, view.result
+    spec, result = view.spec, view.result
     attempts = result.attempt if result else len(view.attempts)
     evicted = result.evicted if result else 0
     waiting = view.task is not None and view.task.phase == "active"
     if result is None and (attempts > 1 or (attempts and waiting)):
-        ends = load_attempt_ends(runs_container(connection), record.run_id)
+        ends = load_attempt_ends(runs_container(connection), spec.run_id)
         requeues = view.task.requeues if view.task else 0  # by a move or a pause
         evicted = count_evicted(
-            attempts, ends, waiting=waiting, nodes=record.nodes, requeues=requeues
+            attempts, ends, waiting=waiting, nodes=spec.nodes, requeues=requeues
         )
     status = replace(view.status, fix="") if view.status.state.final else view.status
-    row = RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
+    row = RunRow(spec.run_id, spec, status, result, attempts=attempts, evicted=evicted)
     return with_first_start(runs_container(connection), row)
 
 
@@ -214,7 +212,7 @@ class WatchOptions:
 
 
 def watch_run(
-    connection: Connection, record: RunSpec, options: WatchOptions | None = None
+    connection: Connection, spec: RunSpec, options: WatchOptions | None = None
 ) -> Iterator[WatchEvent]:
     """Yield the events of a run from now on; the last one is RunEnded.
 
@@ -222,7 +220,7 @@ def watch_run(
         RunnerError: the services did not respond for `contact_timeout_s`.
     """
     options = options or WatchOptions()
-    watcher = _RunWatcher(connection, record, options)
+    watcher = _RunWatcher(connection, spec, options)
     lost_since: float | None = None
     beat = _Timer()
     while not watcher.ended:
@@ -299,15 +297,15 @@ class _LogTail:
 class _RunWatcher:
     """The state of a watched run. After an error it is unchanged, and the next poll reads again."""
 
-    def __init__(self, connection: Connection, record: RunSpec, options: WatchOptions) -> None:
+    def __init__(self, connection: Connection, spec: RunSpec, options: WatchOptions) -> None:
         self.ended = False
         self.contact_was_lost = False
         self._connection = connection
-        self._record = record
+        self._spec = spec
         self._options = options
         self._intervals = options.intervals
         self._container = runs_container(connection)
-        self._paths = RunPaths(record.run_id)
+        self._paths = RunPaths(spec.run_id)
         self._logs: list[_LogTail] | None = None
         self._metrics = LineCursor(self._container, self._paths.metrics)
         self._events: LineCursor | None = None
@@ -315,7 +313,7 @@ class _RunWatcher:
         self._stage: str | None = None
         self._leaving = False  # the last stage of the agent has ended, so the result follows
         self._status: RunStatus | None = None
-        self._pool = record.pool  # a run may be moved while it is watched
+        self._pool = spec.pool  # a run may be moved while it is watched
         self._facts: PoolFacts | None = None
         self._stuck_since: float | None = None
         self._gave_up: WaitCause | None = None
@@ -345,11 +343,11 @@ class _RunWatcher:
             return
         if self.ended or time.monotonic() - since < limit:
             return
-        task = get_task(self._connection, self._record.job_id, self._record.task_id)
+        task = get_task(self._connection, self._spec.job_id, self._spec.task_id)
         if task is None or task.phase != "active":  # it got a node since the last poll
             return
         why = f"the run was stuck for {format_duration(limit)}: {status.cause.message}"
-        if cancel_run(self._connection, self._record, why).changed:
+        if cancel_run(self._connection, self._spec, why).changed:
             self._gave_up = status.cause
         self._stuck_since = None
         self._timers.setdefault("task", _Timer()).soon()
@@ -405,7 +403,7 @@ class _RunWatcher:
     def _after_lost_contact(self) -> None:
         if self.contact_was_lost:
             # A killed local service may have lost its last write, run.json.
-            self._container.create(self._paths.run, self._record.to_json())
+            self._container.create(self._paths.run, self._spec.to_json())
             for log in self._logs or ():
                 log.lost_from = log.cursor.lost_from()
             self.contact_was_lost = False
@@ -467,15 +465,15 @@ class _RunWatcher:
 
     def _poll_task(self) -> Generator[WatchEvent]:
         task: TaskView | None = None
-        result = load_result(self._container, self._record.run_id)
+        result = load_result(self._container, self._spec.run_id)
         if result is None:
-            task = get_task(self._connection, self._record.job_id, self._record.task_id)
+            task = get_task(self._connection, self._spec.job_id, self._spec.task_id)
         if result is None and (task is None or task.phase == "completed"):
-            result = load_result(self._container, self._record.run_id)
+            result = load_result(self._container, self._spec.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
         if status.state is RunState.QUEUED:
             status = explain_queue_reason(
-                self._connection, self._record, status, task, self._attempt, self._read_pool
+                self._connection, self._spec, status, task, self._attempt, self._read_pool
             )
         self._time_stuck(status)
         if status.state.final:
@@ -504,9 +502,7 @@ class _RunWatcher:
     def _task_output(self) -> str:
         """Return the output of the task, which shows problems of the agent or of Batch."""
         for name in ("stderr.txt", "stdout.txt"):
-            found = read_task_file(
-                self._connection, self._record.job_id, self._record.task_id, name
-            )
+            found = read_task_file(self._connection, self._spec.job_id, self._spec.task_id, name)
             if found and found.strip():
                 return found.decode("utf-8", "replace")[-_TASK_OUTPUT_CHARS:]
         return ""

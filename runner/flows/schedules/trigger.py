@@ -50,9 +50,9 @@ def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGr
         template = _template(container, schedule, group_template_blob(schedule.place))
         return _trigger_group(connection, schedule, template)
     template = _template(container, schedule, template_blob(schedule.place))
-    record = parse_run(json.dumps(template).encode(), schedule.schedule_id)
-    _secrets(schedule, recorded_secrets(record))
-    request = RepeatRequest(record, Repetition("retry"), schedule_id=schedule.schedule_id)
+    spec = parse_run(json.dumps(template).encode(), schedule.schedule_id)
+    _secrets(schedule, recorded_secrets(spec))
+    request = RepeatRequest(spec, Repetition("retry"), schedule_id=schedule.schedule_id)
     made = submit_again(connection, request, ignore_progress)
     firing = {"run_id": made.run_id, "created": made.created.isoformat(), "job_id": made.job_id}
     _record(container, schedule, made.run_id, firing)

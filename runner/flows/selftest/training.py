@@ -95,23 +95,23 @@ class EvictedTraining:
             RunnerError: the run was not submitted, did not end in time, or has no model.
         """
         began = time.monotonic()
-        session, record = start_run(self._checked, self._settings, self._on_progress, self._warn)
-        self._say("start", f"run {record.run_id}")
+        session, spec = start_run(self._checked, self._settings, self._on_progress, self._warn)
+        self._say("start", f"run {spec.run_id}")
         try:
-            ended = self._watch(session.connection, record, began + self._limit_s)
+            ended = self._watch(session.connection, spec, began + self._limit_s)
         except BaseException:  # also Ctrl-C
             with suppress(RunnerError):
-                cancel_run(session.connection, record)
+                cancel_run(session.connection, spec)
             raise
-        attempts = len(load_attempts(runs_container(session.connection), record.run_id))
+        attempts = len(load_attempts(runs_container(session.connection), spec.run_id))
         state = ended.status.state.value
-        file = self._fetch(session.connection, record) if state == "succeeded" else None
+        file = self._fetch(session.connection, spec) if state == "succeeded" else None
         problem = _problem(state, ended.status.reason, attempts, file)
         done = f"{state} after {attempts} attempts"
         self._say("failed" if problem else "end", problem or done)
         seconds = time.monotonic() - began
         return TrainingReport(
-            record.run_id,
+            spec.run_id,
             state,
             attempts,
             self._evicted,
@@ -135,8 +135,8 @@ class EvictedTraining:
             return [Leftover(f"model {self._model}", f"runner models rm {self._model} --yes")]
         return []
 
-    def _watch(self, connection: Connection, record: RunSpec, deadline: float) -> RunEnded:
-        for event in watch_run(connection, record, WatchOptions(beats=True)):
+    def _watch(self, connection: Connection, spec: RunSpec, deadline: float) -> RunEnded:
+        for event in watch_run(connection, spec, WatchOptions(beats=True)):
             if isinstance(event, RunEnded):
                 return event
             if isinstance(event, StatusChanged):
@@ -145,42 +145,42 @@ class EvictedTraining:
             elif isinstance(event, StageReported):
                 self._show(event.event)
             elif isinstance(event, MetricSeen) and not self._evicted:
-                self._evict(connection, record)
+                self._evict(connection, spec)
             if time.monotonic() > deadline:
-                raise self._too_late(record)
+                raise self._too_late(spec)
         raise AssertionError("watching ends with RunEnded")
 
-    def _evict(self, connection: Connection, record: RunSpec) -> None:
+    def _evict(self, connection: Connection, spec: RunSpec) -> None:
         """Evict the node of the first attempt."""
-        [first, *_] = load_attempts(runs_container(connection), record.run_id)
+        [first, *_] = load_attempts(runs_container(connection), spec.run_id)
         self._evicted = first.node
         if self._settings.target == "local":
             evict(self._settings, node=first.node, notice_s=0)
         else:
-            restart_node(connection, record.pool, first.node)
+            restart_node(connection, spec.pool, first.node)
         self._on_progress(Progress("eviction", "end", f"node {first.node} was evicted"))
 
-    def _too_late(self, record: RunSpec) -> RunnerError:
+    def _too_late(self, spec: RunSpec) -> RunnerError:
         seen = self._seen or RunStatus(RunState.QUEUED)
         is_local, waits = self._settings.target == "local", seen.state is RunState.QUEUED
         return RunnerError(
             "R-SELFTEST-TIMEOUT",
-            f"run {record.run_id} did not end within {self._limit_s / 60:.0f} minutes",
+            f"run {spec.run_id} did not end within {self._limit_s / 60:.0f} minutes",
             why=f"its last state was {seen.label}{': ' * bool(seen.reason)}{seen.reason}",
             fix=f"run `runner check{stack_option(self._stack)}`, then try again later"
             if not is_local  # the stack with the run is removed now
-            else f"runner pool nodes {record.pool}"
+            else f"runner pool nodes {spec.pool}"
             if waits
-            else f"runner logs {record.run_id}",
+            else f"runner logs {spec.run_id}",
             exit_code=ExitCode.CAPACITY,
         )
 
-    def _fetch(self, connection: Connection, record: RunSpec) -> Path | None:
-        model = settle_model(connection, record, self._on_progress)
+    def _fetch(self, connection: Connection, spec: RunSpec) -> Path | None:
+        model = settle_model(connection, spec, self._on_progress)
         self._model = model.reference if model and model.version else ""
         folder = self._settings.output_dir
         file = (
-            fetch_outputs(connection, record, folder, self._on_progress, (_MODEL_FILE,)).folder
+            fetch_outputs(connection, spec, folder, self._on_progress, (_MODEL_FILE,)).folder
             / _MODEL_FILE
         )
         return file if file.is_file() and file.stat().st_size else None

@@ -246,16 +246,16 @@ def resolve_after(
     connection: Connection, references: Sequence[str], run: WaitingRun
 ) -> Predecessors:
     """Return the predecessors of a run. Raise RunnerError if Batch cannot make it wait for them."""
-    records = [find_run(connection, reference) for reference in references]
-    found = {record.run_id: record for record in records}
-    waiting = [record for record in found.values() if not _succeeded(connection, record)]
+    specs = [find_run(connection, reference) for reference in references]
+    found = {spec.run_id: spec for spec in specs}
+    waiting = [spec for spec in found.values() if not _succeeded(connection, spec)]
     if not waiting:
         return Predecessors(tuple(found))
     job_id = _common_job(connection, run, waiting)
-    return Predecessors(tuple(found), tuple(record.task_id for record in waiting), job_id)
+    return Predecessors(tuple(found), tuple(spec.task_id for spec in waiting), job_id)
 
 
-def repeat_predecessors(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
+def repeat_predecessors(connection: Connection, spec: RunSpec, *, began: bool) -> dict[str, str]:
     """Return the predecessors of a repetition by those of the original run.
 
     A failed predecessor is replaced by its newest repetition that may succeed. Predecessors are
@@ -265,7 +265,7 @@ def repeat_predecessors(connection: Connection, record: RunSpec, *, began: bool)
         RunnerError: a predecessor failed and has no such repetition.
     """
     found: dict[str, str] = {}
-    for run_id in record.after:
+    for run_id in spec.after:
         try:
             before = find_run(connection, run_id)
         except RunnerError as err:
@@ -273,7 +273,7 @@ def repeat_predecessors(connection: Connection, record: RunSpec, *, began: bool)
                 raise
             continue  # deleted in the meantime
         if not began:
-            before = _may_succeed(connection, before, record)
+            before = _may_succeed(connection, before, spec)
         found[run_id] = before.run_id
     return found
 
@@ -300,36 +300,36 @@ def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> R
     return before
 
 
-def _repetitions(connection: Connection, record: RunSpec) -> list[RunSpec]:
+def _repetitions(connection: Connection, spec: RunSpec) -> list[RunSpec]:
     """Return the repetitions of a run, newest first."""
     entries = load_index(runs_container(connection)).values()
     made = [
-        entry.record
+        entry.spec
         for entry in entries
-        if entry.record.origin and entry.record.origin.run_id == record.run_id
+        if entry.spec.origin and entry.spec.origin.run_id == spec.run_id
     ]
     return sorted(made, key=lambda each: each.created, reverse=True)
 
 
-def _succeeded(connection: Connection, record: RunSpec) -> bool:
+def _succeeded(connection: Connection, spec: RunSpec) -> bool:
     """Return False while the run is active. Raise RunnerError if it can no longer succeed."""
     container = runs_container(connection)
-    result = load_result(container, record.run_id)
+    result = load_result(container, spec.run_id)
     if result is None:
-        task = get_task(connection, record.job_id, record.task_id)
+        task = get_task(connection, spec.job_id, spec.task_id)
         if task is not None and task.phase != "completed":
             return False
-        result = load_result(container, record.run_id)  # written before the task completes
+        result = load_result(container, spec.run_id)  # written before the task completes
     if result is not None and result.status == "succeeded":
         return True
-    raise _cannot_succeed(record, result)
+    raise _cannot_succeed(spec, result)
 
 
-def _cannot_succeed(record: RunSpec, result: RunResult | None) -> RunnerError:
+def _cannot_succeed(spec: RunSpec, result: RunResult | None) -> RunnerError:
     how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
     return RunnerError(
         _FAILED,
-        f"the run would never start: {record.run_id} did not succeed",
+        f"the run would never start: {spec.run_id} did not succeed",
         why=how or "its task was deleted, and it has no result",
         fix="use a run that succeeded or is active, or omit --after",
         exit_code=ExitCode.PREFLIGHT,

@@ -578,7 +578,7 @@ class RepeatRequest:
     """The request to repeat a run (`retry`, `resume`, `reproduce`), or to trigger a schedule.
 
     Attributes:
-        record: The run to repeat, or the template of the schedule.
+        spec: The run to repeat, or the template of the schedule.
         asked: The changes of the repetition.
         pool: The pool, or None for the pool of the run.
         schedule_id: The triggered schedule. Its run has the agent of the template, and no origin.
@@ -590,7 +590,7 @@ class RepeatRequest:
         is_new: True if nothing of a run with this identity exists.
     """
 
-    record: RunSpec
+    spec: RunSpec
     asked: Repetition
     pool: str | None = None
     schedule_id: str | None = None
@@ -610,14 +610,14 @@ def plan_repetition(
         RunnerError: the pool or a secret is missing, a changed parameter is unknown, or the
             services reject the job or a predecessor.
     """
-    record, asked, outputs = request.record, request.asked, connection.outputs
-    change_params(record, asked.overrides)
-    pool = choose_same_pool(request.pool, record, outputs, asked.nodes)
-    secrets = read_secrets(recorded_secrets(record), os.environ)
+    spec, asked, outputs = request.spec, request.asked, connection.outputs
+    change_params(spec, asked.overrides)
+    pool = choose_same_pool(request.pool, spec, outputs, asked.nodes)
+    secrets = read_secrets(recorded_secrets(spec), os.environ)
     origin, agent = None, None
-    agent_sha256 = record.agent_sha256
+    agent_sha256 = spec.agent_sha256
     if request.schedule_id is None:
-        origin = {"kind": asked.kind, "run_id": record.run_id}
+        origin = {"kind": asked.kind, "run_id": spec.run_id}
         if request.prepared is not None:
             agent_sha256 = request.prepared.agent_sha256
         else:
@@ -631,37 +631,37 @@ def plan_repetition(
         cost = plan_cost(
             pool,
             outputs.location,
-            [Work(asked.nodes or record.nodes, record.retries + 1, None)],
+            [Work(asked.nodes or spec.nodes, spec.retries + 1, None)],
             load_price_table(runner_home(os.environ)),
-            cap_micros=record.max_cost_micros,
+            cap_micros=spec.max_cost_micros,
             today=datetime.now(UTC).date(),
         )
-    placement = Placement(pool, job_id_for(record.experiment, pool.id, record.priority))
+    placement = Placement(pool, job_id_for(spec.experiment, pool.id, spec.priority))
     if (group := request.group) is not None:
         in_job = group.job_id if len(group.job_id) <= _MAX_JOB_NAME else placement.job_id
         placement = replace(placement, job_id=in_job, group=group.group_id)
     if asked.awaited:
-        run = WaitingRun(pool, record.priority, record.image, outputs)
+        run = WaitingRun(pool, spec.priority, spec.image, outputs)
         placement = _with_predecessors(placement, resolve_after(connection, asked.awaited, run))
     created = datetime.now(UTC)
-    name = request.schedule_id or record.recipe
+    name = request.schedule_id or spec.recipe
     identity = request.identity or RunIdentity(make_run_id(name, created, random_suffix()), created)
     if cost is not None and cost.cap is not None:
         refuse_predecessors(placement)
         placement = replace(placement, job_id=identity.run_id, job_limit_s=cost.cap.job_s)
-        limit_s = min(record.timeout_s or cost.cap.script_s, cost.cap.script_s)
-        record = replace(record, timeout_s=limit_s)
+        limit_s = min(spec.timeout_s or cost.cap.script_s, cost.cap.script_s)
+        spec = replace(spec, timeout_s=limit_s)
     if request.prepared is not None:
         job = replace(request.prepared.job, wanted=placement.job_id)
     else:
-        job = find_job(connection, placement, record.priority)
+        job = find_job(connection, placement, spec.priority)
     job = replace(job, max_parallel=request.max_parallel)
     if placement.job_limit_s is not None:
         job = replace(job, limit=timedelta(seconds=placement.job_limit_s))
 
     def plan_in_job(job_id: str) -> RunPlan:
         return plan_again(
-            record,
+            spec,
             asked,
             outputs,
             identity=identity,
@@ -672,4 +672,4 @@ def plan_repetition(
 
     planned = PlannedRun(plan_in_job(job.job_id), RunFiles(None, agent), secrets, plan_in_job)
     refuse_exposed_secrets(secrets, planned.plan.command)
-    return SubmissionPlan({record.recipe: planned}, job, cost=cost)
+    return SubmissionPlan({spec.recipe: planned}, job, cost=cost)

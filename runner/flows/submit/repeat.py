@@ -51,22 +51,22 @@ _FAILED = frozenset({RunState.FAILED, RunState.LOST})
 
 
 def retry_run(
-    connection: Connection, record: RunSpec, pool: str | None, on_progress: OnProgress
+    connection: Connection, spec: RunSpec, pool: str | None, on_progress: OnProgress
 ) -> RunSpec:
     """Submit a failed, cancelled or lost run as a new run, which starts from the beginning."""
-    view = load_view(connection, record)
+    view = load_view(connection, spec)
     if view.status.state not in _TO_RETRY:
-        raise _not_to_retry(record, view.status.state)
-    after = repeat_predecessors(connection, record, began=bool(view.attempts))
+        raise _not_to_retry(spec, view.status.state)
+    after = repeat_predecessors(connection, spec, began=bool(view.attempts))
     asked = Repetition("retry", after=after)
-    request = _in_sweep(connection, RepeatRequest(record, asked, pool))
+    request = _in_sweep(connection, RepeatRequest(spec, asked, pool))
     return submit_again(connection, request, on_progress)
 
 
 def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
     """Return the failed and lost runs without a repetition, newest first after predecessors."""
     rows = list_runs(connection, limit=None, only=RunFilter(experiment)).rows
-    repeated = {row.record.origin.run_id for row in rows if row.record and row.record.origin}
+    repeated = {row.spec.origin.run_id for row in rows if row.spec and row.spec.origin}
     found = {
         row.run_id: row
         for row in rows
@@ -74,7 +74,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
     }
     # Retry predecessors first, because a run waits for their repetitions.
     after = {
-        run_id: [before for before in row.record.after if before in found] if row.record else []
+        run_id: [before for before in row.spec.after if before in found] if row.spec else []
         for run_id, row in found.items()
     }
     return [found[run_id] for run_id in order_runs(after)]
@@ -86,10 +86,10 @@ def retry_each(
     """Yield each run with its repetition or the error. Raise if the services cannot be reached."""
     for row in rows:
         try:
-            record = find_run(connection, row.run_id)
-            after = repeat_predecessors(connection, record, began=row.attempts > 0)
+            spec = find_run(connection, row.run_id)
+            after = repeat_predecessors(connection, spec, began=row.attempts > 0)
             asked = Repetition("retry", after=after)
-            request = _in_sweep(connection, RepeatRequest(record, asked, pool))
+            request = _in_sweep(connection, RepeatRequest(spec, asked, pool))
             yield row, submit_again(connection, request, on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -99,7 +99,7 @@ def retry_each(
 
 def resume_run(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     pool: str | None,
     overrides: tuple[str, ...],
     on_progress: OnProgress,
@@ -111,7 +111,7 @@ def resume_run(
 
     Args:
         connection: the services.
-        record: the ended run.
+        spec: the ended run.
         pool: the pool, or None for that of the run.
         overrides: parameters, `name=value`.
         on_progress: receives the progress.
@@ -122,47 +122,47 @@ def resume_run(
     Raises:
         RunnerError: the run has not ended, or has no such checkpoint.
     """
-    state = load_view(connection, record).status.state
+    state = load_view(connection, spec).status.state
     if not state.final:
-        raise _still_active(record, state)
+        raise _still_active(spec, state)
     container = runs_container(connection)
-    found = find_checkpoint(container, record, number)
+    found = find_checkpoint(container, spec, number)
     if found is None and number is not None:
-        raise _no_such_checkpoint(record, state, number, list_checkpoints(container, record.run_id))
+        raise _no_such_checkpoint(spec, state, number, list_checkpoints(container, spec.run_id))
     if found is None:
-        problems = incomplete_checkpoints(container, record.run_id)
+        problems = incomplete_checkpoints(container, spec.run_id)
         wrote_none = (
             "its script saved none in $RUNNER_CHECKPOINT_DIR, or ended before the first one"
         )
         raise RunnerError(
             "R-RESUME-NOTHING",
-            f"{record.run_id} has no complete checkpoint",
+            f"{spec.run_id} has no complete checkpoint",
             why="; ".join(problems) or wrote_none,
-            fix=f"start from the beginning: {_start_over(record, state)}",
+            fix=f"start from the beginning: {_start_over(spec, state)}",
         )
     run_id, checkpoint = found
     before = ResumeFrom(run_id, checkpoint.number)
     asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
-    request = RepeatRequest(record, asked, pool)
+    request = RepeatRequest(spec, asked, pool)
     if state in _TO_RETRY and not overrides:
         request = _in_sweep(connection, request)
     return submit_again(connection, request, on_progress)
 
 
-def _start_over(record: RunSpec, state: RunState) -> str:
+def _start_over(spec: RunSpec, state: RunState) -> str:
     """Return the command that repeats an ended run from the beginning."""
-    return f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {record.run_id}"
+    return f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {spec.run_id}"
 
 
 def _no_such_checkpoint(
-    record: RunSpec, state: RunState, number: int, there: Sequence[CheckpointManifest]
+    spec: RunSpec, state: RunState, number: int, there: Sequence[CheckpointManifest]
 ) -> RunnerError:
     names = ", ".join(str(each.number) for each in there) or "none"
     return RunnerError(
         "R-RESUME-NOTHING",
-        f"{record.run_id} has no complete checkpoint {number}",
+        f"{spec.run_id} has no complete checkpoint {number}",
         why=f"checkpoints: {names}; older ones are deleted",
-        fix=f"use one of them, or start from the beginning: {_start_over(record, state)}",
+        fix=f"use one of them, or start from the beginning: {_start_over(spec, state)}",
     )
 
 
@@ -170,40 +170,40 @@ def submit_again(
     connection: Connection, request: RepeatRequest, on_progress: OnProgress
 ) -> RunSpec:
     """Submit a repetition, with the code and data that are stored in blob."""
-    record = request.record
-    checks = [(f"code and data of {record.run_id}", partial(check_parts, record=record))]
-    with require_complete_record(record):
+    spec = request.spec
+    checks = [(f"code and data of {spec.run_id}", partial(check_parts, spec=spec))]
+    with require_complete_spec(spec):
         plan = plan_repetition(connection, request, checks if request.prepared is None else ())
     return submit_run(connection, plan, on_progress, is_new=request.is_new)
 
 
 @contextmanager
-def require_complete_record(record: RunSpec) -> Generator[None]:
+def require_complete_spec(spec: RunSpec) -> Generator[None]:
     """Raise RunnerError if `run.json` lacks a value that the block needs."""
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
         raise RunnerError(
             "R-RUN-BROKEN",
-            f"cannot repeat {record.run_id}: its run.json is incomplete",
+            f"cannot repeat {spec.run_id}: its run.json is incomplete",
             why=f"{type(err).__name__}: {err}",
             fix="run `runner train RECIPE` again",
             exit_code=ExitCode.RUN_FAILED,
         ) from err
 
 
-def check_parts(connection: Connection, record: RunSpec) -> None:
+def check_parts(connection: Connection, spec: RunSpec) -> None:
     """Raise RunnerError if code or data of the run is no longer in blob storage."""
-    record.check_executable()
-    code = record.code
+    spec.check_executable()
+    code = spec.code
     size = runs_container(connection).renew(code.blob)
     if size is None or size != (code.size_bytes or size):
-        raise _missing_from_storage(record, "code", code.blob, connection.outputs.container_runs)
+        raise _missing_from_storage(spec, "code", code.blob, connection.outputs.container_runs)
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
-    uploaded = [each for each in record.inputs.values() if each.get("kind") in ("path", "dataset")]
-    for data in (record.data.to_json() if record.data else None, *uploaded):
+    uploaded = [each for each in spec.inputs.values() if each.get("kind") in ("path", "dataset")]
+    for data in (spec.data.to_json() if spec.data else None, *uploaded):
         if data and (gone := _missing_file(container, data)):
-            raise _missing_from_storage(record, "data", gone, container.name)
+            raise _missing_from_storage(spec, "data", gone, container.name)
 
 
 def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | None:
@@ -213,30 +213,30 @@ def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | No
     return next((name for name, size in names.items() if there.get(name) != size), None)
 
 
-def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
+def _not_to_retry(spec: RunSpec, state: RunState) -> RunnerError:
     if not state.final:
-        return _still_active(record, state)
+        return _still_active(spec, state)
     return RunnerError(
         "R-RETRY-STATE",
-        f"cannot retry {record.run_id}: its state is {state.value}",
+        f"cannot retry {spec.run_id}: its state is {state.value}",
         why="only failed, cancelled and lost runs can be retried",
-        fix=f"run `runner reproduce {record.run_id}` to repeat it and compare the results",
+        fix=f"run `runner reproduce {spec.run_id}` to repeat it and compare the results",
     )
 
 
-def _still_active(record: RunSpec, state: RunState) -> RunnerError:
+def _still_active(spec: RunSpec, state: RunState) -> RunnerError:
     return RunnerError(
         "R-RUN-GOES-ON",
-        f"{record.run_id} is {state.value}",
+        f"{spec.run_id} is {state.value}",
         why="the run is still active, and continues by itself after an eviction",
-        fix=f"run `runner attach {record.run_id}`, or `runner cancel {record.run_id}` first",
+        fix=f"run `runner attach {spec.run_id}`, or `runner cancel {spec.run_id}` first",
     )
 
 
-def _missing_from_storage(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
+def _missing_from_storage(spec: RunSpec, what: str, blob: str, container: str) -> RunnerError:
     return RunnerError(
         f"R-REPEAT-{what.upper()}",
-        f"the {what} of {record.run_id} is no longer in blob storage",
+        f"the {what} of {spec.run_id} is no longer in blob storage",
         why=f"{blob} is missing in container {container}, or has a different size",
         fix="run `runner train RECIPE` again, with the recipe and the data on this machine",
         exit_code=ExitCode.PREFLIGHT,
@@ -248,18 +248,18 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
 
     The sweep then counts the repetition, and `runner sweep resume` does not start another one.
     """
-    record, container = request.record, runs_container(connection)
-    content = container.read(group_blob(record.group)) if record.group else None
-    if record.group is None or content is None:
+    spec, container = request.spec, runs_container(connection)
+    content = container.read(group_blob(spec.group)) if spec.group else None
+    if spec.group is None or content is None:
         return request
-    sweep = with_later_runs(container, parse_group(content, record.group))
+    sweep = with_later_runs(container, parse_group(content, spec.group))
     if not sweep.trials:
         return request
     chains = {name: [*sweep.earlier.get(name, ()), run_id] for name, run_id in sweep.runs.items()}
-    name = next((name for name, runs in chains.items() if record.run_id in runs), None)
+    name = next((name for name, runs in chains.items() if spec.run_id in runs), None)
     if name is None:
         return request
-    later = chains[name][chains[name].index(record.run_id) + 1 :]
+    later = chains[name][chains[name].index(spec.run_id) + 1 :]
     if any(container.size(RunPaths(run_id).run) is not None for run_id in later):
         return request  # the sweep counts a later run of this task
     number = len(chains[name]) + (not later)
@@ -267,7 +267,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     if claim is None:
         raise RunnerError(
             "R-RUN-GOES-ON",
-            f"another client repeats {record.run_id} at this moment",
+            f"another client repeats {spec.run_id} at this moment",
             why=f"task {name} of {sweep.group_id} has one active run at a time",
             fix=f"runner sweep show {sweep.group_id}",
         )
@@ -326,7 +326,7 @@ def resume_trials(
     # A trial that was resumed before has its own run.json, and is not a waiting trial.
     first = [name for name in ended if name not in sweep.earlier]
     unstarted = [name for name in first if waiting.unstarted(sweep.runs[name])]
-    if any(row.record and row.record.max_cost_micros for row in rows.values()):
+    if any(row.spec and row.spec.max_cost_micros for row in rows.values()):
         unstarted = []  # each trial has a separate job
 
     def resume(name: str) -> None:
@@ -376,8 +376,8 @@ def _requeue_unstarted(
     identity = RunIdentity(first.run_id, first.created)
     asked = Repetition("retry")
     request = RepeatRequest(first, asked, pool, group=sweep, identity=identity, max_parallel=most)
-    checks = [(f"code and data of {sweep.group_id}", partial(check_parts, record=first))]
-    with require_complete_record(first):
+    checks = [(f"code and data of {sweep.group_id}", partial(check_parts, spec=first))]
+    with require_complete_spec(first):
         plan = plan_repetition(connection, request, checks)
     upload_runs(connection, plan, ignore_progress)
     job, planned = plan.job, plan.run
@@ -432,16 +432,16 @@ def _repeat_merge(connection: Connection, sweep: RunGroup, pool: str | None) -> 
     container = runs_container(connection)
     sweep = with_later_runs(container, sweep)
     number = len(sweep.earlier.get(MERGE_TASK, ())) + 2
-    record = find_run(connection, sweep.runs[MERGE_TASK])
+    spec = find_run(connection, sweep.runs[MERGE_TASK])
     trials = list_runs(connection, limit=None, ids=[*sweep.trial_runs.values()]).rows
     active = [row.run_id for row in trials if row.status and not row.status.state.final]
-    awaited = sweep.trial_runs.values() if record.after else active
+    awaited = sweep.trial_runs.values() if spec.after else active
     claim, _ = _claim_run(container, sweep, MERGE_TASK, number)
     if claim is None:
         return None
     asked = Repetition("retry", after={run_id: run_id for run_id in awaited})
     identity = RunIdentity(claim.run_id, claim.created)
-    request = RepeatRequest(record, asked, pool, group=sweep, identity=identity)
+    request = RepeatRequest(spec, asked, pool, group=sweep, identity=identity)
     return submit_again(connection, request, ignore_progress)
 
 
@@ -474,10 +474,10 @@ class TrialSubmission:
 
     def submit(self, request: RepeatRequest) -> RunSpec:
         """Submit a trial to the job of an earlier one with the same pool, code and data."""
-        record = request.record
-        if record.max_cost_micros is not None:  # it has a separate job
+        spec = request.spec
+        if spec.max_cost_micros is not None:  # it has a separate job
             return submit_again(self.connection, request, ignore_progress)
-        key = repr((record.pool, record.priority, record.code, record.data, record.inputs))
+        key = repr((spec.pool, spec.priority, spec.code, spec.data, spec.inputs))
         with self._lock:
             prepared = self._prepared.get(key)
             if prepared is None:
@@ -511,16 +511,16 @@ def _resume_trial(
             f"trial {name}: its runs were deleted",
             fix="start another sweep with these parameters",
         )
-    record = parse_run(content, last)
+    spec = parse_run(content, last)
     number = len(runs) + (last == runs[-1])
     claim, is_new = _claim_run(container, sweep, name, number)
     if claim is None:
         return None
-    checkpoint = None if from_start else find_checkpoint(container, record)
+    checkpoint = None if from_start else find_checkpoint(container, spec)
     before = ResumeFrom(checkpoint[0], checkpoint[1].number) if checkpoint else None
     asked = Repetition("resume" if before else "retry", resume_from=before)
     request = RepeatRequest(
-        record,
+        spec,
         asked,
         pool,
         group=sweep,

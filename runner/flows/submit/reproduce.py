@@ -25,7 +25,7 @@ from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.lookups import resolve_input
 from runner.flows.submit.pipeline import RepeatRequest
-from runner.flows.submit.repeat import check_parts, require_complete_record, submit_again
+from runner.flows.submit.repeat import check_parts, require_complete_spec, submit_again
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
@@ -73,27 +73,27 @@ class Comparison:
         return bool(models) and all(file.same for file in models)
 
 
-def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tuple[Drift, ...]:
+def find_drift(connection: Connection, spec: RunSpec, pool: str | None) -> tuple[Drift, ...]:
     """Return the known differences to the original run before the submission.
 
     Raises:
         RunnerError: code, data or result of the run is missing, so it cannot be reproduced.
     """
-    _succeeded(runs_container(connection), record)
-    with require_complete_record(record):
-        check_parts(connection, record)
-    place = choose_same_pool(pool, record, connection.outputs)
-    drift = plan_drift(record, place, hashlib.sha256(build_agent()).hexdigest())
-    drift += _input_drift(connection, record)
-    if record.requirements_file and load_environment(connection, record) is None:
+    _succeeded(runs_container(connection), spec)
+    with require_complete_spec(spec):
+        check_parts(connection, spec)
+    place = choose_same_pool(pool, spec, connection.outputs)
+    drift = plan_drift(spec, place, hashlib.sha256(build_agent()).hexdigest())
+    drift += _input_drift(connection, spec)
+    if spec.requirements_file and load_environment(connection, spec) is None:
         drift.append(Drift("packages", "versions not recorded", "resolved anew"))
     return tuple(drift)
 
 
-def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
+def _input_drift(connection: Connection, spec: RunSpec) -> list[Drift]:
     """Return external inputs that have changed, or whose content was not recorded."""
     drift: list[Drift] = []
-    for name, was in record.inputs.items():
+    for name, was in spec.inputs.items():
         if was.get("kind") == "blob":
             if _listing(connection, name, was) != was.get("manifest"):
                 drift.append(
@@ -116,24 +116,24 @@ def _listing(connection: Connection, name: str, was: Mapping[str, Any]) -> str |
 
 
 def reproduce_run(
-    connection: Connection, record: RunSpec, pool: str | None, on_progress: OnProgress
+    connection: Connection, spec: RunSpec, pool: str | None, on_progress: OnProgress
 ) -> RunSpec:
     """Submit the run again with the same code, data, parameters and package versions."""
-    environment = load_environment(connection, record)
+    environment = load_environment(connection, spec)
     constraints = None
     if environment is not None:
         packages: dict[str, str] = environment.get("packages") or {}
         constraints = tuple(f"{name}=={version}" for name, version in packages.items())
     asked = Repetition("reproduce", constraints=constraints)
-    return submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
+    return submit_again(connection, RepeatRequest(spec, asked, pool), on_progress)
 
 
-def load_environment(connection: Connection, record: RunSpec) -> dict[str, Any] | None:
+def load_environment(connection: Connection, spec: RunSpec) -> dict[str, Any] | None:
     """Return the environment of the attempt with the result, or None if not recorded."""
     container = runs_container(connection)
-    result = load_result(container, record.run_id)
+    result = load_result(container, spec.run_id)
     number = result.attempt if result and result.attempt else 1
-    content = container.read(RunPaths(record.run_id).attempt_environment(number))
+    content = container.read(RunPaths(spec.run_id).attempt_environment(number))
     try:
         raw: object = parse_json(content or b"null")
     except ValueError:
@@ -207,9 +207,9 @@ class _Files:
             return content_difference(*pair)
 
 
-def _model_files(record: RunSpec, paths: list[str]) -> frozenset[str]:
+def _model_files(spec: RunSpec, paths: list[str]) -> frozenset[str]:
     """Return the files of the model: those of the recipe's model, else binary files, else all."""
-    pattern = record.model.path if record.model else None
+    pattern = spec.model.path if spec.model else None
     if pattern:
         named = {path for path in paths if fnmatchcase(path, pattern) or path.startswith(pattern)}
         if named:
@@ -218,15 +218,15 @@ def _model_files(record: RunSpec, paths: list[str]) -> frozenset[str]:
     return frozenset(binary or paths)
 
 
-def _succeeded(container: BlobContainer, record: RunSpec) -> RunResult:
-    result = load_result(container, record.run_id)
+def _succeeded(container: BlobContainer, spec: RunSpec) -> RunResult:
+    result = load_result(container, spec.run_id)
     if result is not None and result.status == "succeeded":
         return result
-    retry = "" if result is None else f", or `runner retry {record.run_id}` to repeat it"
+    retry = "" if result is None else f", or `runner retry {spec.run_id}` to repeat it"
     raise RunnerError(
         "R-REPRODUCE-OUTCOME",
-        f"{record.run_id} has no result to compare with",
+        f"{spec.run_id} has no result to compare with",
         why="it has not ended" if result is None else f"it ended as {result.status}",
-        fix=f"run `runner show {record.run_id}`{retry}",
+        fix=f"run `runner show {spec.run_id}`{retry}",
         exit_code=ExitCode.USAGE,
     )

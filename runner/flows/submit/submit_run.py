@@ -72,12 +72,12 @@ def submit_run(
     upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
-        record = _same_run(parse_run(existing, planned.plan.run_id), planned.plan)
-        _add_again(connection, planned, record)
+        spec = _same_run(parse_run(existing, planned.plan.run_id), planned.plan)
+        _add_again(connection, planned, spec)
     else:
-        record = _submit_new(connection, planned, plan.job, runs)
-    on_progress(Progress("submit", "end", f"{record.run_id} to job {record.job_id}"))
-    return record
+        spec = _submit_new(connection, planned, plan.job, runs)
+    on_progress(Progress("submit", "end", f"{spec.run_id} to job {spec.job_id}"))
+    return spec
 
 
 def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
@@ -136,12 +136,12 @@ def _submit_in_job(
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
-def _add_again(connection: Connection, planned: PlannedRun, record: RunSpec) -> None:
+def _add_again(connection: Connection, planned: PlannedRun, spec: RunSpec) -> None:
     """Add the missing task of a submitted run, unless its job has ended."""
     try:
-        _add_with_retries(connection, planned.plan, planned.secrets, record.job_id)
+        _add_with_retries(connection, planned.plan, planned.secrets, spec.job_id)
     except JobClosedError:
-        if get_task(connection, record.job_id, record.task_id) is None:
+        if get_task(connection, spec.job_id, spec.task_id) is None:
             raise
 
 
@@ -160,11 +160,11 @@ def _add_with_retries(
             time.sleep(_ADD_PAUSE_S)
 
 
-def _same_run(record: RunSpec, plan: RunPlan) -> RunSpec:
+def _same_run(spec: RunSpec, plan: RunPlan) -> RunSpec:
     planned = plan.to_spec()
     same = (planned.code, planned.command, planned.created)
-    if (record.code, record.command, record.created) == same:
-        return record
+    if (spec.code, spec.command, spec.created) == same:
+        return spec
     raise RunnerError(
         "R-RUN-EXISTS", f"run {plan.run_id} already exists", fix="run the same command again"
     )

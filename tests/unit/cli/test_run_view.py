@@ -197,8 +197,8 @@ def test_rehearsal_without_an_eviction_names_its_planned_time(
     missed: tuple[float, float], text: str, capsys: Capture
 ) -> None:
     spec = "seed=7,mtbf=6s"
-    record = parse_run(GOLDEN.read_bytes(), "cats-20261121-143005-aaaa")
-    show_rehearsal(Output(), record, RehearsalReport(spec, (), missed))
+    run = parse_run(GOLDEN.read_bytes(), "cats-20261121-143005-aaaa")
+    show_rehearsal(Output(), run, RehearsalReport(spec, (), missed))
     assert text in capsys.readouterr().err
 
 

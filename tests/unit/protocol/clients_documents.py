@@ -170,17 +170,17 @@ class Client:
 
     def repeat(self, raw: Mapping[str, Any], run_id: str, asked: Repetition) -> None:
         """Write run.json of a run that repeats another one."""
-        record = parse_run(json.dumps(raw).encode(), raw["run_id"])
+        spec = parse_run(json.dumps(raw).encode(), raw["run_id"])
         plan = plan_again(
-            record,
+            spec,
             asked,
             self.outputs,
             identity=RunIdentity(run_id, CREATED + timedelta(days=1)),
             placement=Placement(
-                choose_same_pool(None, record, self.outputs, asked.nodes), "cats_local-2"
+                choose_same_pool(None, spec, self.outputs, asked.nodes), "cats_local-2"
             ),
             agent_sha256="e" * 64,
-            origin={"kind": asked.kind, "run_id": record.run_id},
+            origin={"kind": asked.kind, "run_id": spec.run_id},
         )
         self.submit(plan, "cats_local-2")
 
@@ -320,12 +320,12 @@ def _schedules(client: Client) -> dict[str, str]:
 
 def _cancel(client: Client) -> dict[str, str]:
     """Cancel a waiting run. Return the blob of its outcome by golden file."""
-    record = parse_run(client.runs.read(f"{RUN_ID}/run.json") or b"", RUN_ID)
+    spec = parse_run(client.runs.read(f"{RUN_ID}/run.json") or b"", RUN_ID)
     with (
         patch("runner.flows.runs.cancel.get_task", lambda *_: TaskView("active")),
         patch("runner.flows.runs.cancel.terminate_task", lambda *_: None),
     ):
-        cancel_run(client.connection, record)
+        cancel_run(client.connection, spec)
     return {"result-cancelled.json": f"{RUN_ID}/result.json"}
 
 

@@ -386,17 +386,17 @@ def test_client_reads_groups_of_a_submission_and_of_a_schedule() -> None:
 def test_entries_of_the_index_are_read() -> None:
     lines = golden("index-succeeded.txt").decode().splitlines()
     entry = dict(line.removeprefix("x-ms-meta-").split("=", 1) for line in lines)
-    record = parse_run(entry["run"].encode(), ATTEMPTED)
+    spec = parse_run(entry["run"].encode(), ATTEMPTED)
     whole = parse_run(golden("run-retry.json"), ATTEMPTED)
     stored = (
         "run_id", "experiment", "created", "recipe", "params", "origin", "group", "after", "pool",
         "vm_size", "spot", "job_id", "task_id", "primary_metric", "goal",
     )  # fmt: skip
-    assert {name: getattr(record, name) for name in stored} == {
+    assert {name: getattr(spec, name) for name in stored} == {
         name: getattr(whole, name) for name in stored
     }
-    assert record.data is not None
-    assert record.data.notice == "a notice"
+    assert spec.data is not None
+    assert spec.data.notice == "a notice"
     result = parse_result(entry["result"].encode(), ATTEMPTED)
     assert (result.status, result.attempt, result.evicted) == ("succeeded", 2, 1)
 

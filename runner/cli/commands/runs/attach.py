@@ -64,15 +64,15 @@ def attach(
     stuck_s = options.to_stuck_limit_s(fail_if_stuck)
     settings, connection = call.open(output_dir=output_dir)
     try:
-        record = find_run(connection, run)
+        spec = find_run(connection, run)
     except RunnerError as err:
         one_run_only = tail is not None or download or stuck_s is not None
         _attach_group(out, connection, run, err, one_run_only=one_run_only)
         return
     with out.stages() as view:
         folder = settings.output_dir if download else None
-        followed = follow(out, view, connection, record, folder, tail=tail, fail_if_stuck_s=stuck_s)
-    report(out, connection, record, followed)
+        followed = follow(out, view, connection, spec, folder, tail=tail, fail_if_stuck_s=stuck_s)
+    report(out, connection, spec, followed)
 
 
 def _attach_group(
@@ -98,7 +98,7 @@ def follow(
     out: Output,
     view: StageView,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     output_dir: Path | None,
     *,
     tail: int | None = None,
@@ -115,19 +115,19 @@ def follow(
     from runner.flows.runs.watch import WatchOptions
 
     to_stderr = not out.as_text
-    display = RunDisplay(view, record.run_id, log_to_stderr=to_stderr)
+    display = RunDisplay(view, spec.run_id, log_to_stderr=to_stderr)
     try:
         watched = WatchOptions(tail=tail, fail_if_stuck_s=fail_if_stuck_s)
-        ended = _watch(connection, record, display, watched)
+        ended = _watch(connection, spec, display, watched)
         folder, problem = None, None
         try:
-            folder = _fetch(connection, record, ended, output_dir, view)
+            folder = _fetch(connection, spec, ended, output_dir, view)
         except RunnerError as err:
             problem = err
-        model = _settle(connection, record, ended, view)
+        model = _settle(connection, spec, ended, view)
         return Followed(ended, display, folder, problem, model)
     except KeyboardInterrupt:
-        raise detached(view, record.run_id) from None
+        raise detached(view, spec.run_id) from None
 
 
 def detached(view: StageView, run_id: str) -> typer.Exit:
@@ -140,7 +140,7 @@ def detached(view: StageView, run_id: str) -> typer.Exit:
 def report(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     followed: Followed,
     view: StageView | None = None,
 ) -> None:
@@ -153,34 +153,34 @@ def report(
 
     ended, folder = followed.ended, followed.folder
     if ended.status.state is RunState.FAILED:
-        print_failure(out, connection, record, ended, followed.display)
-        _take_out(out, connection, record)
-    print_summary(out, connection, record, ended, folder, view, model=followed.model)
+        print_failure(out, connection, spec, ended, followed.display)
+        _take_out(out, connection, spec)
+    print_summary(out, connection, spec, ended, folder, view, model=followed.model)
     document: dict[str, Any] = {}
-    if record.rehearsal is not None:
+    if spec.rehearsal is not None:
         from runner.flows.runs.rehearsal import load_rehearsal
 
-        found = load_rehearsal(connection, record)
+        found = load_rehearsal(connection, spec)
         document = {"rehearsal": found.to_json()}
         if out.as_text:
-            show_rehearsal(out, record, found)
+            show_rehearsal(out, spec, found)
     if not out.as_text:
-        out.record(result_document(connection, record, ended, folder, followed.model) | document)
+        out.record(result_document(connection, spec, ended, folder, followed.model) | document)
     if followed.problem:
         raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
         raise typer.Exit(ExitCode.CAPACITY if ended.gave_up else ExitCode.RUN_FAILED)
 
 
-def _take_out(out: Output, connection: Connection, record: RunSpec) -> None:
+def _take_out(out: Output, connection: Connection, spec: RunSpec) -> None:
     """Disable scheduling on the node of a failed run if other nodes succeed with the same tasks."""
     from runner.flows.runs.stuck import take_out_failing_node
 
     try:
-        if said := take_out_failing_node(connection, record.pool):
+        if said := take_out_failing_node(connection, spec.pool):
             out.warning(said)
     except RunnerError as err:
-        logger.debug("the nodes of pool %s are unknown: %s", record.pool, err.what)
+        logger.debug("the nodes of pool %s are unknown: %s", spec.pool, err.what)
 
 
 def _restored(each: RehearsedEviction, run_id: str) -> str:
@@ -202,7 +202,7 @@ def _missed(found: RehearsalReport) -> str:
     return f": {when} later; with notice=0 it comes at once"
 
 
-def show_rehearsal(out: Output, record: RunSpec, found: RehearsalReport) -> None:
+def show_rehearsal(out: Output, spec: RunSpec, found: RehearsalReport) -> None:
     """Print what each eviction of a rehearsal cost."""
     from runner.core.units import format_duration
 
@@ -216,7 +216,7 @@ def show_rehearsal(out: Output, record: RunSpec, found: RehearsalReport) -> None
             "after": format_duration(each.after_s),
             "lost": "unknown" if each.lost_s is None else format_duration(each.lost_s),
             "lost_steps": each.lost_steps,
-            "resumed_from": _restored(each, record.run_id),
+            "resumed_from": _restored(each, spec.run_id),
         }
         for each in found.evictions
     ]
@@ -228,11 +228,11 @@ def show_rehearsal(out: Output, record: RunSpec, found: RehearsalReport) -> None
 
 
 def _watch(
-    connection: Connection, record: RunSpec, display: RunDisplay, watched: WatchOptions
+    connection: Connection, spec: RunSpec, display: RunDisplay, watched: WatchOptions
 ) -> RunEnded:
     from runner.flows.runs.watch import watch_run
 
-    for event in watch_run(connection, record, watched):
+    for event in watch_run(connection, spec, watched):
         if ended := display.show(event):
             return ended
     raise AssertionError("watching ends with RunEnded")
@@ -240,7 +240,7 @@ def _watch(
 
 def _fetch(
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     ended: RunEnded,
     output_dir: Path | None,
     view: StageView,
@@ -249,11 +249,11 @@ def _fetch(
 
     if output_dir is None or ended.result is None or not ended.result.outputs:
         return None
-    return fetch_outputs(connection, record, output_dir, view.on_progress).folder
+    return fetch_outputs(connection, spec, output_dir, view.on_progress).folder
 
 
 def _settle(
-    connection: Connection, record: RunSpec, ended: RunEnded, view: StageView
+    connection: Connection, spec: RunSpec, ended: RunEnded, view: StageView
 ) -> RunModel | None:
     """Wait until the agent has registered a succeeded run. Return its model, or None."""
     from runner.core.states import RunState
@@ -262,7 +262,7 @@ def _settle(
     if ended.status.state is not RunState.SUCCEEDED:
         return None
     try:
-        return settle_model(connection, record, view.on_progress)
+        return settle_model(connection, spec, view.on_progress)
     except KeyboardInterrupt:  # the agent or `models register` can still register the run
         return None
 
@@ -304,19 +304,19 @@ def cancel(
         _cancel_several(out, connection, experiment, pool or "")
         return
     try:
-        record = find_run(connection, run)
+        spec = find_run(connection, run)
     except RunnerError as err:
         _cancel_group(out, connection, run, err)
         return
-    cancelled = cancel_run(connection, record)
+    cancelled = cancel_run(connection, spec)
     if not out.as_text:
         out.record(
-            {"run_id": record.run_id, "state": cancelled.state.value, "changed": cancelled.changed}
+            {"run_id": spec.run_id, "state": cancelled.state.value, "changed": cancelled.changed}
         )
     elif cancelled.changed:
-        out.note(f"cancelled {record.run_id}; to read its log: runner logs {record.run_id}")
+        out.note(f"cancelled {spec.run_id}; to read its log: runner logs {spec.run_id}")
     else:
-        out.note(f"{record.run_id} had already ended: {cancelled.state.value}")
+        out.note(f"{spec.run_id} had already ended: {cancelled.state.value}")
 
 
 def _cancel_several(out: Output, connection: Connection, experiment: str | None, pool: str) -> None:

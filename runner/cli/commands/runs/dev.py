@@ -83,20 +83,20 @@ def dev(
         if plan.cost is not None:
             summary = cost_summary(plan.cost)
             view.log(f"for {format_duration(seconds)}, {summary}", error=True)
-        record = submit_run(connection, plan, view.on_progress)
-        _await_start(view, connection, record)
+        spec = submit_run(connection, plan, view.on_progress)
+        _await_start(view, connection, spec)
     ends = datetime.now(UTC) + timedelta(seconds=seconds)
     shown = {
-        "run_id": record.run_id,
-        "pool": record.pool,
+        "run_id": spec.run_id,
+        "pool": spec.pool,
         "ends": local_time(ends) if out.as_text else ends.isoformat(),
     }
     if not jupyter:
         out.record(shown)
-        _print_commands(out, record.run_id, ends)
+        _print_commands(out, spec.run_id, ends)
         return
     home = settings.home
-    place = find_location(connection, record)
+    place = find_location(connection, spec)
     server = find_jupyter(connection, home, place)
     forward = Forward(free_local_port(server.port), server.port)
     # Sleep until the run ends; ssh without a command would open a shell.
@@ -104,10 +104,10 @@ def dev(
     with open_login(connection, home, place, rest, terminal=False, forwards=[forward]) as login:
         port = forward.local if login.over_ssh else forward.remote
         out.record({**shown, "jupyter": server.address(port)})
-        _print_commands(out, record.run_id, ends)
+        _print_commands(out, spec.run_id, ends)
         if login.over_ssh:
             out.note("the tunnel to JupyterLab is open until Ctrl-C, which leaves the node running")
-            out.note(f"later: runner ssh {record.run_id} --forward {port}:{server.port}")
+            out.note(f"later: runner ssh {spec.run_id} --forward {port}:{server.port}")
             run_login(login)
 
 
@@ -119,26 +119,26 @@ def _print_commands(out: Output, run_id: str, ends: datetime) -> None:
     out.note(f"to end it now: runner cancel {run_id}")
 
 
-def _await_start(view: StageView, connection: Connection, record: RunSpec) -> None:
+def _await_start(view: StageView, connection: Connection, spec: RunSpec) -> None:
     """Show the stages of the run until its node is ready; Ctrl-C leaves it running."""
     from runner.cli.commands.runs.attach import detached
     from runner.cli.ui.run_view import RunDisplay
     from runner.flows.runs.events import RunEnded, StageReported
     from runner.flows.runs.watch import watch_run
 
-    display = RunDisplay(view, record.run_id, log_to_stderr=True)
+    display = RunDisplay(view, spec.run_id, log_to_stderr=True)
     try:
-        for event in watch_run(connection, record):
+        for event in watch_run(connection, spec):
             display.show(event)
             if isinstance(event, StageReported) and event.event.stage == "command":
                 return
             if isinstance(event, RunEnded):
                 raise RunnerError(
                     "R-DEV-ENDED",
-                    f"{record.run_id} ended before it could be used: {event.status.state.value}",
+                    f"{spec.run_id} ended before it could be used: {event.status.state.value}",
                     why=event.status.reason,
-                    fix=f"runner why {record.run_id}",
+                    fix=f"runner why {spec.run_id}",
                     exit_code=ExitCode.RUN_FAILED,
                 )
     except KeyboardInterrupt:
-        raise detached(view, record.run_id) from None
+        raise detached(view, spec.run_id) from None

@@ -80,7 +80,7 @@ def show(
 
 def _document(experiment: Experiment, metric: str | None) -> dict[str, Any]:
     best = None if metric is None else experiment.best(metric)
-    created = [row.record.created.isoformat() for row in experiment.rows if row.record]
+    created = [row.spec.created.isoformat() for row in experiment.rows if row.spec]
     return {
         "experiment": experiment.name,
         "runs": len(experiment.rows),

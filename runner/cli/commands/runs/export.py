@@ -50,23 +50,23 @@ def export(
 
     out = call.out
     settings, connection = call.open()
-    record = find_run(connection, run)
+    spec = find_run(connection, run)
     if to is Destination.MLFLOW:
-        out.record(_to_mlflow(out, connection, record, settings, uri, artifacts=artifacts))
+        out.record(_to_mlflow(out, connection, spec, settings, uri, artifacts=artifacts))
     elif to is Destination.TENSORBOARD:
-        out.record(_to_tensorboard(connection, record, uri))
+        out.record(_to_tensorboard(connection, spec, uri))
     else:
         from runner.flows.export.otlp import OtlpSender, export_to_otlp
 
         sender = OtlpSender(uri, settings.target)
-        sent = export_to_otlp(connection, record, sender)
-        out.record({"run_id": record.run_id, "where": sender.address, "events": sent})
+        sent = export_to_otlp(connection, spec, sender)
+        out.record({"run_id": spec.run_id, "where": sender.address, "events": sent})
 
 
 def _to_mlflow(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     settings: Settings,
     uri: str | None,
     *,
@@ -76,10 +76,10 @@ def _to_mlflow(
 
     with out.stages() as view:
         done = export_to_mlflow(
-            connection, record, settings.home, uri, view.on_progress, artifacts=artifacts
+            connection, spec, settings.home, uri, view.on_progress, artifacts=artifacts
         )
     return {
-        "run_id": record.run_id,
+        "run_id": spec.run_id,
         "mlflow_run_id": done.id,
         "where": done.where,
         "created": done.created,
@@ -88,11 +88,11 @@ def _to_mlflow(
     }
 
 
-def _to_tensorboard(connection: Connection, record: RunSpec, uri: str | None) -> dict[str, Any]:
+def _to_tensorboard(connection: Connection, spec: RunSpec, uri: str | None) -> dict[str, Any]:
     from runner.flows.export.tensorboard import export_to_tensorboard
 
-    where, points = export_to_tensorboard(connection, record, uri)
-    return {"run_id": record.run_id, "where": str(where), "points": points}
+    where, points = export_to_tensorboard(connection, spec, uri)
+    return {"run_id": spec.run_id, "where": str(where), "points": points}
 
 
 def tensorboard(
@@ -126,12 +126,10 @@ def tensorboard(
     out = Output()
     settings = options.open_settings(target, stack)
     connection = connect(settings)
-    records = {
-        record.run_id: record for run in runs or ["@last"] for record in [find_run(connection, run)]
-    }
-    with show_runs(connection, list(records.values()), settings.home, port) as shown:
+    specs = {spec.run_id: spec for run in runs or ["@last"] for spec in [find_run(connection, run)]}
+    with show_runs(connection, list(specs.values()), settings.home, port) as shown:
         out.text(shown.url)
-        out.note(f"showing {', '.join(records)}; press Ctrl-C to stop")
+        out.note(f"showing {', '.join(specs)}; press Ctrl-C to stop")
         try:
             code = shown.wait()
         except KeyboardInterrupt:

@@ -56,8 +56,8 @@ def ls(
     why = "because Azure signs URLs for at most seven days"
     lifetime = None if sas is None else parse_duration_flag("sas", sas, "1m", "7d", why)
     connection = call.connect()
-    record = find_run(connection, run)
-    rows = (_checkpoint_files if checkpoints else _files)(connection, record)
+    spec = find_run(connection, run)
+    rows = (_checkpoint_files if checkpoints else _files)(connection, spec)
     _add_urls(out, connection, rows, lifetime)
     if out.as_text and not checkpoints and rows and all(row["kind"] == "log" for row in rows):
         out.note("the run has no exported files")
@@ -92,14 +92,14 @@ def _add_urls(
         row["url"] = url_of(row.pop("blob"))
 
 
-def _files(connection: Connection, record: RunSpec) -> list[dict[str, Any]]:
+def _files(connection: Connection, spec: RunSpec) -> list[dict[str, Any]]:
     from runner.flows.runs.outputs import find_files
 
-    files = find_files(connection, record)
+    files = find_files(connection, spec)
     return [{**_row(file), "kind": "log" if file.is_log else "output"} for file in files]
 
 
-def _checkpoint_files(connection: Connection, record: RunSpec) -> list[dict[str, Any]]:
+def _checkpoint_files(connection: Connection, spec: RunSpec) -> list[dict[str, Any]]:
     """Return the files of all complete checkpoints, the newest checkpoint first."""
     from runner.flows.runs.attempts import list_checkpoints
     from runner.flows.runs.documents import runs_container
@@ -111,7 +111,7 @@ def _checkpoint_files(connection: Connection, record: RunSpec) -> list[dict[str,
             "step": checkpoint.step,
             **_row(file),
         }
-        for checkpoint in list_checkpoints(runs_container(connection), record.run_id)
+        for checkpoint in list_checkpoints(runs_container(connection), spec.run_id)
         for file in checkpoint.files
     ]
 
@@ -150,7 +150,7 @@ def get(
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
     try:
-        record = find_run(connection, run)
+        spec = find_run(connection, run)
     except RunnerError as err:
         from runner.flows.runs.groups import group_instead
 
@@ -159,7 +159,7 @@ def get(
         return
     with out.stages() as view:
         fetched = fetch_outputs(
-            connection, record, settings.output_dir, view.on_progress, patterns or ()
+            connection, spec, settings.output_dir, view.on_progress, patterns or ()
         )
     if not fetched.files:
         out.note("the run has no exported files")
@@ -168,7 +168,7 @@ def get(
             out.text(str(fetched.folder))
     else:
         files = [file.path for file in fetched.files]
-        out.record({"run_id": record.run_id, "output_dir": str(fetched.folder), "files": files})
+        out.record({"run_id": spec.run_id, "output_dir": str(fetched.folder), "files": files})
 
 
 def _get_group(

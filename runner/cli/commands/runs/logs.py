@@ -81,11 +81,11 @@ def logs(
         from runner.flows.runs.experiments import find_experiment
 
         rows = find_experiment(connection, experiment).rows
-        named = {row.run_id: row.record for row in reversed(rows) if row.record is not None}
+        named = {row.run_id: row.spec for row in reversed(rows) if row.spec is not None}
         _print_named(out, connection, experiment, named, stream, tail)
         return
     try:
-        record = find_run(connection, run)
+        spec = find_run(connection, run)
     except RunnerError as err:
         from runner.flows.runs.groups import group_instead
 
@@ -94,14 +94,14 @@ def logs(
             raise _one_run_only(group) from None
         _print_group(out, connection, group, stream, tail)
         return
-    every = node is None and record.nodes > 1
+    every = node is None and spec.nodes > 1
     if follow:
-        ranks = tuple(range(record.nodes)) if every else (node or 0,)
-        _follow(out, connection, record, stream, tail, ranks)
+        ranks = tuple(range(spec.nodes)) if every else (node or 0,)
+        _follow(out, connection, spec, stream, tail, ranks)
     elif every:
-        _print_all(out, connection, record, stream, tail, attempt)
+        _print_all(out, connection, spec, stream, tail, attempt)
     else:
-        _print(out, connection, record, stream, tail, attempt, node or 0)
+        _print(out, connection, spec, stream, tail, attempt, node or 0)
 
 
 def _one_run_only(group: RunGroup) -> RunnerError:
@@ -120,8 +120,8 @@ def _print_group(
     from runner.flows.runs.history import list_runs
 
     rows = list_runs(connection, limit=None, ids=list(group.runs.values())).rows
-    records = {row.run_id: row.record for row in rows if row.record is not None}
-    named = {name: records[run] for name, run in group.runs.items() if run in records}
+    specs = {row.run_id: row.spec for row in rows if row.spec is not None}
+    named = {name: specs[run] for name, run in group.runs.items() if run in specs}
     _print_named(out, connection, group.group_id, named, stream, tail)
 
 
@@ -146,7 +146,7 @@ def _print_named(
 def _print_all(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     stream: LogStream,
     tail: int | None,
     attempt: int | None,
@@ -154,17 +154,17 @@ def _print_all(
     from runner.flows.runs.logs import read_merged_log
 
     empty = True
-    for line in read_merged_log(connection, record, stream, tail=tail, attempt=attempt):
+    for line in read_merged_log(connection, spec, stream, tail=tail, attempt=attempt):
         empty = False
         out.log(line)
     if empty and tail != 0:
-        _mention_other_stream(out, connection, record, stream, attempt, 0)
+        _mention_other_stream(out, connection, spec, stream, attempt, 0)
 
 
 def _print(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     stream: LogStream,
     tail: int | None,
     attempt: int | None,
@@ -173,7 +173,7 @@ def _print(
     from runner.flows.runs.logs import read_log
 
     rest, empty = "", True
-    for piece in read_log(connection, record, stream, tail=tail, attempt=attempt, node=node):
+    for piece in read_log(connection, spec, stream, tail=tail, attempt=attempt, node=node):
         empty = empty and not piece
         *lines, rest = (rest + piece).split("\n")
         for line in lines:
@@ -181,13 +181,13 @@ def _print(
     if rest:
         out.log(rest)
     if empty and tail != 0:
-        _mention_other_stream(out, connection, record, stream, attempt, node)
+        _mention_other_stream(out, connection, spec, stream, attempt, node)
 
 
 def _mention_other_stream(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     stream: LogStream,
     attempt: int | None,
     node: int,
@@ -198,16 +198,16 @@ def _mention_other_stream(
     other: LogStream = "stdout" if stream == "stderr" else "stderr"
     words = {"stdout": "standard output", "stderr": "standard error"}
     note = f"{words[stream]} is empty"
-    if any(read_log(connection, record, other, tail=1, attempt=attempt, node=node)):
+    if any(read_log(connection, spec, other, tail=1, attempt=attempt, node=node)):
         flag = (f" --node {node}" if node else "") + (" --stderr" if other == "stderr" else "")
-        note += f"; to print {words[other]}: runner logs {record.run_id}{flag}"
+        note += f"; to print {words[other]}: runner logs {spec.run_id}{flag}"
     out.note(note)
 
 
 def _follow(
     out: Output,
     connection: Connection,
-    record: RunSpec,
+    spec: RunSpec,
     stream: LogStream,
     tail: int | None,
     ranks: tuple[int, ...],
@@ -216,12 +216,12 @@ def _follow(
     from runner.flows.runs.logs import check_node, rank_prefix
     from runner.flows.runs.watch import WatchOptions, watch_run
 
-    check_node(record, ranks[-1])
+    check_node(spec, ranks[-1])
     options = WatchOptions(tail=tail, streams=(stream,), ranks=ranks)
     rest = dict.fromkeys(ranks, "")
     prefix = {rank: rank_prefix(rank) if len(ranks) > 1 else "" for rank in ranks}
     try:
-        for event in watch_run(connection, record, options):
+        for event in watch_run(connection, spec, options):
             if isinstance(event, LogText):
                 rank = event.rank
                 *lines, rest[rank] = (rest[rank] + event.text).split("\n")

@@ -69,12 +69,12 @@ def metrics(
     kind = chart_kind(plot)
     connection = call.connect()
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
-    records = list({record.run_id: record for record in found}.values())
-    if len(records) < len(found):
+    specs = list({spec.run_id: spec for spec in found}.values())
+    if len(specs) < len(found):
         out.warning("a run was given more than once; it is shown once")
-    compared = compare_metrics(connection, records, names or (), last)
+    compared = compare_metrics(connection, specs, names or (), last)
     if plot is not None:
-        title = " and ".join(run.record.run_id for run in compared.runs)
+        title = " and ".join(run.spec.run_id for run in compared.runs)
         write_chart(plot, kind, title, _panels(compared))
     if out.format is OutputFormat.JSON:
         out.record(_document(compared))
@@ -96,15 +96,15 @@ def _document(compared: MetricComparison) -> dict[str, Any]:
         aligned[name] = {
             "steps": [step for step, _ in rows],
             "values": {
-                run.record.run_id: [values[n] for _, values in rows]
+                run.spec.run_id: [values[n] for _, values in rows]
                 for n, run in enumerate(compared.runs)
             },
         }
     return {
         "runs": [
             {
-                "run_id": run.record.run_id,
-                "params": dict(run.record.params),
+                "run_id": run.spec.run_id,
+                "params": dict(run.spec.params),
                 "metrics": {
                     s.name: {
                         "last": s.last, "last_step": s.last_step, "best": s.best,
@@ -133,11 +133,11 @@ def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool)
     many = len(compared.runs) > 1
     rows = _summary_rows(compared)
     columns = _COLUMNS if many else tuple(name for name in _COLUMNS if name != "run")
-    out.rows(rows, columns, empty=f"{compared.runs[0].record.run_id} has no metrics")
+    out.rows(rows, columns, empty=f"{compared.runs[0].spec.run_id} has no metrics")
     if many:
         _show_params(out, compared)
     if drawn:
-        show_charts(out, _panels(compared), [run.record.run_id for run in compared.runs])
+        show_charts(out, _panels(compared), [run.spec.run_id for run in compared.runs])
     if points:
         _show_points(out, compared)
 
@@ -146,7 +146,7 @@ def _summary_rows(compared: MetricComparison) -> list[dict[str, Any]]:
     return [
         {
             "metric": name,
-            "run": run.record.run_id,
+            "run": run.spec.run_id,
             "last": format_metric(s.last),
             "step": s.last_step,
             "best": "none" if s.best is None else format_metric(s.best),
@@ -161,7 +161,7 @@ def _summary_rows(compared: MetricComparison) -> list[dict[str, Any]]:
 
 
 def _show_params(out: Output, compared: MetricComparison) -> None:
-    ids = [run.record.run_id for run in compared.runs]
+    ids = [run.spec.run_id for run in compared.runs]
     out.text()
     if not compared.params:
         out.text("the parameters are equal")
@@ -184,7 +184,7 @@ def _panels(compared: MetricComparison) -> dict[str, Sequence[Curve]]:
 def _show_points(out: Output, compared: MetricComparison) -> None:
     from runner.core.curves import align
 
-    ids = [run.record.run_id for run in compared.runs]
+    ids = [run.spec.run_id for run in compared.runs]
     for name in compared.names:
         rows: list[dict[str, Any]] = [
             {

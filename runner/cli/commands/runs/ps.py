@@ -282,26 +282,26 @@ def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _row(row: RunRow) -> dict[str, Any]:
-    record, status = row.record, row.status
-    name = record.primary_metric if record else None
+    spec, status = row.spec, row.status
+    name = spec.primary_metric if spec else None
     return {
         "run_id": row.run_id,
         "state": status.state.value if status else "unreadable",
         "reason": row.problem or (status.reason if status else ""),
         "cause": status.cause.to_json() if status and status.cause else None,
-        "recipe": record.recipe if record else None,
-        "experiment": record.experiment if record else None,
-        "pool": record.pool if record else None,
-        "created": record.created.isoformat() if record else None,
+        "recipe": spec.recipe if spec else None,
+        "experiment": spec.experiment if spec else None,
+        "pool": spec.pool if spec else None,
+        "created": spec.created.isoformat() if spec else None,
         "ended": row.ended.isoformat() if row.ended else None,
         "took_s": row.took_s,
         "metric": row.metrics.get(name) if name else None,
         "metrics": dict(row.metrics),
-        "params": dict(record.params) if record else {},
+        "params": dict(spec.params) if spec else {},
         "attempts": row.attempts,
         "evicted": row.evicted,
-        "origin": dataclasses.asdict(record.origin) if record and record.origin else None,
-        "group": record.group if record else None,
+        "origin": dataclasses.asdict(spec.origin) if spec and spec.origin else None,
+        "group": spec.group if spec else None,
     }
 
 
@@ -309,7 +309,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     from runner.core.units import format_age, format_duration
     from runner.protocol.metrics import format_metric
 
-    record, status = row.record, row.status
+    spec, status = row.spec, row.status
     ended = status is None or status.state.final
     reason = row.problem or (status.reason if status else "")
     state = status.label if status else "unreadable"
@@ -317,12 +317,12 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     took = row.took_s
     return {
         "run": row.run_id,
-        "recipe": record.recipe if record else "",
-        "experiment": record.experiment if record and record.experiment != record.recipe else "",
+        "recipe": spec.recipe if spec else "",
+        "experiment": spec.experiment if spec and spec.experiment != spec.recipe else "",
         "status": state if ended or not reason else f"{state}: {_short(_waits(status) or reason)}",
         "attempt": f"{row.attempts} ({row.evicted} evicted)" if row.evicted else row.attempts or "",
-        "pool": record.pool if record else "",
-        "age": format_age(datetime.now(UTC) - record.created) if record else "",
+        "pool": spec.pool if spec else "",
+        "age": format_age(datetime.now(UTC) - spec.created) if spec else "",
         "duration": "" if took is None else format_duration(took),
         "metric": "" if name is None else f"{name} {format_metric(row.metrics[name])}",
         "error": _short(reason) if ended else "",
@@ -334,7 +334,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
     from runner.flows.runs.ranking import MetricOrder, rank
     from runner.protocol.metrics import format_metric
 
-    records = [row.record for row in line.rows if row.record]
+    specs = [row.spec for row in line.rows if row.spec]
     states = ", ".join(f"{count} {state}" for state, count in line.states.items())
     attempts, evicted = (
         sum(getattr(row, name) or 0 for row in line.rows) for name in ("attempts", "evicted")
@@ -348,13 +348,13 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
         else format_count(len(line.run_ids), "trial"),
         "attempt": f"{attempts} ({evicted} evicted)" if evicted else "",
     }
-    if records:
-        age = datetime.now(UTC) - min(record.created for record in records)
-        own = records[0].experiment
+    if specs:
+        age = datetime.now(UTC) - min(spec.created for spec in specs)
+        own = specs[0].experiment
         found |= {
-            "recipe": records[0].recipe,
-            "experiment": own if own != records[0].recipe else "",
-            "pool": ", ".join(sorted({record.pool for record in records})),
+            "recipe": specs[0].recipe,
+            "experiment": own if own != specs[0].recipe else "",
+            "pool": ", ".join(sorted({spec.pool for spec in specs})),
             "age": format_age(age),
         }
     name = next((row.main_metric for row in line.rows if row.main_metric), None)

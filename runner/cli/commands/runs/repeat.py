@@ -42,32 +42,32 @@ def submit_and_follow(
 
     with out.stages() as view:
         try:
-            record = submit(view.on_progress)
+            spec = submit(view.on_progress)
         except KeyboardInterrupt:
             view.log(
                 "interrupted; run `runner ps` to check whether the run was submitted", error=True
             )
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         if detach:
-            return record, None
-        view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
-        return record, follow(out, view, connection, record, output_dir)
+            return spec, None
+        view.log(f"run {spec.run_id}   (Ctrl-C leaves it running)", error=True)
+        return spec, follow(out, view, connection, spec, output_dir)
 
 
-def finish(out: Output, connection: Connection, record: RunSpec, followed: Followed | None) -> None:
+def finish(out: Output, connection: Connection, spec: RunSpec, followed: Followed | None) -> None:
     """Print how the run ended, and exit with 1 unless it succeeded. Or print how to watch it."""
     from runner.cli.commands.runs.attach import report
 
     if followed is not None:
-        report(out, connection, record, followed)
+        report(out, connection, spec, followed)
         return
-    show_submitted(out, record)
+    show_submitted(out, spec)
 
 
-def show_submitted(out: Output, record: RunSpec) -> None:
+def show_submitted(out: Output, spec: RunSpec) -> None:
     """Print a detached run."""
-    out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
-    out.note(f"to watch it: runner attach {record.run_id}")
+    out.record({"run_id": spec.run_id, "job_id": spec.job_id, "pool": spec.pool})
+    out.note(f"to watch it: runner attach {spec.run_id}")
 
 
 _COLUMNS = ("run_id", "retry_of", "pool")
@@ -126,11 +126,11 @@ def retry(
     if run is None:
         _retry_all(out, connection, experiment, pool)
         return
-    record = find_run(connection, run)
+    spec = find_run(connection, run)
     again, followed = submit_and_follow(
         out,
         connection,
-        lambda on_progress: retry_run(connection, record, pool, on_progress),
+        lambda on_progress: retry_run(connection, spec, pool, on_progress),
         detach=detach,
         output_dir=settings.output_dir if download else None,
     )
@@ -210,13 +210,13 @@ def resume(
 
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
-    record = find_run(connection, run)
+    spec = find_run(connection, run)
     overrides = tuple(set_ or ())
     again, followed = submit_and_follow(
         out,
         connection,
         lambda on_progress: resume_run(
-            connection, record, pool, overrides, on_progress, checkpoint, nodes=nodes
+            connection, spec, pool, overrides, on_progress, checkpoint, nodes=nodes
         ),
         detach=detach,
         output_dir=settings.output_dir if download else None,

@@ -196,7 +196,7 @@ def _row(run: RunToDelete) -> dict[str, Any]:
     submitted = submission_time(run.run_id)
     return {
         "run": run.run_id,
-        "experiment": run.record.experiment,
+        "experiment": run.spec.experiment,
         "status": run.state,
         "age": format_age(datetime.now(UTC) - submitted) if submitted else "",
         "files": run.blobs,
@@ -216,7 +216,7 @@ def _report(out: Output, plan: RemovalPlan, removed: RemovedRuns | None) -> None
         {
             "run_id": run.run_id,
             "state": run.state,
-            "experiment": run.record.experiment or None,
+            "experiment": run.spec.experiment or None,
             "files": run.blobs,
             "size_bytes": run.size_bytes,
         }

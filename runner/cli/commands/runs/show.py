@@ -51,7 +51,7 @@ def lines(shown: RunDetails) -> dict[str, str]:
 
 def state(shown: RunDetails) -> dict[str, str]:
     """Return the lines about state, recipe, and pool."""
-    record, status = shown.view.record, shown.view.status
+    spec, status = shown.view.spec, shown.view.status
     shown_state = status.label
     since = status.cause.since if status.cause and status.cause.stuck else None
     return {
@@ -59,13 +59,13 @@ def state(shown: RunDetails) -> dict[str, str]:
         "since": local_time(since) if since else "",
         "because": "\n".join(status.cause.evidence) if status.cause else "",
         "fix": status.fix,
-        "recipe": record.recipe,
-        "experiment": record.experiment,
-        "created": local_time(record.created),
-        "where": f"pool {record.pool}"
-        + (", spot" if record.spot else "")
-        + (f", {record.nodes} nodes" if record.nodes > 1 else ""),
-        "image": record.image or "",
+        "recipe": spec.recipe,
+        "experiment": spec.experiment,
+        "created": local_time(spec.created),
+        "where": f"pool {spec.pool}"
+        + (", spot" if spec.spot else "")
+        + (f", {spec.nodes} nodes" if spec.nodes > 1 else ""),
+        "image": spec.image or "",
     }
 
 
@@ -79,7 +79,7 @@ def nodes(shown: RunDetails) -> dict[str, str]:
 
 def origin(shown: RunDetails) -> dict[str, str]:
     """Return the line about the run that it repeats or resumes."""
-    found, before = shown.view.record.origin, shown.view.record.resume_from
+    found, before = shown.view.spec.origin, shown.view.spec.resume_from
     lines: dict[str, str] = {}
     if found:
         lines["origin"] = f"{found.kind} of {found.run_id}"
@@ -92,17 +92,17 @@ def origin(shown: RunDetails) -> dict[str, str]:
 
 def command(shown: RunDetails) -> dict[str, str]:
     """Return the lines about command, parameters and variables."""
-    record = shown.view.record
+    spec = shown.view.spec
     params, env = (
         ", ".join(f"{name}={value}" for name, value in pairs.items())
-        for pairs in (record.params, record.env)
+        for pairs in (spec.params, spec.env)
     )
-    return {"command": shlex.join(record.command), "parameters": params, "env": env}
+    return {"command": shlex.join(spec.command), "parameters": params, "env": env}
 
 
 def code(shown: RunDetails) -> dict[str, str]:
     """Return the lines about code, git revision, and packages."""
-    found = shown.view.record.code
+    found = shown.view.spec.code
     git = found.git_revision
     changed = " with uncommitted changes" if found.git_dirty else ""
     return {
@@ -115,7 +115,7 @@ def code(shown: RunDetails) -> dict[str, str]:
 
 
 def _environment(shown: RunDetails) -> str:
-    requirements, found = shown.view.record.requirements_file, shown.environment
+    requirements, found = shown.view.spec.requirements_file, shown.environment
     parts = [requirements] if requirements else []
     if found:
         packages: Mapping[str, str] = found.get("packages") or {}
@@ -127,16 +127,16 @@ def _environment(shown: RunDetails) -> str:
 
 def live_outputs(shown: RunDetails) -> dict[str, str]:
     """Return the line with the command that downloads live outputs, such as a notebook."""
-    record = shown.view.record
+    spec = shown.view.spec
     return {
-        name: shlex.join(["runner", "files", "get", record.run_id, name])
-        for name in record.live_outputs
+        name: shlex.join(["runner", "files", "get", spec.run_id, name])
+        for name in spec.live_outputs
     }
 
 
 def data(shown: RunDetails) -> dict[str, str]:
     """Return the line about the data set."""
-    found = shown.view.record.data
+    found = shown.view.spec.data
     if found is None:
         return {}
     text = f"{found.name} from {found.source}"
@@ -152,8 +152,8 @@ def metrics(shown: RunDetails) -> dict[str, str]:
     last = {summary.name: summary.last for summary in shown.metrics}
     result = shown.view.result
     return found | {
-        "expected": expected_text(shown.view.record, result) if result else "",
-        "not finite": describe_non_finite(last, shown.view.record.run_id),
+        "expected": expected_text(shown.view.spec, result) if result else "",
+        "not finite": describe_non_finite(last, shown.view.spec.run_id),
     }
 
 
@@ -176,7 +176,7 @@ def outputs(shown: RunDetails) -> dict[str, str]:
     result = shown.view.result
     if result is None:
         return {}
-    url = output_url(shown.connection, shown.view.record.run_id, result)
+    url = output_url(shown.connection, shown.view.spec.run_id, result)
     return output_pairs(result, _LISTED, sizes=True) | ({"in blob": url} if result.outputs else {})
 
 
@@ -192,7 +192,7 @@ def checkpoints(shown: RunDetails) -> dict[str, str]:
 
 def models(shown: RunDetails) -> dict[str, str]:
     """Return the line about the registered versions of models."""
-    register = f"; runner models register {shown.view.record.run_id}"
+    register = f"; runner models register {shown.view.spec.run_id}"
     return {
         f"model {model.name}": f"{model}{'' if model.version else register}"
         for model in shown.models
@@ -212,7 +212,7 @@ def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
             "took": None if row.took_s is None else format_duration(row.took_s),
             "ended": row.why + (f" in {row.step}" if row.step else ""),
             "exit_code": row.exit_code,
-            "resumed_from": row.resumed.text(shown.view.record.run_id) if row.resumed else None,
+            "resumed_from": row.resumed.text(shown.view.spec.run_id) if row.resumed else None,
         }
         for row in shown.attempts
     ]
@@ -255,17 +255,17 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     out = call.out
     connection = call.connect()
     try:
-        record = find_run(connection, run)
+        spec = find_run(connection, run)
     except RunnerError as err:
         group = group_instead(connection, run, err)
         finish_interrupted(connection)
         show_group(out, load_group_view(connection, group))
         return
-    shown = _load(connection, record)
+    shown = _load(connection, spec)
     if not out.as_text:
         out.record(_document(shown))
         return
-    out.record(lines(shown), title=record.run_id)
+    out.record(lines(shown), title=spec.run_id)
     if shown.attempts:
         out.text()
         resumed = any(row.resumed for row in shown.attempts)
@@ -273,24 +273,24 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
         out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
 
 
-def _load(connection: Connection, record: RunSpec) -> RunDetails:
+def _load(connection: Connection, spec: RunSpec) -> RunDetails:
     from runner.flows.runs.attempts import checkpoint_problem, list_attempts, list_checkpoints
     from runner.flows.runs.documents import load_metrics, runs_container
     from runner.flows.runs.watch import load_view
     from runner.flows.submit.reproduce import load_environment
 
-    view = load_view(connection, record)
+    view = load_view(connection, spec)
     container = runs_container(connection)
     reported: dict[str, Any] = dict(view.result.checkpoint or {}) if view.result else {}
     attempt = view.attempts[-1].attempt if view.attempts and view.result is None else 0
-    problem = reported.get("problem") or checkpoint_problem(container, record.run_id, attempt)
+    problem = reported.get("problem") or checkpoint_problem(container, spec.run_id, attempt)
     return RunDetails(
         connection,
         view,
-        load_metrics(connection, record),
+        load_metrics(connection, spec),
         list_attempts(connection, view),
-        load_environment(connection, record),
-        list_checkpoints(container, record.run_id),
+        load_environment(connection, spec),
+        list_checkpoints(container, spec.run_id),
         _models(connection, view),
         str(problem or ""),
     )
@@ -301,7 +301,7 @@ def _document(shown: RunDetails) -> dict[str, Any]:
 
     view = shown.view
     return {
-        "run_id": view.record.run_id,
+        "run_id": view.spec.run_id,
         "state": view.status.state.value,
         "reason": view.status.reason,
         "fix": view.status.fix,
@@ -312,8 +312,8 @@ def _document(shown: RunDetails) -> dict[str, Any]:
         "environment": shown.environment,
         "checkpoints": [_checkpoint(checkpoint) for checkpoint in shown.checkpoints],
         "checkpoint_problem": shown.checkpoint_problem or None,
-        "output_url": output_url(shown.connection, view.record.run_id, view.result),
-        "run": view.record.to_json(),
+        "output_url": output_url(shown.connection, view.spec.run_id, view.result),
+        "run": view.spec.to_json(),
         "result": view.result.raw if view.result else None,
         "models": [dataclasses.asdict(model) for model in shown.models],
     }
@@ -323,7 +323,7 @@ def _models(connection: Connection, view: RunView) -> Sequence[RunModel]:
     from runner.flows.models.register import describe_models
 
     succeeded = view.result is not None and view.result.status == "succeeded"
-    return describe_models(connection, view.record) if succeeded else ()
+    return describe_models(connection, view.spec) if succeeded else ()
 
 
 def _checkpoint(checkpoint: CheckpointManifest) -> dict[str, Any]:

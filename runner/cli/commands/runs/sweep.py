@@ -338,7 +338,7 @@ def best(
     connection = call.connect()
     board = load_leaderboard(connection, _find(connection, sweep), metric)
     row = board.best(board.metric) if board.metric else None
-    if row is None or row.record is None:
+    if row is None or row.spec is None:
         raise RunnerError(
             "R-SWEEP-BEST",
             f"no trial of {board.sweep.group_id} has succeeded with a metric",
@@ -348,9 +348,9 @@ def best(
         )
     document = _document(board, row)
     if register is not None:
-        request = default_request(row.record, register, None, (), "")
+        request = default_request(row.spec, register, None, (), "")
         with out.stages() as view:
-            made = register_with_aliases(connection, row.record, request, (), view.on_progress)
+            made = register_with_aliases(connection, row.spec, request, (), view.on_progress)
         document["model"] = str(made.version)
     if not out.as_text:
         out.record(document)

@@ -192,13 +192,13 @@ def _train(
         if plan.cost is not None:
             view.log(cost_summary(plan.cost), error=True)
         try:
-            record = submit_run(connection, plan, view.on_progress)
+            spec = submit_run(connection, plan, view.on_progress)
             followed = None
             if not detach:
-                view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
+                view.log(f"run {spec.run_id}   (Ctrl-C leaves it running)", error=True)
                 output_dir = settings.output_dir if download else None
                 followed = follow(
-                    out, view, connection, record, output_dir, fail_if_stuck_s=fail_if_stuck_s
+                    out, view, connection, spec, output_dir, fail_if_stuck_s=fail_if_stuck_s
                 )
         except KeyboardInterrupt:
             raise _interrupted(view, connection, plan.run.plan.run_id) from None
@@ -207,9 +207,9 @@ def _train(
 
         apply_retention(out, settings, connection, settings.retention)
     if followed:
-        report(out, connection, record, followed, view)
+        report(out, connection, spec, followed, view)
         return
-    show_submitted(out, record)
+    show_submitted(out, spec)
 
 
 def _plan(

@@ -96,9 +96,9 @@ def test_run_json_is_written_and_read_back() -> None:
     assert document["data"]["files"][0] == {"name": "b.gz", "size_bytes": 2, "sha256": "bb"}
     assert document["metrics"]["goal"] == "max"
     assert document["batch"]["job_id"] == "digits_local-2"
-    record = parse_run(json.dumps(document).encode(), RUN_ID)
-    assert (record.run_id, record.job_id, record.created) == (RUN_ID, "digits_local-2", CREATED)
-    assert record.params == {"epochs": 5}
+    spec = parse_run(json.dumps(document).encode(), RUN_ID)
+    assert (spec.run_id, spec.job_id, spec.created) == (RUN_ID, "digits_local-2", CREATED)
+    assert spec.params == {"epochs": 5}
 
 
 def test_run_json_has_exactly_the_documented_fields() -> None:

@@ -68,12 +68,12 @@ RAW: dict[str, Any] = {
 }
 
 
-def record(**changes: Any) -> RunSpec:
+def spec(**changes: Any) -> RunSpec:
     return parse_run(json.dumps({**RAW, **changes}).encode(), RAW["run_id"])
 
 
 def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
-    found = record(**changes)
+    found = spec(**changes)
     plan = plan_again(
         found,
         asked,
@@ -113,7 +113,7 @@ def test_resumed_run_may_have_another_number_of_nodes() -> None:
     assert again(asked, resources=resources)["resources"] == {"gpus": 1, "nodes": 1}
     assert again(Repetition("resume"), resources={"nodes": 1})["resources"] == {"nodes": 1}
     with pytest.raises(RunnerError, match="cannot run a task on 3 nodes"):
-        choose_same_pool(None, record(), OUTPUTS, 3)
+        choose_same_pool(None, spec(), OUTPUTS, 3)
 
 
 def test_reproduction_starts_from_the_same_checkpoint_and_packages() -> None:
@@ -168,7 +168,7 @@ def test_changing_a_parameter_missing_from_the_command_is_refused() -> None:
 )
 def test_parameter_keeps_the_type_of_its_value(text: str, code: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        change_params(record(), [text])
+        change_params(spec(), [text])
     assert caught.value.code == code
 
 
@@ -181,7 +181,7 @@ def test_script_without_parameters_gets_a_new_argument_at_the_end() -> None:
 
 
 def test_missing_pool_is_named_with_the_known_ones() -> None:
-    found = record(batch={**RAW["batch"], "pool": "t4"})
+    found = spec(batch={**RAW["batch"], "pool": "t4"})
     with pytest.raises(RunnerError) as caught:
         choose_same_pool(None, found, OUTPUTS)
     assert "t4" in caught.value.what
@@ -190,7 +190,7 @@ def test_missing_pool_is_named_with_the_known_ones() -> None:
 
 
 def test_repetition_uses_a_pool_with_as_many_nodes() -> None:
-    found = record(resources={"nodes": 2})
+    found = spec(resources={"nodes": 2})
     small, large = (local_outputs(LocalState(20001, 20002, nodes, 1)) for nodes in (1, 2))
     with pytest.raises(RunnerError) as caught:
         choose_same_pool(None, found, small)

@@ -12,9 +12,7 @@ from runner.protocol.run_spec import CodeRef, RunSpec, parse_run
 from tests.unit.core.recipe_maker import RUN_ID, plan
 
 
-def record(
-    params: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *args: str
-) -> RunSpec:
+def spec(params: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *args: str) -> RunSpec:
     made = plan(
         request=RunRequest(params=params, script_args=args),
         inputs=RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None, inputs),
@@ -32,23 +30,23 @@ def drift(was: RunSpec, now: RunSpec) -> list[str]:
 
 
 def test_command_is_named_only_if_more_than_parameters_differs() -> None:
-    was = record({"seed": 1, "noise": 0}, {}, "--flag")
-    assert drift(was, record({"seed": 2, "noise": 0}, {}, "--flag")) == ["parameter seed, 1 -> 2"]
-    assert drift(was, record({"seed": 1, "noise": 0}, {})) == [
+    was = spec({"seed": 1, "noise": 0}, {}, "--flag")
+    assert drift(was, spec({"seed": 2, "noise": 0}, {}, "--flag")) == ["parameter seed, 1 -> 2"]
+    assert drift(was, spec({"seed": 1, "noise": 0}, {})) == [
         "command, python train.py --flag -> python train.py"
     ]
 
 
 def test_inputs_are_compared_by_content_not_location() -> None:
-    was = record({}, {"d": path("./d", "a"), "e": path("./e", "b", "c")})
-    assert drift(was, record({}, {"d": path("/x", "a"), "e": path("/y", "b", "c")})) == []
-    one, many = drift(was, record({}, {"d": path("./d", "f"), "e": path("./e", "b", "d")}))
+    was = spec({}, {"d": path("./d", "a"), "e": path("./e", "b", "c")})
+    assert drift(was, spec({}, {"d": path("/x", "a"), "e": path("/y", "b", "c")})) == []
+    one, many = drift(was, spec({}, {"d": path("./d", "f"), "e": path("./e", "b", "d")}))
     assert one == "input d, 0.txt aaaaaaaaaaaa -> 0.txt ffffffffffff"
     assert many.startswith("input e, 2 files ")
-    assert drift(was, record({}, {"d": path("./d", "a")}))[0].endswith(" -> none")
+    assert drift(was, spec({}, {"d": path("./d", "a")}))[0].endswith(" -> none")
 
 
 def test_inputs_of_unknown_content_are_compared_by_location() -> None:
-    was = record({}, {"d": {"kind": "url", "url": "https://a/b", "sha256": None}})
-    (found,) = drift(was, record({}, {"d": {"kind": "url", "url": "https://a/c", "sha256": None}}))
+    was = spec({}, {"d": {"kind": "url", "url": "https://a/b", "sha256": None}})
+    (found,) = drift(was, spec({}, {"d": {"kind": "url", "url": "https://a/c", "sha256": None}}))
     assert found.startswith("input d, url:https://a/b ")

@@ -86,8 +86,8 @@ def test_everything_on_a_pool_is_cancelled_and_nothing_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def row(run_id: str, pool: str, group: str | None = None) -> RunRow:
-        record = RunSpec(run_id=run_id, pool=pool, group=group)
-        return RunRow(run_id, record, RunStatus(RunState.QUEUED, ""), None)
+        spec = RunSpec(run_id=run_id, pool=pool, group=group)
+        return RunRow(run_id, spec, RunStatus(RunState.QUEUED, ""), None)
 
     rows = (
         *(row(run_id, "gpus", SWEEP) for run_id in TRIALS),
@@ -104,13 +104,13 @@ def test_everything_on_a_pool_is_cancelled_and_nothing_elsewhere(
         groups.append(group.group_id)
         return dict.fromkeys(group.runs, cancelled)
 
-    def cancel_run(_: Connection, record: RunSpec) -> cancel.Cancelled:
-        runs.append(record.run_id)
+    def cancel_run(_: Connection, spec: RunSpec) -> cancel.Cancelled:
+        runs.append(spec.run_id)
         return cancelled
 
     trials = {str(number): run_id for number, run_id in enumerate(TRIALS)}
     sweep = RunGroup(SWEEP, "cats", datetime(2026, 11, 25, tzinfo=UTC), SWEEP, "gpus", trials, {})
-    found = {each.run_id: each.record for each in rows}
+    found = {each.run_id: each.spec for each in rows}
     monkeypatch.setattr(cancel, "list_runs", lambda *_, **__: RunHistory(rows, 0))
     monkeypatch.setattr(cancel, "find_group", lambda *_: sweep)
     monkeypatch.setattr(cancel, "find_run", lambda _, run_id: found[run_id])

@@ -57,7 +57,7 @@ def test_lineage_is_flat_text_without_unknown_values() -> None:
         "command": ["get", "http://h/f?token=hush"],
         "batch": {"pool": "p", "vm_size": "v", "spot": True, "job_id": "j", "task_id": "t"},
     }
-    record = parse_run(json.dumps(document).encode(), "r-1")
+    spec = parse_run(json.dumps(document).encode(), "r-1")
     result = {
         "format": 1,
         "run_id": "r-1",
@@ -65,7 +65,7 @@ def test_lineage_is_flat_text_without_unknown_values() -> None:
         "code": "Timeout",
         "message": "late",
     }
-    found = lineage(record, parse_result(json.dumps(result).encode(), "r-1"))
+    found = lineage(spec, parse_result(json.dumps(result).encode(), "r-1"))
     assert found["code.sha256"] == "c0de"
     assert found["spot"] == "true"
     assert found["failure"] == "Timeout: late"

@@ -172,7 +172,7 @@ def test_events_are_sent_again_only_if_refused() -> None:
 
     def load(ended: frozenset[str]) -> Sequence[RunEvents]:
         asked.append(ended)
-        return [each for each in runs if each.record.run_id not in ended]
+        return [each for each in runs if each.spec.run_id not in ended]
 
     def send(record: RunSpec, events: Sequence[TimelineEvent]) -> None:
         if is_down:
@@ -181,13 +181,13 @@ def test_events_are_sent_again_only_if_refused() -> None:
 
     stream = EventStream(load, send, frozenset({"before-20261124-110000-abcd"}))
     assert (stream.send_new(), stream.send_new()) == (2, 0)
-    runs[0] = RunEvents(runs[0].record, EVENTS, True)
+    runs[0] = RunEvents(runs[0].spec, EVENTS, True)
     is_down = True
     with pytest.raises(RunnerError):
         stream.send_new()
     is_down = False
     assert stream.send_new() == 3
-    assert (runs[0].record.run_id, 3) in sent
+    assert (runs[0].spec.run_id, 3) in sent
     stream.send_new()
     assert asked[0] == {"before-20261124-110000-abcd"}
-    assert runs[0].record.run_id in asked[-1]
+    assert runs[0].spec.run_id in asked[-1]

@@ -112,7 +112,7 @@ def test_folder_with_a_unique_file_is_kept_and_named(
         )
         for run_id in results
     )
-    tasks = {row.record.task_id: TaskView("completed") for row in rows if row.record}
+    tasks = {row.spec.task_id: TaskView("completed") for row in rows if row.spec}
     stand_ins: dict[str, Callable[..., Any]] = {
         "is_reachable": lambda _: True,
         "connect": lambda _: None,

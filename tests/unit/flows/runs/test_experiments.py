@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 def row(number: int, state: str, took_s: float = 0, why: str = "", **metrics: float) -> RunRow:
     run_id = f"cats-20261123-1200{number:02d}-abcd"
-    record = RunSpec(run_id=run_id, experiment="cats", created=NOW, params={"lr": number})
+    spec = RunSpec(run_id=run_id, experiment="cats", created=NOW, params={"lr": number})
     status = RunStatus(RunState(state), why)
     result: Any = None
     if state in ("succeeded", "failed"):
@@ -33,7 +33,7 @@ def row(number: int, state: str, took_s: float = 0, why: str = "", **metrics: fl
             started=NOW, ended=NOW + timedelta(seconds=took_s), stages_s={}, metrics=metrics,
             outputs=(),
         )  # fmt: skip
-    return RunRow(run_id, record, status, result, attempts=1)
+    return RunRow(run_id, spec, status, result, attempts=1)
 
 
 ROWS = (

@@ -38,7 +38,7 @@ def commit(service: FakeBlobs, run_id: str, number: int, claims: int | None = No
     service.put(f"{run_id}/checkpoints/{number}/manifest.json", body)
 
 
-def record(**changes: object) -> RunSpec:
+def spec(**changes: object) -> RunSpec:
     return parse_run(json.dumps({**RAW, **changes}).encode(), RUN)
 
 
@@ -47,16 +47,16 @@ def test_newest_or_named_checkpoint_is_chosen(service: FakeBlobs, runs: BlobCont
         commit(service, RUN, number)
     commit(service, RUN, 11, claims=99)
     for wanted, expected in ((None, 10), (2, 2), (1, 1)):
-        found = find_checkpoint(runs, record(), wanted)
+        found = find_checkpoint(runs, spec(), wanted)
         assert found is not None
         assert (found[0], found[1].number) == (RUN, expected)
     for wanted in (3, 11, 99):
-        assert find_checkpoint(runs, record(), wanted) is None
+        assert find_checkpoint(runs, spec(), wanted) is None
 
 
 def test_number_must_be_a_checkpoint_of_the_run(service: FakeBlobs, runs: BlobContainer) -> None:
     commit(service, "before", 4)
-    resumed = record(resume_from={"run_id": "before", "checkpoint": 4})
+    resumed = spec(resume_from={"run_id": "before", "checkpoint": 4})
     found = find_checkpoint(runs, resumed)
     assert found is not None
     assert found[0] == "before"

@@ -77,10 +77,10 @@ def result_of(run_id: str, **changes: Any) -> dict[str, Any]:
 
 def test_entry_contains_all_columns_of_a_row() -> None:
     entry = index_metadata(run_of("a"), result_of("a", message="m" * 1000))
-    record = parse_run(entry["run"].encode(), "a")
+    spec = parse_run(entry["run"].encode(), "a")
     full = parse_run(json.dumps(run_of("a")).encode(), "a")
     for name in ("experiment", "created", "recipe", "pool", "spot", "params", "primary_metric"):
-        assert getattr(record, name) == getattr(full, name)
+        assert getattr(spec, name) == getattr(full, name)
     result = parse_result(entry["result"].encode(), "a")
     assert (result.status, result.attempt, result.evicted) == ("succeeded", 3, 1)
     assert result.metrics["acc"] == 0.5
@@ -260,11 +260,11 @@ def test_list_is_the_same_with_and_without_an_index(connection: Connection, stor
     assert len(store.read) == 3 * COUNT, "run, result, and the start of the first attempt"
 
     def shown(row: RunRow) -> list[Any]:
-        assert row.record
+        assert row.spec
         assert row.result
         return [
             *(row.status, row.attempts, row.evicted, row.took_s),
-            *(row.record.params, row.result.ended),
+            *(row.spec.params, row.result.ended),
         ]
 
     assert list(map(repr, map(shown, indexed))) == list(map(repr, map(shown, plain)))
@@ -314,8 +314,8 @@ def test_followed_group_asks_for_waiting_runs_by_their_tasks(
     names = {run_id: run_id for run_id in ids}
     group = RunGroup("g", "g", NOW, "job", "local", names, dict.fromkeys(ids, ()))
     queued = RunStatus(RunState.QUEUED, "")
-    records = {name: parse_run(json.dumps(run_of(name)).encode(), name) for name in ids}
-    rows = {name: RunRow(name, records[name], queued, None) for name in ids}
+    specs = {name: parse_run(json.dumps(run_of(name)).encode(), name) for name in ids}
+    rows = {name: RunRow(name, specs[name], queued, None) for name in ids}
     view = load_group_view(connection, group, GroupView(group, rows))
     assert not store.read, "their documents are known"
     assert {row.status.state for row in view.rows.values() if row.status} == {RunState.QUEUED}
@@ -367,8 +367,8 @@ def test_filters_are_by_experiment_state_and_time(connection: Connection, store:
 
 def test_experiment_is_found_as_typed() -> None:
     body = json.dumps(run_of("mnist-20261121-143005-k3f9", experiment="my-cats")).encode()
-    record = parse_run(body, "mnist-20261121-143005-k3f9")
-    row = RunRow(record.run_id, record, None, None)
+    spec = parse_run(body, "mnist-20261121-143005-k3f9")
+    row = RunRow(spec.run_id, spec, None, None)
     assert RunFilter("My Cats").accepts(row)
     assert RunFilter("my-cats").accepts(row)
     assert not RunFilter("my").accepts(row)
@@ -402,8 +402,8 @@ def test_goal_of_the_recipe_decides_which_run_is_best(connection: Connection, st
         run_id = store.add(number, indexed=False, over=True, metrics={"acc": number})
         document = json.loads(store.documents[f"{run_id}/run.json"])
         store.documents[f"{run_id}/run.json"] = json.dumps({**document, "metrics": goal}).encode()
-    records = rows_of(connection)
-    assert [row.metrics["acc"] for row in rank(records, MetricOrder("acc"))] == [0, 1, 2]
+    specs = rows_of(connection)
+    assert [row.metrics["acc"] for row in rank(specs, MetricOrder("acc"))] == [0, 1, 2]
 
 
 def test_unknown_metric_names_similar_ones(connection: Connection, store: Store) -> None:

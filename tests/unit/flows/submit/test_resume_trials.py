@@ -67,15 +67,15 @@ def test_trials_look_up_their_job_and_code_once(
 
     def submit(_: Connection, request: RepeatRequest, __: Any) -> RunSpec:
         found.append(request.prepared.job.job_id if request.prepared else "")
-        if request.record.recipe == "broken":
+        if request.spec.recipe == "broken":
             raise RunnerError("R-REPEAT-CODE", "the code is gone")
-        return replace(request.record, job_id=job, agent_sha256="a" * 64)
+        return replace(request.spec, job_id=job, agent_sha256="a" * 64)
 
     monkeypatch.setattr(repeat, "submit_again", submit)
     net = RunSpec(run_id="net", pool="t4", job_id="net")
 
-    def submit_record(record: RunSpec) -> RunSpec:
-        return submission.submit(RepeatRequest(record, Repetition("retry"), group=SWEEP))
+    def submit_record(spec: RunSpec) -> RunSpec:
+        return submission.submit(RepeatRequest(spec, Repetition("retry"), group=SWEEP))
 
     with pytest.raises(RunnerError):
         submit_record(replace(net, recipe="broken"))
