@@ -36,7 +36,8 @@ def node_lock(path: Path, while_waiting: Callable[[], None]) -> Generator[None, 
 
     `while_waiting` is called about ten times a second, and may raise.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # The cache of a local node is a link to a folder, which a user may delete at any time.
+    Path(os.path.realpath(path.parent)).mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         while True:

@@ -232,6 +232,16 @@ def test_waiting_for_another_builder_can_be_stopped(tmp_path: Path) -> None:
         assert path.exists()
 
 
+def test_environment_is_built_although_the_shared_cache_was_deleted(
+    shared: Path, code: Path, tmp_path: Path
+) -> None:
+    (shared / "runner" / "cache").symlink_to(tmp_path / "deleted")
+    builder = EnvironmentBuilder(shared, lambda *_: None, lambda: None)
+    environment = builder.ensure(code, "requirements.txt", None, "c0de")
+    assert (tmp_path / "deleted" / "locks" / environment.name).is_file()
+    assert environment.is_dir()
+
+
 def test_next_node_copies_environment_from_cache(tmp_path: Path, code: Path) -> None:
     (tmp_path / "lasting").mkdir()
     built: list[Path] = []
