@@ -57,6 +57,7 @@ from runner.flows.runs.stuck import (
     explain_shortage,
     explain_wait,
     find_failing_node,
+    find_work,
     load_pool_facts,
 )
 from runner.flows.runs.watch import RunView, load_view
@@ -362,18 +363,18 @@ def diagnose_pool(connection: Connection, facts: PoolFacts) -> Diagnosis:
     if cause is None or not (cause.stuck or cause.code == "Preempted"):
         cause = explain_shortage(facts) or cause
     found = _with_cause(connection, blank, cause, facts)
-    return found if found.cause else _failing(found, facts)
+    return found if found.cause else _failing(connection, found, facts)
 
 
-def _failing(blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
+def _failing(connection: Connection, blank: Diagnosis, facts: PoolFacts) -> Diagnosis:
     """Return the diagnosis of a node that quickly fails tasks which succeed on other nodes."""
-    failing = find_failing_node(facts.nodes)
+    failing = find_failing_node(facts.nodes, find_work(connection))
     if failing is None or (blank.kind == "node" and failing[0].id != blank.subject):
         return blank
     node, tasks = failing
     message = (
-        f"node {node.id} failed its last {len(tasks)} tasks within a minute each, while others of "
-        "their job succeed elsewhere"
+        f"node {node.id} failed {len(tasks)} tasks in a row within a minute each, while the same "
+        "code succeeds on other nodes"
     )
     found = [
         Evidence(f"task {each.task_id} of {each.job_id}", "failed", each.ended) for each in tasks
@@ -512,7 +513,7 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
         )  # fmt: skip
     whole = load_pool_facts(connection, facts.id)
     if node.state not in BROKEN_STATES | {"offline"}:
-        return _failing(blank, whole)
+        return _failing(connection, blank, whole)
     alone = replace(whole, nodes=(node,))
     if node.state == "starttaskfailed" and not alone.log:
         alone = replace(alone, log=_start_log(connection, facts.id, node))

@@ -33,8 +33,10 @@ from runner.core.job_moves import JobSnapshot
 from runner.core.states import JOB_DISABLED, WAITING, RunState, RunStatus, TaskView, WaitCause
 from runner.core.units import format_duration
 from runner.flows.runs.documents import load_result, runs_container
+from runner.flows.runs.waiting import WaitingRuns, read_run
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.paths import is_run_id
+from runner.protocol.run_spec import RunSpec, parse_run
 
 _LOCAL_POOL = "local"  # the pool that `runner local up` creates
 _WORKING = frozenset({"idle", "running"})
@@ -505,15 +507,19 @@ _FAILS = 3  # tasks in a row
 _QUICKLY = timedelta(minutes=1)
 
 
+# Returns what each task runs, in the same order; tasks that run the same have equal values.
+FindWork = Callable[[Sequence[NodeTask]], Sequence[object]]
+
+
 def find_failing_node(
-    nodes: Sequence[NodeView], *, certain: bool = False
+    nodes: Sequence[NodeView], find_work: FindWork, *, certain: bool = False
 ) -> tuple[NodeView, tuple[NodeTask, ...]] | None:
     """Return a node that quickly fails tasks which succeed elsewhere, with these tasks, or None.
 
-    Each of its newest tasks failed within a minute, and since then a task of one of their jobs
-    has succeeded on another node; otherwise, the script may be the cause.
+    All of its newest tasks failed within a minute. Only those count whose work, in the same job,
+    has since succeeded on another node; otherwise, the script may be the cause.
 
-    `certain` requires one more failure, two successes of these jobs on other nodes, and no failure
+    `certain` requires one more failure, two successes of this work on other nodes, and no failure
     there, because tasks with bad parameters fail on several nodes.
     """
     fails, successes = (_FAILS + 1, 2) if certain else (_FAILS, 1)
@@ -525,10 +531,39 @@ def find_failing_node(
         jobs, since = {task.job_id for task in quick}, quick[0].started or _EARLIEST
         others = (t for other in nodes if other.id != node.id for t in other.recent)
         done = [t for t in others if t.job_id in jobs and t.ended and t.ended > since]
-        succeeded = sum(task.succeeded for task in done)
-        if succeeded >= successes and (succeeded == len(done) or not certain):
-            return node, quick
+        if sum(task.succeeded for task in done) < successes:
+            continue  # without reading what they run
+        work = find_work([*quick, *done])
+        mine, theirs = work[: len(quick)], work[len(quick) :]
+        proven = {each for each, task in zip(theirs, done, strict=True) if task.succeeded}
+        failed = tuple(task for each, task in zip(mine, quick, strict=True) if each in proven)
+        same = [task for each, task in zip(theirs, done, strict=True) if each in mine]
+        succeeded = sum(task.succeeded for task in same)
+        enough = len(failed) >= fails and succeeded >= successes
+        if enough and (succeeded == len(same) or not certain):
+            return node, failed
     return None
+
+
+def find_work(connection: Connection) -> FindWork:
+    """Return a function that reads the code and command of runs; a job is the work of its others.
+
+    A deleted run, or one whose run.json is damaged, is like no other.
+    """
+    container = runs_container(connection)
+    waiting = WaitingRuns(container)
+
+    def read(task: NodeTask) -> object:
+        if not is_run_id(task.task_id):
+            return task.job_id
+        content = read_run(container, task.task_id, waiting)
+        try:
+            spec = parse_run(content or b"", task.task_id)
+        except RunnerError:
+            return task.task_id
+        return (task.job_id, spec.code.sha256, spec.command)
+
+    return lambda tasks: in_parallel(read, tasks)
 
 
 def _failed_quickly(task: NodeTask) -> bool:
@@ -545,16 +580,16 @@ def take_out_failing_node(connection: Connection, pool_id: str) -> str | None:
     """
     nodes = list_pool_nodes(connection, pool_id)
     working = [node for node in nodes if node.state in _WORKING]
-    found = find_failing_node(working, certain=True)
+    found = find_failing_node(working, find_work(connection), certain=True)
     if found is None or 2 * (len(working) - 1) < len(nodes):
         return None
     node, failures = found
     if not set_scheduling(connection, pool_id, node.id, enabled=False):
         return None
     return (
-        f"node {node.id} of pool {pool_id} gets no more tasks: its last {len(failures)} tasks "
-        "failed within a minute each, while those on other nodes succeed. To use it again: "
-        f"runner pool enable {pool_id} {node.id}"
+        f"node {node.id} of pool {pool_id} gets no more tasks: {len(failures)} tasks in a row "
+        "failed within a minute each, while the same code succeeds on other nodes. To use it "
+        f"again: runner pool enable {pool_id} {node.id}"
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from runner.flows.runs.stuck import (
     PoolFacts,
     explain_wait,
     find_failing_node,
+    find_work,
     gives_no_node,
 )
 from runner.protocol.results import AttemptStart
@@ -254,6 +256,18 @@ def worked(job: str, *succeeded: bool, seconds: float = 2) -> tuple[NodeTask, ..
     )  # fmt: skip
 
 
+def to_work(tasks: Sequence[NodeTask]) -> list[object]:
+    """Return the job of each task, or what its ID names: `v1/2` is the third task of version 1."""
+    return [task.task_id.rpartition("/")[0] or task.job_id for task in tasks]
+
+
+def versions(*names: str, succeed: bool = False) -> tuple[NodeTask, ...]:
+    """Return tasks of one job that run versions of a script, one after the other."""
+    tasks = worked("job", *[succeed] * len(names))
+    pairs = enumerate(zip(names, tasks, strict=True))
+    return tuple(replace(task, task_id=f"{name}/{number}") for number, (name, task) in pairs)
+
+
 BAD = worked("job", False, False, False, False)
 
 
@@ -270,6 +284,16 @@ BAD = worked("job", False, False, False, False)
         (worked("job", *[False] * 4, True), worked("job", True, True, True), False, False),
         (worked("job", False, False), worked("job", True, True, True), False, False),
         (worked("job", *[False] * 4, seconds=90), worked("job", *[True] * 9), False, False),
+        # different scripts of one job, of which only the last works
+        (versions("v1", "v2", "v3", "v4"), versions(*["v5"] * 9, succeed=True), False, False),
+        (versions("v1", "v2", "v2", "v2"), versions(*["v1"] * 9, succeed=True), False, False),
+        (versions("v1", "v2", "v2", "v2"), versions("v2", "v2", succeed=True), True, False),
+        (
+            versions(*["v1"] * 4),
+            versions("v2") + versions("v1", "v1", "v1", succeed=True),
+            True,
+            True,
+        ),
     ],
 )
 def test_node_failing_tasks_that_succeed_elsewhere_is_named(
@@ -278,8 +302,30 @@ def test_node_failing_tasks_that_succeed_elsewhere_is_named(
     first, second = nodes("idle", "idle")
     pool = (replace(first, recent=mine), replace(second, recent=others))
     for is_certain, expected in ((False, named), (True, certain)):
-        found = find_failing_node(pool, certain=is_certain)
+        found = find_failing_node(pool, to_work, certain=is_certain)
         assert (found is not None and found[0].id == first.id) == expected
+
+
+def test_work_of_a_run_is_its_code_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[3] / "golden" / "protocol" / "run-plain.json").read_text("utf-8")
+    plain = json.loads(text)
+    stamp = "20261123-120000-abcd"
+    documents = {
+        f"a-{stamp}": text,
+        f"b-{stamp}": json.dumps(plain | {"params": {"lr": 3}}),
+        f"c-{stamp}": json.dumps(plain | {"command": ["python", "other.py"]}),
+        f"d-{stamp}": json.dumps(plain | {"code": plain["code"] | {"sha256": "0" * 64}}),
+        f"damaged-{stamp}": "{",
+        f"deleted-{stamp}": "",
+    }
+    monkeypatch.setattr(stuck, "runs_container", lambda _: None)
+    monkeypatch.setattr(stuck, "read_run", lambda _, run_id, __: documents[run_id].encode() or None)
+    [first] = worked("job", False)
+    tasks = [replace(first, task_id=run_id) for run_id in documents]
+    same, also, *others = find_work(cast("Any", None))([*tasks, *worked("job", True, True)])
+    assert same == also
+    assert others.pop() == others.pop() == "job"
+    assert len({same, *others}) == 5
 
 
 def test_status_of_a_running_task_needs_neither_job_nor_pool(
