@@ -10,9 +10,12 @@ import logging
 import os
 import sqlite3
 import sys
+import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import uvicorn
 
@@ -59,6 +62,7 @@ def set_up_logs(form: str, level: str) -> None:
 
 _USAGE_ERROR = 2
 _START_ERROR = 1
+_LOOK_FOR_FOLDER_S = 1.0
 
 
 def _say(text: str, code: int = 0) -> int:
@@ -83,6 +87,24 @@ def _node_names(settings: EmulatorSettings, files_url: str) -> NodeNames:
     gateway = Gateway(LocalServices(accounts, *urls), for_nodes=True)
     gateway.start()
     return NodeNames(partial(client_variables, gateway), bundle_of(gateway))
+
+
+def _stop_when_deleted(folder: Path, server: uvicorn.Server) -> None:
+    """Stop the server, in a thread, once its folder is deleted: nobody else would stop it.
+
+    A deleted folder has no links, even if there is a new one at the same path.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    if os.fstat(descriptor).st_nlink == 0:
+        return  # this file system does not count links
+
+    def watch() -> None:
+        while os.fstat(descriptor).st_nlink:
+            time.sleep(_LOOK_FOR_FOLDER_S)
+        logging.getLogger("batch_emulator").error("%s was deleted", folder)
+        server.should_exit = True
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,8 +146,10 @@ def main(arguments: list[str] | None = None) -> int:
     if settings.storage is not None:
         _say(f"files on {url_of(listeners[1])}/{settings.storage.name}")
     app = with_files(App(emulator), emulator, listeners[1:])
+    server = uvicorn.Server(uvicorn_config(app))
+    _stop_when_deleted(settings.data_dir, server)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
-        uvicorn.Server(uvicorn_config(app)).run(sockets=listeners)
+        server.run(sockets=listeners)
     return 0
 
 

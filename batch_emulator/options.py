@@ -51,7 +51,10 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
         "--port", type=int, default=0, help="port to listen on; 0 picks a free one and prints it"
     )
     group.add_argument(
-        "--data-dir", type=Path, required=True, help="folder of the state and the nodes"
+        "--data-dir",
+        type=Path,
+        required=True,
+        help="folder of the state and the nodes; the emulator ends when it is deleted",
     )
     group.add_argument(
         "--log-format",

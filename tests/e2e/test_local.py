@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.local import lifecycle
 from runner.flows.local.lifecycle import StoppedServices
-from tests.e2e.conftest import Cli, show_ended, until
+from tests.e2e.conftest import Cli, new_home, show_ended, until
 
 
 def _exports(cli: Cli) -> dict[str, str]:
@@ -173,6 +175,26 @@ def test_lost_or_damaged_state_starts_no_second_set(own_cli: Cli) -> None:
     assert "state.json" in refused.stderr
     own_cli.ok("local", "reset", "--yes")
     assert not any(_lives(pid) for pid in second)
+
+
+def test_deleted_home_ends_its_services_and_the_next_run_starts_others(
+    own_cli: Cli, script: Callable[[str], Path]
+) -> None:
+    folder = script("print(1)")
+    own_cli.ok("train", folder)
+    first = _pids(own_cli)
+    _delete_home(own_cli)
+    own_cli.ok("train", folder)  # at once, without the blobs of the deleted home
+    assert not any(_lives(pid) for pid in first)
+    second = _pids(own_cli)
+    _delete_home(own_cli)
+    until(lambda: not any(_lives(pid) for pid in second))
+
+
+def _delete_home(cli: Cli) -> None:
+    """Replace the home by an empty one. The services may write new files meanwhile."""
+    until(lambda: shutil.rmtree(cli.home, ignore_errors=True) or not cli.home.exists())
+    new_home(cli.home)
 
 
 def _pids(cli: Cli) -> list[int]:

@@ -21,11 +21,14 @@ const FIRST_JOURNAL = "firstJournal";
 const LEAST_REWRITTEN_BYTES = 4 << 20;
 const PIECE_BYTES = 1 << 20;
 const LEAST_FREE_BYTES = 64 << 10;
+const LOOK_FOR_FOLDER_MS = 1000;
 const journals = new Map(); // by the file name of the database
 
 class Journal {
   constructor(database) {
     this.database = database;
+    const folder = fs.openSync(path.dirname(database), "r");
+    this.folder = fs.fstatSync(folder).nlink > 0 ? folder : undefined; // if links are counted
     this.pending = []; // lines that are not in the file yet
     this.written = new WeakMap(); // document -> its array of blocks and how many are written
     this.saved = 0; // bytes of the database when it was last saved
@@ -86,6 +89,9 @@ class Journal {
       return;
     }
     const data = Buffer.from(this.pending.join(""));
+    if (this.fd === undefined) {
+      exitIfDeleted();
+    }
     this.fd ??= fs.openSync(`${this.database}.journal-${this.number}`, "a", 0o600);
     try {
       for (let done = 0; done < data.length; ) {
@@ -240,6 +246,7 @@ adapter.loadDatabase = function (file, callback) {
 adapter.saveDatabase = function (file, text, callback) {
   const journal = journalOf(file);
   const save = async () => {
+    exitIfDeleted();
     const replaced = journal.rotate();
     const marked = `{"${FIRST_JOURNAL}":${journal.number},${text.slice(1)}`;
     await fs.promises.writeFile(`${file}~`, marked, { mode: 0o600, flush: true });
@@ -264,6 +271,20 @@ adapter.saveDatabase = function (file, text, callback) {
 for (const stream of [process.stdout, process.stderr]) {
   stream.on("error", () => {});
 }
+
+// A user may delete the folder while Azurite runs. It must not save the blobs of that folder in a
+// new one at the same path, whose Azurite would list them but lack their content. A deleted folder
+// has no links.
+function exitIfDeleted() {
+  for (const { folder, database } of journals.values()) {
+    if (folder !== undefined && fs.fstatSync(folder).nlink === 0) {
+      report(`${path.dirname(database)} was deleted`);
+      process.exit(1);
+    }
+  }
+}
+
+setInterval(exitIfDeleted, LOOK_FOR_FOLDER_MS).unref();
 
 let reported = "";
 
