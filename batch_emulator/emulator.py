@@ -183,12 +183,12 @@ class Emulator:
             self.store.close()
             raise StoreFormatError(f"its state cannot be read ({err!r})") from err
         self.store.write(self.account.take_journal())
-        self._sweep()
+        self._delete_leftovers()
 
     def _has_disk(self, node: Node) -> bool:
         return self.launches.layout(node.pool.id, node.id).root.is_dir()
 
-    def _sweep(self) -> None:
+    def _delete_leftovers(self) -> None:
         """Delete what a crash left: folders of deleted nodes, and folders being deleted."""
         remove_tree(self.launches.trash)
         known = {

@@ -18,6 +18,7 @@ from uuid import uuid4
 from batch_emulator.domain.account import (
     Account,
     AwaitRetention,
+    DeleteExpiredFolders,
     DeleteNodeFolder,
     DeleteTaskFolder,
     Effect,
@@ -26,7 +27,6 @@ from batch_emulator.domain.account import (
     Kill,
     SetUpNode,
     Start,
-    SweepTasks,
 )
 from batch_emulator.domain.clock import Clock
 from batch_emulator.domain.launch import (
@@ -61,7 +61,7 @@ from batch_emulator.storage.transaction import BlockedError
 
 log = logging.getLogger(__name__)
 
-_SWEPT_AT_ONCE = 50
+_DELETED_AT_ONCE = 50
 _NEW_WORK = (AddNodes, PlaceTask, PlaceMultiInstance)  # actions that a full disk delays
 _Action = Action | ScheduleAction
 _ROOM_POLL_S = 0.5
@@ -195,8 +195,8 @@ class Loop:
                 self._start(execution)
             case Kill(execution, hard):
                 self._kill(execution, hard=hard)
-            case SweepTasks():
-                self.spawn(self._sweep())
+            case DeleteExpiredFolders():
+                self.spawn(self._delete_expired())
             case FreeTasks(job):
                 asyncio.get_running_loop().call_soon(self._free, job)
             case EraseTasks(job):
@@ -379,7 +379,7 @@ class Loop:
             jobs.forget(self.account, job)
         return more
 
-    async def _sweep(self) -> None:
+    async def _delete_expired(self) -> None:
         """Delete expired task folders in batches, because thousands may expire at once.
 
         Between batches, requests are served and threads are free for the ends of processes.
@@ -387,7 +387,7 @@ class Loop:
         while True:
             try:
                 self.store.flush(self.account.take_journal())
-                expired = self.store.take_expired(self.clock.now(), _SWEPT_AT_ONCE)
+                expired = self.store.take_expired(self.clock.now(), _DELETED_AT_ONCE)
             except BlockedError:
                 await self.store.writable()
                 continue
@@ -403,7 +403,7 @@ class Loop:
             await _delete(*doomed)
         due = self.store.tasks.next_expiry()
         if due is not None:
-            tasks.sweep_at(self.account, due)
+            tasks.delete_expired_at(self.account, due)
             self.wake()
 
     def _remove(self, folder: Path) -> None:

@@ -174,7 +174,7 @@ class DeleteTaskFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepTasks:
+class DeleteExpiredFolders:
     """Effect: delete the folders of tasks whose retention time is over."""
 
 
@@ -203,17 +203,17 @@ class AwaitRetention:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class RetentionTimer:
     """A timer: the retention time of some task is over."""
 
 
 Effect = (
-    SweepTasks | FreeTasks | EraseTasks | AwaitRetention | Start | Kill | SetUpNode
+    DeleteExpiredFolders | FreeTasks | EraseTasks | AwaitRetention | Start | Kill | SetUpNode
     | DeleteNodeFolder | DeleteTaskFolder
 )  # fmt: skip
 
 
-Timed = Node | Pool | Job | JobSchedule | Sweep
+Timed = Node | Pool | Job | JobSchedule | RetentionTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Account:
         self.dirty_jobs: dict[str, Job] = {}
         self.dirty_schedules: dict[str, JobSchedule] = {}
         self.timers: list[tuple[datetime, int, Timed]] = []
-        self.sweep_due: datetime | None = None
+        self.deletion_due: datetime | None = None
         self._order = 0
         self._etag = 0
 

@@ -22,9 +22,9 @@ from batch_emulator.domain.launch import (
     ended_by_wall_clock,
     exit_code_failure,
 )
-from batch_emulator.executor import members, task_containers, task_files, task_process
+from batch_emulator.executor import processes, task_containers, task_files, task_process
 from batch_emulator.executor.blob_client import AWAY_S, BlobClient, NodeIdentity
-from batch_emulator.executor.engine import inherited
+from batch_emulator.executor.container_engine import inherited
 from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
 from batch_emulator.folders import Owner, make_real_folder
 
@@ -154,7 +154,7 @@ class Executor:
 
         This ends the processes that a crash of the emulator left.
         """
-        return members.kill_node_members(folder)
+        return processes.kill_node_processes(folder)
 
     async def _run(
         self, execution: _Execution, on_started: Callable[[int], None]
@@ -314,20 +314,22 @@ class Executor:
         if running is None:
             return
         found = await asyncio.to_thread(
-            members.task_members, running.pid, execution.launch.task_dir
+            processes.task_processes, running.pid, execution.launch.task_dir
         )
         if grace_s > 0:
             running.keep_group = True
             if not execution.in_kept:
                 running.signal_group(signal.SIGTERM)
-            members.send(members.outside_group(found, running.pid), signal.SIGTERM)
+            processes.send(processes.outside_group(found, running.pid), signal.SIGTERM)
             await _wait_for_end(running, found, grace_s)
         running.keep_group = False
         if execution.container is not None and self._containers is not None:
             await self._containers.kill(execution.container)
             await asyncio.wait({running.ended}, timeout=_ENGINE_S)  # for its exit code
         running.signal_group(signal.SIGKILL)
-        await asyncio.to_thread(members.kill_task_members, running.pid, execution.launch.task_dir)
+        await asyncio.to_thread(
+            processes.kill_task_processes, running.pid, execution.launch.task_dir
+        )
         await asyncio.shield(running.ended)
 
 
@@ -337,7 +339,7 @@ def _added(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _end_held(held: _Held) -> None:
-    await asyncio.to_thread(members.kill_task_members, held.process.pid, held.task_dir)
+    await asyncio.to_thread(processes.kill_task_processes, held.process.pid, held.task_dir)
     held.process.release()
 
 
@@ -359,7 +361,7 @@ async def _wait_for_end(running: task_process.TaskProcess, found: set[int], grac
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace_s
     while loop.time() < deadline:
-        if running.ended.done() and not await asyncio.to_thread(members.alive, found):
+        if running.ended.done() and not await asyncio.to_thread(processes.alive, found):
             return
         await asyncio.sleep(_POLL_S)
 

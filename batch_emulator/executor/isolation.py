@@ -23,8 +23,8 @@ from typing import Any, cast
 
 from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.members import kill_node_members
 from batch_emulator.executor.node_python import BasePython, own_python, python_for
+from batch_emulator.executor.processes import kill_node_processes
 from batch_emulator.folders import Owner, remove_tree
 
 MODES = ("auto", "user", "environment")
@@ -92,7 +92,7 @@ class Isolation:
         self.folder.mkdir(parents=True, exist_ok=True)
         if earlier == self.folder:
             return
-        kill_node_members(earlier / "nodes")
+        kill_node_processes(earlier / "nodes")
         for name in _KEPT_FOLDERS:
             _move(earlier / name, self.folder / name)
         for name in _NODE_FOLDERS:

@@ -15,7 +15,7 @@ from typing import Any
 from batch_emulator.domain.launch import DISK_FULL, LaunchSpec
 from batch_emulator.executor.blob_mounts import BlobMounts
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.members import LostNodeProcesses, run_in_thread
+from batch_emulator.executor.processes import LostNodeProcesses, run_in_thread
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from batch_emulator.domain.launch import (
     command_not_found,
     container_failure,
 )
-from batch_emulator.executor.engine import (
+from batch_emulator.executor.container_engine import (
     DATA_LABEL,
     Engine,
     create_arguments,
@@ -59,7 +59,10 @@ class ContainerExit:
 
 
 class TaskContainers:
-    """Runs containers for one emulator. See `engine.find` for `choice`; all get `run_options`."""
+    """Runs containers for one emulator, all with `run_options`.
+
+    `choice` names the engine: see `container_engine.find`.
+    """
 
     def __init__(
         self, data_dir: Path, choice: str = "none", run_options: Sequence[str] = ()

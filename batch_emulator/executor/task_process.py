@@ -23,7 +23,7 @@ from batch_emulator.domain.launch import (
     command_not_found,
     create_failure,
 )
-from batch_emulator.executor.members import marking
+from batch_emulator.executor.processes import marking
 from batch_emulator.folders import Owner
 
 _HAS_PIDFD = hasattr(os, "pidfd_open")

@@ -1,3 +1,3 @@
 """The Batch data plane over HTTP. Start in `app`: authentication, route, handler, commit,
-answer.
+answer. `versions` has the differences between api-versions.
 """

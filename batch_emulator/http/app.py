@@ -25,18 +25,8 @@ from batch_emulator.domain.launch import NO_SPACE
 from batch_emulator.domain.model import key_of
 from batch_emulator.domain.values import http_date
 from batch_emulator.emulator import Emulator
-from batch_emulator.http import auth
-from batch_emulator.http.call import (
-    Call,
-    Handler,
-    NotModified,
-    Reply,
-    check_version,
-    day_of,
-    selection_in_current_names,
-    to_client_names,
-    without_unknown_names,
-)
+from batch_emulator.http import auth, versions
+from batch_emulator.http.call import Call, Handler, NotModified, Reply
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
 from batch_emulator.storage.transaction import BlockedError, is_temporary
@@ -116,7 +106,7 @@ class App:
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
-        query = selection_in_current_names(auth.query_of(raw_query))
+        query = versions.selection_in_current_names(auth.query_of(raw_query))
         whole, stream, operation, is_open = b"", None, "", False
         takes_room = False
         if raw_path.startswith(f"{admin.PREFIX}/"):
@@ -145,7 +135,8 @@ class App:
             if not is_open:
                 await self._commit(method)
         if reply.body is not None:
-            reply.body = to_client_names(without_unknown_names(reply.body, query), query)
+            known = versions.without_unknown_names(reply.body, query)
+            reply.body = versions.to_client_names(known, query)
         return reply
 
     def _find(
@@ -153,9 +144,9 @@ class App:
     ) -> tuple[Handler, str, Mapping[str, str]]:
         if not self.emulator.healthy:
             raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
-        check_version(query)
+        versions.check_version(query)
         route, params = self._routes.find(method, path)
-        if not route.since <= day_of(query) < route.until:
+        if not route.since <= versions.day_of(query) < route.until:
             raise Fault("InvalidUri", {"Path": path[:256]})
         if route.handler is None:
             raise not_implemented(route.operation)

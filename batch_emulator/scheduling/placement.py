@@ -9,6 +9,8 @@ choices [S]:
 - An exclusive job manager task and a multi-instance task do not displace other tasks.
 - Until the last displaced task has ended, lower priorities get no free slots of that node.
   Otherwise the displaced tasks would return and be displaced again and again.
+
+Start in `place`.
 """
 
 from __future__ import annotations

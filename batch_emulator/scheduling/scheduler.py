@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from batch_emulator.domain.account import Account, Sweep, SweepTasks
+from batch_emulator.domain.account import Account, DeleteExpiredFolders, RetentionTimer
 from batch_emulator.domain.model import (
     AllocationState,
     Job,
@@ -73,7 +73,7 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
             actions += allocation.node_due(entity, now)
         elif isinstance(entity, Job):
             actions += _job_deadline(account, entity, now)
-        elif isinstance(entity, Sweep):
+        elif isinstance(entity, RetentionTimer):
             actions.append(DeleteExpired())
         elif isinstance(entity, JobSchedule):
             actions += decide_schedule(account, entity, now)
@@ -148,8 +148,8 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
         case PlaceTask() | PlaceMultiInstance() | Displace():
             _apply_to_task(account, action, now)
         case DeleteExpired():
-            account.sweep_due = None
-            account.effects.append(SweepTasks())
+            account.deletion_due = None
+            account.effects.append(DeleteExpiredFolders())
         case TerminateJob(job, reason):
             if job.state in jobs.TERMINABLE:
                 jobs.terminate(account, job, reason, now)

@@ -63,7 +63,7 @@ def load(
             _restore_node(account, node, now, has_disk)
     due = store.tasks.next_expiry()
     if due is not None:
-        tasks.sweep_at(account, due)
+        tasks.delete_expired_at(account, due)
     account.usage.update(store.usage())
     metering.prune_usage(account, now)
     for _, record in store.records("schedules"):

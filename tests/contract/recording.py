@@ -11,7 +11,7 @@ from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batch_emulator.http import call
+from batch_emulator.http import versions
 from batch_emulator.http.auth import query_of
 from tests.contract.conformance import violations
 from tests.contract.headers import header_violations
@@ -47,7 +47,7 @@ def note(one: Exchange) -> None:
     if one.path.startswith("/_emulator"):
         return
     _found.extend(header_violations(one.method, one.path, one.status, one.asked, one.answered))
-    if not call.is_old_client(query_of(one.query)):
+    if not versions.is_old_client(query_of(one.query)):
         answered = {name.lower(): value for name, value in one.answered.items()}
         kind = answered.get("content-type", "")
         _found.extend(violations(one.method, one.path, one.status, kind, one.body))

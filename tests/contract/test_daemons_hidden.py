@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batch_emulator.executor.members import marking, node_members
+from batch_emulator.executor.processes import marking, node_processes
 from tests.contract.server import Running, Things, eventually
 
 HIDDEN = """\
@@ -75,17 +75,17 @@ def test_hidden_daemon_is_found_as_a_process_of_its_node(
     pool, daemon = start_hidden(things, tmp_path)
     nodes = running.emulator.launches.nodes
     try:
-        assert daemon in node_members(nodes)
+        assert daemon in node_processes(nodes)
         [node] = (nodes / pool).iterdir()
-        assert daemon in node_members(node)
-        assert daemon not in node_members(nodes / pool / "another")
-        assert daemon not in node_members(tmp_path / "nodes")
+        assert daemon in node_processes(node)
+        assert daemon not in node_processes(nodes / pool / "another")
+        assert daemon not in node_processes(tmp_path / "nodes")
         # children of the emulator must not inherit its descriptor
         other = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=subprocess.DEVNULL)
         try:
-            assert other.pid not in node_members(nodes)
+            assert other.pid not in node_processes(nodes)
             with marking(node / "tasks"):  # while another thread starts a process on that node
-                assert other.pid not in node_members(node)
+                assert other.pid not in node_processes(node)
         finally:
             other.kill()
             other.wait()

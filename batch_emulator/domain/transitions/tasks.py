@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from batch_emulator.domain.account import Account, DeleteTaskFolder, Start, Sweep
+from batch_emulator.domain.account import Account, DeleteTaskFolder, RetentionTimer, Start
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.model import (
@@ -56,14 +56,14 @@ def keep_folder(account: Account, task: Task, body: Json, now: datetime) -> None
     """Retain the folder of a completed task for its retention time."""
     if task.place is not None:
         task.expires = expiry(body, now)
-        sweep_at(account, task.expires)
+        delete_expired_at(account, task.expires)
 
 
-def sweep_at(account: Account, when: datetime) -> None:
-    """Sweep expired folders at `when`, unless a sweep is planned earlier."""
-    if when < NEVER and (account.sweep_due is None or when < account.sweep_due):
-        account.sweep_due = when
-        account.set_timer(when, Sweep())
+def delete_expired_at(account: Account, when: datetime) -> None:
+    """Delete expired folders at `when`, unless a deletion is planned earlier."""
+    if when < NEVER and (account.deletion_due is None or when < account.deletion_due):
+        account.deletion_due = when
+        account.set_timer(when, RetentionTimer())
 
 
 def retention_over(record: Json, body: Json, now: datetime) -> bool:

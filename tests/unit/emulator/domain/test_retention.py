@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.domain.account import Account, DeleteNodeFolder, SweepTasks
+from batch_emulator.domain.account import Account, DeleteExpiredFolders, DeleteNodeFolder
 from batch_emulator.domain.model import JobState, Json, NodeState, PoolState, Task
 from batch_emulator.domain.transitions import jobs, node_operations, pools, task_admission, tasks
 from batch_emulator.domain.transitions.tasks import NEVER
@@ -24,8 +24,8 @@ DAY_S = 86400.0
 HOUR: Json = {"constraints": {"retentionTime": "PT1H"}}
 
 
-def sweeps(world: World) -> int:
-    return sum(isinstance(effect, SweepTasks) for effect in world.effects)
+def deletions(world: World) -> int:
+    return sum(isinstance(effect, DeleteExpiredFolders) for effect in world.effects)
 
 
 def test_task_directory_is_kept_for_seven_days_by_default() -> None:
@@ -52,9 +52,9 @@ def test_one_timer_serves_all_finished_tasks() -> None:
         world.end(world.task(job, f"u{number}"))
         world.push(1)
     assert len(world.account.timers) <= timers
-    assert sweeps(world) == 0
+    assert deletions(world) == 0
     world.push(7 * DAY_S)
-    assert sweeps(world) == 1
+    assert deletions(world) == 1
 
 
 def test_store_returns_expired_tasks_once(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_store_returns_expired_tasks_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_reactivated_task_is_not_swept(tmp_path: Path) -> None:
+def test_reactivated_task_keeps_its_folder(tmp_path: Path) -> None:
     world = World()
     world.pool()
     task = world.task(world.job(), "a", **HOUR)
@@ -96,7 +96,7 @@ def test_reactivated_task_is_not_swept(tmp_path: Path) -> None:
     store.close()
 
 
-def test_sweep_is_planned_again_after_a_restart(tmp_path: Path) -> None:
+def test_deletion_is_planned_again_after_a_restart(tmp_path: Path) -> None:
     world = World()
     world.pool()
     world.end(world.task(world.job(), "a", **HOUR))
@@ -105,7 +105,7 @@ def test_sweep_is_planned_again_after_a_restart(tmp_path: Path) -> None:
     store.close()
     again, account = AccountStore(tmp_path), Account("unit")
     restart.load(account, again, world.clock.now())
-    assert account.sweep_due == world.clock.now() + timedelta(hours=1)
+    assert account.deletion_due == world.clock.now() + timedelta(hours=1)
     again.close()
 
 
@@ -216,7 +216,7 @@ def test_requests_are_served_while_folders_expire(tmp_path: Path) -> None:
             account.save_task(task)
             (layout.task_dir("j", task.id) / "wd").mkdir(parents=True)
         emulator.store.write(account.take_journal())
-        tasks.sweep_at(account, now)
+        tasks.delete_expired_at(account, now)
         emulator.start()
         seen: list[int] = []
         while emulator.store.tasks.next_expiry() is not None:

@@ -316,7 +316,7 @@ async def rush(seed: int, folder: Path) -> dict[str, Any]:
 def do_little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the batch sizes, so that a few tasks are handled like many."""
     monkeypatch.setattr(account_store, "ERASED_AT_ONCE", 1)
-    monkeypatch.setattr(loop, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(loop, "_DELETED_AT_ONCE", 1)
     monkeypatch.setattr(task_admission, "_FREED_AT_ONCE", 1)
 
 

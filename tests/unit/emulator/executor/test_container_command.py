@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.domain.launch import ContainerMount, ContainerSpec
-from batch_emulator.executor.engine import (
+from batch_emulator.executor.container_engine import (
     Engine,
     create_arguments,
     env_file_text,

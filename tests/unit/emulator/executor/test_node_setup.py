@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from batch_emulator.executor import members
+from batch_emulator.executor import processes
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_setup import Booted, NodeError, NodeSetup, Step
 
@@ -169,7 +169,7 @@ def test_processes_of_removed_nodes_are_searched_together_in_a_thread(
         looks.append(set(folders))
         return 0
 
-    monkeypatch.setattr(members, "kill_node_members", look)
+    monkeypatch.setattr(processes, "kill_node_processes", look)
     folders = [tmp_path / f"node{number}" for number in range(30)]
 
     async def main() -> list[Path]:
@@ -193,7 +193,7 @@ def test_closing_waits_for_processes_of_lost_nodes_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []
-    monkeypatch.setattr(members, "kill_node_members", lambda *folders: looked.extend(folders))
+    monkeypatch.setattr(processes, "kill_node_processes", lambda *folders: looked.extend(folders))
 
     async def main() -> None:
         setup = NodeSetup()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
-from batch_emulator.executor import members, task_process
+from batch_emulator.executor import processes, task_process
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
 from tests.unit.emulator.launching import Node, eventually, ignore, in_executor, running
@@ -218,7 +218,7 @@ def test_kill_ends_a_process_that_ignores_sigterm(node: Node) -> None:
 def test_kill_reaches_a_process_that_left_the_session(
     node: Node, kill: str, proc: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "_PROC", Path(proc))
+    monkeypatch.setattr(processes, "_PROC", Path(proc))
     node.working_dir.mkdir(parents=True)
     (node.working_dir / "escape.py").write_text(ESCAPE)
     command = f"/bin/sh -c '{sys.executable} escape.py & exec sleep 600'"
@@ -259,7 +259,7 @@ def test_remaining_processes_end_with_the_command(node: Node) -> None:
 def test_kill_leftovers_finds_processes_by_node_root(
     node: Node, tmp_path: Path, proc: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "_PROC", Path(proc))
+    monkeypatch.setattr(processes, "_PROC", Path(proc))
     other = psutil.Popen(
         ["/bin/sleep", "600"], env={"AZ_BATCH_NODE_ROOT_DIR": str(tmp_path / "other")}
     )
@@ -357,5 +357,5 @@ def test_kill_leftovers_finds_processes_that_cleaned_their_environment(node: Nod
 def test_parents_are_signalled_before_their_children(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _number: sent.append(pid))
-    members.send({70001, 64, 33000, 9}, signal.SIGTERM)
+    processes.send({70001, 64, 33000, 9}, signal.SIGTERM)
     assert sent == [9, 64, 33000, 70001]

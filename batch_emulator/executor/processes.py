@@ -1,4 +1,4 @@
-"""Find and end the processes of a task or of a lost node, including those that left its session.
+"""Find and end the processes of a task or of a node, including those that left its session.
 
 Scanning all processes is slow, so it is done only to end tasks, and in a thread for lost nodes.
 
@@ -91,7 +91,7 @@ class _Process:
     marker: str | None
 
 
-def task_members(pid: int, task_dir: Path) -> set[int]:
+def task_processes(pid: int, task_dir: Path) -> set[int]:
     """Return the processes of session `pid`, descendants, and those with the task directory."""
     processes = _snapshot(_TASK_MARKER)
     wanted = str(task_dir)
@@ -99,7 +99,7 @@ def task_members(pid: int, task_dir: Path) -> set[int]:
     return _with_descendants(found, processes) - {os.getpid()}
 
 
-def node_members(*folders: Path) -> set[int]:
+def node_processes(*folders: Path) -> set[int]:
     """Return the processes of the nodes at or below the folders, with their descendants.
 
     They are identified by the node root in their environment or, if a task cleared that, by the
@@ -114,7 +114,7 @@ def node_members(*folders: Path) -> set[int]:
         or _writes_below(p.pid, below)
         or _is_marked(p.pid, folders)
     }
-    # the emulator may have a mark just now (`marking`), which must not make its children members
+    # the emulator may have a mark just now (`marking`), but its children are not those of a node
     return _with_descendants(found - {os.getpid()}, processes) - {os.getpid()}
 
 
@@ -174,21 +174,21 @@ def alive(pids: Iterable[int]) -> set[int]:
     return running
 
 
-def kill_task_members(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
+def kill_task_processes(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
     """Send SIGKILL until no process of the task remains: they can fork meanwhile."""
     for _ in range(rounds):
-        left = task_members(pid, task_dir) - {pid}
+        left = task_processes(pid, task_dir) - {pid}
         if not left:
             return
         send(left, signal.SIGKILL)
         time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
 
 
-def kill_node_members(*folders: Path, rounds: int = _ROUNDS) -> int:
+def kill_node_processes(*folders: Path, rounds: int = _ROUNDS) -> int:
     """Kill all processes of the nodes at or below the folders. Return their number."""
     ended: set[int] = set()
     for _ in range(rounds):
-        left = node_members(*folders)
+        left = node_processes(*folders)
         if not left:
             break
         send(left, signal.SIGKILL)
@@ -276,4 +276,4 @@ class LostNodeProcesses:
             if folder not in self._waiting:
                 return  # the previous scan included this node
             folders, self._waiting = self._waiting, set()
-            await run_in_thread(lambda: kill_node_members(*folders))
+            await run_in_thread(lambda: kill_node_processes(*folders))
