@@ -42,11 +42,12 @@ from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.sweep import check_sweep
 from runner.hooks.sampler import choose
+from runner.node.agent.early_stopping import stop_reason
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import CheckpointRule
-from runner.protocol.sweeps import Point, StopRule, TrialReport, stop_reason, with_point
+from runner.protocol.sweeps import Point, StopRule, TrialReport, with_point
 
 TRIALS = 1000
 ROUNDS = 5

@@ -380,7 +380,7 @@ class Attempt:
         self._hung = ""  # the error message if the script stopped making progress
         self._began = 0.0  # when the stages began that the time limit applies to
 
-    def prepare(self, access: InputAccess) -> dict[str, str]:
+    def set_up(self, access: InputAccess) -> dict[str, str]:
         """Run the stages `code` to `inputs`. Return the variables that they add for the script."""
         shutil.rmtree(self.launch_folder, ignore_errors=True)  # of an earlier attempt
         with self.events.stage("code", "unpacking the code"):
@@ -465,7 +465,7 @@ class Attempt:
 
         Args:
             inherited: the environment of the agent.
-            prepared: further variables, from the method `prepare`.
+            prepared: further variables, from `set_up`.
             cluster: the nodes of the run, if it has several.
             others: the run's other nodes, if this node is the primary of several.
             rank: the rank of this node. Only rank 0, the primary, enforces the time limit of the

@@ -1,7 +1,7 @@
 """The agent as a program: run one task of a run, from its code archive to `result.json`.
 
-Reading order: `start` -> `main` -> `run_task` -> `_attempt` -> `_run_attempt` -> `_stages`, which
-calls the stages of `attempt.Attempt`.
+Reading order: `start` -> `main` -> `run_task` -> `_attempt` -> `_run_attempt` -> `_run_stages` ->
+`_run_script`, which calls the stages of `attempt.Attempt`.
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ def _run_script(
         write_environment(agent.runs, agent.blobs, attempt.number, finished.environment)
         return
     secrets = _resolve_secrets(agent, attempt.events)
-    prepared = attempt.prepare(agent.inputs)
+    prepared = attempt.set_up(agent.inputs)
     prepared |= attempt.resume()
     attempt.decide_params()
     write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))

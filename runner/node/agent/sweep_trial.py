@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from runner.node.agent.early_stopping import FIRST_REPORTS, failed_sweep, stop_reason
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import StageFailedError
 from runner.node.script.streams import EventLog
@@ -30,15 +31,12 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run_spec, replace_arguments
 from runner.protocol.sweeps import (
-    FIRST_REPORTS,
     METRIC_MISSING,
     Point,
     TrialReport,
     TrialSpec,
     TrialState,
-    failed_sweep,
     reports_folder,
-    stop_reason,
     with_point,
 )
 from runner.protocol.waiting_trials import derive, parse_trial_setting, template_blob

@@ -203,7 +203,7 @@ class Worker:
         checkpoints = self._open_checkpoints(spec, dirs, events)
         attempt = self._attempt = self._make_attempt(spec, dirs, events, checkpoints)
         secrets = context.secrets.resolve(context.retry_budget)
-        prepared = attempt.prepare(context.access)
+        prepared = attempt.set_up(context.access)
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
         self._primary.handlers[PrimaryOrder.LAUNCH] = lambda order: launched.start_command(
             str(order["name"]), str(order["command"])

@@ -1,1 +1,3 @@
-"""Azure Storage over plain HTTP: credentials, retries and blobs. Start in `blobs`."""
+"""Azure Storage over plain HTTP: blobs (`blobs`), requests (`http`), credentials (`auth`), and
+deadlines and the retry budget (`limits`). Start in `blobs`.
+"""
