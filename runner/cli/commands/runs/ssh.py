@@ -95,7 +95,7 @@ def enter(
     if ssh_failed(login, code):
         out.note(
             "ssh exited with 255: sign-in failed or the connection was lost; `ssh_from` in "
-            "Pulumi.<stack>.yaml opens port 22 of a pool (docs/guides/reach-in.md)"
+            "Pulumi.<stack>.yaml opens port 22 of a pool (docs/guides/inspect.md)"
         )
     raise typer.Exit(code)
 
