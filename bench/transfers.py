@@ -21,7 +21,7 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.storage.stores import FileStore
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
-from runner.core.stored_paths import StoredPath
+from runner.core.storage_paths import StoragePath
 from runner.flows.data.stores import open_store
 from runner.flows.data.transfer import get_files, plan_get, plan_put, put_files
 
@@ -77,7 +77,7 @@ def _race(
 
 
 def _ours(connection: Connection, folder: Path, turn: int) -> tuple[float, float]:
-    place = StoredPath("data", f"{folder.name}-{turn}")
+    place = StoragePath("data", f"{folder.name}-{turn}")
     back = folder.with_name(f"{folder.name}-back-{turn}")
     with open_store(connection, "data") as store:
         return _seconds(_put, store, folder, place), _seconds(_get, store, place, back)
@@ -101,11 +101,11 @@ def _seconds(act: Callable[..., object], *args: object) -> float:
     return time.perf_counter() - start
 
 
-def _put(store: FileStore, folder: Path, place: StoredPath) -> None:
+def _put(store: FileStore, folder: Path, place: StoragePath) -> None:
     put_files(store, plan_put(store, [folder], place, ignore_progress), ignore_progress)
 
 
-def _get(store: FileStore, place: StoredPath, back: Path) -> None:
+def _get(store: FileStore, place: StoragePath, back: Path) -> None:
     get_files(store, plan_get(store, place, back, ignore_progress), ignore_progress)
 
 

@@ -199,11 +199,11 @@ class Run:
             patterns: only files that match one of these globs.
             on_progress: called with updates.
         """
-        from runner.flows.runs.outputs import fetch_outputs
+        from runner.flows.runs.outputs import download_outputs
 
         target = self.session.settings.output_dir if folder is None else Path(folder).expanduser()
         with live(on_progress, self.id) as view:
-            fetched = fetch_outputs(
+            fetched = download_outputs(
                 self.session.connection, self._spec, target.absolute(), view.on_progress, patterns
             )
         return fetched.folder

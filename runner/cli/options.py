@@ -72,15 +72,6 @@ DownloadOption = Annotated[
     bool, typer.Option("--download/--no-download", help="Download the outputs to this machine.")
 ]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit and return at once.")]
-NewStackOption = Annotated[
-    str | None,
-    typer.Option(
-        "--stack",
-        help="Pulumi stack of the Azure environment.",
-        show_default="dev, unless the settings name another",
-        autocompletion=complete_stack,
-    ),
-]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
@@ -242,8 +233,6 @@ InputOption = Annotated[
 
 def _refuse_variable(experiment: str | None) -> str | None:
     """Return the value of `-e`, which is a variable in other programs."""
-    from runner.protocol.errors import RunnerError
-
     name, equals, _ = (experiment or "").partition("=")
     if equals and name.isidentifier():
         raise RunnerError(
@@ -399,7 +388,6 @@ def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> floa
         RunnerError: the text is not a duration, or the run is detached.
     """
     from runner.core.units import parse_duration_flag
-    from runner.protocol.errors import RunnerError
 
     if fail_if_stuck is None:
         return None

@@ -16,9 +16,9 @@ from runner.core.diagnosis import Diagnosis
 from runner.flows.runs.diagnose import diagnose, diagnose_pool
 from runner.flows.runs.stuck import (
     NodeNeed,
+    disable_failing_node,
     explain_wait,
     load_pool_facts,
-    take_out_failing_node,
 )
 from tests import plain_http
 from tests.contract.server import KEY, POLL_S, Running, Things, eventually, serving
@@ -366,9 +366,9 @@ def test_node_that_fails_tasks_quickly_is_named_only_if_they_succeed_elsewhere(
     pair = [things.task(job_id, command) for _ in range(4)]
     for task_id in pair:
         things.wait_task(job_id, task_id)
-    said = eventually(lambda: take_out_failing_node(connection, pool_id))
+    said = eventually(lambda: disable_failing_node(connection, pool_id))
     assert f"runner pool enable {pool_id} {bad}" in said
-    assert take_out_failing_node(connection, pool_id) is None
+    assert disable_failing_node(connection, pool_id) is None
     offline = diagnose(connection, bad)
     assert (offline.cause, offline.command) == (
         "NodesOffline", f"runner pool enable {pool_id} {bad}",

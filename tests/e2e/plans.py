@@ -13,8 +13,8 @@ from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
 from runner.flows.submit.pipeline import (
     SubmissionPlan,
     Target,
+    dry_run_target,
     plan_submission,
-    preview_target,
 )
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
 
@@ -37,13 +37,13 @@ def preview_recipe(
     settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
 ) -> SubmissionPlan:
     """Return the plan of `runner train --dry-run`."""
-    return plan_submission(check_run(recipe, options), preview_target(settings), ignore_progress)
+    return plan_submission(check_run(recipe, options), dry_run_target(settings), ignore_progress)
 
 
 def preview_file(settings: Settings, path: Path) -> SubmissionPlan:
     """Return the plan of `runner submit --dry-run`."""
     checked = check_file(load_submit_file(path)[0], path, GroupRequest())
-    return plan_submission(checked, preview_target(settings), ignore_progress)
+    return plan_submission(checked, dry_run_target(settings), ignore_progress)
 
 
 def _plan(

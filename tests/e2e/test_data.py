@@ -20,7 +20,7 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
-from runner.core.stored_paths import SHARE_PARTS, StoredPath
+from runner.core.storage_paths import SHARE_PARTS, StoragePath
 from runner.flows.data import transfer
 from runner.flows.data.stores import open_store
 from runner.protocol.errors import RunnerError
@@ -62,12 +62,12 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def put(store: FileStore, source: Path, path: str) -> int:
-    uploads = transfer.plan_put(store, [source], StoredPath("data", path), ignore_progress)
+    uploads = transfer.plan_put(store, [source], StoragePath("data", path), ignore_progress)
     return transfer.put_files(store, uploads, ignore_progress)
 
 
 def get(store: FileStore, path: str, local: Path) -> int:
-    downloads = transfer.plan_get(store, StoredPath("data", path), local, ignore_progress)
+    downloads = transfer.plan_get(store, StoragePath("data", path), local, ignore_progress)
     return transfer.get_files(store, downloads, ignore_progress)
 
 
@@ -212,7 +212,7 @@ def test_file_changed_by_another_writer_is_not_overwritten(
     mine, theirs = tmp_path / "mine.txt", tmp_path / "theirs.txt"
     mine.write_text("mine")
     theirs.write_text("theirs")
-    uploads = transfer.plan_put(store, [mine], StoredPath("data", name), ignore_progress)
+    uploads = transfer.plan_put(store, [mine], StoragePath("data", name), ignore_progress)
     store.put(name, theirs, lambda _: None, None)
     with pytest.raises(RunnerError) as refused:
         transfer.put_files(store, uploads, ignore_progress)
@@ -333,7 +333,7 @@ def test_first_failed_transfer_stops_the_others(
     folder.mkdir()
     for number in range(64):
         (folder / f"{number}.bin").write_bytes(os.urandom(200_000))
-    uploads = transfer.plan_put(blobs, [folder], StoredPath("data", name), ignore_progress)
+    uploads = transfer.plan_put(blobs, [folder], StoragePath("data", name), ignore_progress)
     (folder / "40.bin").unlink()
     with pytest.raises(RunnerError) as refused:
         transfer.put_files(blobs, uploads, ignore_progress)

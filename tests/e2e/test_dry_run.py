@@ -157,7 +157,7 @@ def test_dry_run_finds_problems_known_to_the_services(
     before = all_there(connection, settings)
     recipe = load_recipe(str(folder), cwd=folder)
     found = preview_recipe(settings, recipe)
-    named = found.run.plan.inputs.named
+    named = found.run.plan.content.inputs
     assert [file["name"] for file in named["cat"]["files"]] == ["cat"]
     assert named["model"] == {"kind": "run", "run_id": RUN_ID, "path": "*.bin"}
     assert found.run.plan.after == (RUN_ID,)
@@ -231,7 +231,7 @@ def test_dry_run_of_a_file_looks_up_inputs_of_its_tasks(
     assert fields(dry.value) == fields(real.value)
     path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{RUN_ID}'}}\n")
     found = preview_file(settings, path)
-    assert found.runs["b"].plan.inputs.named["x"]["run_id"] == found.members.runs["a"]
+    assert found.runs["b"].plan.content.inputs["x"]["run_id"] == found.members.runs["a"]
     assert found.unanswered_text() == ""
     assert all_there(connection, settings) <= before
 

@@ -16,7 +16,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from runner.azure.auth.credentials import connect
 from runner.azure.batch.translate import wire_text
 from runner.cli.main import main
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.terminal import StageDisplay
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
 from runner.flows.submit import pipeline, submit_run
@@ -38,14 +38,14 @@ def press(folder: str, monkeypatch: pytest.MonkeyPatch) -> Press:
     """Run `runner train` in this process and press Ctrl-C where it says so."""
 
     def at(stage: str, state: str) -> int:
-        draw = StageView.on_progress
+        draw = StageDisplay.on_progress
 
-        def on_progress(view: StageView, progress: Progress) -> None:
+        def on_progress(view: StageDisplay, progress: Progress) -> None:
             draw(view, progress)
             if (progress.stage, progress.state) == (stage, state):
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(StageView, "on_progress", on_progress)
+        monkeypatch.setattr(StageDisplay, "on_progress", on_progress)
         return main(["train", folder])
 
     return at
@@ -78,14 +78,14 @@ def test_ctrl_c_right_before_watching_prints_how_to_attach(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    log = StageView.log
+    log = StageDisplay.log
 
-    def interrupted(view: StageView, line: str, *, error: bool = False) -> None:
+    def interrupted(view: StageDisplay, line: str, *, error: bool = False) -> None:
         if line.startswith("run "):
             raise KeyboardInterrupt
         log(view, line, error=error)
 
-    monkeypatch.setattr(StageView, "log", interrupted)
+    monkeypatch.setattr(StageDisplay, "log", interrupted)
     assert press("no such stage", "end") == 130
     assert "To attach: runner attach" in capsys.readouterr().err
 
@@ -98,8 +98,8 @@ def interrupted(*_: object, **__: object) -> NoReturn:
     ("module", "step"),
     [
         *((pipeline, step) for step in ("ensure_running", "connect", "read_files")),
-        *((pipeline, step) for step in ("find_job", "fetch_files", "plan_run")),
-        *((submit_run, step) for step in ("upload_runs", "create_job", "add_task")),
+        *((pipeline, step) for step in ("find_job", "download_data", "plan_run")),
+        *((submit_run, step) for step in ("upload_files", "create_job", "add_task")),
     ],
 )
 def test_ctrl_c_before_the_run_is_created_submits_nothing(

@@ -26,9 +26,9 @@ from runner.flows.models.download import download_files, open_part
 from runner.flows.models.register import (
     default_request,
     describe_models,
+    ensure_registered,
     load_run_models,
     register_run,
-    settle_model,
 )
 from runner.flows.models.remove import remove_versions
 from runner.flows.models.versions import (
@@ -435,7 +435,7 @@ def test_agents_and_clients_registering_one_run_create_one_version(
         settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
 
     def person() -> None:
-        settle_model(connection, spec)
+        ensure_registered(connection, spec)
 
     threads = [threading.Thread(target=body) for body in (agent, person, agent, agent, person)]
     for thread in threads:
@@ -502,7 +502,7 @@ def test_failed_registration_is_explained_and_can_be_completed(
     settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
     [found] = describe_models(connection, spec)
     assert (found.version, "changed or deleted" in found.problem) == (None, True)
-    settled = settle_model(connection, spec)
+    settled = ensure_registered(connection, spec)
     assert settled is not None
     assert settled.version is None
     runs.create_bytes(blob, b"1", "x/y")

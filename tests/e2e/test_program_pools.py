@@ -37,7 +37,7 @@ from runner.flows.local.services import blob_launch, choose_port
 from runner.flows.recipes import new_recipe
 from runner.flows.runs.events import RunEnded
 from runner.flows.runs.logs import read_log
-from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import watch_run
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
@@ -247,7 +247,7 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
     assert _ended(stack, spec).status.state is RunState.SUCCEEDED
     log = "".join(read_log(stack.connection, spec, "stdout"))
     assert "seen through the mount" in log
-    fetched = fetch_outputs(stack.connection, spec, tmp_path / "models", ignore_progress)
+    fetched = download_outputs(stack.connection, spec, tmp_path / "models", ignore_progress)
     assert json.loads((fetched.folder / "model.json").read_text("utf-8"))
     names = {blob.name for blob in stack.runs.list(RunPaths(spec.run_id).output(1))}
     assert any(name.endswith("model.json") for name in names)

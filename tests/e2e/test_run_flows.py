@@ -25,7 +25,7 @@ from runner.flows.runs.documents import find_run, load_result
 from runner.flows.runs.events import LogText, RunEnded, StageReported
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
-from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import load_view, watch_run
 from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.prepare import TrainOptions
@@ -165,17 +165,17 @@ def test_outputs_are_downloaded_once_and_repaired_if_damaged(
     spec = submit_run(connection, plan, ignore_progress)
     ended(connection, spec)
     target = tmp_path / "models"
-    first = fetch_outputs(connection, spec, target, ignore_progress)
+    first = download_outputs(connection, spec, target, ignore_progress)
     assert first.downloaded == 2
     model = first.folder / "sub" / "model.bin"
     assert model.read_bytes() == bytes(range(256)) * 1000
-    assert fetch_outputs(connection, spec, target, ignore_progress).downloaded == 0
+    assert download_outputs(connection, spec, target, ignore_progress).downloaded == 0
     model.write_bytes(b"damaged")
-    assert fetch_outputs(connection, spec, target, ignore_progress, ["sub"]).downloaded == 1
+    assert download_outputs(connection, spec, target, ignore_progress, ["sub"]).downloaded == 1
     assert model.read_bytes() == bytes(range(256)) * 1000
     assert not list(target.rglob("*.part"))
     with pytest.raises(RunnerError) as caught:
-        fetch_outputs(connection, spec, target, ignore_progress, ["modle.bin"])
+        download_outputs(connection, spec, target, ignore_progress, ["modle.bin"])
     assert caught.value.code == "R-FILE-UNKNOWN"
 
 
@@ -197,7 +197,7 @@ def test_changed_output_is_refused_without_writing(
     spec = foreign_run(runs, plan, "aaab", outputs=listed)
     runs.create_bytes(f"{RunPaths(spec.run_id).output(1)}model.bin", b"data", "x/y")
     with pytest.raises(RunnerError) as caught:
-        fetch_outputs(connection, spec, tmp_path / "o", ignore_progress)
+        download_outputs(connection, spec, tmp_path / "o", ignore_progress)
     assert caught.value.code == "R-OUTPUT-HASH"
     assert [p for p in (tmp_path / "o").rglob("*") if p.is_file()] == []
 
@@ -207,7 +207,7 @@ def test_hostile_output_path_is_skipped_and_a_link_is_refused(
 ) -> None:
     hostile = [{"path": "../../outside.txt", "size_bytes": 4, "sha256": "x"}]
     spec = foreign_run(runs, plan, "aaac", outputs=hostile)
-    assert fetch_outputs(connection, spec, tmp_path / "o", ignore_progress).files == ()
+    assert download_outputs(connection, spec, tmp_path / "o", ignore_progress).files == ()
     result = load_result(runs, spec.run_id)
     assert result is not None
     assert [each.why for each in result.left_out] == ["path"]
@@ -218,7 +218,7 @@ def test_hostile_output_path_is_skipped_and_a_link_is_refused(
     folder.mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path)
     with pytest.raises(RunnerError) as caught:
-        fetch_outputs(connection, spec, tmp_path / "o", ignore_progress)
+        download_outputs(connection, spec, tmp_path / "o", ignore_progress)
     assert caught.value.code == "R-OUTPUT-PATH"
     assert not (tmp_path / "outside.txt").exists()
 

@@ -30,7 +30,7 @@ from runner.flows.local.state import ensure_keys
 from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.events import RunEnded
 from runner.flows.runs.logs import read_log
-from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import watch_run
 from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
@@ -492,7 +492,7 @@ def test_connection_resets_of_the_client_fail_no_run(
             log = "".join(read_log(connection, spec, "stdout"))
             assert log.splitlines() == [f"line {n}" for n in range(20)]
             assert len(load_attempts(runs_container(connection), spec.run_id)) == 1
-            fetched = fetch_outputs(connection, spec, tmp_path / "out", ignore_progress)
+            fetched = download_outputs(connection, spec, tmp_path / "out", ignore_progress)
             assert (fetched.folder / "model").read_text() == "weights"
         _await_agents(connection, *runs)
     assert line.resets > 100
@@ -573,7 +573,7 @@ def test_runs_on_a_node_with_connection_resets_are_correct(
         assert wrong_steps(logs, last=2, steps=120) == []
         lines = (container.read(RunPaths(spec.run_id).metrics) or b"").splitlines()
         assert len(lines) == len(set(lines)) == sum(map(str.count, logs.values(), ["step "] * 2))
-        got = fetch_outputs(direct, spec, tmp_path / f"out-{seed}", ignore_progress).folder
+        got = download_outputs(direct, spec, tmp_path / f"out-{seed}", ignore_progress).folder
         assert (got / "blocks").read_bytes() == blocks[::-1]
         assert {(got / f"small-{n}").read_text() for n in range(30)} == {"2"}
     assert min(resets) > 20, resets

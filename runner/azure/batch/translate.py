@@ -48,38 +48,6 @@ EVICTIONS_VARIABLE = (
 )
 # The files for every node are in the shared folder of the task, not in the working directory.
 _COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
-
-
-def is_node_group(plan: RunPlan) -> bool:
-    """Return True if the run needs several nodes."""
-    return plan.recipe.resources.nodes > 1
-
-
-def with_shell(arguments: str) -> str:
-    """Return the command line of a shell with these arguments."""
-    return f"/bin/sh {arguments}"
-
-
-def node_group_settings(plan: RunPlan) -> Mapping[str, str]:
-    """Return the secret with which the nodes of a run authenticate each other, new per task."""
-    return {NODES_TOKEN_VARIABLE: secrets.token_hex(32)} if is_node_group(plan) else {}
-
-
-def to_multi_instance(
-    plan: RunPlan, files: Sequence[models.ResourceFile], agent: str
-) -> models.MultiInstanceSettings | None:
-    """Return the settings of a node group, or None. Each node downloads `files`."""
-    if not is_node_group(plan):
-        return None
-    start = "exec python3" if plan.recipe.image is None else _EXEC_IN_IMAGE
-    command = _COORDINATE.format(start=start, agent=agent, role=JOIN_ARGUMENT)
-    return models.MultiInstanceSettings(
-        number_of_instances=plan.recipe.resources.nodes,
-        coordination_command_line=with_shell(command),
-        common_resource_files=list(files),
-    )
-
-
 COMMAND_LINE = f"python3 {AGENT_FILE}"
 # Arguments of /bin/sh in a container, which replaces the entry point of the image. If the Python of
 # the image is too old for the agent, uv of the image or of the node installs another. The script
@@ -99,13 +67,11 @@ _EXEC_IN_IMAGE = (
 CONTAINER_COMMAND_LINE = f"-c '{_EXEC_IN_IMAGE} {AGENT_FILE}'"
 # A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
 _SHARED_MEMORY = "--shm-size=8g"
-
 # Dependent tasks start even if this task fails; their agents decide by its result.json. Otherwise,
 # they would wait forever and keep the job open, which counts in a quota.
 _ALWAYS_SATISFIES = models.ExitConditions(
     default=models.ExitOptions(dependency_action=models.DependencyAction.SATISFY)
 )
-
 _PHASES: Mapping[str, TaskPhase] = {
     "active": "active",
     "preparing": "preparing",
@@ -183,10 +149,6 @@ def to_trial_tasks(
     ]
 
 
-def _display_name(plan: RunPlan, run_id: str) -> str:
-    return f"{plan.recipe.name}: {run_id}"
-
-
 def command_line(plan: RunPlan) -> str:
     """Return the command line that starts the agent on the node or in the image of the run."""
     if plan.recipe.image is None:
@@ -218,10 +180,10 @@ def agent_files(
     plan: RunPlan, connection: Connection, lifetime: timedelta
 ) -> list[models.ResourceFile]:
     """Return the agent and the code as resource files in the working directory."""
-    inputs = plan.inputs
+    content = plan.content
     return [
-        connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
-        connection.resource_file(code_blob(inputs.code.sha256), CODE_ARCHIVE, lifetime),
+        connection.resource_file(code_blob(content.agent_sha256), AGENT_FILE, lifetime),
+        connection.resource_file(code_blob(content.code.sha256), CODE_ARCHIVE, lifetime),
     ]
 
 
@@ -243,8 +205,42 @@ def agent_settings(
 
 def input_containers(plan: RunPlan) -> list[str]:
     """Return the names of the containers that the run reads inputs from."""
-    named = plan.inputs.named.values()
-    return sorted({str(one["container"]) for one in named if "container" in one})
+    inputs = plan.content.inputs.values()
+    return sorted({str(one["container"]) for one in inputs if "container" in one})
+
+
+def node_group_settings(plan: RunPlan) -> Mapping[str, str]:
+    """Return the secret with which the nodes of a run authenticate each other, new per task."""
+    return {NODES_TOKEN_VARIABLE: secrets.token_hex(32)} if is_node_group(plan) else {}
+
+
+def to_multi_instance(
+    plan: RunPlan, files: Sequence[models.ResourceFile], agent: str
+) -> models.MultiInstanceSettings | None:
+    """Return the settings of a node group, or None. Each node downloads `files`."""
+    if not is_node_group(plan):
+        return None
+    start = "exec python3" if plan.recipe.image is None else _EXEC_IN_IMAGE
+    command = _COORDINATE.format(start=start, agent=agent, role=JOIN_ARGUMENT)
+    return models.MultiInstanceSettings(
+        number_of_instances=plan.recipe.resources.nodes,
+        coordination_command_line=with_shell(command),
+        common_resource_files=list(files),
+    )
+
+
+def is_node_group(plan: RunPlan) -> bool:
+    """Return True if the run needs several nodes."""
+    return plan.recipe.resources.nodes > 1
+
+
+def with_shell(arguments: str) -> str:
+    """Return the command line of a shell with these arguments."""
+    return f"/bin/sh {arguments}"
+
+
+def _display_name(plan: RunPlan, run_id: str) -> str:
+    return f"{plan.recipe.name}: {run_id}"
 
 
 def to_task_view(task: models.BatchTask) -> TaskView:
@@ -271,10 +267,10 @@ def _failure_message(failure: models.BatchTaskFailureInfo) -> str | None:
     return _first_line(detail) or _first_line(failure.message)
 
 
+def _first_line(message: str | None) -> str | None:
+    return message.strip().splitlines()[0] if message and message.strip() else None
+
+
 def wire_text(value: object) -> str:
     """Return an SDK enum member, or its string, in lower case."""
     return str(getattr(value, "value", value)).lower()
-
-
-def _first_line(message: str | None) -> str | None:
-    return message.strip().splitlines()[0] if message and message.strip() else None

@@ -21,7 +21,7 @@ from azure.storage.fileshare import ContentSettings, FileProperties, ShareClient
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
-from runner.core.stored_paths import SHARE_PARTS
+from runner.core.storage_paths import SHARE_PARTS
 
 # Parts that are older are abandoned, because a running upload writes every few seconds.
 _MAX_PART_AGE = timedelta(days=1)

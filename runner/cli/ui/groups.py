@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from runner.cli.ui.output import Output
-from runner.cli.ui.terminal import StageView, is_terminal
+from runner.cli.ui.terminal import StageDisplay, is_terminal
 from runner.core.progress import Progress
 from runner.core.units import format_count
 
@@ -112,7 +112,7 @@ class GroupDisplay:
     def __init__(
         self,
         out: Output,
-        stages: StageView,
+        stages: StageDisplay,
         group: RunGroup,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 import typer
 
 from runner.cli.ui.terminal import (
-    StageView,
+    StageDisplay,
     is_terminal,
     shown_log,
     shows_colour,
@@ -66,7 +66,7 @@ class Output:
 
     def __init__(self, fmt: OutputFormat = OutputFormat.TABLE) -> None:
         self.format = fmt
-        self._view: StageView | None = None
+        self._view: StageDisplay | None = None
 
     @property
     def as_text(self) -> bool:
@@ -194,9 +194,9 @@ class Output:
         return str(answer).strip()
 
     @contextmanager
-    def stages(self) -> Generator[StageView]:
+    def stages(self) -> Generator[StageDisplay]:
         """Show stages on stderr during the block: live on a terminal, else a line per change."""
-        self._view = view = StageView()
+        self._view = view = StageDisplay()
         try:
             yield view
         finally:

@@ -122,7 +122,7 @@ _SHOWN_FROM_S = 0.05  # seconds; shorter times are not printed
 _COUNT_EVERY_S = 10.0  # seconds between two lines of a stage that counts, without a terminal
 
 
-class StageView:
+class StageDisplay:
     """Display of stages: live on a terminal, else a line at the start and end of each."""
 
     def __init__(self) -> None:

@@ -25,17 +25,17 @@ _WALL_CLOCK_MARGIN = timedelta(
 
 
 @dataclass(frozen=True, slots=True)
-class RunInputs:
-    """Hashes of everything that this machine uploads.
+class RunContent:
+    """What a run consists of, by hash. The bytes are in `RunFiles` of `flows.submit.prepare`.
 
-    `named` are the inputs as run.json stores them.
+    `inputs` are the entries of run.json, by the name of the input.
     """
 
     code: CodeRef
     agent_sha256: str
     requirements_sha256: str | None
     data: DataRef | None
-    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class RunPlan:
     command: tuple[str, ...]
     params: Mapping[str, ParamValue]
     recipe: Recipe
-    inputs: RunInputs
+    content: RunContent
     origin: Mapping[str, str] | None = None  # kind, and run ID of the repeated run
     repeats: RunSpec | None = None  # the repeated run, with the requested changes
     after: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class RunPlan:
         planned: dict[str, Any] = {
             "run_id": self.run_id,
             "created": self.created,
-            "agent_sha256": self.inputs.agent_sha256,
+            "agent_sha256": self.content.agent_sha256,
             "command": self.command,
             "params": self.params,
             "account": self.account,
@@ -138,11 +138,11 @@ class RunPlan:
             recipe=self.recipe.name,
             description=self.recipe.description,
             source=self.recipe.source,
-            code=self.inputs.code,
-            requirements_sha256=self.inputs.requirements_sha256,
+            code=self.content.code,
+            requirements_sha256=self.content.requirements_sha256,
             trial=self.trial,
-            data=self.inputs.data,
-            inputs=self.inputs.named,
+            data=self.content.data,
+            inputs=self.content.inputs,
             after=self.after,
         )
 
@@ -191,14 +191,14 @@ def plan_run(
     *,
     identity: RunIdentity,
     request: RunRequest,
-    inputs: RunInputs,
+    content: RunContent,
     placement: Placement,
     warnings: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return the plan of a run. `warnings` are from the choice of its pool."""
     if request.rehearsal is not None:
         _check_rehearsal(settings.target, placement.pool)
-    expect = _select_ranges(recipe, request, inputs.data)
+    expect = _select_ranges(recipe, request, content.data)
     return RunPlan(
         run_id=identity.run_id,
         experiment=experiment_name(recipe, request.experiment),
@@ -210,7 +210,7 @@ def plan_run(
         command=(*recipe.command, *to_arguments(request.params), *request.script_args),
         params=dict(request.params),
         recipe=recipe if expect == recipe.expect else replace(recipe, expect=expect),
-        inputs=inputs,
+        content=content,
         after=placement.after,
         depends_on=placement.depends_on,
         group=placement.group,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan
+from runner.core.planning.plan import Placement, RunContent, RunIdentity, RunPlan
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, find_notebook
@@ -81,12 +81,12 @@ def plan_again(
         command=_replace_params(spec.command, spec.params, params),
         params=params,
         recipe=replace(recipe, secrets=recorded_secrets(spec)),
-        inputs=RunInputs(
+        content=RunContent(
             code=spec.code,
             agent_sha256=agent_sha256,
             requirements_sha256=spec.requirements_sha256,
             data=None,
-            named=again.inputs,
+            inputs=again.inputs,
         ),
         repeats=again,
         origin=origin,

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.stores import FileStore, StoredFile
 from runner.core.progress import OnProgress
-from runner.core.stored_paths import StoredPath, parse_stored_path
+from runner.core.storage_paths import StoragePath, parse_storage_path
 from runner.core.units import format_count, format_size
 from runner.flows.data import transfer
 from runner.flows.data.stores import (
@@ -26,7 +26,7 @@ from runner.protocol.errors import RunnerError
 class PutResult:
     """The result of `put`; a dry run sends no file."""
 
-    place: StoredPath
+    place: StoragePath
     uploads: tuple[transfer.Upload, ...]
     sent: int
 
@@ -114,14 +114,14 @@ def get(
 
 def listing(
     connection: Connection, path: str, *, recursive: bool
-) -> tuple[StoredPath, list[Entry]]:
-    """Return the stored path and its entries; a folder is one entry unless `recursive`."""
+) -> tuple[StoragePath, list[Entry]]:
+    """Return the path in storage and its entries; a folder is one entry unless `recursive`."""
     place = stored_place(connection, path)
     with open_store(connection, place.store) as store:
         return place, list_entries(store, place, recursive=recursive)
 
 
-def place_to_remove(connection: Connection, path: str) -> StoredPath:
+def place_to_remove(connection: Connection, path: str) -> StoragePath:
     """Return the path to remove. Raise R-DATA-ALL or R-DATA-OURS for a whole container."""
     place = stored_place(connection, path)
     if not place.path and ":" not in path:  # probably an unset variable in a script
@@ -135,7 +135,7 @@ def place_to_remove(connection: Connection, path: str) -> StoredPath:
     return place
 
 
-def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> list[StoredFile]:
+def files_to_remove(store: FileStore, place: StoragePath, *, recursive: bool) -> list[StoredFile]:
     """Return the file, or with `recursive` all files of a folder. Raise RunnerError."""
     found = find_files(store, place)
     if not (found.single or recursive):
@@ -147,14 +147,14 @@ def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> 
     return found.files
 
 
-def stored_place(connection: Connection, path: str) -> StoredPath:
+def stored_place(connection: Connection, path: str) -> StoragePath:
     """Parse `PATH` in the data container, `CONTAINER:PATH` or `share:PATH`."""
-    return parse_stored_path(path, connection.outputs.container_data)
+    return parse_storage_path(path, connection.outputs.container_data)
 
 
 def sources_and_place(
     sources: Sequence[str | Path], dest: str | None, default_store: str
-) -> tuple[list[Path], StoredPath]:
+) -> tuple[list[Path], StoragePath]:
     """Return sources and destination; without one, a single source keeps its name."""
     none = [str(source) for source in sources if not str(source) or "\0" in str(source)]
     if none or not sources:
@@ -172,8 +172,8 @@ def sources_and_place(
                 why="only a single source keeps its name",
                 fix="add a destination: cats/2024, CONTAINER:PATH or share:PATH",
             )
-        return paths, StoredPath(default_store, "").below(paths[0].resolve().name)
-    place = parse_stored_path(dest, default_store)
+        return paths, StoragePath(default_store, "").below(paths[0].resolve().name)
+    place = parse_storage_path(dest, default_store)
     into_folder = dest.endswith(("/", ":")) or not place.path
     if len(paths) == 1 and into_folder and not paths[0].is_dir():
         place = place.below(paths[0].name)

@@ -26,7 +26,7 @@ from typing import Any, Literal, cast
 from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.recipe import BUILTIN_FOLDER, builtin_names
-from runner.core.stored_paths import check_stored_name
+from runner.core.storage_paths import check_storage_name
 from runner.flows.file_lock import file_lock
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -188,7 +188,7 @@ def _run(
     base = folder / str(reply.get("folder") or "")
     names = [str(each) for each in reply.get("files") or ()]
     for each in names:
-        check_stored_name(each, each)
+        check_storage_name(each, each)
     source = "fallback" if reply.get("source") == "fallback" else "mirror"
     notice = reply.get("notice")
     return Dataset(

@@ -15,7 +15,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobStore
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import OnProgress, Progress
-from runner.core.stored_paths import SHARE, StoredPath
+from runner.core.storage_paths import SHARE, StoragePath
 from runner.protocol.errors import ExitCode, RunnerError
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def open_store(connection: Connection, name: str) -> Generator[FileStore]:
         store.close()
 
 
-def refuse_managed_container(connection: Connection, place: StoredPath) -> None:
+def refuse_managed_container(connection: Connection, place: StoragePath) -> None:
     """Raise RunnerError for a container that only runner may change."""
     outputs = connection.outputs
     if place.store not in (outputs.container_runs, outputs.container_models):
@@ -82,12 +82,12 @@ def refuse_managed_container(connection: Connection, place: StoredPath) -> None:
 class Found:
     """A file (`single`), or all files of a folder; `place` is the name under which it is stored."""
 
-    place: StoredPath
+    place: StoragePath
     files: list[StoredFile]
     single: bool
 
 
-def find_files(store: FileStore, place: StoredPath) -> Found:
+def find_files(store: FileStore, place: StoragePath) -> Found:
     """Return the file, or all files of the folder. Raise RunnerError if there is none."""
     if place.path:
         found = store.find(place.path)
@@ -102,7 +102,7 @@ def find_files(store: FileStore, place: StoredPath) -> Found:
     return older
 
 
-def _find_older(store: FileStore, place: StoredPath) -> Found | None:
+def _find_older(store: FileStore, place: StoragePath) -> Found | None:
     """Return files that an older version stored under the typed name, such as `notes.`.
 
     Uses a listing, because a service may return `notes.` for a request of `notes`.
@@ -116,7 +116,7 @@ def _find_older(store: FileStore, place: StoredPath) -> Found | None:
     return Found(there, file or below, single=bool(file)) if file or below else None
 
 
-def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> list[Entry]:
+def list_entries(store: FileStore, place: StoragePath, *, recursive: bool) -> list[Entry]:
     """Return the entries of a folder by path; a subfolder is one entry unless `recursive`."""
     found = find_files(store, place)
     single, folder = found.single, found.place.path
@@ -204,7 +204,7 @@ def named(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _nothing_there(store: FileStore, place: StoredPath) -> RunnerError:
+def _nothing_there(store: FileStore, place: StoragePath) -> RunnerError:
     folder = place.path.rpartition("/")[0]
     around = [file.path.removeprefix(f"{folder}/") for file in store.list(folder)]
     heads = sorted({path.partition("/")[0] for path in around})

@@ -15,7 +15,7 @@ from typing import Literal
 
 from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError, StoredFile
 from runner.core.progress import OnProgress, Progress
-from runner.core.stored_paths import SHARE, StoredPath, check_stored_name
+from runner.core.storage_paths import SHARE, StoragePath, check_storage_name
 from runner.core.units import format_count
 from runner.flows.data.stores import (
     Found,
@@ -44,7 +44,7 @@ class Upload:
 
 
 def plan_put(
-    store: FileStore, sources: Sequence[Path], place: StoredPath, on_progress: OnProgress
+    store: FileStore, sources: Sequence[Path], place: StoragePath, on_progress: OnProgress
 ) -> list[Upload]:
     """Return the uploads of `sources` to `place`, compared with stored files. Write nothing."""
     files = _named_files(sources, place)
@@ -136,7 +136,7 @@ def _find_stored(store: FileStore, files: Sequence[tuple[Path, str]]) -> dict[st
     return {file.path: file for file in store.list(folder.strip("/"))}
 
 
-def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path, str]]:
+def _named_files(sources: Sequence[Path], place: StoragePath) -> list[tuple[Path, str]]:
     """Return every file with its path in storage. Raise RunnerError if a file cannot be sent."""
     named_files: list[tuple[Path, str]] = []
     for source in sources:
@@ -156,7 +156,7 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
                 fix="use a path on this machine; see `runner data put --help`",
             )
     for source, path in named_files:
-        check_stored_name(str(source), path, place.store)
+        check_storage_name(str(source), path, place.store)
         if not os.access(source, os.R_OK):
             raise _unreadable(source, PermissionError(13, "Permission denied"))
     if not named_files:
@@ -246,7 +246,7 @@ class Download:
 
 
 def plan_get(
-    store: FileStore, place: StoredPath, local: Path | None, on_progress: OnProgress
+    store: FileStore, place: StoragePath, local: Path | None, on_progress: OnProgress
 ) -> list[Download]:
     """Return the downloads of `place`, compared with local files. Write nothing.
 

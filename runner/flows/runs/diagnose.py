@@ -69,7 +69,8 @@ from runner.protocol.run_spec import RunSpec
 from runner.protocol.sweeps import SWEEP_FAILED
 
 _TAIL_BYTES = 32_768
-_OUTPUT_CAUSES = (
+# Failures whose cause is in the output of the run (`runner.core.diagnosis.explain_output`).
+_CODES_WITH_OUTPUT = (
     "CommandFailed",
     "EnvironmentFailed",
     "PythonMissing",
@@ -260,7 +261,7 @@ def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
         found += [Evidence("output of the task", line) for line in failure.lines]
         return _with_failure(blank, failure, found, _after_failure(connection, failure, spec))
     stderr = stdout = ""
-    if result.code is None or result.code in _OUTPUT_CAUSES:
+    if result.code is None or result.code in _CODES_WITH_OUTPUT:
         stderr, stdout = _tails(connection, spec, view.attempts, result.rank)
     failure = explain_result(result, stderr, stdout)
     if failure is None:

@@ -343,7 +343,7 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
     Raises:
         RunnerError: the services did not respond for `CONTACT_TIMEOUT_S`.
     """
-    from runner.flows.runs.stuck import take_out_failing_node  # noqa: PLC0415
+    from runner.flows.runs.stuck import disable_failing_node  # noqa: PLC0415
     from runner.flows.runs.watch import CONTACT_TIMEOUT_S  # noqa: PLC0415
 
     contact = time.monotonic()
@@ -355,7 +355,7 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
             if view.failed > failed:
                 failed = view.failed
                 pools = {row.spec.pool for row in view.rows.values() if row.spec}
-                taken_out = (take_out_failing_node(connection, pool) for pool in sorted(pools))
+                taken_out = (disable_failing_node(connection, pool) for pool in sorted(pools))
                 view = replace(view, taken_out=next(filter(None, taken_out), ""))
             contact = time.monotonic()
         except RunnerError as err:

@@ -31,7 +31,7 @@ from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class Downloaded:
     """The files on this machine, of which `downloaded` are new."""
 
     folder: Path
@@ -111,13 +111,13 @@ def _find_outputs(connection: Connection, spec: RunSpec) -> tuple[str, tuple[Out
     )
 
 
-def fetch_outputs(
+def download_outputs(
     connection: Connection,
     spec: RunSpec,
     output_dir: Path,
     on_progress: OnProgress,
     patterns: Iterable[str] = (),
-) -> Fetched:
+) -> Downloaded:
     """Download files to `output_dir/<run_id>/`, except existing ones with the right hash.
 
     Args:
@@ -142,28 +142,28 @@ def fetch_outputs(
         _download(runs_container(connection), targets, wanted, on_progress)
     except OSError as err:
         raise _unwritable(folder, err) from err
-    return Fetched(folder, files, len(wanted))
+    return Downloaded(folder, files, len(wanted))
 
 
-def fetch_group_outputs(
+def download_group_outputs(
     connection: Connection,
     group: RunGroup,
     output_dir: Path,
     on_progress: OnProgress,
     patterns: Iterable[str] = (),
-) -> Mapping[str, Fetched]:
-    """Download the outputs of each run of a sweep or group; see `fetch_outputs`.
+) -> Mapping[str, Downloaded]:
+    """Download the outputs of each run of a sweep or group; see `download_outputs`.
 
     Returns:
         By task, what was downloaded, without runs that have no such files.
 
     Raises:
-        RunnerError: as for `fetch_outputs`, or a pattern matches nothing in any run.
+        RunnerError: as for `download_outputs`, or a pattern matches nothing in any run.
     """
     patterns, rows = tuple(patterns), list_runs(connection, limit=None, ids=[*group.runs.values()])
     specs = {row.run_id: row.spec for row in rows.rows if row.spec is not None}
     named = {name: specs[run_id] for name, run_id in group.runs.items() if run_id in specs}
-    fetched: dict[str, Fetched] = {}
+    fetched: dict[str, Downloaded] = {}
     unmatched = set(patterns)
     on_progress(Progress("download", "start", "", 0, len(named), "runs"))
     for done, (name, spec) in enumerate(named.items(), 1):
@@ -171,7 +171,7 @@ def fetch_group_outputs(
         own = tuple(each for each in patterns if any(_matches(f.path, each) for f in files))
         unmatched.difference_update(own)
         if own or not patterns:
-            found = fetch_outputs(connection, spec, output_dir, ignore_progress, own)
+            found = download_outputs(connection, spec, output_dir, ignore_progress, own)
             if found.files:
                 fetched[name] = found
         on_progress(Progress("download", "progress", "", done, len(named), "runs"))

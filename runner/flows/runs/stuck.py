@@ -573,7 +573,7 @@ def _failed_quickly(task: NodeTask) -> bool:
     return task.ended - task.started < _QUICKLY
 
 
-def take_out_failing_node(connection: Connection, pool_id: str) -> str | None:
+def disable_failing_node(connection: Connection, pool_id: str) -> str | None:
     """Disable scheduling on a node that fails all tasks. Return a message, or None.
 
     At least half of the working nodes of the pool stay enabled. See `find_failing_node`.

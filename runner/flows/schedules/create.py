@@ -25,7 +25,7 @@ from runner.flows.schedules.manage import ScheduleRecord, forget, schedule_blob
 from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
 from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
-from runner.flows.submit.submit_run import upload_runs
+from runner.flows.submit.submit_run import upload_files
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.run_spec import FORMAT
@@ -68,7 +68,7 @@ def create_schedule(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
     """Create a schedule of the runs of a plan. Nothing remains if it is rejected."""
-    upload_runs(connection, plan, on_progress)
+    upload_files(connection, plan, on_progress)
     first = next(iter(plan.runs.values()))
     if first.plan.group is None:
         return _schedule_run(connection, plan, request, on_progress)

@@ -14,12 +14,12 @@ from runner.core.recipe.recipe import Recipe, load_recipe
 from runner.core.settings import Settings, stack_option
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.evict import evict
-from runner.flows.models.register import settle_model
+from runner.flows.models.register import ensure_registered
 from runner.flows.models.remove import find_to_remove, remove_versions
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.events import MetricSeen, RunEnded, StageReported, StatusChanged
-from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import WatchOptions, watch_run
 from runner.flows.selftest.contract import Leftover
 from runner.flows.session import start_run
@@ -176,11 +176,11 @@ class EvictedTraining:
         )
 
     def _fetch(self, connection: Connection, spec: RunSpec) -> Path | None:
-        model = settle_model(connection, spec, self._on_progress)
+        model = ensure_registered(connection, spec, self._on_progress)
         self._model = model.reference if model and model.version else ""
         folder = self._settings.output_dir
         file = (
-            fetch_outputs(connection, spec, folder, self._on_progress, (_MODEL_FILE,)).folder
+            download_outputs(connection, spec, folder, self._on_progress, (_MODEL_FILE,)).folder
             / _MODEL_FILE
         )
         return file if file.is_file() and file.stat().st_size else None

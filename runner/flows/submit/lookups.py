@@ -1,7 +1,7 @@
 """Ask the services about the inputs, predecessors and job of a submission before it is planned.
 
-A submission and a preview (`--dry-run`) ask the same questions in the same order, and reject the
-same answers. A preview lists the unanswered questions.
+A submission and a dry run (`--dry-run`) ask the same questions in the same order, and reject the
+same answers. A dry run lists the unanswered questions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.core.planning.plan import Placement
 from runner.core.planning.pool_choice import pools_for
 from runner.core.recipe.inputs import InputSpec
 from runner.core.recipe.recipe import Recipe
-from runner.core.stored_paths import SHARE
+from runner.core.storage_paths import SHARE
 from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
 from runner.flows.submit.prepare import check_file_count, refused_input
@@ -42,23 +42,23 @@ _FAILED = "R-AFTER-FAILED"
 class Lookups:
     """The questions of one submission to the services. Its methods raise their errors.
 
-    With `preview`, unanswered questions are listed in `unknown` as (what, why). Once a service has
+    With `dry_run`, unanswered questions are listed in `unknown` as (what, why). Once a service has
     not responded, no further questions are asked. `notes` are warnings.
     """
 
     connection: Connection | None
-    preview: bool = False
+    dry_run: bool = False
     why: str = "the local services are not running"
     unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     notes: list[str] = field(default_factory=list[str])
 
     def ask(self, what: str, question: Callable[[Connection], T], otherwise: T) -> T:
-        """Return the answer to a question, or `otherwise` if a preview gets no answer."""
+        """Return the answer to a question, or `otherwise` if a dry run gets no answer."""
         if self.connection is not None:
             try:
                 return question(self.connection)
             except RunnerError as err:
-                if not self.preview or err.code not in _UNREACHABLE:
+                if not self.dry_run or err.code not in _UNREACHABLE:
                     raise
                 self.connection, self.why = None, err.what
         self.unknown.append((what, self.why))
@@ -67,7 +67,7 @@ class Lookups:
     def input(self, name: str, document: Mapping[str, Any], suffix: str = "") -> Mapping[str, Any]:
         """Return the entry of an input in run.json, completed by the services."""
         what = f"input {name}{suffix}"
-        if self.preview and document["kind"] == "share":
+        if self.dry_run and document["kind"] == "share":
             self.ask(what, lambda connection: self._share(connection, what, document), None)
         if is_resolved(document):
             return document
@@ -92,10 +92,10 @@ class Lookups:
         suffix: str,
         fix: str,
     ) -> None:
-        """Warn, in a preview, about inputs from active runs that are not predecessors."""
+        """Warn, in a dry run, about inputs from active runs that are not predecessors."""
         for name, document in named.items():
             run_id = str(document.get("run_id") or "")
-            if not self.preview or document["kind"] != "run" or not run_id or run_id in awaited:
+            if not self.dry_run or document["kind"] != "run" or not run_id or run_id in awaited:
                 continue
             what = f"input {name}{suffix}"
             if self.ask(
@@ -233,7 +233,7 @@ class Predecessors:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRun:
+class DependentRun:
     """A run with predecessors: its pool, priority and image."""
 
     pool: PoolOutput
@@ -243,7 +243,7 @@ class WaitingRun:
 
 
 def resolve_after(
-    connection: Connection, references: Sequence[str], run: WaitingRun
+    connection: Connection, references: Sequence[str], run: DependentRun
 ) -> Predecessors:
     """Return the predecessors of a run. Raise RunnerError if Batch cannot make it wait for them."""
     specs = [find_run(connection, reference) for reference in references]
@@ -336,7 +336,7 @@ def _cannot_succeed(spec: RunSpec, result: RunResult | None) -> RunnerError:
     )
 
 
-def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSpec]) -> str:
+def _common_job(connection: Connection, run: DependentRun, waiting: Sequence[RunSpec]) -> str:
     first = waiting[0]
     if other := next((r for r in waiting if r.job_id != first.job_id), None):
         why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
@@ -370,7 +370,7 @@ def refuse_predecessors(placement: Placement) -> None:
     )
 
 
-def _pool_option(run: WaitingRun, pool_id: str) -> str:
+def _pool_option(run: DependentRun, pool_id: str) -> str:
     """Return `--pool ID` if the run can use that pool, else an empty text."""
     try:
         pools_for(run.image, pool_id, run.outputs)

@@ -3,12 +3,13 @@
 `train`, `submit`, schedules, repetitions and `--dry-run` all use it:
 
 1. `prepare.check_run` or `group.check_file` validates the request, without side effects.
-2. `open_target` starts the local services if needed and connects; `preview_target` does neither.
+2. `open_target` starts the local services if needed and connects. `dry_run_target` starts nothing,
+   and connects only to services that run.
 3. `plan_submission` reads local files with `prepare`, asks the services with `lookups`, downloads
    data, and plans with `core.planning`.
 4. `submit_run`, `submit_group` and `create_schedule` execute the plan.
 
-A preview downloads nothing and lists the questions that no service answered; everything else is the
+A dry run downloads nothing and lists the questions that no service answered; everything else is the
 same code. A plan is never changed. If its job is closed before the submission, the run is planned
 again with the same ID.
 """
@@ -31,8 +32,8 @@ from runner.contract import StackOutputs
 from runner.core.home import runner_home
 from runner.core.planning.plan import (
     Placement,
+    RunContent,
     RunIdentity,
-    RunInputs,
     RunPlan,
     experiment_name,
     plan_run,
@@ -65,9 +66,9 @@ from runner.flows.local.state import is_made_on_demand, with_container_pool
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.group import CheckedFile, naming_task, new_group, resolve_task_input
 from runner.flows.submit.lookups import (
+    DependentRun,
     Lookups,
     Predecessors,
-    WaitingRun,
     refuse_predecessors,
     resolve_after,
 )
@@ -75,7 +76,7 @@ from runner.flows.submit.prepare import (
     CheckedRun,
     Memo,
     RunFiles,
-    fetch_files,
+    download_data,
     random_suffix,
     read_files,
 )
@@ -91,12 +92,12 @@ _PENDING = "decided when the run is submitted"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a submission; a preview may have no connection."""
+    """The target of a submission; a dry run may have no connection."""
 
     settings: Settings
     outputs: StackOutputs
     connection: Connection | None
-    preview: bool = False
+    dry_run: bool = False
 
 
 def open_target(settings: Settings, on_progress: OnProgress) -> tuple[Connection, Target]:
@@ -121,7 +122,7 @@ def open_and_plan(
     return connection, plan
 
 
-def preview_target(settings: Settings) -> Target:
+def dry_run_target(settings: Settings) -> Target:
     """Return the target of a dry run, without starting services."""
     outputs = expected_outputs(settings)
     return Target(settings, outputs, connect(settings) if is_reachable(settings) else None, True)
@@ -190,8 +191,8 @@ class SubmissionPlan:
     group: RunGroup | None = None
     home: Path | None = None
     notes: tuple[str, ...] = ()
-    unanswered: tuple[tuple[str, str], ...] = ()  # (what, why) of unanswered questions in a preview
-    preview: bool = False
+    unanswered: tuple[tuple[str, str], ...] = ()  # (what, why) of unanswered questions in a dry run
+    dry_run: bool = False
     cost: SubmissionCost | None = None
 
     @property
@@ -245,7 +246,7 @@ class _Draft:
     identity: RunIdentity
     choice: PoolChoice
     files: RunFiles
-    inputs: RunInputs
+    content: RunContent
     placement: Placement
 
 
@@ -262,12 +263,11 @@ def plan_submission(
     With `scheduled`, the plans are templates for a schedule, without a job. `checks` are
     additional questions to the services, as (what, question).
 
-
     Raises:
         RunnerError: no pool fits, or the services reject an input, a predecessor or the job.
             Nothing has been downloaded.
     """
-    memo, lookups = Memo(), Lookups(target.connection, target.preview)
+    memo, lookups = Memo(), Lookups(target.connection, target.dry_run)
     if isinstance(submission, CheckedFile):
         group, drafts = _read_group(submission, target, memo, on_progress, scheduled=scheduled)
         max_parallel = submission.file.job.max_parallel
@@ -289,11 +289,13 @@ def plan_submission(
     job = _find_job(first, target, lookups, in_group=group is not None, scheduled=scheduled)
     limit = timedelta(seconds=cap.job_s) if cap else None
     job = replace(job, max_parallel=max_parallel, limit=limit)
-    if not target.preview:
-        drafts = {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
+    if not target.dry_run:
+        drafts = {
+            name: _download(draft, target, memo, on_progress) for name, draft in drafts.items()
+        }
     runs = {name: _plan(draft, job.job_id, target) for name, draft in drafts.items()}
-    if target.preview:
-        _preview(runs, lookups, in_group=group is not None)
+    if target.dry_run:
+        _check_tasks(runs, lookups, in_group=group is not None)
     return SubmissionPlan(
         runs,
         job,
@@ -301,7 +303,7 @@ def plan_submission(
         target.settings.home if is_made_on_demand(target.settings, first.placement.pool) else None,
         tuple(lookups.notes),
         tuple(dict.fromkeys(lookups.unknown)),
-        target.preview,
+        target.dry_run,
         cost,
     )
 
@@ -373,8 +375,8 @@ def _read_run(run: CheckedRun, target: Target, memo: Memo, on_progress: OnProgre
     identity = RunIdentity(make_run_id(recipe.name, created, random_suffix()), created)
     experiment = experiment_name(recipe, run.request.experiment)
     job_id = job_id_for(experiment, choice.pool.id, recipe.priority)
-    files, inputs = read_files(run, settings, outputs, memo, on_progress)
-    return _Draft(run, identity, choice, files, inputs, Placement(choice.pool, job_id))
+    files, content = read_files(run, settings, outputs, memo, on_progress)
+    return _Draft(run, identity, choice, files, content, Placement(choice.pool, job_id))
 
 
 def _refuse_vaults(recipe: Recipe, outputs: StackOutputs) -> None:
@@ -409,16 +411,16 @@ def _read_group(
     pool = choose_common_pool(settings.pool, outputs, resources, submission.trials)
     group = new_group(submission, pool, datetime.now(UTC))
     drafts: dict[str, _Draft] = {}
-    read: tuple[PoolChoice, RunFiles, RunInputs] | None = None
+    read: tuple[PoolChoice, RunFiles, RunContent] | None = None
     for name, run in runs.items():
         # All trials have the same files, because they differ only in parameters or in their blob.
         if read is None or name not in submission.trials:
             with naming_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
                 read = (choice, *read_files(run, settings, outputs, memo, on_progress))
-        choice, files, inputs = read
-        named = {key: resolve_task_input(one, group) for key, one in inputs.named.items()}
-        named |= run.resolved
+        choice, files, content = read
+        inputs = {key: resolve_task_input(one, group) for key, one in content.inputs.items()}
+        inputs |= run.resolved
         placement = Placement(
             pool,
             group.job_id,
@@ -427,9 +429,9 @@ def _read_group(
             group=None if scheduled and submission.is_single else group.group_id,
         )
         identity = RunIdentity(group.runs[name], group.created)
-        if named != inputs.named:
-            inputs = replace(inputs, named=named)
-        drafts[name] = _Draft(run, identity, choice, files, inputs, placement)
+        if inputs != content.inputs:
+            content = replace(content, inputs=inputs)
+        drafts[name] = _Draft(run, identity, choice, files, content, placement)
     return group, drafts
 
 
@@ -445,10 +447,10 @@ def _look_up_all(
     found = _look_up(first, name, group, target, lookups)
 
     def with_inputs(draft: _Draft) -> _Draft:
-        inputs = found.inputs
+        content = found.content
         if draft.run.resolved:
-            inputs = replace(inputs, named={**inputs.named, **draft.run.resolved})
-        return replace(draft, inputs=inputs, placement=found.placement)
+            content = replace(content, inputs={**content.inputs, **draft.run.resolved})
+        return replace(draft, content=content, placement=found.placement)
 
     return {
         name: with_inputs(draft)
@@ -464,9 +466,9 @@ def _look_up(
     """Return the draft with inputs and predecessors resolved by the services."""
     recipe, placement = draft.run.recipe, draft.placement
     suffix = f" of {name}" if group else ""
-    named = {key: lookups.input(key, one, suffix) for key, one in draft.inputs.named.items()}
+    inputs = {key: lookups.input(key, one, suffix) for key, one in draft.content.inputs.items()}
     if recipe.after:
-        run = WaitingRun(placement.pool, recipe.priority, recipe.image, target.outputs)
+        run = DependentRun(placement.pool, recipe.priority, recipe.image, target.outputs)
         waiting = lookups.ask(
             f"after {', '.join(recipe.after)}{suffix}",
             lambda connection: resolve_after(connection, recipe.after, run),
@@ -474,8 +476,8 @@ def _look_up(
         )
         placement = _with_predecessors(placement, waiting)
     awaited = {*placement.after, *(group.runs.values() if group else ())}
-    lookups.note_unfinished(named, awaited, suffix, "" if group else ": --after {}")
-    return replace(draft, inputs=replace(draft.inputs, named=named), placement=placement)
+    lookups.note_unfinished(inputs, awaited, suffix, "" if group else ": --after {}")
+    return replace(draft, content=replace(draft.content, inputs=inputs), placement=placement)
 
 
 def _with_predecessors(placement: Placement, waiting: Predecessors) -> Placement:
@@ -527,13 +529,13 @@ def find_job(
     )
 
 
-def _fetch(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:
-    files, inputs = fetch_files(
-        draft.run, draft.files, draft.inputs, target.settings, memo, on_progress
+def _download(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:
+    files, content = download_data(
+        draft.run, draft.files, draft.content, target.settings, memo, on_progress
     )
-    if files is draft.files and inputs is draft.inputs:
+    if files is draft.files and content is draft.content:
         return draft
-    return replace(draft, files=files, inputs=inputs)
+    return replace(draft, files=files, content=content)
 
 
 def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
@@ -544,7 +546,7 @@ def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
             target.outputs,
             identity=draft.identity,
             request=draft.run.request,
-            inputs=draft.inputs,
+            content=draft.content,
             placement=replace(draft.placement, job_id=job_id),
             warnings=draft.choice.warnings,
         )
@@ -552,7 +554,7 @@ def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
     return PlannedRun(plan_in_job(job_id), draft.files, draft.run.secrets, plan_in_job)
 
 
-def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool) -> None:
+def _check_tasks(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool) -> None:
     """Check the tasks that a submission would add, and list what only nodes can check."""
     for name, run in runs.items():
         suffix = f" of {name}" if in_group else ""
@@ -562,7 +564,7 @@ def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool
                 lambda connection, run=run: to_task(run.plan, connection, run.secrets),
                 None,
             )
-        lookups.note_node_checks(run.plan.recipe, run.plan.inputs.named, suffix)
+        lookups.note_node_checks(run.plan.recipe, run.plan.content.inputs, suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,7 +643,7 @@ def plan_repetition(
         in_job = group.job_id if len(group.job_id) <= _MAX_JOB_NAME else placement.job_id
         placement = replace(placement, job_id=in_job, group=group.group_id)
     if asked.awaited:
-        run = WaitingRun(pool, spec.priority, spec.image, outputs)
+        run = DependentRun(pool, spec.priority, spec.image, outputs)
         placement = _with_predecessors(placement, resolve_after(connection, asked.awaited, run))
     created = datetime.now(UTC)
     name = request.schedule_id or spec.recipe

@@ -1,6 +1,6 @@
 """Prepare a submission on this machine: validate options, pack code, hash data.
 
-Nothing is sent, and only `fetch_files` downloads. The runs of one submission share a `Memo`.
+Nothing is sent, and only `download_data` downloads. The runs of one submission share a `Memo`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runner.contract import StackOutputs
-from runner.core.planning.plan import RunInputs, RunRequest, to_arguments
+from runner.core.planning.plan import RunContent, RunRequest, to_arguments
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.inputs import (
@@ -198,7 +198,7 @@ class RunFiles:
 
 def read_files(
     run: CheckedRun, settings: Settings, outputs: StackOutputs, memo: Memo, on_progress: OnProgress
-) -> tuple[RunFiles, RunInputs]:
+) -> tuple[RunFiles, RunContent]:
     """Pack the code and hash the data on this machine. Do not download missing data."""
     recipe = run.recipe
     apart = local_paths(recipe.inputs, recipe.folder)
@@ -209,42 +209,42 @@ def read_files(
     agent = memo("agent", build_agent)
     dataset = _read_dataset(run, settings, memo, on_progress, fetch=False)
     named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, memo)
-    inputs = RunInputs(
+    content = RunContent(
         code=_code_ref(recipe, code, memo),
         agent_sha256=hashlib.sha256(agent).hexdigest(),
         requirements_sha256=_requirements_sha256(recipe),
         data=_data_ref(dataset),
-        named={one.name: one.document for one in named},
+        inputs={one.name: one.document for one in named},
     )
-    return RunFiles(code, agent, dataset, named), inputs
+    return RunFiles(code, agent, dataset, named), content
 
 
-def fetch_files(
+def download_data(
     run: CheckedRun,
     files: RunFiles,
-    inputs: RunInputs,
+    content: RunContent,
     settings: Settings,
     memo: Memo,
     on_progress: OnProgress,
-) -> tuple[RunFiles, RunInputs]:
-    """Download the data sets of a run that are not on this machine."""
+) -> tuple[RunFiles, RunContent]:
+    """Download the data sets of a run that are not on this machine. Return both completed."""
     dataset = files.dataset or _read_dataset(run, settings, memo, on_progress, fetch=True)
     fetched = list(files.inputs)
     for number, spec in enumerate(run.recipe.inputs):
         if spec.kind == "dataset" and fetched[number].dataset is None:
-            found = _stored_dataset(spec.source, settings.home, memo, on_progress, fetch=True)
+            found = _find_dataset(spec.source, settings.home, memo, on_progress, fetch=True)
             if found is not None:
                 fetched[number] = _uploaded(spec, found, found.name, single=None)
-    named = {
-        **inputs.named,
+    inputs = {
+        **content.inputs,
         **{one.name: one.document for one in fetched if one.dataset is not None},
     }
     data, own = _data_ref(dataset), tuple(fetched)
     if dataset is not files.dataset or own != files.inputs:
         files = replace(files, dataset=dataset, inputs=own)
-    if data != inputs.data or named != inputs.named:
-        inputs = replace(inputs, data=data, named=named)
-    return files, inputs
+    if data != content.data or inputs != content.inputs:
+        content = replace(content, data=data, inputs=inputs)
+    return files, content
 
 
 def _read_dataset(
@@ -260,13 +260,11 @@ def _read_dataset(
             lambda: resolve_dataset(name, data, home, on_progress, folder),
         )
     return (
-        None
-        if name is None
-        else _stored_dataset(name, home, memo, on_progress, folder, fetch=fetch)
+        None if name is None else _find_dataset(name, home, memo, on_progress, folder, fetch=fetch)
     )
 
 
-def _stored_dataset(
+def _find_dataset(
     name: str,
     home: Path,
     memo: Memo,
@@ -305,7 +303,7 @@ def _prepare(
         return memo(("input", spec), lambda: _from_path(spec))
     if spec.kind == "dataset":
         try:
-            dataset = _stored_dataset(spec.source, home, memo, on_progress, fetch=False)
+            dataset = _find_dataset(spec.source, home, memo, on_progress, fetch=False)
         except RunnerError as err:
             fix = "use dataset:mnist, or a path, blob: or https:// for other data"
             raise refused_input(spec, "there is no download for this data set", fix) from err

@@ -29,7 +29,7 @@ from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors
 from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, plan_repetition
-from runner.flows.submit.submit_run import submit_run, upload_runs
+from runner.flows.submit.submit_run import submit_run, upload_files
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import (
@@ -379,7 +379,7 @@ def _requeue_unstarted(
     checks = [(f"code and data of {sweep.group_id}", partial(check_parts, spec=first))]
     with require_complete_spec(first):
         plan = plan_repetition(connection, request, checks)
-    upload_runs(connection, plan, ignore_progress)
+    upload_files(connection, plan, ignore_progress)
     job, planned = plan.job, plan.run
     if not job.exists:
         create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)

@@ -25,7 +25,7 @@ from runner.core.units import format_count
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.runs.groups import cancel_group
 from runner.flows.submit.pipeline import SubmissionPlan
-from runner.flows.submit.submit_run import upload_runs
+from runner.flows.submit.submit_run import upload_files
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
@@ -55,7 +55,7 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
     if waiting is not None:
         first = next(iter(plan.runs.values()))
         tasks = [*to_trial_tasks(first.plan, connection, first.secrets, waiting), *tasks]
-    upload_runs(connection, plan, on_progress)
+    upload_files(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     with submitting(connection, group.group_id):
         create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)

@@ -69,7 +69,7 @@ def submit_run(
     runs = runs_container(connection)
     existing = None if is_new else runs.read(RunPaths(planned.plan.run_id).run)
     to_task(planned.plan, connection, planned.secrets)  # an invalid task fails before any upload
-    upload_runs(connection, plan, on_progress)
+    upload_files(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
         spec = _same_run(parse_run(existing, planned.plan.run_id), planned.plan)
@@ -80,10 +80,88 @@ def submit_run(
     return spec
 
 
-def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
-    """Return the run of an interrupted submission, or None if it left nothing behind."""
-    found = runs_container(connection).read(RunPaths(run_id).run)
-    return None if found is None else parse_run(found, run_id)
+def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
+    """Upload the code and data of all runs of a plan that are not stored yet, each once.
+
+    Create the local pool for containers before, if the plan needs it.
+    """
+    if plan.dry_run:
+        raise ValueError("the plan of a dry run cannot be submitted")
+    if plan.home is not None:
+        make_container_pool(plan.home, on_progress)
+    runs = runs_container(connection)
+    planned = tuple(plan.runs.values())
+    on_progress(Progress("upload", "start"))
+    missing = [*_missing_code(planned, runs), *_missing_data(connection, planned)]
+    if not missing:
+        on_progress(Progress("upload", "end", "nothing changed"))
+        return
+    total = sum(upload.size_bytes for upload in missing)
+    on_bytes = BytesMoved("upload", total, on_progress).add
+    in_parallel(lambda upload: _send(upload, on_bytes), missing)
+    on_progress(
+        Progress("upload", "end", format_count(len(missing), "file"), total, total, "bytes")
+    )
+
+
+def _missing_code(planned: Iterable[PlannedRun], runs: BlobContainer) -> list[_BlobUpload]:
+    contents: dict[str, bytes] = {}
+    for run in planned:
+        content, code, agent = run.plan.content, run.files.code, run.files.agent
+        contents |= {content.code.sha256: code.data} if code else {}
+        contents |= {content.agent_sha256: agent} if agent else {}
+    uploads = [
+        _BlobUpload(runs, code_blob(sha256), content, len(content))
+        for sha256, content in contents.items()
+    ]
+    sizes = in_parallel(lambda upload: runs.renew(upload.blob), uploads)
+    return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
+
+
+def _missing_data(connection: Connection, planned: Iterable[PlannedRun]) -> list[_BlobUpload]:
+    """Return the files of data sets and local inputs that are not stored yet."""
+    local: dict[str, Dataset] = {}
+    for run in planned:
+        local |= {one.document["prefix"]: one.dataset for one in run.files.inputs if one.dataset}
+        data = run.plan.content.data
+        if data is not None and run.files.dataset is not None:
+            local[data.prefix] = run.files.dataset
+    container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
+    return [
+        upload
+        for prefix, dataset in local.items()
+        for upload in _missing_files(container, prefix, dataset)
+    ]
+
+
+def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_BlobUpload]:
+    there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
+    named = ((blob_name(prefix + stored_path(file.name)), file) for file in dataset.files)
+    return [
+        _BlobUpload(container, blob, dataset.folder / file.name, file.size_bytes, file.sha256)
+        for blob, file in named
+        if there.get(blob) != file.size_bytes
+    ]
+
+
+def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
+    if isinstance(upload.content, Path):
+        try:
+            with contextlib.suppress(ChangedError):  # another process uploaded it
+                upload.container.upload_file(
+                    upload.blob, upload.content, on_bytes, sha256=upload.sha256
+                )
+        except (SourceChangedError, FileNotFoundError) as err:
+            raise RunnerError(
+                "R-DATA-UNSTABLE",
+                f"{upload.content} changed before its upload",
+                why="its content differs from the hash in the plan of the run",
+                fix="wait until no program writes to it, then submit again",
+                exit_code=ExitCode.PREFLIGHT,
+            ) from err
+    else:
+        upload.container.create_bytes(upload.blob, upload.content, "application/octet-stream")
+        on_bytes(upload.size_bytes)
 
 
 def _submit_new(
@@ -136,15 +214,6 @@ def _submit_in_job(
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
-def _add_again(connection: Connection, planned: PlannedRun, spec: RunSpec) -> None:
-    """Add the missing task of a submitted run, unless its job has ended."""
-    try:
-        _add_with_retries(connection, planned.plan, planned.secrets, spec.job_id)
-    except JobClosedError:
-        if get_task(connection, spec.job_id, spec.task_id) is None:
-            raise
-
-
 def _add_with_retries(
     connection: Connection, plan: RunPlan, secrets: SecretValues, job_id: str
 ) -> None:
@@ -160,6 +229,15 @@ def _add_with_retries(
             time.sleep(_ADD_PAUSE_S)
 
 
+def _add_again(connection: Connection, planned: PlannedRun, spec: RunSpec) -> None:
+    """Add the missing task of a submitted run, unless its job has ended."""
+    try:
+        _add_with_retries(connection, planned.plan, planned.secrets, spec.job_id)
+    except JobClosedError:
+        if get_task(connection, spec.job_id, spec.task_id) is None:
+            raise
+
+
 def _same_run(spec: RunSpec, plan: RunPlan) -> RunSpec:
     planned = plan.to_spec()
     same = (planned.code, planned.command, planned.created)
@@ -170,82 +248,7 @@ def _same_run(spec: RunSpec, plan: RunPlan) -> RunSpec:
     )
 
 
-def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
-    """Upload the code and data of a plan that are not stored yet, each once."""
-    if plan.preview:
-        raise ValueError("the plan of a dry run cannot be submitted")
-    if plan.home is not None:
-        make_container_pool(plan.home, on_progress)
-    runs = runs_container(connection)
-    prepared = tuple(plan.runs.values())
-    on_progress(Progress("upload", "start"))
-    missing = [*_missing_code(prepared, runs), *_missing_data(connection, prepared)]
-    if not missing:
-        on_progress(Progress("upload", "end", "nothing changed"))
-        return
-    total = sum(upload.size_bytes for upload in missing)
-    on_bytes = BytesMoved("upload", total, on_progress).add
-    in_parallel(lambda upload: _send(upload, on_bytes), missing)
-    on_progress(
-        Progress("upload", "end", format_count(len(missing), "file"), total, total, "bytes")
-    )
-
-
-def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
-    if isinstance(upload.content, Path):
-        try:
-            with contextlib.suppress(ChangedError):  # another process uploaded it
-                upload.container.upload_file(
-                    upload.blob, upload.content, on_bytes, sha256=upload.sha256
-                )
-        except (SourceChangedError, FileNotFoundError) as err:
-            raise RunnerError(
-                "R-DATA-UNSTABLE",
-                f"{upload.content} changed before its upload",
-                why="its content differs from the hash in the plan of the run",
-                fix="wait until no program writes to it, then submit again",
-                exit_code=ExitCode.PREFLIGHT,
-            ) from err
-    else:
-        upload.container.create_bytes(upload.blob, upload.content, "application/octet-stream")
-        on_bytes(upload.size_bytes)
-
-
-def _missing_code(prepared: Iterable[PlannedRun], runs: BlobContainer) -> list[_BlobUpload]:
-    contents: dict[str, bytes] = {}
-    for run in prepared:
-        inputs, code, agent = run.plan.inputs, run.files.code, run.files.agent
-        contents |= {inputs.code.sha256: code.data} if code else {}
-        contents |= {inputs.agent_sha256: agent} if agent else {}
-    uploads = [
-        _BlobUpload(runs, code_blob(sha256), content, len(content))
-        for sha256, content in contents.items()
-    ]
-    sizes = in_parallel(lambda upload: runs.renew(upload.blob), uploads)
-    return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
-
-
-def _missing_data(connection: Connection, prepared: Iterable[PlannedRun]) -> list[_BlobUpload]:
-    """Return the files of data sets and local inputs that are not stored yet."""
-    local: dict[str, Dataset] = {}
-    for run in prepared:
-        local |= {one.document["prefix"]: one.dataset for one in run.files.inputs if one.dataset}
-        data = run.plan.inputs.data
-        if data is not None and run.files.dataset is not None:
-            local[data.prefix] = run.files.dataset
-    container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
-    return [
-        upload
-        for prefix, dataset in local.items()
-        for upload in _missing_files(container, prefix, dataset)
-    ]
-
-
-def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_BlobUpload]:
-    there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
-    named = ((blob_name(prefix + stored_path(file.name)), file) for file in dataset.files)
-    return [
-        _BlobUpload(container, blob, dataset.folder / file.name, file.size_bytes, file.sha256)
-        for blob, file in named
-        if there.get(blob) != file.size_bytes
-    ]
+def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
+    """Return the run of an interrupted submission, or None if it left nothing behind."""
+    found = runs_container(connection).read(RunPaths(run_id).run)
+    return None if found is None else parse_run(found, run_id)

@@ -31,7 +31,7 @@ from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.settings import Settings
 from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
-from runner.flows.submit.pipeline import open_target, preview_target
+from runner.flows.submit.pipeline import dry_run_target, open_target
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
@@ -66,7 +66,7 @@ _NO_BLOBS: BlobFiles = {}
 
 
 def find_blobs(
-    sweep: SweepFile, settings: Settings, on_progress: OnProgress, *, preview: bool = False
+    sweep: SweepFile, settings: Settings, on_progress: OnProgress, *, dry_run: bool = False
 ) -> tuple[SweepFile, BlobFiles]:
     """Return a sweep with the names of blobs as values, and their entries in run.json.
 
@@ -76,7 +76,7 @@ def find_blobs(
     if not (patterns := sweep.blob_patterns):
         return sweep, _NO_BLOBS
     connection = (
-        preview_target(settings).connection if preview else open_target(settings, on_progress)[0]
+        dry_run_target(settings).connection if dry_run else open_target(settings, on_progress)[0]
     )
     if connection is None:
         raise RunnerError(

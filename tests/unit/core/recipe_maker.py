@@ -10,8 +10,8 @@ from typing import Any
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import (
     Placement,
+    RunContent,
     RunIdentity,
-    RunInputs,
     RunPlan,
     RunRequest,
     experiment_name,
@@ -84,7 +84,7 @@ def plan(
     of: Recipe = _RECIPE,
     *,
     request: RunRequest | None = None,
-    inputs: RunInputs | None = None,
+    content: RunContent | None = None,
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
     target: TargetName = "local",
@@ -99,7 +99,7 @@ def plan(
         stack,
         identity=RunIdentity(RUN_ID, CREATED),
         request=request,
-        inputs=inputs or RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
+        content=content or RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
         placement=Placement(choice.pool, job_id),
         warnings=choice.warnings,
     )

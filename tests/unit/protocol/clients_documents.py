@@ -16,8 +16,8 @@ from runner.azure.storage.blobs import BlobContainer
 from runner.azure.storage.model_container import ModelContainer
 from runner.core.planning.plan import (
     Placement,
+    RunContent,
     RunIdentity,
-    RunInputs,
     RunPlan,
     RunRequest,
     plan_run,
@@ -151,12 +151,12 @@ class Client:
             identity=RunIdentity(run_id, CREATED),
             request=request,
             placement=Placement(where, job_id_for(recipe.name, where.id, recipe.priority)),
-            inputs=RunInputs(
+            content=RunContent(
                 code=CODE,
                 agent_sha256=AGENT,
                 requirements_sha256="d" * 64 if recipe.requirements_file else None,
                 data=changes.pop("data", None),
-                named=documents,
+                inputs=documents,
             ),
         )
         return replace(made, **changes)
@@ -269,7 +269,7 @@ def _members(client: Client, group: RunGroup) -> dict[str, RunPlan]:
         "merge": client.plan(PLAIN, second, after=(first,), depends_on=(first,)),
     }
     merge = plans["merge"]
-    plans["merge"] = replace(merge, inputs=replace(merge.inputs, named={"parts": before}))
+    plans["merge"] = replace(merge, content=replace(merge.content, inputs={"parts": before}))
     return {
         name: replace(plan, job_id=group.job_id, group=group.group_id)
         for name, plan in plans.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import NewStackOption, StackOption, YesOption, open_settings
+from runner.cli.options import StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
 from runner.core.units import format_count
@@ -289,7 +289,7 @@ def _project_folder(cwd: Path) -> Path:
 
 
 def up(
-    stack: NewStackOption = None,
+    stack: StackOption = None,
     yes: YesOption = False,
     check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
     refresh: Annotated[
@@ -364,7 +364,7 @@ def _print_outputs(out: Output, settings: Settings, outputs: StackOutputs) -> No
 
 
 def preview(
-    stack: NewStackOption = None,
+    stack: StackOption = None,
     offline: Annotated[
         bool,
         typer.Option(
@@ -387,7 +387,7 @@ def preview(
 
 
 def down(
-    stack: NewStackOption = None,
+    stack: StackOption = None,
     everything: Annotated[
         bool, typer.Option("--everything", help="Also delete runs, models and data.")
     ] = False,

@@ -12,7 +12,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.arm.client import ArmClient
-    from runner.cli.ui.terminal import StageView
+    from runner.cli.ui.terminal import StageDisplay
     from runner.flows.environment.images import BuildStatus, ImageHome, ImageVersion
 
 app = typer.Typer(help="Build and list VM images of the stack, and print its container registry.")
@@ -109,7 +109,7 @@ def _follow(out: Output, management: ArmClient, template: str, before: BuildStat
     return last
 
 
-def _draw(view: StageView, phase: str, status: BuildStatus) -> str:
+def _draw(view: StageDisplay, phase: str, status: BuildStatus) -> str:
     """Show the current phase of the build, and return it."""
     from runner.core.progress import Progress
 

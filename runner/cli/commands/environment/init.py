@@ -19,7 +19,7 @@ from runner.cli.commands.environment.deploy import (
     run_stack_checks,
     show_checks,
 )
-from runner.cli.options import NewStackOption
+from runner.cli.options import StackOption
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
 from runner.protocol.errors import ExitCode, RunnerError
@@ -50,7 +50,7 @@ _FIXES = {"budget": "use 0 for no budget, or a positive number"}
 
 
 def init(
-    stack: NewStackOption = None,
+    stack: StackOption = None,
     subscription: Annotated[
         str | None, typer.Option(help="Subscription: its ID, or its name in `az account list`.")
     ] = None,

@@ -13,7 +13,7 @@ import typer
 from runner.cli.autocomplete import complete_stack
 from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.terminal import StageDisplay
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool)
 
 
 def _deployed(
-    out: Output, own: OwnStack, found: SelftestReport, view: StageView, *, yes: bool
+    out: Output, own: OwnStack, found: SelftestReport, view: StageDisplay, *, yes: bool
 ) -> AbstractContextManager[None]:
     from runner.flows.selftest.own_stack import deployed_stack
 

@@ -12,13 +12,13 @@ import typer
 from runner.cli import options
 from runner.cli.autocomplete import complete_pool
 from runner.cli.ui.output import Output
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.terminal import StageDisplay
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.cli.ui.run_view import RunDisplay
+    from runner.cli.ui.run_display import RunDisplay
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import RunEnded
     from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction
@@ -96,7 +96,7 @@ def _attach_group(
 
 def follow(
     out: Output,
-    view: StageView,
+    view: StageDisplay,
     connection: Connection,
     spec: RunSpec,
     output_dir: Path | None,
@@ -111,7 +111,7 @@ def follow(
     Raises:
         typer.Exit: 130 after Ctrl-C; the run stays active.
     """
-    from runner.cli.ui.run_view import RunDisplay
+    from runner.cli.ui.run_display import RunDisplay
     from runner.flows.runs.watch import WatchOptions
 
     to_stderr = not out.as_text
@@ -124,13 +124,13 @@ def follow(
             folder = _fetch(connection, spec, ended, output_dir, view)
         except RunnerError as err:
             problem = err
-        model = _settle(connection, spec, ended, view)
+        model = _ensure_registered(connection, spec, ended, view)
         return Followed(ended, display, folder, problem, model)
     except KeyboardInterrupt:
         raise detached(view, spec.run_id) from None
 
 
-def detached(view: StageView, run_id: str) -> typer.Exit:
+def detached(view: StageDisplay, run_id: str) -> typer.Exit:
     """Print how to attach to the run again, and return the exception to raise."""
     view.log(f"detached; the run continues. To attach: runner attach {run_id}", error=True)
     view.log(f"                             To end it: runner cancel {run_id}", error=True)
@@ -142,19 +142,19 @@ def report(
     connection: Connection,
     spec: RunSpec,
     followed: Followed,
-    view: StageView | None = None,
+    view: StageDisplay | None = None,
 ) -> None:
     """Print how the run ended; exit with 1 unless it succeeded, 5 if it was stuck for too long.
 
     `view` has the times of the stages on this machine.
     """
-    from runner.cli.ui.run_view import print_failure, print_summary, result_document
+    from runner.cli.ui.run_display import print_failure, print_summary, result_document
     from runner.core.states import RunState
 
     ended, folder = followed.ended, followed.folder
     if ended.status.state is RunState.FAILED:
         print_failure(out, connection, spec, ended, followed.display)
-        _take_out(out, connection, spec)
+        _disable_failing_node(out, connection, spec)
     print_summary(out, connection, spec, ended, folder, view, model=followed.model)
     document: dict[str, Any] = {}
     if spec.rehearsal is not None:
@@ -172,12 +172,12 @@ def report(
         raise typer.Exit(ExitCode.CAPACITY if ended.gave_up else ExitCode.RUN_FAILED)
 
 
-def _take_out(out: Output, connection: Connection, spec: RunSpec) -> None:
+def _disable_failing_node(out: Output, connection: Connection, spec: RunSpec) -> None:
     """Disable scheduling on the node of a failed run if other nodes succeed with the same tasks."""
-    from runner.flows.runs.stuck import take_out_failing_node
+    from runner.flows.runs.stuck import disable_failing_node
 
     try:
-        if said := take_out_failing_node(connection, spec.pool):
+        if said := disable_failing_node(connection, spec.pool):
             out.warning(said)
     except RunnerError as err:
         logger.debug("the nodes of pool %s are unknown: %s", spec.pool, err.what)
@@ -243,26 +243,26 @@ def _fetch(
     spec: RunSpec,
     ended: RunEnded,
     output_dir: Path | None,
-    view: StageView,
+    view: StageDisplay,
 ) -> Path | None:
-    from runner.flows.runs.outputs import fetch_outputs
+    from runner.flows.runs.outputs import download_outputs
 
     if output_dir is None or ended.result is None or not ended.result.outputs:
         return None
-    return fetch_outputs(connection, spec, output_dir, view.on_progress).folder
+    return download_outputs(connection, spec, output_dir, view.on_progress).folder
 
 
-def _settle(
-    connection: Connection, spec: RunSpec, ended: RunEnded, view: StageView
+def _ensure_registered(
+    connection: Connection, spec: RunSpec, ended: RunEnded, view: StageDisplay
 ) -> RunModel | None:
     """Wait until the agent has registered a succeeded run. Return its model, or None."""
     from runner.core.states import RunState
-    from runner.flows.models.register import settle_model
+    from runner.flows.models.register import ensure_registered
 
     if ended.status.state is not RunState.SUCCEEDED:
         return None
     try:
-        return settle_model(connection, spec, view.on_progress)
+        return ensure_registered(connection, spec, view.on_progress)
     except KeyboardInterrupt:  # the agent or `models register` can still register the run
         return None
 

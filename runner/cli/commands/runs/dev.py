@@ -15,7 +15,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.cli.ui.terminal import StageView
+    from runner.cli.ui.terminal import StageDisplay
     from runner.protocol.run_spec import RunSpec
 
 _MARGIN_S = 60  # extra time limit, beyond the end of the command
@@ -119,10 +119,10 @@ def _print_commands(out: Output, run_id: str, ends: datetime) -> None:
     out.note(f"to end it now: runner cancel {run_id}")
 
 
-def _await_start(view: StageView, connection: Connection, spec: RunSpec) -> None:
+def _await_start(view: StageDisplay, connection: Connection, spec: RunSpec) -> None:
     """Show the stages of the run until its node is ready; Ctrl-C leaves it running."""
     from runner.cli.commands.runs.attach import detached
-    from runner.cli.ui.run_view import RunDisplay
+    from runner.cli.ui.run_display import RunDisplay
     from runner.flows.runs.events import RunEnded, StageReported
     from runner.flows.runs.watch import watch_run
 

@@ -145,7 +145,7 @@ def get(
 ) -> None:
     """Download and verify files of a run, or of all runs of a sweep or group."""
     from runner.flows.runs.documents import find_run
-    from runner.flows.runs.outputs import fetch_outputs
+    from runner.flows.runs.outputs import download_outputs
 
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
@@ -158,7 +158,7 @@ def get(
         _get_group(out, connection, group, settings.output_dir, patterns or ())
         return
     with out.stages() as view:
-        fetched = fetch_outputs(
+        fetched = download_outputs(
             connection, spec, settings.output_dir, view.on_progress, patterns or ()
         )
     if not fetched.files:
@@ -178,10 +178,10 @@ def _get_group(
     output_dir: Path,
     patterns: Sequence[str],
 ) -> None:
-    from runner.flows.runs.outputs import fetch_group_outputs
+    from runner.flows.runs.outputs import download_group_outputs
 
     with out.stages() as view:
-        fetched = fetch_group_outputs(connection, group, output_dir, view.on_progress, patterns)
+        fetched = download_group_outputs(connection, group, output_dir, view.on_progress, patterns)
     rows = [
         {
             "task": name,

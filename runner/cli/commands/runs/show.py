@@ -145,7 +145,7 @@ def data(shown: RunDetails) -> dict[str, str]:
 
 def metrics(shown: RunDetails) -> dict[str, str]:
     """Return the lines about the last and best value of each metric, and the expected ranges."""
-    from runner.cli.ui.run_view import expected_text
+    from runner.cli.ui.run_display import expected_text
     from runner.protocol.metrics import describe_non_finite
 
     found = {summary.name: _metric(summary) for summary in shown.metrics}
@@ -161,7 +161,7 @@ def time(shown: RunDetails) -> dict[str, str]:
     """Return the lines about the duration of the run, and of its last attempt if it had several."""
     from datetime import datetime
 
-    from runner.cli.ui.run_view import took_pairs
+    from runner.cli.ui.run_display import took_pairs
 
     if shown.view.result is None:
         return {}
@@ -171,7 +171,7 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 def outputs(shown: RunDetails) -> dict[str, str]:
     """Return the lines about kept files with their origin, other files, and the URL."""
-    from runner.cli.ui.run_view import output_pairs, output_url
+    from runner.cli.ui.run_display import output_pairs, output_url
 
     result = shown.view.result
     if result is None:
@@ -297,7 +297,7 @@ def _load(connection: Connection, spec: RunSpec) -> RunDetails:
 
 
 def _document(shown: RunDetails) -> dict[str, Any]:
-    from runner.cli.ui.run_view import output_url
+    from runner.cli.ui.run_display import output_url
 
     view = shown.view
     return {

@@ -9,7 +9,7 @@ import typer
 
 from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.terminal import StageDisplay
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode
 
@@ -98,9 +98,9 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     from runner.core.progress import ignore_progress
     from runner.core.schedules.submit_file import draw_tree
     from runner.flows.schedules.create import file_schedule, plan_schedule
-    from runner.flows.submit.pipeline import plan_submission, preview_target
+    from runner.flows.submit.pipeline import dry_run_target, plan_submission
 
-    target = preview_target(settings)
+    target = dry_run_target(settings)
     request = None
     if checked.file.schedule is None:
         plan = plan_submission(checked, target, ignore_progress)
@@ -133,7 +133,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 
 
 def submit_tasks(
-    view: StageView, checked: CheckedFile, settings: Settings
+    view: StageDisplay, checked: CheckedFile, settings: Settings
 ) -> tuple[Connection, RunGroup]:
     """Plan and submit a group. Raise typer.Exit: 130 after Ctrl-C, which submits nothing."""
     from runner.cli.ui.costs import cost_summary

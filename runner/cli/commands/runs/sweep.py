@@ -165,7 +165,7 @@ def start(
     )
     settings = call.settings(pool=pool)
     with call.out.stages() as view:
-        sweep, blobs = find_blobs(sweep, settings, view.on_progress, preview=dry_run)
+        sweep, blobs = find_blobs(sweep, settings, view.on_progress, dry_run=dry_run)
     checked = check_sweep(recipe, sweep, request, max_cost, blobs)
     if dry_run:
         _dry_run(call.out, checked, settings)
@@ -217,10 +217,10 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
-    from runner.flows.submit.pipeline import plan_submission, preview_target
+    from runner.flows.submit.pipeline import dry_run_target, plan_submission
     from runner.protocol.groups import MERGE_TASK
 
-    plan = plan_submission(checked, preview_target(settings), ignore_progress)
+    plan = plan_submission(checked, dry_run_target(settings), ignore_progress)
     for text in plan.warnings:
         out.warning(text)
     if not out.as_text:

@@ -9,7 +9,7 @@ import typer
 
 from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.terminal import StageDisplay
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
-    from runner.flows.submit.pipeline import plan_submission, preview_target
+    from runner.flows.submit.pipeline import dry_run_target, plan_submission
 
-    plan = plan_submission(checked, preview_target(settings), ignore_progress)
+    plan = plan_submission(checked, dry_run_target(settings), ignore_progress)
     for text in plan.warnings:
         out.warning(text)
     [document] = plan.documents().values()
@@ -126,7 +126,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
 
     from runner.core.units import format_count, format_size
 
-    recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
+    recipe, code, pool = plan.recipe, plan.content.code, plan.pool
     nodes = recipe.resources.nodes
     at_once = f", {nodes} nodes at once" if nodes > 1 else ""
     return {
@@ -142,7 +142,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         else "none",
         "packages": recipe.requirements_file or "none, the Python of the node",
         "data": f"{data['name']}, {data['source']}" if data else "none",
-        "inputs": ", ".join(plan.inputs.named) or "none",
+        "inputs": ", ".join(plan.content.inputs) or "none",
         "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "outputs": ", ".join(recipe.outputs) or "none required",
@@ -213,7 +213,7 @@ def _train(
 
 
 def _plan(
-    view: StageView, checked: CheckedRun, settings: Settings
+    view: StageDisplay, checked: CheckedRun, settings: Settings
 ) -> tuple[Connection, SubmissionPlan]:
     from runner.flows.submit.pipeline import open_and_plan
 
@@ -223,7 +223,7 @@ def _plan(
         raise _not_submitted(view) from None
 
 
-def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.Exit:
+def _interrupted(view: StageDisplay, connection: Connection, run_id: str) -> typer.Exit:
     """Report an interrupted submission: whether the run exists, and how to attach to it."""
     from runner.cli.commands.runs.attach import detached
     from runner.flows.submit.submit_run import find_submitted
@@ -238,7 +238,7 @@ def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.
     return detached(view, run_id) if found else _not_submitted(view)
 
 
-def _not_submitted(view: StageView) -> typer.Exit:
+def _not_submitted(view: StageDisplay) -> typer.Exit:
     view.log("interrupted: the run was not submitted", error=True)
     return typer.Exit(ExitCode.INTERRUPTED)
 

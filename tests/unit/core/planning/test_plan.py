@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.planning.plan import RunInputs, RunRequest
+from runner.core.planning.plan import RunContent, RunRequest
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
@@ -87,7 +87,7 @@ def test_run_json_is_written_and_read_back() -> None:
             retries=1,
         ),
         request=RunRequest(params={"epochs": 5}),
-        inputs=RunInputs(CODE, "a" * 64, "r" * 64, DATA),
+        content=RunContent(CODE, "a" * 64, "r" * 64, DATA),
     )
     document = json.loads(json.dumps(replace(made, job_id="digits_local-2").to_spec().to_json()))
     assert document["code"]["blob"] == f"code/{'c' * 64}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.planning.plan import RunInputs, RunRequest
+from runner.core.planning.plan import RunContent, RunRequest
 from runner.core.recipe.recipe import load_recipe
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import ExpectedRange, range_problems
@@ -109,8 +109,8 @@ def test_warning_ranges_apply_to_unchanged_recipes_only(
     ranges = (ExpectedRange("a", 1), ExpectedRange("b", 1, fails=True))
     of = recipe(params=(param("epochs", "int", 8),), expect=ranges)
     data = DataRef("d", "path", notice, (), "d/")
-    inputs = RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, data)
-    spec = plan(of, request=request_, inputs=inputs).to_spec()
+    content = RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, data)
+    spec = plan(of, request=request_, content=content).to_spec()
     assert tuple(each.metric for each in spec.expect) == kept
 
 

@@ -159,5 +159,5 @@ def test_input_below_the_recipe_is_not_packed_as_code(tmp_path: Path) -> None:
 def test_run_json_contains_the_inputs() -> None:
     found = plan()
     named = {"a": {"kind": "url", "url": "https://example.org/x", "sha256": None}}
-    changed = replace(found, inputs=replace(found.inputs, named=named))
+    changed = replace(found, content=replace(found.content, inputs=named))
     assert changed.to_spec().to_json()["inputs"] == named

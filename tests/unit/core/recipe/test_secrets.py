@@ -102,7 +102,7 @@ def test_only_the_task_setting_contains_the_value(
     monkeypatch.setenv("MY_TOKEN", VALUE)
     (tmp_path / "train.py").write_text("print(1)")
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
-    target = Target(settings(), outputs(), None, preview=True)
+    target = Target(settings(), outputs(), None, dry_run=True)
     submission = plan_submission(check_run(given, TrainOptions()), target, ignore_progress)
     prepared, document = submission.run, submission.documents()["digits"]
     assert (document["secrets"], document["secret_refs"]) == (["A"], {"A": {"env": "MY_TOKEN"}})

@@ -79,7 +79,7 @@ def prepared(path: Path, *overrides: str, wanted: str | None = None) -> Submissi
     stack = outputs(pool("first"), pool("local"))
     where = replace(settings(wanted), home=path.parent / "home", output_dir=path.parent / "out")
     submission = check_file(file, path, GroupRequest(overrides))
-    return plan_submission(submission, Target(where, stack, None, preview=True), ignore_progress)
+    return plan_submission(submission, Target(where, stack, None, dry_run=True), ignore_progress)
 
 
 def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
@@ -109,8 +109,8 @@ def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
     assert {document["retries"] for document in documents.values()} == {1}
     assert documents["merge"]["outputs"] == ["all.txt"]
     model = {"kind": "run", "run_id": runs["train"], "path": "model.bin"}
-    assert merge.inputs.named["model"] == model
-    assert merge.inputs.named["old"]["run"] == "cats-20261121-143005-k3f9"
+    assert merge.content.inputs["model"] == model
+    assert merge.content.inputs["old"]["run"] == "cats-20261121-143005-k3f9"
 
 
 def test_tasks_of_one_folder_share_one_archive(write: Write) -> None:
@@ -129,7 +129,7 @@ def test_tasks_of_one_folder_share_one_archive(write: Write) -> None:
     code = {name: run.files.code for name, run in runs.items()}
     assert code["a"] is code["b"], "packed and hashed once"
     assert code["c"] is code["d"]
-    assert len({runs[name].plan.inputs.code.sha256 for name in "ace"}) == 3, "an input is no code"
+    assert len({runs[name].plan.content.code.sha256 for name in "ace"}) == 3, "an input is no code"
     assert all(run.files.agent is runs["a"].files.agent for run in runs.values())
     assert runs["d"].plan.recipe is not runs["c"].plan.recipe
 

@@ -13,7 +13,7 @@ import pytest
 
 from runner.azure.storage.stores import FileStore, StoredFile
 from runner.core.progress import Progress, ignore_progress
-from runner.core.stored_paths import parse_stored_path
+from runner.core.storage_paths import parse_storage_path
 from runner.flows.data.commands import files_to_remove
 from runner.flows.data.stores import list_entries
 from runner.flows.data.transfer import Download, get_files, plan_get
@@ -118,7 +118,7 @@ def test_blob_with_the_name_of_an_older_version_is_found(
     tmp_path: Path, typed: str, stored: str
 ) -> None:
     store = cast("FileStore", _Older("other", "d/notes", "notes", stored))
-    place = parse_stored_path(f"work:{typed}", "data")
+    place = parse_storage_path(f"work:{typed}", "data")
     [download] = plan_get(store, place, tmp_path / "new", ignore_progress)
     assert download.file.path == stored
     assert [file.path for file in files_to_remove(store, place, recursive=True)] == [stored]
@@ -127,7 +127,7 @@ def test_blob_with_the_name_of_an_older_version_is_found(
 
 def test_stored_path_is_preferred_to_the_name_of_an_older_version() -> None:
     store = cast("FileStore", _Older("notes%x2E", "notes."))
-    [file] = files_to_remove(store, parse_stored_path("notes.", "data"), recursive=False)
+    [file] = files_to_remove(store, parse_storage_path("notes.", "data"), recursive=False)
     assert file.path == "notes%x2E"
 
 
@@ -135,7 +135,7 @@ def test_stored_path_is_preferred_to_the_name_of_an_older_version() -> None:
 def test_missing_name_is_reported(typed: str) -> None:
     store = cast("FileStore", _Older("a/b", "notes"))
     with pytest.raises(RunnerError) as refused:
-        files_to_remove(store, parse_stored_path(typed, "data"), recursive=True)
+        files_to_remove(store, parse_storage_path(typed, "data"), recursive=True)
     assert refused.value.code == "R-DATA-NONE"
 
 
@@ -144,6 +144,6 @@ def test_file_leaving_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "here" / "link").symlink_to(tmp_path)
     store = cast("FileStore", _Older("d/link/x"))
     with pytest.raises(RunnerError) as refused:
-        plan_get(store, parse_stored_path("d", "data"), tmp_path / "here", ignore_progress)
+        plan_get(store, parse_storage_path("d", "data"), tmp_path / "here", ignore_progress)
     assert refused.value.code == "R-DATA-LEAVES"
     assert str(tmp_path / "here" / "link" / "x") in refused.value.what

@@ -15,7 +15,7 @@ from azure.storage.blob import BlobServiceClient
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import Progress, ignore_progress
-from runner.core.stored_paths import StoredPath
+from runner.core.storage_paths import StoragePath
 from runner.flows.data.commands import place_to_remove, sources_and_place
 from runner.flows.data.stores import open_store
 from runner.flows.data.transfer import plan_put, put_files
@@ -45,7 +45,7 @@ def test_two_files_for_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder / "a.txt").write_text(folder)
     sources = [tmp_path / "left" / "a.txt", tmp_path / "right" / "a.txt"]
     with pytest.raises(RunnerError) as caught:
-        plan_put(STORE, sources, StoredPath("data", "both"), ignore_progress)
+        plan_put(STORE, sources, StoragePath("data", "both"), ignore_progress)
     assert caught.value.code == "R-DATA-SAME-NAME"
     assert "both/a.txt" in caught.value.what
 
@@ -53,9 +53,9 @@ def test_two_files_for_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["why?", "a:b", "dot."])
 def test_name_invalid_on_a_share_is_refused_before_any_upload(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a")
-    plan_put(STORE, [tmp_path], StoredPath("data", "x"), ignore_progress)
+    plan_put(STORE, [tmp_path], StoragePath("data", "x"), ignore_progress)
     with pytest.raises(RunnerError) as caught:
-        plan_put(STORE, [tmp_path], StoredPath("share", "x"), ignore_progress)
+        plan_put(STORE, [tmp_path], StoragePath("share", "x"), ignore_progress)
     assert caught.value.code == "R-DATA-PATH"
 
 
@@ -75,7 +75,7 @@ class _Overtaken(_Empty):
 
 def test_concurrent_upload_of_the_same_content_is_a_success(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("mine")
-    uploads = plan_put(STORE, [tmp_path], StoredPath("data", "x"), ignore_progress)
+    uploads = plan_put(STORE, [tmp_path], StoragePath("data", "x"), ignore_progress)
     put_files(cast("FileStore", _Overtaken(b"mine")), uploads, ignore_progress)
     with pytest.raises(RunnerError) as caught:
         put_files(cast("FileStore", _Overtaken(b"them")), uploads, ignore_progress)
@@ -93,7 +93,7 @@ def test_skipped_pipes_and_links_are_named(tmp_path: Path) -> None:
     def on_progress(progress: Progress) -> None:
         seen.append(progress)
 
-    uploads = plan_put(STORE, [tmp_path], StoredPath("data", "x"), on_progress)
+    uploads = plan_put(STORE, [tmp_path], StoragePath("data", "x"), on_progress)
     assert [upload.path for upload in uploads] == ["x/a.txt"]
     said = str(seen[-1])
     assert all(name in said for name in ("pipe", "nowhere", "circle"))

@@ -20,7 +20,7 @@ from runner.flows.submit.group import GroupRequest, check_file
 from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
 from runner.flows.submit.prepare import TrainOptions, check_run
-from runner.flows.submit.submit_run import upload_runs
+from runner.flows.submit.submit_run import upload_files
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 
@@ -54,14 +54,14 @@ def test_preview_without_services_lists_skipped_checks(tmp_path: Path) -> None:
     recipe = load_text(
         tmp_path / "a", "after: [some-run]\ninputs: {cat: 'blob:data/cats', w: 'https://x.org/w'}\n"
     )
-    target = Target(settings(), outputs(), None, preview=True)
+    target = Target(settings(), outputs(), None, dry_run=True)
     plan = plan_submission(check_run(recipe, TrainOptions()), target, ignore_progress)
     assert plan.run.plan.after == ("some-run",)
     assert [what for what, _ in plan.unanswered] == [
         "input cat", "after some-run", "pool local, job a_local", "input w",
     ]  # fmt: skip
     with pytest.raises(ValueError, match="dry run"):
-        upload_runs(cast("Any", None), plan, ignore_progress)
+        upload_files(cast("Any", None), plan, ignore_progress)
 
 
 def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     path.write_text("tasks: {a: {command: python train.py}}\n", encoding="utf-8")
     checked = check_file(load_submit_file(path)[0], path, GroupRequest())
-    target = Target(settings(), outputs(), None, preview=True)
+    target = Target(settings(), outputs(), None, dry_run=True)
     template = plan_submission(checked, target, ignore_progress, scheduled=True).run.plan
     assert (template.job_id, template.group) == ("", None)
     run = plan_submission(checked, target, ignore_progress)
@@ -80,7 +80,7 @@ def test_vault_is_refused_where_nodes_have_no_identity(tmp_path: Path) -> None:
     url = "https://team.vault.azure.net/secrets/wandb"
     recipe = load_text(tmp_path / "a", f"secrets: {{TOKEN: {{keyvault: {url}}}}}")
     checked = check_run(recipe, TrainOptions())
-    target = Target(settings(), outputs(), None, preview=True)
+    target = Target(settings(), outputs(), None, dry_run=True)
     azure = replace(target, outputs=replace(outputs(), identity_client_id="the-identity"))
     plan = plan_submission(checked, azure, ignore_progress)
     assert "secret TOKEN: the node asks the vault" in plan.unanswered_text()
@@ -98,7 +98,7 @@ def test_missing_pool_is_named_before_code_is_packed(
         "runner.flows.submit.prepare.pack_code", lambda *_: pytest.fail("code was packed")
     )
     checked = check_run(load_text(tmp_path / "a", "{}"), TrainOptions())
-    target = Target(settings("gpu"), outputs(pool("local")), None, preview=True)
+    target = Target(settings("gpu"), outputs(pool("local")), None, dry_run=True)
     with pytest.raises(RunnerError, match="gpu"):
         plan_submission(checked, target, ignore_progress)
 
@@ -146,7 +146,7 @@ def _azure(tmp_path: Path, **changes: Any) -> Target:
     t4 = pool("t4", vm_size="Standard_NC4as_T4_v3", max_nodes=4, release_minutes=20, **changes)
     stack = replace(outputs(t4), location="westus2")
     where = replace(settings(), target="azure", home=tmp_path / "home")
-    return Target(where, stack, None, preview=True)
+    return Target(where, stack, None, dry_run=True)
 
 
 @pytest.mark.feature(53)
@@ -223,7 +223,7 @@ def test_run_with_after_cannot_have_a_cap() -> None:
 
 def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
     free = replace(outputs().pools[0], vm_size="local")
-    local = Target(replace(settings(), home=tmp_path), outputs(free), None, preview=True)
+    local = Target(replace(settings(), home=tmp_path), outputs(free), None, dry_run=True)
     HomePaths(tmp_path).prices.write_text("no table")  # not read
     for text, noted in (("max_cost: 5\n", True), ("{}", False)):
         checked = check_run(load_text(tmp_path / str(noted), text), TrainOptions())
@@ -233,7 +233,7 @@ def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
 
 
 def test_warning_of_unread_packages_needs_a_folder_without_requirements(tmp_path: Path) -> None:
-    target = Target(settings(), outputs(), None, preview=True)
+    target = Target(settings(), outputs(), None, dry_run=True)
 
     def warned(plan: SubmissionPlan) -> bool:
         return any("environment.yml is not supported" in text for text in plan.warnings)

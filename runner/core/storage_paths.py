@@ -1,7 +1,7 @@
 """Parse paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`.
 
-A path in a container is a stored path, see `runner.protocol.names`. Files on a share, which nodes
-mount, have the names that scripts see.
+In a container, the path is a stored path, whose special characters are escaped: see
+`runner.protocol.names`. Files on a share, which nodes mount, have the names that scripts see.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER_IN_BLOBS = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPath:
+class StoragePath:
     """A blob, a file of the share, or a folder of either; `path` has no slash at either end.
 
     `older` is the name that versions without escaping used, "" if it is the same.
@@ -47,8 +47,8 @@ class StoredPath:
         """The last part of the path as the name of a file on this machine."""
         return self.name if self.store == SHARE else file_path(self.name)
 
-    def below(self, path: str) -> StoredPath:
-        """Return the stored path, below this folder, of a local file with this relative path."""
+    def below(self, path: str) -> StoragePath:
+        """Return the path in storage, below this folder, of a local file with a relative path."""
         name = path if self.store == SHARE else stored_path(path)
         return replace(self, path=f"{self.path}/{name}".lstrip("/"), older="")
 
@@ -63,7 +63,7 @@ class StoredPath:
         return f"{self.store}:{self.path}"
 
 
-def parse_stored_path(text: str, default_store: str) -> StoredPath:
+def parse_storage_path(text: str, default_store: str) -> StoragePath:
     """Parse `[STORE:]PATH`; a store is `share` or the name of a container.
 
     Raises:
@@ -79,12 +79,12 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
             f"use CONTAINER:PATH or share:PATH, or {default_store}:{text} for a file of this name",
         )
     typed = path.strip("/")
-    name = check_stored_name(text, typed, store)
+    name = check_storage_name(text, typed, store)
     may_be_older = name != typed and not _NEVER_IN_BLOBS.search(typed)
-    return StoredPath(store, name, typed if may_be_older else "")
+    return StoragePath(store, name, typed if may_be_older else "")
 
 
-def check_stored_name(text: str, name: str, store: str = "") -> str:
+def check_storage_name(text: str, name: str, store: str = "") -> str:
     """Return the path in `store` for a `name` that a user typed.
 
     Args:

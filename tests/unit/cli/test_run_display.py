@@ -11,8 +11,8 @@ import pytest
 
 from runner.cli.commands.runs.attach import show_rehearsal
 from runner.cli.ui.output import Output, format_stages
-from runner.cli.ui.run_view import NOTHING_KEPT, RunDisplay, output_pairs, took_pairs
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.run_display import NOTHING_KEPT, RunDisplay, output_pairs, took_pairs
+from runner.cli.ui.terminal import StageDisplay
 from runner.core.states import RunState, RunStatus, describe_exit
 from runner.flows.runs.events import (
     ContactLost,
@@ -36,7 +36,7 @@ ENDED = RunEnded(RunStatus(RunState.SUCCEEDED), None)
 
 @pytest.fixture
 def display() -> RunDisplay:
-    return RunDisplay(StageView(), "run-1")
+    return RunDisplay(StageDisplay(), "run-1")
 
 
 def stage(name: str, state: str, message: str = "", attempt: int = 1) -> StageReported:
@@ -73,7 +73,7 @@ def test_redrawn_progress_bar_prints_its_last_state(display: RunDisplay, capsys:
 
 
 def test_log_goes_to_stderr_if_stdout_is_for_a_document(capsys: Capture) -> None:
-    display = RunDisplay(StageView(), "run-1", log_to_stderr=True)
+    display = RunDisplay(StageDisplay(), "run-1", log_to_stderr=True)
     display.show(LogText("stdout", "hello\n"))
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")

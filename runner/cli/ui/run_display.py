@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.ui.output import Output, local_time
-from runner.cli.ui.terminal import StageView
+from runner.cli.ui.terminal import StageDisplay
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -28,7 +28,7 @@ MESSAGE_WIDTH = 60  # leaves room for the bar in 100 columns
 class RunDisplay:
     """Display of the events of one run; with `log_to_stderr`, stdout is left for a document."""
 
-    def __init__(self, view: StageView, run_id: str, *, log_to_stderr: bool = False) -> None:
+    def __init__(self, view: StageDisplay, run_id: str, *, log_to_stderr: bool = False) -> None:
         self.shown: deque[str] = deque(maxlen=LAST_LINES)
         self._view = view
         self._run_id = run_id
@@ -220,7 +220,7 @@ def print_summary(
     spec: RunSpec,
     ended: RunEnded,
     folder: Path | None,
-    view: StageView | None = None,
+    view: StageDisplay | None = None,
     *,
     model: RunModel | None = None,
 ) -> None:
@@ -405,7 +405,7 @@ def output_pairs(
     return pairs
 
 
-def _total_time(result: RunResult, view: StageView) -> dict[str, str]:
+def _total_time(result: RunResult, view: StageDisplay) -> dict[str, str]:
     """Return the total time, including the stages on this machine: services, upload, download."""
     from runner.cli.ui.output import format_stages
     from runner.core.units import format_duration

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.stored_paths import StoredPath, parse_stored_path
+from runner.core.storage_paths import StoragePath, parse_storage_path
 from runner.protocol.errors import RunnerError
 
 
@@ -29,7 +29,7 @@ from runner.protocol.errors import RunnerError
     ],
 )
 def test_path_without_a_store_uses_the_default_store(text: str, store: str, path: str) -> None:
-    assert parse_stored_path(text, "data") == StoredPath(store, path)
+    assert parse_storage_path(text, "data") == StoragePath(store, path)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_path_without_a_store_uses_the_default_store(text: str, store: str, path
 )  # fmt: skip
 def test_invalid_stored_paths_are_rejected(text: str) -> None:
     with pytest.raises(RunnerError) as refused:
-        parse_stored_path(text, "data")
+        parse_storage_path(text, "data")
     assert refused.value.code == "R-DATA-PATH"
     assert refused.value.why
     assert refused.value.fix
 
 
 def test_name_is_the_last_part_or_the_store() -> None:
-    assert parse_stored_path("a/b.txt", "data").name == "b.txt"
-    assert parse_stored_path("share:", "data").name == "share"
+    assert parse_storage_path("a/b.txt", "data").name == "b.txt"
+    assert parse_storage_path("share:", "data").name == "share"
