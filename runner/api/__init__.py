@@ -70,6 +70,7 @@ def train(
     recipe: str | Path,
     *,
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+    params_as: str | None = None,
     args: Sequence[str] = (),
     entry: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -99,6 +100,7 @@ def train(
     Args:
         recipe: name of a built-in recipe, or path of a folder or script.
         set: parameters of the recipe.
+        params_as: how the script gets them: "flags" (--name value), "key=value" or "hydra".
         args: arguments of the script.
         entry: the script of a folder to run.
         env: variables of the script, not for secrets; they override `env` of the recipe.
@@ -129,6 +131,7 @@ def train(
     where = to_flags(
         gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
         timeout=timeout, retries=retries, max_cost=max_cost, launcher=launcher, env=env,
+        params_as=params_as,
     )  # fmt: skip
     options = TrainOptions(
         overrides=to_overrides(set),

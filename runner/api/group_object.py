@@ -276,6 +276,7 @@ def sweep(
     max_parallel: int | None = None,
     merge: str | Mapping[str, object] | None = None,
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+    params_as: str | None = None,
     args: Sequence[str] = (),
     data: str | Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -304,6 +305,7 @@ def sweep(
         max_parallel: trials that run at the same time.
         merge: command after all trials, or a mapping as in train.yaml.
         set: parameters of all trials.
+        params_as: how the script gets them: "flags" (--name value), "key=value" or "hydra".
         args: arguments of the script.
         data: file or folder with the data set.
         env: variables of the script, not for secrets; they override `env` of the recipe.
@@ -322,7 +324,8 @@ def sweep(
     from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
-    loaded = with_flags(load_recipe(str(recipe), cwd=Path.cwd()), RecipeFlags(env=env or {}))
+    flags = RecipeFlags(env=env or {}, params_as=params_as)
+    loaded = with_flags(load_recipe(str(recipe), cwd=Path.cwd()), flags)
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": max_parallel, "metric": metric, "goal": goal,

@@ -72,6 +72,7 @@ def to_flags(
     max_cost: float | None = None,
     launcher: str | None = None,
     env: Mapping[str, str] | None = None,
+    params_as: str | None = None,
 ) -> RecipeFlags:
     """Return the flags that `--gpu`, `--nodes` and other options set on the command line."""
     from runner.core.recipe.overrides import RecipeFlags
@@ -81,6 +82,7 @@ def to_flags(
     return RecipeFlags(
         to_int(gpus), capacity, to_int(priority), ids, limit, to_int(retries), nodes=to_int(nodes),
         max_cost=None if max_cost is None else str(max_cost), launcher=launcher, env=env or {},
+        params_as=params_as,
     )  # fmt: skip
 
 

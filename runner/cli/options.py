@@ -294,6 +294,15 @@ LauncherOption = Annotated[
         show_default="python, unless the recipe names another",
     ),
 ]
+ParamsAsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--params-as",
+        metavar="FORM",
+        help="How the script gets parameters: flags (--name value), key=value or hydra.",
+        show_default="hydra if the script uses Hydra or OmegaConf, else flags",
+    ),
+]
 SpotOption = Annotated[
     bool | None,
     typer.Option("--spot/--dedicated", help="Kind of nodes to run on.", show_default=False),
@@ -414,6 +423,7 @@ def to_flags(
     max_cost: str | None,
     launcher: str | None = None,
     env: list[str] | None = None,
+    params_as: str | None = None,
 ) -> RecipeFlags:
     """Return the options as the planner expects them."""
     from runner.core.recipe.overrides import RecipeFlags, parse_env
@@ -421,5 +431,5 @@ def to_flags(
     capacity = None if spot is None else "spot" if spot else "dedicated"
     return RecipeFlags(
         gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ()),
-        max_cost, launcher, parse_env(env or (), os.environ),
+        max_cost, launcher, parse_env(env or (), os.environ), params_as,
     )  # fmt: skip

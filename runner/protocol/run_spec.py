@@ -28,6 +28,10 @@ Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
 # The programs that start the command on the nodes; docs/guides/distributed.md has a table.
 Launcher = Literal["python", "torchrun", "mpi", "horovod", "tensorflow", "jax", "chainermn", "cntk"]
 LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
+# How a script gets its parameters: `--name value`, `name=value`, or `name=value` in the grammar of
+# Hydra, in which texts with special characters are quoted.
+ParamsAs = Literal["flags", "key=value", "hydra"]
+PARAMS_AS: tuple[ParamsAs, ...] = get_args(ParamsAs)
 # These start all processes with `mpirun` on rank 0.
 MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"})
 # These start one process for each GPU.
@@ -173,6 +177,7 @@ class RecipeSpec:
         max_cost_micros: Cap of the costs of the run's job in micro-dollars.
         processes_per_node: For launchers that start several processes. None means one per GPU.
         hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
+        params_as: How the script gets its parameters.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -200,6 +205,7 @@ class RecipeSpec:
     launcher: Launcher = "python"
     processes_per_node: int | None = None
     hang_timeout_s: float | None = None
+    params_as: ParamsAs = "flags"
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of run.json that the recipe decides."""
@@ -240,6 +246,7 @@ class RecipeSpec:
             "launcher": None if self.launcher == "python" else self.launcher,
             "processes_per_node": self.processes_per_node,
             "hang_timeout_s": self.hang_timeout_s,
+            "params_as": None if self.params_as == "flags" else self.params_as,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -291,6 +298,7 @@ class RecipeSpec:
             "launcher": raw.get("launcher") or "python",
             "processes_per_node": raw.get("processes_per_node"),
             "hang_timeout_s": raw.get("hang_timeout_s"),
+            "params_as": raw.get("params_as") or "flags",
         }
 
     @property
@@ -639,6 +647,8 @@ class RunSpec(RecipeSpec):
                 raise ValueError(f"{path!r} leaves the outputs")
         if self.launcher not in LAUNCHERS:
             raise ValueError(f"this agent does not support launcher {self.launcher!r}")
+        if self.params_as not in PARAMS_AS:
+            raise ValueError(f"this agent does not support params_as {self.params_as!r}")
         for variable, path in self.named_outputs.items():
             parts = PurePosixPath(path).parts
             if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":
@@ -700,25 +710,60 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
     ]
 
 
-def to_arguments(params: Mapping[str, Any]) -> list[str]:
-    """Return the script's arguments: `--name value` for each parameter."""
+def to_arguments(params: Mapping[str, Any], params_as: ParamsAs) -> list[str]:
+    """Return the script's arguments: `--name value` or `name=value` for each parameter.
+
+    Raises:
+        ValueError: Hydra cannot read the value of a parameter.
+    """
     arguments: list[str] = []
     for name, value in params.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        arguments += [f"--{name}", text]
+        if params_as == "flags":
+            arguments += [f"--{name}", text]
+        elif params_as == "hydra" and isinstance(value, str):
+            arguments.append(f"{name}={_quote_for_hydra(name, text)}")
+        else:
+            arguments.append(f"{name}={text}")
     return arguments
 
 
+_HYDRA_PLAIN = re.compile(r"[A-Za-z0-9_./+$-]*[A-Za-z0-9_]|[./]+", re.ASCII)
+# A list, a mapping, or a text that is quoted already.
+_HYDRA_WRITTEN = re.compile(r"\[.*\]|\{.*\}|'.*'|\".*\"", re.DOTALL)
+
+
+def _quote_for_hydra(name: str, text: str) -> str:
+    """Return a text as Hydra and the YAML of `OmegaConf.from_cli` both read it literally.
+
+    Lists, mappings and quoted texts are not changed. Paths of the node may have any characters.
+    Source: https://hydra.cc/docs/advanced/override_grammar/basic (2026-11-28).
+    """
+    is_path = "$RUNNER_" in text or "${RUNNER_" in text
+    if (_HYDRA_PLAIN.fullmatch(text) and not is_path) or _HYDRA_WRITTEN.fullmatch(text):
+        return text
+    is_ambiguous = "\\" in text and ("'" in text or text.endswith("\\"))
+    if is_ambiguous or any(ord(char) < 32 for char in text):
+        raise ValueError(f"Hydra cannot read {text!r} as the value of {name}")
+    if "'" not in text:
+        return f"'{text}'"
+    escaped = text.replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def replace_arguments(
-    command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
+    command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any], params_as: ParamsAs
 ) -> tuple[str, ...] | None:
     """Return the command with the arguments `old` replaced by `new`.
 
     Return None if the command does not contain `old`.
+
+    Raises:
+        ValueError: Hydra cannot read the value of a parameter.
     """
     if dict(old) == dict(new):
         return tuple(command)
-    before, after = to_arguments(old), to_arguments(new)
+    before, after = to_arguments(old, params_as), to_arguments(new, params_as)
     for start in range(len(command) - len(before), -1, -1):
         if list(command[start : start + len(before)]) == before:
             return (*command[:start], *after, *command[start + len(before) :])

@@ -81,6 +81,31 @@ def test_script_trains_with_every_combination_and_the_best_model_is_registered(
     assert "model.txt" in cli.ok("models", "show", "swept@1")
 
 
+# A script that reads NAME=VALUE, as scripts of Hydra do.
+KEY_VALUE_SCRIPT = """
+import sys
+given = dict(word.split("=", 1) for word in sys.argv[1:])
+open("arguments.txt", "w").write(repr(sys.argv[1:]))
+print(f"loss: {abs(float(given['model.lr']) - 0.01):.4f}")
+"""
+
+
+@pytest.mark.feature(42)
+def test_script_that_reads_key_value_is_swept(cli: Cli, script: Write) -> None:
+    folder = script(KEY_VALUE_SCRIPT)
+    form = ("--params-as", "key=value")
+    words = ("-p", "model.lr=0.1,0.01", "--set", "note=a, b=[c]", *form)
+    planned = cli.json("sweep", "start", folder, *words, "--dry-run")
+    commands = [run["command"] for run in planned["runs"].values()]
+    assert commands[0] == ["python", "train.py", "note=a, b=[c]", "model.lr=0.1"]
+    found = cli.json("sweep", "start", folder, *words)
+    assert [trial["value"] for trial in found["trials"]] == [0.0, 0.09]
+    best = found["trials"][0]["run_id"]
+    fetched = cli.json("files", "get", best)
+    written = Path(fetched["output_dir"], "arguments.txt").read_text("utf-8")
+    assert written == "['note=a, b=[c]', 'model.lr=0.01']"
+
+
 @pytest.mark.feature(43)
 @pytest.mark.feature(44)
 def test_draws_and_generators_are_shown_before_anything_is_started(cli: Cli, script: Write) -> None:

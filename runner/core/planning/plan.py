@@ -15,7 +15,7 @@ from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.paths import slug
-from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec, to_arguments
+from runner.protocol.run_spec import CodeRef, DataRef, RecipeSpec, RunOrigin, RunSpec, to_arguments
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
 _AFTER_ALLOWANCE = timedelta(days=30)  # additional time if the task depends on other tasks
@@ -207,7 +207,11 @@ def plan_run(
         account=outputs.batch_account,
         pool=placement.pool,
         job_id=placement.job_id,
-        command=(*recipe.command, *to_arguments(request.params), *request.script_args),
+        command=(
+            *recipe.command,
+            *script_arguments(recipe, request.params),
+            *request.script_args,
+        ),
         params=dict(request.params),
         recipe=recipe if expect == recipe.expect else replace(recipe, expect=expect),
         content=content,
@@ -257,6 +261,24 @@ def _check_rehearsal(target: str, pool: PoolOutput) -> None:
             fix="choose a pool of spot nodes: --pool POOL",
             exit_code=ExitCode.PREFLIGHT,
         )
+
+
+def script_arguments(recipe: RecipeSpec, params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments with which the script of a recipe gets parameters.
+
+    Raises:
+        RunnerError: R-SET-VALUE, the script cannot read a value.
+    """
+    try:
+        return tuple(to_arguments(params, recipe.params_as))
+    except ValueError as err:
+        raise RunnerError(
+            "R-SET-VALUE",
+            str(err),
+            why="a backslash beside a quote or at the end, or a control character, has no form "
+            "that Hydra and OmegaConf both read literally",
+            fix="quote the value as the script reads it: NAME=\"'VALUE'\"",
+        ) from err
 
 
 def experiment_name(recipe: Recipe, requested: str | None) -> str:

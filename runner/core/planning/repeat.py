@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import Placement, RunContent, RunIdentity, RunPlan
+from runner.core.planning.plan import (
+    Placement,
+    RunContent,
+    RunIdentity,
+    RunPlan,
+    script_arguments,
+)
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, find_notebook
@@ -78,7 +84,7 @@ def plan_again(
         account=outputs.batch_account,
         pool=placement.pool,
         job_id=placement.job_id,
-        command=_replace_params(spec.command, spec.params, params),
+        command=_replace_params(spec, params),
         params=params,
         recipe=replace(recipe, secrets=recorded_secrets(spec)),
         content=RunContent(
@@ -100,7 +106,8 @@ def plan_again(
 def change_params(spec: RunSpec, overrides: Iterable[str]) -> dict[str, ParamValue]:
     """Return the parameters with overrides, converted to the type of the recorded value."""
     declared = tuple(Param.of_value(name, value) for name, value in spec.params.items())
-    return resolve_params(declared, overrides, find_notebook(spec.command))
+    notebook = find_notebook(spec.command)
+    return resolve_params(declared, overrides, notebook, spec.params_as)
 
 
 def choose_same_pool(
@@ -171,11 +178,10 @@ def _apply_changes(spec: RunSpec, repetition: Repetition) -> RunSpec:
     return replace(spec, **changes)
 
 
-def _replace_params(
-    command: Sequence[str], old: Mapping[str, ParamValue], new: Mapping[str, ParamValue]
-) -> tuple[str, ...]:
+def _replace_params(spec: RunSpec, new: Mapping[str, ParamValue]) -> tuple[str, ...]:
     """Return the command with the arguments of the parameters replaced, at any position."""
-    changed = replace_arguments(command, old, new)
+    script_arguments(spec, new)  # refuses values that the script cannot read
+    changed = replace_arguments(spec.command, spec.params, new, spec.params_as)
     if changed is not None:
         return changed
     raise RunnerError(

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.contract import PoolOutput
-from runner.core.planning.plan import to_arguments
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import RunSpec, to_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _add_difference(drift: list[Drift], what: str, was: str, now: str) -> None:
 
 def _command_text(run: RunSpec) -> str:
     """Return the command without the parameters, which are compared one by one."""
-    words, given = list(run.command), to_arguments(run.params)
+    words, given = list(run.command), to_arguments(run.params, run.params_as)
     for n in range(len(words) - len(given) + 1):
         if given and words[n : n + len(given)] == given:
             del words[n : n + len(given)]

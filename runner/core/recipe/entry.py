@@ -10,7 +10,7 @@ import ast
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -19,6 +19,7 @@ from runner.core.recipe.notebook import SUFFIX, parse_code
 from runner.core.recipe.recipe import RECIPE_FILE, Recipe, notebook_command
 from runner.core.yaml_files import did_you_mean
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import ParamsAs
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -169,6 +170,40 @@ def _imports_package(script: Path, package: str) -> bool:
     return False
 
 
+def detect_params_as(folder: Path, command: Sequence[str]) -> ParamsAs:
+    """Return how the script of a command gets its parameters, judged by its code.
+
+    A script that also imports argparse may pass only some of its arguments to OmegaConf.
+    """
+    script = _find_script_of(folder, command)
+    if script is None:
+        return "flags"
+    hydra, imported, used = {"hydra"}, set[str](), set[str]()
+    for node in ast.walk(_parse(script)):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+            hydra.update(a.asname for a in node.names if a.name == "hydra" and a.asname)
+        elif isinstance(node, ast.ImportFrom):
+            used.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            used.add(f"hydra.{node.attr}" if owner in hydra else node.attr)
+    if used & {"hydra.main", "hydra_main"} or ("from_cli" in used and "argparse" not in imported):
+        return "hydra"
+    return "flags"
+
+
+def _find_script_of(folder: Path, command: Sequence[str]) -> Path | None:
+    """Return the Python script that a command runs, or None if it is not in the folder."""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word == "-m" and _is_module(folder, following):
+            module = folder.joinpath(*following.split("."))
+            return module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
+        if word.endswith(".py") and _is_file_in(folder, word):
+            return folder / word
+    return None
+
+
 def find_local_imports(script: Path) -> list[str]:
     """Return the files and packages in the folder of a script that it imports outside of `try`."""
     names: set[str] = set()
@@ -213,11 +248,29 @@ def _find_read_files(script: Path) -> list[str]:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]
             texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+            if called == "main" and (config := _hydra_config(node)):
+                names.add(config)
             is_open = called == "open" and not {"w", "a", "x"} & set(str([*texts, "", ""][1]))
             if is_open or re.match("(im|mem)?(load|read)|genfromtxt", called):
                 names.update(text for text in texts if isinstance(text, str))
     folder = script.parent
     return sorted(name for name in names if ".." not in name and _is_file_in(folder, name))
+
+
+def _hydra_config(call: ast.Call) -> str | None:
+    """Return the configuration file that a call of `hydra.main` names, or None."""
+    given = dict(zip(("config_path", "config_name"), call.args, strict=False))
+    given |= {each.arg: each.value for each in call.keywords if each.arg}
+    texts = {
+        key: node.value
+        for key, node in given.items()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    name = texts.get("config_name")
+    if name is None:
+        return None
+    path = PurePosixPath(texts.get("config_path", ""), name)
+    return str(path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml"))
 
 
 def _find_named_files(script: Path) -> list[str]:

@@ -15,7 +15,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
-from runner.core.recipe.entry import folder_command, has_entry, packages_file, script_command
+from runner.core.recipe.entry import (
+    detect_params_as,
+    folder_command,
+    has_entry,
+    packages_file,
+    script_command,
+)
 from runner.core.recipe.notebook import (
     PACKAGES,
     SUFFIX,
@@ -44,7 +50,7 @@ from runner.core.yaml_files import (
     read_document,
 )
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, Launcher
+from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, Launcher, ParamsAs
 
 Scalar = bool | int | float | str
 
@@ -103,9 +109,9 @@ RelativePath = Annotated[str, AfterValidator(relative_path)]
 Identifier = Annotated[
     str,
     TextField(
-        r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+        r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$",
         "the name of a parameter",
-        "up to 64 letters, digits, _ and -, and begins with a letter or _",
+        "up to 64 letters, digits, _, . and -, and begins with a letter or _",
         "learning_rate",
     ),
 ]
@@ -334,6 +340,11 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     )
     after: list[keys.RunReference] = Field(
         default_factory=list, description="Runs that must have succeeded before this one starts."
+    )
+    params_as: ParamsAs | None = Field(
+        None,
+        description="How the script gets parameters: flags (--name value), key=value, or hydra "
+        "(key=value in Hydra's grammar, the default if the script uses Hydra or OmegaConf).",
     )
     sweep: SweepFile | None = Field(
         None, description="The trials of a sweep; a single run ignores it."
@@ -610,6 +621,7 @@ def _build(
         launcher=parsed.launcher,
         processes_per_node=parsed.processes_per_node,
         hang_timeout_s=parsed.hang_timeout,
+        params_as=parsed.params_as or detect_params_as(folder, command),
         sweep=parsed.sweep,
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),

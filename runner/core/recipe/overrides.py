@@ -15,20 +15,28 @@ from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import (
     LAUNCHERS,
+    PARAMS_AS,
     PROCESS_LAUNCHERS,
     Capacity,
     KeepRule,
     Launcher,
+    ParamsAs,
     Resources,
+    to_arguments,
 )
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
+# `+name` adds a key in Hydra, `group/option` and `group@package` choose a config.
+_KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@:-]*")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def resolve_params(
-    params: tuple[Param, ...], overrides: Iterable[str], notebook: str | None = None
+    params: tuple[Param, ...],
+    overrides: Iterable[str],
+    notebook: str | None = None,
+    params_as: ParamsAs = "flags",
 ) -> dict[str, ParamValue]:
     """Return the value of each parameter: the last override, else its default.
 
@@ -39,6 +47,7 @@ def resolve_params(
         params: the declared parameters.
         overrides: `NAME=VALUE` texts.
         notebook: the notebook that declares the parameters, or None for a script.
+        params_as: how the script gets the parameters.
 
     Raises:
         RunnerError: an override is invalid.
@@ -47,12 +56,13 @@ def resolve_params(
     values: dict[str, ParamValue] = {
         param.name: param.default for param in params if param.default is not None
     }
+    allowed = _NAME if params_as == "flags" else _KEY
     for text in overrides:
         name, raw = _split(text)
-        if not declared and notebook is None and _NAME.fullmatch(name):
+        if not declared and notebook is None and allowed.fullmatch(name):
             values[name] = raw
         elif name not in declared:
-            raise _unknown_param(name, tuple(declared), notebook)
+            raise _unknown_param(name, tuple(declared), notebook, params_as)
         else:
             values[name] = parse_value(declared[name], raw)
     return values
@@ -133,7 +143,9 @@ def _example(param: Param) -> str:
     return str(param.choices[0]) if param.choices else "VALUE"
 
 
-def _unknown_param(name: str, known: tuple[str, ...], notebook: str | None) -> RunnerError:
+def _unknown_param(
+    name: str, known: tuple[str, ...], notebook: str | None, params_as: ParamsAs
+) -> RunnerError:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     fix = (
         "did you mean " + " or ".join(near) + "?" if near else "use one of the declared parameters"
@@ -141,7 +153,7 @@ def _unknown_param(name: str, known: tuple[str, ...], notebook: str | None) -> R
     if notebook is not None:
         return unknown_param(notebook, name, known, fix)
     if not known:
-        why = f"the script would receive it as --{name}"
+        why = f"the script would receive it as {to_arguments({name: ''}, params_as)[0]}"
         fix = "use letters, digits, _, - and . in the name"
     else:
         why = f"declared parameters: {', '.join(known)}"
@@ -166,6 +178,7 @@ class RecipeFlags:
     max_cost: str | None = None
     launcher: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    params_as: str | None = None
 
     @property
     def resources(self) -> Resources:
@@ -200,6 +213,9 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         if flags.launcher is None
         else _check_launcher(recipe, flags.launcher),
         env={**recipe.env, **_check_variables(flags.env)},
+        params_as=recipe.params_as
+        if flags.params_as is None
+        else _check_params_as(flags.params_as),
     )
 
 
@@ -262,6 +278,19 @@ def _check_launcher(recipe: Recipe, name: str) -> Launcher:
             fix="--launcher torchrun",
         )
     return launcher
+
+
+def _check_params_as(name: str) -> ParamsAs:
+    known: dict[str, ParamsAs] = {each: each for each in PARAMS_AS}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, PARAMS_AS, n=1, cutoff=0.3)
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"invalid --params-as {name}",
+        why=f"allowed: {', '.join(PARAMS_AS)}",
+        fix=f"--params-as {near[0] if near else 'key=value'}",
+    )
 
 
 def _with_paths(rule: KeepRule | None, paths: tuple[str, ...]) -> KeepRule | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.contract import PoolOutput
 from runner.core.pricing.cost import to_micros
+from runner.core.recipe.entry import detect_params_as
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.recipe import Param, Recipe, load_recipe
@@ -219,6 +220,7 @@ def _loaded(name: str, task: TaskFile, base: Path, memo: Memo) -> Recipe:
         command=tuple(task.command or ()),
         params=tuple(Param.of_value(key, value) for key, value in task.params.items()),
         requirements_file=requirements,
+        params_as=detect_params_as(folder, task.command or ()),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.planning.plan import to_arguments
+from runner.core.planning.plan import script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
 from runner.core.recipe.file import missing_script
@@ -153,6 +153,10 @@ def check_sweep(
             why="the blob of a trial must be known at the submission",
             fix="--method random",
         )
+    if of_trial("", 0, {}).sampler is not None:
+        for each in sweep.dimensions(recipe.folder):  # the node chooses among all rows
+            for row in each.rows:
+                script_arguments(recipe, dict(zip(each.names, row, strict=True)))
     if max_cost is not None:
         shares = len(trials) + (sweep.merge is not None)
         recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // shares)
@@ -280,13 +284,31 @@ def _options(
 ) -> TrainOptions:
     """Return the options of a trial; `read` names parameters whose values are paths of blobs."""
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
+    _refuse_unquotable(recipe, {name: str(trial[name]) for name in read})
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
     if inputs:
         options = replace(options, inputs=(*options.inputs, *inputs))
     if not recipe.params and find_notebook(recipe.command) is None:
-        return replace(options, script_args=(*to_arguments(trial), *options.script_args))
+        return replace(
+            options, script_args=(*script_arguments(recipe, trial), *options.script_args)
+        )
     swept = (f"{name}={value}" for name, value in trial.items())
     return replace(options, overrides=(*options.overrides, *swept))
+
+
+def _refuse_unquotable(recipe: Recipe, blobs: Mapping[str, str]) -> None:
+    """Raise RunnerError for a blob whose path on the node Hydra cannot read.
+
+    Only the node knows the path, which ends with the name of the blob.
+    """
+    for name, blob in blobs.items():
+        if recipe.params_as == "hydra" and re.search(r"['\\\x00-\x1f]", blob):
+            raise RunnerError(
+                "R-SWEEP-BLOBS",
+                f"Hydra cannot read the path of blob {blob!r} as the value of {name}",
+                why="its name has a quote, a backslash or a control character",
+                fix="rename the blob, or read it with --params-as flags",
+            )
 
 
 def _refuse_fixed(trials: Sequence[Trial], overrides: Sequence[str]) -> None:

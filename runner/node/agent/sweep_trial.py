@@ -341,8 +341,9 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
         declared = {name: given.get(name, value) for name, value in kept.items()}
         declared |= {name: value for name, value in params.items() if name not in declared}
         old, new = spec.params, declared
-    command = replace_arguments(spec.command, old, new)
-    if command is None and not any(f"--{name}" in spec.command for name in swept):
+    command = replace_arguments(spec.command, old, new, spec.params_as)
+    flags = tuple(f"--{name}" if spec.params_as == "flags" else f"{name}=" for name in swept)
+    if command is None and not any(word.startswith(flags) for word in spec.command):
         command = spec.command  # a notebook reads $RUNNER_PARAMS
     if command is None:
         raise ValueError("the command of the run does not contain its parameters")

@@ -198,6 +198,7 @@ OTHER_VALUES: dict[str, Any] = {
     "launcher": "torchrun",
     "processes_per_node": 4,
     "hang_timeout_s": 600,
+    "params_as": "hydra",
     "timeout_s": 90,
     "retries": 3,
     "resources": Resources(1, 2, ("a",), 3, "spot"),

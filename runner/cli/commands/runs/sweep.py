@@ -119,6 +119,7 @@ def start(
     ] = None,
     entry: options.EntryOption = None,
     set_: options.SetOption = None,
+    params_as: options.ParamsAsOption = None,
     env: options.EnvOption = None,
     data: options.DataOption = None,
     input_: options.InputOption = None,
@@ -147,6 +148,7 @@ def start(
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
         keep=keep, after=None, max_cost=None, launcher=launcher, env=env,
+        params_as=params_as,
     )  # fmt: skip
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
     changes = {
@@ -215,6 +217,8 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
 
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
+    import shlex
+
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import dry_run_target, plan_submission
@@ -240,7 +244,9 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
         out.note(f"not checked: {unknown}")
     then = ", then a merge task" if MERGE_TASK in checked.runs else ""
     out.note(f"{format_count(len(trials), 'trial')} in one job on pool {plan.job.pool_id}{then}")
-    of_trial = next(iter(plan.runs.values())).plan.trial or {}
+    first = next(iter(plan.runs.values())).plan
+    out.note(f"command of the first: {shlex.join(first.command)}")
+    of_trial = first.trial or {}
     if sampler := of_trial.get("sampler"):
         out.note(
             f"sampler {sampler}: after ten results, the values of a trial are chosen when it starts"

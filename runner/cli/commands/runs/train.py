@@ -26,6 +26,7 @@ def train(
     script_args: options.ArgsArgument = None,
     entry: options.EntryOption = None,
     set_: options.SetOption = None,
+    params_as: options.ParamsAsOption = None,
     env: options.EnvOption = None,
     data: options.DataOption = None,
     input_: options.InputOption = None,
@@ -61,6 +62,7 @@ def train(
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
         retries=retries, keep=keep, max_cost=max_cost, launcher=launcher, env=env,
+        params_as=params_as,
     )  # fmt: skip
     recipe = with_flags(_load(out, ref, entry), flags)
     request = TrainOptions(
@@ -134,6 +136,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),
+        **({"parameters": f"as {recipe.params_as}"} if recipe.params_as != "flags" else {}),
         **({"launcher": recipe.launcher} if recipe.launcher != "python" or nodes > 1 else {}),
         "code": f"{format_count(code.files, 'file')}, {format_size(code.size_bytes)}, "
         f"sha256 {code.sha256[:12]}",

@@ -175,6 +175,32 @@ def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
         check_sweep(recipe, sampled, TrainOptions(), None, {"csv": entries})
 
 
+def test_trial_of_a_hydra_script_reads_its_blob_by_its_quoted_path(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import hydra\nhydra.main()(print)()\n")
+    recipe = load_recipe(str(tmp_path), cwd=tmp_path)
+    sweep = SweepFile.model_validate({"params": {"csv": {"files": "blob:data/*.csv"}}})
+    found = {"csv": {"data/a,b.csv": {"kind": "blob", "blob": "data/a,b.csv"}}}
+    swept = sweep.with_blobs({"csv": ["data/a,b.csv"]})
+    checked = check_sweep(recipe, swept, TrainOptions(), blobs=found)
+    assert checked.runs["1"].request.script_args == ("csv='$RUNNER_INPUT_CSV'",)
+    quoted = {"csv": {"data/it's.csv": {"kind": "blob", "blob": "data/it's.csv"}}}
+    with pytest.raises(RunnerError, match="cannot read the path of blob") as caught:
+        check_sweep(
+            recipe, sweep.with_blobs({"csv": list(quoted["csv"])}), TrainOptions(), blobs=quoted
+        )
+    assert caught.value.code == "R-SWEEP-BLOBS"
+
+
+def test_sampled_text_that_hydra_cannot_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import hydra\nhydra.main()(print)()\n")
+    recipe = load_recipe(str(tmp_path), cwd=tmp_path)
+    params = {**DRAWN, "note": ["a", "b", "c", "line\n"]}
+    sweep = SweepFile.model_validate({"params": params, "trials": 1, "metric": "loss"})
+    with pytest.raises(RunnerError, match="as the value of note") as caught:
+        check_sweep(recipe, sweep, TrainOptions())
+    assert caught.value.code == "R-SET-VALUE"
+
+
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -229,6 +230,16 @@ def test_declared_parameters_without_a_value_get_their_default() -> None:
         *("t.py", "--epochs", "3", "--opt", "adam", "--momentum", "0.9", "--quiet"),
     )  # fmt: skip
     assert TrialSpec.from_json(found.trial or {}).decided
+
+
+def test_trial_of_a_hydra_script_gets_its_parameters_as_overrides() -> None:
+    space = ({"names": ["opt"], "kind": "rows", "rows": [["a"], ["b,c"]], "when": []},)
+    trial = TrialSpec("1", 1, {"opt": "b,c"}, "loss", sampler="tpe", decided=False, space=space)
+    command = ("python", "t.py", "epochs=3", "opt='b,c'", "--quiet")
+    spec = RunSpec(run_id=RUN, command=command, params_as="hydra")
+    assert with_params(spec, trial, {"opt": "a"}).command == (*command[:3], "opt=a", "--quiet")
+    with pytest.raises(ValueError, match="does not contain its parameters"):
+        with_params(replace(spec, command=("python", "t.py", "opt=x")), trial, {"opt": "a"})
 
 
 @pytest.mark.slow  # the packed agent runs

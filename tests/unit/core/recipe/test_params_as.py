@@ -1,0 +1,153 @@
+"""How scripts get parameters: `--name value`, `name=value`, or in the grammar of Hydra."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from runner.core.planning.plan import script_arguments
+from runner.core.recipe.overrides import RecipeFlags, resolve_params, with_flags
+from runner.core.recipe.recipe import NEEDS_FOLDER, Recipe, load_recipe
+from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import replace_arguments, to_arguments
+
+HYDRA = """
+import hydra
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    print(cfg.lr)
+if __name__ == "__main__":
+    main()
+"""
+FROM_CLI = "from omegaconf import OmegaConf\nprint(OmegaConf.from_cli().lr)\n"
+
+
+def load(folder: Path, text: str, name: str = "train.py") -> Recipe:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return load_recipe(str(folder), cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HYDRA, "hydra"),
+        ("import hydra as hy\n@hy.main(None, 'c')\ndef main(cfg): ...\n", "hydra"),
+        ("from hydra import main\n@main()\ndef train(cfg): ...\n", "hydra"),
+        ("from hydra_zen import zen\nzen(print).hydra_main(None)\n", "hydra"),
+        (FROM_CLI, "hydra"),
+        (f"import argparse\n{FROM_CLI}", "flags"),
+        ("from hydra import compose, initialize\n", "flags"),
+        ("import argparse\nargparse.ArgumentParser()\n", "flags"),
+        ("def main(): ...\nmain()\n", "flags"),
+        ("this is no Python", "flags"),
+    ],
+)
+def test_form_of_parameters_is_found_in_the_script(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    assert load(tmp_path, text).params_as == expected
+
+
+def test_form_is_found_in_the_script_of_a_command(tmp_path: Path) -> None:
+    load(tmp_path, HYDRA)
+    recipe = load(tmp_path, "command: torchrun --standalone train.py --quiet\n", "train.yaml")
+    assert recipe.params_as == "hydra"
+    load(tmp_path, "", "package/__init__.py")
+    load(tmp_path, HYDRA, "package/job.py")
+    assert load(tmp_path, "command: python -m package.job\n", "train.yaml").params_as == "hydra"
+
+
+def test_key_of_train_yaml_and_option_decide_the_form(tmp_path: Path) -> None:
+    load(tmp_path, HYDRA)
+    recipe = load(tmp_path, "params_as: flags\n", "train.yaml")
+    assert recipe.params_as == "flags"
+    assert with_flags(recipe, RecipeFlags(params_as="key=value")).params_as == "key=value"
+    with pytest.raises(RunnerError) as caught:
+        with_flags(recipe, RecipeFlags(params_as="hidra"))
+    assert (caught.value.code, caught.value.fix) == ("R-FLAG-VALUE", "--params-as hydra")
+
+
+def test_declared_parameter_can_have_a_dotted_name(tmp_path: Path) -> None:
+    load(tmp_path, HYDRA)
+    recipe = load(tmp_path, "params: {model.size: 3}\n", "train.yaml")
+    params = resolve_params(recipe.params, ["model.size=4"], None, recipe.params_as)
+    assert script_arguments(recipe, params) == ("model.size=4",)
+
+
+def test_script_of_hydra_needs_the_folder_with_its_configuration(tmp_path: Path) -> None:
+    load(tmp_path, HYDRA)
+    script = tmp_path / "train.py"
+    assert load_recipe(str(script), cwd=tmp_path).files == ("train.py",)
+    load(tmp_path, "lr: 1\n", "conf/config.yaml")
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(str(script), cwd=tmp_path)
+    assert caught.value.code == NEEDS_FOLDER
+    assert "conf/config.yaml" in caught.value.what
+
+
+# The values that Hydra 1.3.8 and OmegaConf.from_dotlist read from these arguments are the texts.
+@pytest.mark.parametrize(
+    ("text", "argument"),
+    [
+        ("adam", "adam"),
+        ("./data/a-b_c.csv", "./data/a-b_c.csv"),
+        ("", "''"),
+        ("-", "'-'"),
+        ("a,b", "'a,b'"),
+        ("a=b", "'a=b'"),
+        ("x[0]", "'x[0]'"),
+        ("a: b #c", "'a: b #c'"),
+        ("12:30", "'12:30'"),
+        ("choice(1, 2)", "'choice(1, 2)'"),
+        ("größe", "'größe'"),
+        ('say "hi"', "'say \"hi\"'"),
+        ("it's", '"it\'s"'),
+        ('it\'s "x"', r'"it' + r"'s \"x\"" + '"'),
+        (r"C:\dir\x", r"'C:\dir\x'"),
+        ("$RUNNER_INPUT_CSV", "'$RUNNER_INPUT_CSV'"),
+        ("${RUNNER_DATA_DIR}/a", "'${RUNNER_DATA_DIR}/a'"),
+    ],
+)
+def test_text_is_quoted_as_hydra_and_omegaconf_read_it(text: str, argument: str) -> None:
+    assert to_arguments({"a.b": text}, "hydra") == [f"a.b={argument}"]
+    assert to_arguments({"a.b": text}, "key=value") == [f"a.b={text}"]
+
+
+@pytest.mark.parametrize(
+    "value", [3, 0.5, 1e-05, True, "null", "[1, 2]", "{a: 1, b: [2]}", "'a,b'", '"x"', "$COUNT"]
+)
+def test_numbers_lists_mappings_and_quoted_texts_are_not_quoted(value: object) -> None:
+    text = "true" if value is True else str(value)
+    assert to_arguments({"+n": value}, "hydra") == [f"+n={text}"]
+
+
+@pytest.mark.parametrize("text", ["a\\'b", "ends with \\", "two\nlines"])
+def test_text_without_a_literal_form_is_refused(tmp_path: Path, text: str) -> None:
+    recipe = load(tmp_path, HYDRA)
+    with pytest.raises(RunnerError) as caught:
+        script_arguments(recipe, {"note": text})
+    assert caught.value.code == "R-SET-VALUE"
+    assert "note" in caught.value.what
+    assert script_arguments(load(tmp_path, ""), {"note": text}) == ("--note", text)
+
+
+@pytest.mark.parametrize("name", ["model.size", "+new", "++forced", "model/optimizer", "db@to"])
+def test_names_of_hydra_are_accepted_for_key_value_only(name: str) -> None:
+    assert resolve_params((), [f"{name}=1"], None, "hydra") == {name: "1"}
+    assert resolve_params((), [f"{name}=1"], None, "key=value") == {name: "1"}
+    if "." not in name:
+        with pytest.raises(RunnerError) as caught:
+            resolve_params((), [f"{name}=1"])
+        assert caught.value.why == f"the script would receive it as --{name}"
+
+
+def test_changed_parameters_replace_those_of_the_command() -> None:
+    command = shlex.split("python t.py a=1 'note='\"'x,y'\"'' --quiet")
+    old, new = {"a": 1, "note": "x,y"}, {"a": 2, "note": "z"}
+    found = replace_arguments(command, old, new, "hydra")
+    assert found == ("python", "t.py", "a=2", "note=z", "--quiet")
+    assert replace_arguments(command, old, new, "flags") is None
