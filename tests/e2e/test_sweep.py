@@ -260,6 +260,30 @@ def test_resumed_sweep_continues_its_failed_trials_as_themselves(cli: Cli, scrip
     assert cli.json("sweep", "resume", before["sweep"])["resumed"] == {}
 
 
+@pytest.mark.fix("R-RETRY-GROUP")
+@pytest.mark.feature(51)
+def test_retry_of_a_sweep_or_group_names_the_command_that_works(cli: Cli, script: Write) -> None:
+    folder = script("import sys; sys.exit(3)")
+    sweep = cli.json("sweep", "start", folder, "-p", "n=1,2", "--detach")["sweep"]
+    cli.run("attach", sweep)
+    (folder / "tasks.yaml").write_text(
+        "experiment: batch\ntasks: {a: {folder: ., command: python train.py}}\n"
+    )
+    group = cli.json("submit", folder / "tasks.yaml", "--detach")["group"]
+    cli.run("attach", group)
+    for verb in ("retry", "resume"):
+        for name, words in (
+            (sweep, f"sweep resume {sweep}"),
+            (group, "retry --failed --experiment batch"),
+        ):
+            refused = cli.run(verb, name).stderr
+            assert "R-RETRY-GROUP" in refused
+            assert f"fix: runner {words}\n" in refused
+    assert set(cli.json("sweep", "resume", sweep, "--detach")["resumed"]) == {"1", "2"}
+    again = cli.json("retry", "--failed", "--experiment", "batch")
+    assert [row["retry_of"].startswith("tasks-a-") for row in again] == [True]
+
+
 @pytest.mark.feature(42)
 def test_retried_trial_counts_in_its_sweep_and_in_the_merge(
     cli: Cli, script: Write, tmp_path: Path

@@ -111,7 +111,6 @@ def retry(
     output_dir: options.OutputDirOption = None,
 ) -> None:
     """Repeat a failed, cancelled or lost run with the same code, data and parameters."""
-    from runner.flows.runs.documents import find_run
     from runner.flows.submit.repeat import retry_run
 
     if failed is (run is not None) or (experiment and not failed):
@@ -126,7 +125,7 @@ def retry(
     if run is None:
         _retry_all(out, connection, experiment, pool)
         return
-    spec = find_run(connection, run)
+    spec = _find_run(connection, run)
     again, followed = submit_and_follow(
         out,
         connection,
@@ -135,6 +134,29 @@ def retry(
         output_dir=settings.output_dir if download else None,
     )
     finish(out, connection, again, followed)
+
+
+def _find_run(connection: Connection, reference: str) -> RunSpec:
+    """Return the run. Raise R-RETRY-GROUP if the reference names a sweep or group."""
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.groups import group_instead
+    from runner.flows.runs.history import list_runs
+
+    try:
+        return find_run(connection, reference)
+    except RunnerError as err:
+        group = group_instead(connection, reference, err)
+        ids = () if group.trials else tuple(group.runs.values())
+        rows = list_runs(connection, limit=None, ids=ids).rows
+        experiment = next((row.spec.experiment for row in rows if row.spec), group.name)
+        raise RunnerError(
+            "R-RETRY-GROUP",
+            f"{group.group_id} is a {'sweep' if group.trials else 'group of runs'}, not a run",
+            why="this command repeats a single run",
+            fix=f"runner sweep resume {group.group_id}"
+            if group.trials
+            else f"runner retry --failed --experiment {experiment}",
+        ) from err
 
 
 def _retry_all(
@@ -205,12 +227,11 @@ def resume(
     output_dir: options.OutputDirOption = None,
 ) -> None:
     """Resume an ended run from its newest complete checkpoint, as a new run."""
-    from runner.flows.runs.documents import find_run
     from runner.flows.submit.repeat import resume_run
 
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
-    spec = find_run(connection, run)
+    spec = _find_run(connection, run)
     overrides = tuple(set_ or ())
     again, followed = submit_and_follow(
         out,
