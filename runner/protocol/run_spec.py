@@ -38,6 +38,7 @@ MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"
 PROCESS_LAUNCHERS: frozenset[str] = MPI_LAUNCHERS | {"torchrun"}
 # The errors that reading an invalid document may raise.
 DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
+WORKSPACE = "dev"  # name of the recipe of `runner dev`
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 _KEYS = (
     "format", "run_id", "experiment", "created", "recipe", "code", "agent", "command", "params",
@@ -632,6 +633,11 @@ class RunSpec(RecipeSpec):
             trial=raw.get("trial"),
             raw=raw,
         )
+
+    @property
+    def is_workspace(self) -> bool:
+        """True for a run of `runner dev`, whose command only waits or serves JupyterLab."""
+        return self.recipe == WORKSPACE and self.command[:1] in (("sleep",), ("sh",))
 
     def check_executable(self) -> None:
         """Raise ValueError if the agent cannot run it."""

@@ -50,7 +50,13 @@ from runner.core.yaml_files import (
     read_document,
 )
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, Launcher, ParamsAs
+from runner.protocol.run_spec import (
+    NO_RESOURCES,
+    PROCESS_LAUNCHERS,
+    WORKSPACE,
+    Launcher,
+    ParamsAs,
+)
 
 Scalar = bool | int | float | str
 
@@ -405,7 +411,7 @@ def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
         )
     return replace(
         _from_folder(folder, "folder", command=command),
-        name="dev", params=(), outputs=(), named_outputs={}, model=None, after=(), retries=0,
+        name=WORKSPACE, params=(), outputs=(), named_outputs={}, model=None, after=(), retries=0,
         sweep=None,
     )  # fmt: skip
 

@@ -967,7 +967,9 @@ class Attempt:
         rule = self._spec.checkpoints
         if rule is None:
             return False
-        if code_text.trains_without_checkpoints and not self._node.dedicated:
+        if self._spec.is_workspace:
+            pass  # a person works on the node, so the code need not run
+        elif code_text.trains_without_checkpoints and not self._node.dedicated:
             self.events.add("notice", "progress", NO_CHECKPOINTS_NOTICE)
         elif rule.automatic and self._spec.nodes > 1 and code_text.is_saved_by_hooks:
             self.events.add("notice", "progress", SEVERAL_NODES_NOTICE)

@@ -112,6 +112,24 @@ def test_plain_loop_gets_a_notice_that_an_eviction_restarts_it(task: Task) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "command", "is_told"),
+    [
+        ("dev", ["sleep", "0"], False),
+        ("dev", ["sh", "-c", "true", "jupyter", "9"], False),
+        ("dev", ["python", "train.py"], True),
+        ("other", ["sleep", "0"], True),
+    ],
+)
+def test_node_to_work_on_gets_no_notice_about_the_code_of_its_folder(
+    task: Task, recipe: str, command: list[str], is_told: bool
+) -> None:
+    task.submit(_UNAWARE, recipe={"name": recipe}, command=command)
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    assert (NO_CHECKPOINTS_NOTICE in notices(task)) is is_told
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [{"automatic": False}, None])
 def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, Any] | None) -> None:
     task.submit(_UNAWARE, checkpoints=rule)
