@@ -131,20 +131,27 @@ class Group(Mapping[str, Run]):
         return self
 
     @checked
-    def resume(self, *, pool: str | None = None, from_start: bool = False) -> Group:
+    def resume(
+        self, *, pool: str | None = None, from_start: bool = False, partial: bool = False
+    ) -> Group:
         """Start the unsuccessful trials of a sweep again. Return the sweep.
 
-        Each continues from its newest checkpoint, unless `from_start` is True.
+        Each continues from its newest checkpoint, unless `from_start` is True. With `partial`, only
+        the merge task starts, without the results of the trials that failed.
 
         Raises:
-            RunnerError: the first error, if no trial could be started.
+            RunnerError: the first error, if no trial could be started; R-MERGE-PARTIAL, the merge
+                task cannot start.
         """
         from runner.core.progress import ignore_progress
         from runner.flows.runs.groups import find_group
-        from runner.flows.submit.repeat import resume_trials
+        from runner.flows.submit.repeat import merge_partially, resume_trials
 
         connection = self.session.connection
         group = find_group(connection, self.id)
+        if partial:
+            merge_partially(connection, group, pool)
+            return Group(self.session, find_group(connection, self.id))
         done = resume_trials(connection, group, pool, ignore_progress, from_start=from_start)
         errors = [each for each in done.values() if isinstance(each, RunnerError)]
         if errors and len(errors) == len(done):

@@ -278,6 +278,40 @@ def test_merge_task_reads_all_results_after_failed_files_were_repeated(
     assert len(runs) == 6  # three trials and the merge task, and one retry of each
 
 
+@pytest.mark.fix("R-MERGE-PARTIAL")
+@pytest.mark.feature(51)
+def test_merge_without_failed_trials_is_decided_afterwards(cli: Cli, script: Write) -> None:
+    folder = script("import sys; sys.exit(sys.argv[2] == '2')")
+    (folder / "merge.py").write_text(
+        "import json, sys\nfor trial in json.load(open(sys.argv[1] + '/trials.json')):\n"
+        "    print(trial['trial'], trial['status'])\n"
+    )
+    merge = ("--merge", "python merge.py $RUNNER_INPUT_TRIALS")
+    assert cli.run("sweep", "start", folder, "-p", "n=1,2,3", *merge).returncode == 1
+    shown = cli.run("sweep", "show", "@last")
+    blocked = cli.json("sweep", "show", "@last")
+    assert blocked["merge"]["state"] == "cancelled"
+    hint = f"runner sweep resume {blocked['sweep']} --partial"
+    assert f"to merge without the others: {hint}\n" in shown.stderr
+    done = cli.run(*hint.split()[1:])
+    assert "merge task started\n" in done.stderr
+    merged = cli.json("sweep", "show", "@last")
+    assert (merged["states"], merged["merge"]["state"]) == (blocked["states"], "succeeded")
+    assert cli.ok("logs", merged["merge"]["run_id"]) == "1 succeeded\n2 failed\n3 succeeded\n"
+    again = cli.run(*hint.split()[1:]).stderr
+    assert "R-MERGE-PARTIAL" in again
+    assert f"fix: runner show {merged['merge']['run_id']}\n" in again
+    assert "fix: runner files get" in refused_partial(cli, folder, "p=1")
+
+
+def refused_partial(cli: Cli, folder: Path, param: str) -> str:
+    """Return the error of a sweep without a merge task, whose fix works."""
+    cli.ok("sweep", "start", folder, "-p", param)
+    refused = cli.run("sweep", "resume", "@last", "--partial").stderr
+    cli.ok(*refused.partition("fix: runner ")[2].split())
+    return refused
+
+
 @pytest.mark.feature(41)
 def test_trials_that_a_drain_or_a_pause_terminated_are_resumed_afterwards(
     cli: Cli, script: Write

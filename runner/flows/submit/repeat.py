@@ -427,15 +427,57 @@ def _needs_merge(row: RunRow | None, trials: Mapping[str, ResumedTrial]) -> bool
     return row.status.state in _TO_RETRY or (row.status.state is RunState.SUCCEEDED and resumed)
 
 
-def _repeat_merge(connection: Connection, sweep: RunGroup, pool: str | None) -> RunSpec | None:
-    """Submit the merge task after the newest run of each trial."""
+def merge_partially(connection: Connection, sweep: RunGroup, pool: str | None) -> RunSpec | None:
+    """Submit the merge task of a sweep, with the results of the trials that succeeded.
+
+    Return None if another client submitted it.
+
+    Raises:
+        RunnerError: R-MERGE-PARTIAL, there is no merge task, it need not run again, or trials have
+            not ended.
+    """
+    merge_id = sweep.runs.get(MERGE_TASK, "")
+    rows = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
+    states = {row.run_id: row.status.state for row in rows if row.status}
+    active = [run_id for run_id in sweep.trial_runs.values() if not _has_ended(states.get(run_id))]
+    if not merge_id:
+        raise RunnerError(
+            "R-MERGE-PARTIAL",
+            f"{sweep.group_id} has no merge task",
+            fix=f"runner files get {sweep.group_id}",
+        )
+    if active:
+        raise RunnerError(
+            "R-MERGE-PARTIAL",
+            f"{len(active)} of {len(sweep.trials)} trials have not ended",
+            why="the merge task would not read their results",
+            fix=f"runner attach {sweep.group_id}",
+        )
+    if (state := states.get(merge_id)) is not None and state not in _TO_RETRY:
+        raise RunnerError(
+            "R-MERGE-PARTIAL",
+            f"cannot start the merge task again: its state is {state.value}",
+            why="only a failed, cancelled or lost one is started again",
+            fix=f"runner show {merge_id}",
+        )
+    return _repeat_merge(connection, sweep, pool, partial=True)
+
+
+def _has_ended(state: RunState | None) -> bool:
+    return state is None or state.final
+
+
+def _repeat_merge(
+    connection: Connection, sweep: RunGroup, pool: str | None, *, partial: bool = False
+) -> RunSpec | None:
+    """Submit the merge task after the newest run of each trial; `partial` waits for none."""
     container = runs_container(connection)
     sweep = with_later_runs(container, sweep)
     number = len(sweep.earlier.get(MERGE_TASK, ())) + 2
     spec = find_run(connection, sweep.runs[MERGE_TASK])
     trials = list_runs(connection, limit=None, ids=[*sweep.trial_runs.values()]).rows
     active = [row.run_id for row in trials if row.status and not row.status.state.final]
-    awaited = sweep.trial_runs.values() if spec.after else active
+    awaited = () if partial else sweep.trial_runs.values() if spec.after else active
     claim, _ = _claim_run(container, sweep, MERGE_TASK, number)
     if claim is None:
         return None

@@ -394,18 +394,29 @@ def resume(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Ignore the checkpoints of the trials.")
     ] = False,
+    partial: Annotated[
+        bool,
+        typer.Option(
+            "--partial",
+            help="Start only the merge task, without the results of the trials that failed.",
+        ),
+    ] = False,
     detach: options.DetachOption = False,
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
     from runner.flows.runs.groups import find_group
-    from runner.flows.submit.repeat import resume_trials
+    from runner.flows.submit.repeat import merge_partially, resume_trials
     from runner.protocol.groups import MERGE_TASK
 
     out = call.out
     connection = call.connect()
     group = _find(connection, sweep)
     with out.stages() as view:
-        done = resume_trials(connection, group, pool, view.on_progress, from_start=from_start)
+        done = (
+            {MERGE_TASK: merge_partially(connection, group, pool)}
+            if partial
+            else resume_trials(connection, group, pool, view.on_progress, from_start=from_start)
+        )
     errors = {name: err for name, err in done.items() if isinstance(err, RunnerError)}
     for name, err in errors.items():
         out.warning(f"trial {name}: {err.what}")
@@ -418,7 +429,10 @@ def resume(
     merges = " and the merge task" if MERGE_TASK in resumed else ""
     elsewhere = len(done) - len(resumed) - len(errors)
     others = f"; another client resumed {elsewhere}" if elsewhere else ""
-    out.note(f"{count}{merges} resumed, {len(errors)} not resumed{others}")
+    if partial:
+        out.note(f"merge task started{others}")
+    else:
+        out.note(f"{count}{merges} resumed, {len(errors)} not resumed{others}")
     if not done:
         out.note(
             f"no trial failed, was cancelled or lost; see `runner sweep show {group.group_id}`"
@@ -603,6 +617,9 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
         found = _merge_document(merge)
         reason = f": {found['reason']}" if found["reason"] else ""
         out.note(f"merge {found['state']}{reason}   {merge.run_id}")
+        if found["state"] == "cancelled" and board.trial_states.get("succeeded"):
+            sweep_id = board.sweep.group_id
+            out.note(f"to merge without the others: runner sweep resume {sweep_id} --partial")
     if board.metric and board.best(board.metric):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
