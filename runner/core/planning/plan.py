@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -209,8 +209,7 @@ def plan_run(
         job_id=placement.job_id,
         command=(
             *recipe.command,
-            *script_arguments(recipe, request.params),
-            *request.script_args,
+            *insert_parameters(script_arguments(recipe, request.params), request.script_args),
         ),
         params=dict(request.params),
         recipe=recipe if expect == recipe.expect else replace(recipe, expect=expect),
@@ -279,6 +278,15 @@ def script_arguments(recipe: RecipeSpec, params: Mapping[str, Any]) -> tuple[str
             "that Hydra and OmegaConf both read literally",
             fix="quote the value as the script reads it: NAME=\"'VALUE'\"",
         ) from err
+
+
+def insert_parameters(params: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+    """Return `args` of a script with its parameters, before the first option.
+
+    Words before it are often a subcommand, and parsers expect the options of one after it.
+    """
+    first = next((n for n, word in enumerate(args) if word.startswith("-")), len(args))
+    return *args[:first], *params, *args[first:]
 
 
 def experiment_name(recipe: Recipe, requested: str | None) -> str:

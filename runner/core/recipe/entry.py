@@ -199,7 +199,7 @@ def _find_script_of(folder: Path, command: Sequence[str]) -> Path | None:
         if word == "-m" and _is_module(folder, following):
             module = folder.joinpath(*following.split("."))
             return module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
-        if word.endswith(".py") and _is_file_in(folder, word):
+        if word.endswith(".py") and is_file_in(folder, word):
             return folder / word
     return None
 
@@ -254,7 +254,7 @@ def _find_read_files(script: Path) -> list[str]:
             if is_open or re.match("(im|mem)?(load|read)|genfromtxt", called):
                 names.update(text for text in texts if isinstance(text, str))
     folder = script.parent
-    return sorted(name for name in names if ".." not in name and _is_file_in(folder, name))
+    return sorted(name for name in names if ".." not in name and is_file_in(folder, name))
 
 
 def _hydra_config(call: ast.Call) -> str | None:
@@ -281,10 +281,11 @@ def _find_named_files(script: Path) -> list[str]:
             words.update(shlex.split(line, comments=True))
     names = {str(PurePosixPath(word)) for word in words if word and "\0" not in word}
     own = {script.name, "requirements.txt"}
-    return sorted(name for name in names - own if _is_file_in(script.parent, name))
+    return sorted(name for name in names - own if is_file_in(script.parent, name))
 
 
-def _is_file_in(folder: Path, name: str) -> bool:
+def is_file_in(folder: Path, name: str) -> bool:
+    """Return True if the folder has a file with this relative path."""
     try:
         return not Path(name).is_absolute() and (folder / name).is_file()
     except (OSError, ValueError):
@@ -340,7 +341,7 @@ def packages_file(
     if is_in_image:
         return None
     script = command[-1] if command else ""
-    if script.endswith(".py") and _is_file_in(folder, script):
+    if script.endswith(".py") and is_file_in(folder, script):
         with suppress(OSError):
             if _METADATA.search((folder / script).read_bytes()):
                 return script

@@ -12,11 +12,11 @@ import secrets
 import subprocess
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from runner.contract import StackOutputs
-from runner.core.planning.plan import RunContent, RunRequest, script_arguments
+from runner.core.planning.plan import RunContent, RunRequest, insert_parameters, script_arguments
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.inputs import (
@@ -112,10 +112,24 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
         refuse_arguments(notebook, options.script_args)
     params = resolve_params(recipe.params, options.overrides, notebook, recipe.params_as)
     request = RunRequest(params, options.script_args, options.experiment, options.rehearsal)
-    arguments = (*recipe.command, *script_arguments(recipe, params), *options.script_args)
+    own = insert_parameters(script_arguments(recipe, params), options.script_args)
+    arguments = (*recipe.command, *own)
+    recipe = _with_named_files(recipe, own)
     refuse_exposed_secrets(values, [*arguments, *recipe.env.values()])
     _refuse_unknown_variables(recipe, arguments, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.required_resources)
+
+
+def _with_named_files(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+    """Return a recipe that sends its script alone with the files beside it that arguments name."""
+    if recipe.files is None:
+        return recipe
+    from runner.core.recipe.entry import is_file_in  # noqa: PLC0415  loads pydantic
+
+    values = (word.partition("=")[2] or word for word in arguments)
+    found = (value.strip("'\"") for value in values if not value.startswith(("-", "/", "..")))
+    named = (str(PurePosixPath(path)) for path in found if is_file_in(recipe.folder, path))
+    return replace(recipe, files=tuple(dict.fromkeys((*recipe.files, *named))))
 
 
 # Variables that the agent sets for every script (docs/run-format.md) and that every node has.

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.planning.plan import script_arguments
+from runner.core.planning.plan import insert_parameters, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
+from runner.core.recipe.entry import is_file_in
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
 from runner.core.recipe.overrides import resolve_params
@@ -194,11 +196,15 @@ def check_sweep(
 
 
 def _with_files(recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]) -> Recipe:
-    """Return the recipe with the local files of parameters, if it sends its script alone."""
+    """Return the recipe with the files that parameters name, if it sends its script alone."""
     if recipe.files is None:
         return recipe
-    names = [name for name, value in sweep.params.items() if "files" in value]
-    found = (str(trial[name]) for trial in trials for name in names if name in trial)
+    values = [value for trial in trials for value in trial.values()]
+    if sweep.generator is None:  # the sampler may choose other values than those of the trials
+        dimensions = sweep.dimensions(recipe.folder)
+        values += [value for each in dimensions for row in each.rows for value in row]
+    texts = (value for value in dict.fromkeys(values) if isinstance(value, str))
+    found = (str(PurePosixPath(text)) for text in texts if is_file_in(recipe.folder, text))
     return replace(recipe, files=tuple(dict.fromkeys((*recipe.files, *found))))
 
 
@@ -290,7 +296,8 @@ def _options(
         options = replace(options, inputs=(*options.inputs, *inputs))
     if not recipe.params and find_notebook(recipe.command) is None:
         return replace(
-            options, script_args=(*script_arguments(recipe, trial), *options.script_args)
+            options,
+            script_args=insert_parameters(script_arguments(recipe, trial), options.script_args),
         )
     swept = (f"{name}={value}" for name, value in trial.items())
     return replace(options, overrides=(*options.overrides, *swept))

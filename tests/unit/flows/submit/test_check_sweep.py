@@ -11,7 +11,7 @@ from runner.core.recipe.recipe import load_recipe
 from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob
 from runner.core.schedules.submit_file import edges, must_succeed
 from runner.flows.submit.group import CheckedFile
-from runner.flows.submit.prepare import TrainOptions
+from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
 from runner.protocol.sweeps import StopRule, TrialSpec
@@ -134,6 +134,35 @@ def test_files_of_trials_are_sent_with_a_script_that_is_sent_alone(tmp_path: Pat
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "data/*.csv"}, "n": [1, 2]}})
     checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
     assert checked.runs["4"].recipe.files == ("count.py", "data/1.csv", "data/2.csv")
+
+
+def test_files_that_arguments_name_are_sent_with_a_script_that_is_sent_alone(
+    tmp_path: Path,
+) -> None:
+    for name in ("train.py", "a.yaml", "b.yaml", "c.yaml", "other.yaml"):
+        (tmp_path / name).write_text("")
+    recipe = load_recipe("./train.py", cwd=tmp_path)
+    options = TrainOptions(script_args=("--extra=./c.yaml", "--lr", "0.1", "/etc/hostname"))
+    assert check_run(recipe, options).recipe.files == ("train.py", "c.yaml")
+    sweep = SweepFile.model_validate({"params": {"config": ["a.yaml", "b.yaml", "missing.yaml"]}})
+    sent = {each.recipe.files for each in check_sweep(recipe, sweep, options).runs.values()}
+    assert sent == {("train.py", "a.yaml", "b.yaml", "c.yaml")}
+    sampled = change_sweep(sweep, DRAWN, {"trials": 1, "metric": "loss"})
+    [run] = check_sweep(recipe, sampled, TrainOptions()).runs.values()
+    assert set(run.recipe.files or ()) == {"train.py", "a.yaml", "b.yaml"}
+    folder = load_recipe(".", cwd=tmp_path)
+    assert check_run(folder, options).recipe.files is None
+
+
+def test_subcommand_precedes_the_parameters_of_trials(tmp_path: Path) -> None:
+    (tmp_path / "cli.py").write_text("")
+    recipe = load_recipe("./cli.py", cwd=tmp_path)
+    sweep = SweepFile.model_validate({"params": {"lr": [0.1]}})
+    options = TrainOptions(script_args=("fit", "data", "--quiet", "x"))
+    [run] = check_sweep(recipe, sweep, options).runs.values()
+    assert run.request.script_args == ("fit", "data", "--lr", "0.1", "--quiet", "x")
+    [run] = check_sweep(recipe, sweep, TrainOptions()).runs.values()
+    assert run.request.script_args == ("--lr", "0.1")
 
 
 def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
