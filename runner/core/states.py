@@ -12,127 +12,6 @@ from typing import Literal
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult
 
-
-def describe_exit(code: int) -> str:
-    """Return `exit code 3`, or `exit code 137, SIGKILL`; negative codes are signals too."""
-    number = -code if code < 0 else code - 128
-    try:
-        name = signal.Signals(number).name if number > 0 else ""
-    except ValueError:
-        name = ""
-    return f"exit code {code}, {name}" if name else f"exit code {code}"
-
-
-# Exit codes of an agent that cannot write to blob storage or cannot start. If a script ends with
-# the same code, its run has a result, which takes precedence.
-NO_ACCESS = 122  # storage denies access
-NO_PYTHON = 121  # the image has no python3
-OLD_PYTHON = 120  # python3 is too old for the agent
-AGENT_PYTHON = (3, 10)
-FALLBACK_PYTHON = "3.12"  # Python that the agent installs in an image with an older one
-
-_RETRY = "submit the run again: uploaded files are reused"
-_RESUME = "use `runner retry RUN`, or `runner resume RUN` to continue from its newest checkpoint"
-_IMAGE = "check name and tag with `docker pull`; add a private registry to the pool"
-
-_ADVICE_FOR_RESULTS = {
-    "CodeInvalid": _RETRY,
-    "RunSpecInvalid": "submit the run again with the current version of runner",
-    "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
-    "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
-    "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
-    "DataMissing": "submit the run again: missing files are uploaded",
-    "InputMissing": "correct the input, or submit the run again: inputs are resolved again",
-    "SecretUnavailable": "check the secret and who may read it: docs/guides/recipes.md, Secrets",
-    "CommandNotFound": "install the program with the requirements or `prepare`, or correct "
-    "`command`, which does not run in a shell",
-    "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
-    "VariableMissing": "set it with --env or under `env`, or write $$NAME for the text $NAME",
-    "Timeout": "raise --max-time or `timeout` in train.yaml, or reduce the work",
-    "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs` "
-    "or `named_outputs`",
-    "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",
-    "OutputUnreadable": "write outputs that the task may read",
-    "DiskFull": "write less data, or use a VM size with a larger disk",
-    "StorageFailed": _RETRY,
-    "NodesMissing": "allow connections between the nodes of the pool on ports 21000 to 28999",
-    "NodeUnhealthy": "set `retries`; if the node fails again, run `runner why NODE` and reboot it",
-    "Hung": "read the stacks with `runner logs RUN --stderr`; raise `hang_timeout` if it was busy",
-    "NodesLate": "reduce the preparation of that node, for example with less data",
-    "NodeLost": "check the memory use of the script, or set `retries`",
-}
-_EXIT_REASONS = {
-    NO_ACCESS: (
-        "storage denied access: the SAS expired or was revoked, or the identity lacks a role",
-        (
-            f"{_RETRY}; the end of stdout.txt of the task has the reason. A SAS is valid for seven "
-            "days in the queue and the time limit of each attempt; an identity needs the role "
-            "Storage Blob Data Contributor"
-        ),
-    ),
-    NO_PYTHON: (
-        "the image has no python3 for the node agent, and uv could not install one",
-        "add python3 to the image; stderr.txt of the task has the output of uv",
-    ),
-    OLD_PYTHON: (
-        "python3 of the image is older than 3.10, and uv could not install another one",
-        "use an image with Python 3.10 or newer; stderr.txt of the task has the output of uv",
-    ),
-}
-# Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others,
-# read 2026-11-21).
-_TASK_FAILURES = {
-    "ContainerInvalidImage": ("the image cannot be pulled", _IMAGE),
-    "ContainerInvalidRegistry": (
-        "the container registry denied access to the pool",
-        "correct the container registry of the pool, and run `runner up`",
-    ),
-    "ContainerInvalidSettings": (
-        "the container engine rejected the container",
-        "use an image for the architecture of the node, or correct the reported setting",
-    ),
-    "ContainerPoolNotSupported": (
-        "the pool does not run containers",
-        "use --pool with a pool that has `containers: true` in the stack's file",
-    ),
-    "ContainerTaskSettingsNotFound": (
-        "the pool runs only containers",
-        "add `image` to the recipe, or use another pool with --pool",
-    ),
-    "BlobAccessDenied": (
-        "storage denied the node access to the code: the SAS expired or is invalid",
-        f"{_RETRY}; access is valid for seven days in the queue",
-    ),
-    "BlobDownloadMiscError": ("storage failed before the script was started", _RESUME),
-    "BlobDownloadTimedOut": ("storage did not answer before the script was started", _RESUME),
-    "BlobNotFound": ("the code of the run is missing in storage", _RETRY),
-    "DiskFull": ("the node's disk is full", _ADVICE_FOR_RESULTS["DiskFull"]),
-}
-
-
-def advice_for_result(code: str | None) -> str:
-    """Return the next step for the code of a result; empty if it depends on the script."""
-    return _ADVICE_FOR_RESULTS.get(code or "", "")
-
-
-def explain_task(task: TaskView) -> tuple[str, str]:
-    """Return why a task ended without a result, and the next step."""
-    if task.failure_code in _TASK_FAILURES:
-        said, fix = _TASK_FAILURES[task.failure_code]
-        return _append_message(f"{task.failure_code}: {said}", task.failure_message), fix
-    if task.exit_code in _EXIT_REASONS:
-        return _EXIT_REASONS[task.exit_code]
-    if task.exit_code:  # the failure code is only FailureExitCode
-        return f"the task ended with {describe_exit(task.exit_code)}", ""
-    if task.failure_code:
-        return _append_message(task.failure_code, task.failure_message), ""
-    return "the task ended", ""
-
-
-def _append_message(said: str, message: str | None) -> str:
-    return f"{said}: {message}" if message else said
-
-
 TaskPhase = Literal["active", "preparing", "running", "completed"]
 
 
@@ -275,6 +154,20 @@ def decide_status(
     return RunStatus(RunState.RUNNING, "" if stage == "command" else stage, task.node)
 
 
+def _explain_wait(task: TaskView, attempts: int) -> str:
+    if attempts == 0:
+        return WAITING
+    why = "it was requeued" if task.requeues else "its node was lost"
+    why = "it is retried" if task.retries else why
+    return f"attempt {attempts} ended because {why}; {WAITING}"
+
+
+def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:
+    why, fix = explain_task(task)
+    when = "before the node agent started" if attempts == 0 else "before it could write a result"
+    return RunStatus(RunState.FAILED, why if fix else f"{why} {when}", task.node, fix)
+
+
 def count_evicted(
     began: int, ends: Iterable[AttemptEnd], *, waiting: bool, nodes: int = 1, requeues: int = 0
 ) -> int:
@@ -295,15 +188,121 @@ def count_evicted(
     return max(over - failed - max(requeued, requeues), 0)
 
 
-def _explain_wait(task: TaskView, attempts: int) -> str:
-    if attempts == 0:
-        return WAITING
-    why = "it was requeued" if task.requeues else "its node was lost"
-    why = "it is retried" if task.retries else why
-    return f"attempt {attempts} ended because {why}; {WAITING}"
+# Exit codes of an agent that cannot write to blob storage or cannot start. If a script ends with
+# the same code, its run has a result, which takes precedence.
+NO_ACCESS = 122  # storage denies access
+NO_PYTHON = 121  # the image has no python3
+OLD_PYTHON = 120  # python3 is too old for the agent
+AGENT_PYTHON = (3, 10)
+FALLBACK_PYTHON = "3.12"  # Python that the agent installs in an image with an older one
+
+_RETRY = "submit the run again: uploaded files are reused"
+_RESUME = "use `runner retry RUN`, or `runner resume RUN` to continue from its newest checkpoint"
+_IMAGE = "check name and tag with `docker pull`; add a private registry to the pool"
+
+_ADVICE_FOR_RESULTS = {
+    "CodeInvalid": _RETRY,
+    "RunSpecInvalid": "submit the run again with the current version of runner",
+    "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
+    "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
+    "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
+    "DataMissing": "submit the run again: missing files are uploaded",
+    "InputMissing": "correct the input, or submit the run again: inputs are resolved again",
+    "SecretUnavailable": "check the secret and who may read it: docs/guides/recipes.md, Secrets",
+    "CommandNotFound": "install the program with the requirements or `prepare`, or correct "
+    "`command`, which does not run in a shell",
+    "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
+    "VariableMissing": "set it with --env or under `env`, or write $$NAME for the text $NAME",
+    "Timeout": "raise --max-time or `timeout` in train.yaml, or reduce the work",
+    "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs` "
+    "or `named_outputs`",
+    "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",
+    "OutputUnreadable": "write outputs that the task may read",
+    "DiskFull": "write less data, or use a VM size with a larger disk",
+    "StorageFailed": _RETRY,
+    "NodesMissing": "allow connections between the nodes of the pool on ports 21000 to 28999",
+    "NodeUnhealthy": "set `retries`; if the node fails again, run `runner why NODE` and reboot it",
+    "Hung": "read the stacks with `runner logs RUN --stderr`; raise `hang_timeout` if it was busy",
+    "NodesLate": "reduce the preparation of that node, for example with less data",
+    "NodeLost": "check the memory use of the script, or set `retries`",
+}
+_EXIT_REASONS = {
+    NO_ACCESS: (
+        "storage denied access: the SAS expired or was revoked, or the identity lacks a role",
+        (
+            f"{_RETRY}; the end of stdout.txt of the task has the reason. A SAS is valid for seven "
+            "days in the queue and the time limit of each attempt; an identity needs the role "
+            "Storage Blob Data Contributor"
+        ),
+    ),
+    NO_PYTHON: (
+        "the image has no python3 for the node agent, and uv could not install one",
+        "add python3 to the image; stderr.txt of the task has the output of uv",
+    ),
+    OLD_PYTHON: (
+        "python3 of the image is older than 3.10, and uv could not install another one",
+        "use an image with Python 3.10 or newer; stderr.txt of the task has the output of uv",
+    ),
+}
+# Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others,
+# read 2026-11-21).
+_TASK_FAILURES = {
+    "ContainerInvalidImage": ("the image cannot be pulled", _IMAGE),
+    "ContainerInvalidRegistry": (
+        "the container registry denied access to the pool",
+        "correct the container registry of the pool, and run `runner up`",
+    ),
+    "ContainerInvalidSettings": (
+        "the container engine rejected the container",
+        "use an image for the architecture of the node, or correct the reported setting",
+    ),
+    "ContainerPoolNotSupported": (
+        "the pool does not run containers",
+        "use --pool with a pool that has `containers: true` in the stack's file",
+    ),
+    "ContainerTaskSettingsNotFound": (
+        "the pool runs only containers",
+        "add `image` to the recipe, or use another pool with --pool",
+    ),
+    "BlobAccessDenied": (
+        "storage denied the node access to the code: the SAS expired or is invalid",
+        f"{_RETRY}; access is valid for seven days in the queue",
+    ),
+    "BlobDownloadMiscError": ("storage failed before the script was started", _RESUME),
+    "BlobDownloadTimedOut": ("storage did not answer before the script was started", _RESUME),
+    "BlobNotFound": ("the code of the run is missing in storage", _RETRY),
+    "DiskFull": ("the node's disk is full", _ADVICE_FOR_RESULTS["DiskFull"]),
+}
 
 
-def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:
-    why, fix = explain_task(task)
-    when = "before the node agent started" if attempts == 0 else "before it could write a result"
-    return RunStatus(RunState.FAILED, why if fix else f"{why} {when}", task.node, fix)
+def advice_for_result(code: str | None) -> str:
+    """Return the next step for the code of a result; empty if it depends on the script."""
+    return _ADVICE_FOR_RESULTS.get(code or "", "")
+
+
+def explain_task(task: TaskView) -> tuple[str, str]:
+    """Return why a task ended without a result, and the next step."""
+    if task.failure_code in _TASK_FAILURES:
+        said, fix = _TASK_FAILURES[task.failure_code]
+        return _append_message(f"{task.failure_code}: {said}", task.failure_message), fix
+    if task.exit_code in _EXIT_REASONS:
+        return _EXIT_REASONS[task.exit_code]
+    if task.exit_code:  # the failure code is only FailureExitCode
+        return f"the task ended with {describe_exit(task.exit_code)}", ""
+    if task.failure_code:
+        return _append_message(task.failure_code, task.failure_message), ""
+    return "the task ended", ""
+
+
+def _append_message(said: str, message: str | None) -> str:
+    return f"{said}: {message}" if message else said
+
+
+def describe_exit(code: int) -> str:
+    """Return `exit code 3`, or `exit code 137, SIGKILL`; negative codes are signals too."""
+    number = -code if code < 0 else code - 128
+    try:
+        name = signal.Signals(number).name if number > 0 else ""
+    except ValueError:
+        name = ""
+    return f"exit code {code}, {name}" if name else f"exit code {code}"
