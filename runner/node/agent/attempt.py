@@ -358,7 +358,7 @@ class Attempt:
         checkpoints: AttemptCheckpoints,
     ) -> None:
         self._node = node
-        self.spec = self._spec = spec
+        self._spec = spec
         self.number = number
         self._dirs = dirs
         self.events = events
@@ -379,6 +379,11 @@ class Attempt:
         self._temp: Path | None = None
         self._hung = ""  # the error message if the script stopped making progress
         self._began = 0.0  # when the stages began that the time limit applies to
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run specification. That of a trial changes when its parameters are decided."""
+        return self._spec
 
     def set_up(self, access: InputAccess) -> dict[str, str]:
         """Run the stages `code` to `inputs`. Return the variables that they add for the script."""
@@ -457,7 +462,7 @@ class Attempt:
         inherited: Mapping[str, str],
         prepared: Mapping[str, str],
         cluster: ClusterSpec | None = None,
-        others: NodeGroup | None = None,
+        node_group: NodeGroup | None = None,
         *,
         rank: int = 0,
     ) -> None:
@@ -467,7 +472,7 @@ class Attempt:
             inherited: the environment of the agent.
             prepared: further variables, from `set_up`.
             cluster: the nodes of the run, if it has several.
-            others: the run's other nodes, if this node is the primary of several.
+            node_group: the run's other nodes, if this node is the primary of several.
             rank: the rank of this node. Only rank 0, the primary, enforces the time limit of the
                 command.
         """
@@ -486,7 +491,7 @@ class Attempt:
         write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         self._began = time.monotonic()
         if self._spec.prepare:
-            self._prepare_node(self._spec.prepare, environment, others)
+            self._prepare_node(self._spec.prepare, environment, node_group)
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             words = self._expanded_command(environment)
@@ -496,7 +501,7 @@ class Attempt:
                 self.streams.search_stdout(_wanted_metrics(self._spec))
             written.begin(words)
             watch = None if rank else self.hang_watch()  # the primary watches all ranks
-            requests = self._connect(place, others)
+            requests = self._connect(place, node_group)
             self._written = written
             self._start_observers()
             try:
@@ -507,7 +512,9 @@ class Attempt:
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
                     timeout_s=None if rank else self._left_s(),
-                    terminated=lambda: self._must_stop(others) or self._is_hung(watch, others),
+                    terminated=lambda: (
+                        self._must_stop(node_group) or self._is_hung(watch, node_group)
+                    ),
                     grace_s=lambda: checkpoints.grace_s,
                     on_start=checkpoints.start,
                     writers=checkpoints.writers,
@@ -523,7 +530,7 @@ class Attempt:
             self._termination.check()
             if self._is_stopped_early(ended):
                 return
-            self._check_stop(ended, others)
+            self._check_stop(ended, node_group)
             self._check_end(ended)
         if self.finished is not None:
             printed = self.streams is not None and self.streams.is_searched
@@ -555,12 +562,12 @@ class Attempt:
         self.events.summarise(f"stopped early: {self.stopped_early}")
         return True
 
-    def _check_stop(self, ended: command.ScriptResult, others: NodeGroup | None) -> None:
+    def _check_stop(self, ended: command.ScriptResult, node_group: NodeGroup | None) -> None:
         """Raise the cause if the agent stopped the command: a hang, another node, an eviction."""
         if self._hung:
             raise StageFailedError(command.COMMAND_STAGE, "Hung", self._hung)
-        if others is not None:
-            others.check_results(ended)
+        if node_group is not None:
+            node_group.check_results(ended)
         if ended.stopped:
             raise EvictedError
 
@@ -569,22 +576,24 @@ class Attempt:
         limit_s = self._spec.hang_timeout_s
         return HangWatch(self._dirs, limit_s) if limit_s else None
 
-    def _is_hung(self, watch: HangWatch | None, others: NodeGroup | None) -> bool:
+    def _is_hung(self, watch: HangWatch | None, node_group: NodeGroup | None) -> bool:
         """Return True if no node has progressed within the limit. Dump the stacks before."""
         if watch is None or self._hung:
             return bool(self._hung)
         if watch.idle_s() < watch.limit_s:
             return False
-        stalled_s, first = others.find_stalled() if others is not None else (watch.limit_s, "")
+        stalled_s, first = (
+            node_group.find_stalled() if node_group is not None else (watch.limit_s, "")
+        )
         if stalled_s < watch.limit_s:
             return False
-        what = "the script" if others is None else "every node"
+        what = "the script" if node_group is None else "every node"
         text = f"{what} stopped: no log line, metric or checkpoint for {watch.limit_s:.15g} s"
         if first and stalled_s < float("inf"):
             text += f"; {first} was the first worker to stop"
         self.events.add("notice", "failed", text)
-        if others is not None:
-            others.dump_stacks(text)
+        if node_group is not None:
+            node_group.dump_stacks(text)
         self.dump_stacks(text)
         self._hung = f"{text}; stderr ends with the stacks of all processes"
         return True
@@ -605,21 +614,21 @@ class Attempt:
         """The folder of the files that the launcher needs."""
         return self._node.work_dir / HOOKS_FOLDER / LAUNCH_FOLDER
 
-    def _connect(self, place: NodePlace, others: NodeGroup | None) -> LaunchRequests | None:
+    def _connect(self, place: NodePlace, node_group: NodeGroup | None) -> LaunchRequests | None:
         """Let checkpoints and mpirun use the other nodes, if there are any.
 
         Returns:
             The started requests of mpirun, which the caller stops, or None without mpirun.
         """
-        if others is None:
+        if node_group is None:
             return None
-        self._checkpoints.collect_shards = others.collect_shards
+        self._checkpoints.collect_shards = node_group.collect_shards
         if self._spec.launcher not in MPI_LAUNCHERS:
             return None
         from runner.node.distributed.remote_launch import LaunchRequests  # noqa: PLC0415
 
-        requests = LaunchRequests(place.folder, others.launch)
-        others.on_launch_end = requests.end
+        requests = LaunchRequests(place.folder, node_group.launch)
+        node_group.on_launch_end = requests.end
         requests.start()
         return requests
 
@@ -642,7 +651,7 @@ class Attempt:
         return plan_launch(self._spec, self.number, words, place)
 
     def _prepare_node(
-        self, script: str, environment: Mapping[str, str], others: NodeGroup | None
+        self, script: str, environment: Mapping[str, str], node_group: NodeGroup | None
     ) -> None:
         """Run the stage `prepare`, unless a task of the job prepared this node for all of them.
 
@@ -651,7 +660,7 @@ class Attempt:
         Args:
             script: the shell commands.
             environment: the environment of the commands, the same as that of the script.
-            others: as for `run`.
+            node_group: as for `run`.
         """
         own = [self._node.work_dir, *([self._temp] if self._temp else ())]
         preparation = NodePreparation(self._node, self._spec, own)
@@ -678,15 +687,15 @@ class Attempt:
                         stdout=self._dirs.stderr,
                         stderr=self._dirs.stderr,
                         timeout_s=self._left_s(),
-                        terminated=lambda: self._must_stop(others),
+                        terminated=lambda: self._must_stop(node_group),
                     )
-                    self._check_prepared(ended, others)
+                    self._check_prepared(ended, node_group)
 
-    def _check_prepared(self, ended: command.ScriptResult, others: NodeGroup | None) -> None:
+    def _check_prepared(self, ended: command.ScriptResult, node_group: NodeGroup | None) -> None:
         self._termination.check()
         if ended.stopped:
-            if others is not None:
-                others.check_results(ended)
+            if node_group is not None:
+                node_group.check_results(ended)
             raise EvictedError
         if ended.timed_out:
             limit = f"the time limit of {self._spec.timeout_s:.15g} s"
@@ -801,15 +810,15 @@ class Attempt:
                 f"the command refers to ${err.args[0]}, which is not set on the node",
             ) from None
 
-    def _must_stop(self, others: NodeGroup | None) -> bool:
+    def _must_stop(self, node_group: NodeGroup | None) -> bool:
         if self._termination.requested or self._checkpoints.must_stop or self.stopped_early:
             return True
-        return others is not None and others.failed
+        return node_group is not None and node_group.failed
 
     def export(
-        self, runs: ContainerClient, blobs: RunPaths, others: NodeGroup | None = None
+        self, runs: ContainerClient, blobs: RunPaths, node_group: NodeGroup | None = None
     ) -> list[OutputFile]:
-        """Run the stage `export`; `others` as for `run`. Return all exported files."""
+        """Run the stage `export`; `node_group` as for `run`. Return all exported files."""
         prefix = blobs.output(self.number)
         with self.events.stage("export", "exporting the outputs") as report:
             if self.stopped_early:
@@ -821,10 +830,10 @@ class Attempt:
                 runs, prefix, self._dirs.output, report, check, collected,
                 promised=self._spec.outputs, leave_out=self.leave_out,
             )  # fmt: skip
-            if others is not None:
+            if node_group is not None:
                 own = [output.path for output in outputs]
-                folders = {rank: rank_folder(rank, own) for rank in others.workers}
-                ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
+                folders = {rank: rank_folder(rank, own) for rank in node_group.workers}
+                ranks = node_group.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
                 for rank in ranks:
                     name = RunPaths(self._spec.run_id, rank).attempt_outputs(self.number)
                     listed = read_list(runs, name)

@@ -292,29 +292,29 @@ def _run_attempt(
         attempt.trial = open_trial(agent.runs, spec, number)
         if attempt.trial is not None:
             streams.metrics.observe = attempt.trial.observe
-    others: NodeGroup | None = None
+    node_group: NodeGroup | None = None
     try:
-        others = _open_node_group(agent, spec, number, events)
-        outputs = _run_stages(agent, attempt, inherited, others)
+        node_group = _open_node_group(agent, spec, number, events)
+        outputs = _run_stages(agent, attempt, inherited, node_group)
     except TerminatedError:
-        _close(others, urgent=True, own=attempt.names_of_outputs())
+        _close(node_group, urgent=True, own=attempt.names_of_outputs())
         return outcome.terminated(events.current, attempt)
     except EvictedError:
-        _close(others, again=True, own=attempt.names_of_outputs())
+        _close(node_group, again=True, own=attempt.names_of_outputs())
         outcome.terminated(events.current, attempt)
         return _wait_for_eviction(agent, outcome)
     except NodeLostError as err:
-        _close(others, again=True, own=attempt.names_of_outputs())
+        _close(node_group, again=True, own=attempt.names_of_outputs())
         return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
-        failed = others is not None and outcome.is_final(spec.retries)
-        _close(others, failed=failed, own=attempt.names_of_outputs())
-        _add_node_name(others, agent.node.node, err)
+        failed = node_group is not None and outcome.is_final(spec.retries)
+        _close(node_group, failed=failed, own=attempt.names_of_outputs())
+        _add_node_name(node_group, agent.node.node, err)
         _log_failure(err, finished)
         if err.step == "command" and (tail := read_tail(dirs.stderr)):
             logger.error("the end of the script's stderr:\n%s", tail)
         return outcome.failed(err, spec.retries, attempt)
-    _close(others)
+    _close(node_group)
     return outcome.succeeded(attempt, outputs, spec.expect)
 
 
@@ -330,7 +330,7 @@ def _open_node_group(
 
 
 def _close(
-    others: NodeGroup | None,
+    node_group: NodeGroup | None,
     *,
     again: bool = False,
     urgent: bool = False,
@@ -338,13 +338,13 @@ def _close(
     own: Iterable[str] = (),
 ) -> None:
     """Close the node group, if there is one."""
-    if others is not None:
-        others.close(again=again, urgent=urgent, failed=failed, own=own)
+    if node_group is not None:
+        node_group.close(again=again, urgent=urgent, failed=failed, own=own)
 
 
-def _add_node_name(others: NodeGroup | None, node: str, err: StageFailedError) -> None:
+def _add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:
     """Add the name of the primary to the message if its own script failed."""
-    if others is not None and not err.rank and err.step == "command" and err.code != "NodeLost":
+    if node_group is not None and not err.rank and err.step == "command" and err.code != "NodeLost":
         err.message = f"rank 0 on node {node}: {err.message}"
 
 
@@ -425,11 +425,14 @@ def _folder_error(err: OSError) -> StageFailedError:
 
 
 def _run_stages(
-    agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str], others: NodeGroup | None
+    agent: AgentContext,
+    attempt: Attempt,
+    inherited: Mapping[str, str],
+    node_group: NodeGroup | None,
 ) -> list[OutputFile]:
     with _convert_errors(agent, attempt.events):
-        _run_script(agent, attempt, inherited, others)
-        return attempt.export(agent.runs, agent.blobs, others)
+        _run_script(agent, attempt, inherited, node_group)
+        return attempt.export(agent.runs, agent.blobs, node_group)
 
 
 @contextmanager
@@ -454,7 +457,10 @@ def _convert_errors(agent: AgentContext, events: EventLog) -> Generator[None]:
 
 
 def _run_script(
-    agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str], others: NodeGroup | None
+    agent: AgentContext,
+    attempt: Attempt,
+    inherited: Mapping[str, str],
+    node_group: NodeGroup | None,
 ) -> None:
     """Run all stages up to the command, unless an earlier attempt on this node ran the script."""
     finished = attempt.finished
@@ -471,8 +477,8 @@ def _run_script(
     attempt.decide_params()
     write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))
     processes = attempt.count_processes(inherited)
-    cluster = others.assemble(attempt.restored, processes) if others is not None else None
-    attempt.run(inherited, {**secrets, **prepared}, cluster, others)
+    cluster = node_group.assemble(attempt.restored, processes) if node_group is not None else None
+    attempt.run(inherited, {**secrets, **prepared}, cluster, node_group)
 
 
 def _resolve_secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:

@@ -3,6 +3,9 @@
 `torchrun` wraps the command on each node. The launchers of MPI run `mpirun` on rank 0, which starts
 a daemon on each other node by way of the agents (`remote_launch`). The other launchers (`python`,
 `tensorflow`, `jax`) run the command once on each node, without this module.
+
+A new launcher needs its name in `Launcher` of `runner.protocol.run_spec`, and here or in
+`runner.node.cluster` what it starts and which variables it sets.
 """
 
 from __future__ import annotations
