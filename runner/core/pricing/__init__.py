@@ -1,1 +1,1 @@
-"""VM sizes, operating systems and prices of Batch nodes. Start in `machines`."""
+"""VM sizes (`machines.csv`), prices (`prices.csv`), and what runs cost. Start in `machines`."""

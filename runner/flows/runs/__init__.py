@@ -1,1 +1,4 @@
-"""Submitted runs: find, watch, list, read and cancel them. Start in `documents`."""
+"""Submitted runs: find, list (`history`), watch, explain (`diagnose`) and cancel them.
+
+Start in `documents`, which reads what blob storage has of a run.
+"""
