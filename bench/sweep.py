@@ -115,7 +115,7 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
         ours = time.perf_counter() - start
         raw = _create_tasks(connection, plan, f"raw-{number}")
         start = time.perf_counter()
-        stop = [RUNNER, "sweep", "stop", plan.members.group_id]
+        stop = [RUNNER, "sweep", "stop", plan.run_group.group_id]
         subprocess.run(stop, env=env, check=True, capture_output=True)
         return ours, raw, time.perf_counter() - start, connection, plan
 
@@ -129,7 +129,7 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
     name = f"sweep stop, {TRIALS:,} waiting trials, process start included"
     yield Ratio(name, "s", stopped, "the bound", 5.0, "< 5 s", stopped < 5)
     connection, plan = rounds[-1][3:]
-    group = plan.members
+    group = plan.run_group
     _finish(connection, plan.documents())
     took: list[float] = []
     for _ in range(3):

@@ -76,20 +76,20 @@ class App:
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         request_id = str(uuid4())
         base_url = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
-        reply, asked = Reply(), _Body(receive)
+        reply, body = Reply(), _Body(receive)
         try:
-            reply = await self._answer(scope, asked, headers, (request_id, base_url, now))
+            reply = await self._answer(scope, body, headers, request_id, base_url)
         except NotModified as unchanged:
             reply = Reply(304, None, unchanged.headers)
         except Fault as fault:
-            body = error_body(fault, request_id, now, base_url)
-            reply = Reply(fault.status, body, fault.headers)
+            error = error_body(fault, request_id, now, base_url)
+            reply = Reply(fault.status, error, fault.headers)
         except Exception as err:  # the caller gets the service's error, the log gets the trace
             fault = self._fault_of(err)
             if fault.status == _INTERNAL:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             reply = Reply(fault.status, error_body(fault, request_id, now, base_url), fault.headers)
-        await asked.drain()  # a client that still sends would not read the answer
+        await body.drain()  # a client that still sends would not read the answer
         common = _common_headers(headers, request_id, now)
         _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
         await _response(reply, common)(scope, receive, send)
@@ -99,32 +99,41 @@ class App:
         scope: Scope,
         body: _Body,
         headers: Mapping[str, str],
-        facts: tuple[str, str, datetime],
+        request_id: str,
+        base_url: str,
     ) -> Reply:
-        request_id, base_url, _ = facts
         _refuse_web_pages(headers)
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         query = versions.selection_in_current_names(auth.query_of(raw_query))
-        whole, stream, operation, is_open = b"", None, "", False
-        takes_room = False
+        content, stream, operation, is_open = b"", None, "", False
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
             handler, is_open, takes_room = route.handler, route.open, method == "PUT"
-            whole, stream = (b"", body) if route.streamed else (await body.read(), None)
+            content, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
-            whole = await body.read()
+            content = await body.read()
             only_job = self._authenticate(method, raw_path, raw_query, headers)
             handler, operation, params = self._find(method, raw_path, query)
             takes_room = operation in _NEEDS_ROOM
             self._require_room(takes_room)
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
                 raise Fault("InsufficientAccountPermissions")
-        path = raw_path.rstrip("/")
-        now = self.emulator.clock.now()  # receiving the body may have taken long
-        request = (method, path, params, query, headers, whole, base_url, now, request_id)
-        call = Call(self.emulator, *request, operation, stream)
+        call = Call(
+            emulator=self.emulator,
+            method=method,
+            path=raw_path.rstrip("/"),
+            params=params,
+            query=query,
+            headers=headers,
+            body=content,
+            base_url=base_url,
+            now=self.emulator.clock.now(),  # receiving the body may have taken long
+            request_id=request_id,
+            operation=operation,
+            stream=stream,
+        )
         if not is_open:
             self._write()  # so that the handler finds all changes in the store
             self._require_room(takes_room)

@@ -32,7 +32,7 @@ from runner.flows.runs.documents import (
 )
 from runner.flows.runs.groups import group_instead, with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
-from runner.flows.runs.waiting import WaitingRuns, forget_waiting, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, forget_waiting, read_run
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
@@ -321,7 +321,7 @@ def _needed_runs(
     ]
     models = list_models(connection)
     found = _possible_origins(models, rows)
-    waiting = WaitingRuns(container)
+    waiting = WaitingTrialsCache(container)
     contents = in_parallel(lambda each: read_run(container, each, waiting), active)
     for run_id, content in zip(active, contents, strict=True):
         with suppress(RunnerError):
@@ -536,7 +536,7 @@ def _used_archives(container: BlobContainer) -> frozenset[str] | None:
     index = {run_id: entry.spec for run_id, entry in load_index(container).items()}
     ids, _ = list_run_folders(container)
     unknown = [run_id for run_id in ids if run_id not in index or not index[run_id].agent_sha256]
-    waiting = WaitingRuns(container)
+    waiting = WaitingTrialsCache(container)
     contents = in_parallel(lambda run_id: read_run(container, run_id, waiting), unknown)
     try:
         read = [parse_run(c, run_id) for run_id, c in zip(unknown, contents, strict=True) if c]

@@ -231,7 +231,7 @@ def test_dry_run_of_a_file_looks_up_inputs_of_its_tasks(
     assert fields(dry.value) == fields(real.value)
     path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{RUN_ID}'}}\n")
     found = preview_file(settings, path)
-    assert found.runs["b"].plan.content.inputs["x"]["run_id"] == found.members.runs["a"]
+    assert found.runs["b"].plan.content.inputs["x"]["run_id"] == found.run_group.runs["a"]
     assert found.unanswered_text() == ""
     assert all_there(connection, settings) <= before
 

@@ -171,7 +171,7 @@ def test_group_of_a_killed_submission_is_listed_and_can_be_cancelled(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, point, monkeypatch)
-    group_id = plan.members.group_id
+    group_id = plan.run_group.group_id
     left = "lost" if point == "add_tasks" else "succeeded"
     until(lambda: {one["state"] for one in tasks(cli, group_id).values()} == {left})
     assert job_state(connection, group_id) == "active"
@@ -235,13 +235,13 @@ def test_next_command_closes_the_job_of_a_killed_submission(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, "close_when_done", monkeypatch)
-    job_id = plan.members.job_id
+    job_id = plan.run_group.job_id
     finish_interrupted(connection)
     job = connection.batch_client().get_job(job_id)
     assert wire_text(job.all_tasks_complete_mode) == "noaction", "it may go on this very moment"
     finish_interrupted(connection, datetime.now(UTC) + LATER)
     assert notes(connection) == []
-    found = ended(cli, plan.members.group_id)
+    found = ended(cli, plan.run_group.group_id)
     assert {one["state"] for one in found.values()} == {"succeeded"}
     until(lambda: job_state(connection, job_id) == "completed")
 
@@ -251,11 +251,11 @@ def test_next_command_ends_the_job_of_a_submission_without_tasks(
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, "add_tasks", monkeypatch)
     finish_interrupted(connection, datetime.now(UTC) + LATER)
-    found = tasks(cli, plan.members.group_id)
+    found = tasks(cli, plan.run_group.group_id)
     assert {one["state"] for one in found.values()} == {"lost"}, "no task was ever added"
-    until(lambda: job_state(connection, plan.members.job_id) == "completed")
+    until(lambda: job_state(connection, plan.run_group.job_id) == "completed")
     assert notes(connection) == []
-    ids = plan.members.runs
+    ids = plan.run_group.runs
     lost = [row.run_id for row in list_to_retry(connection, None)]
     assert [run_id for run_id in lost if run_id in ids.values()] == [ids["a"], ids["b"]], (
         "what waits is repeated behind what it waits for, or it would be refused"
@@ -266,13 +266,13 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = killed_while_submitting(cli, write(PAIR), connection, "place_group", monkeypatch)
-    group_id = plan.members.group_id
+    group_id = plan.run_group.group_id
     for reference in (group_id, group_id[:-3]):
         done = cli.run("show", reference)
         assert done.returncode == 2
         assert f"the submission of {group_id} has not added its tasks" in done.stderr
     finish_interrupted(connection, datetime.now(UTC) + LATER)
-    until(lambda: not list_jobs(connection, plan.members.job_id))
+    until(lambda: not list_jobs(connection, plan.run_group.job_id))
     assert notes(connection) == []
 
 

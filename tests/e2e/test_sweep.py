@@ -175,7 +175,7 @@ def test_sweep_of_a_client_killed_before_it_is_listed_leaves_nothing(
         context.setattr("runner.flows.submit.submit_group.group_blob", die)
         with pytest.raises(Killed):
             submit_group(connection, plan, ignore_progress)
-    group_id, trials = plan.members.group_id, set(plan.members.runs.values())
+    group_id, trials = plan.run_group.group_id, set(plan.run_group.runs.values())
     assert group_id not in [row["sweep"] for row in cli.json("sweep", "ls")]
     assert trials <= {row["run_id"] for row in cli.json("ps", "--all")}
     finish_interrupted(connection, datetime.now(UTC) + timedelta(minutes=20))
@@ -201,7 +201,7 @@ def test_trial_that_starts_while_its_sweep_is_stopped_is_cancelled(
     def list_then_start(runs: BlobContainer, group_id: str) -> frozenset[str]:
         """List the trials, of which the second starts immediately afterwards."""
         found = listed(runs, group_id)
-        document = waiting.WaitingRuns(runs).read(group.runs["2"])
+        document = waiting.WaitingTrialsCache(runs).read(group.runs["2"])
         assert document is not None
         runs.create(RunPaths(group.runs["2"]).run, json.loads(document))
         return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.flows.runs.waiting import WaitingRuns, cancelled_result, list_waiting, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, cancelled_result, list_waiting, read_run
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
@@ -95,7 +95,7 @@ def resolve_run(container: BlobContainer, text: str) -> str:
         ids = list_run_ids(container)
         if not ids:
             raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
-        waiting = WaitingRuns(container)
+        waiting = WaitingTrialsCache(container)
         return newest(
             ids,
             lambda run_id: read_run(container, run_id, waiting),

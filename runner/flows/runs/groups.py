@@ -19,7 +19,7 @@ from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
 from runner.flows.runs.documents import newest, runs_container
 from runner.flows.runs.history import RunRow, list_runs
-from runner.flows.runs.waiting import WaitingRuns, list_started, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, list_started, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
     GROUPS_FOLDER,
@@ -271,7 +271,7 @@ def _cancel_sweep(
         if row.spec.job_id.startswith(sweep.job_id)  # a trial with a cost cap has its own job
     }
     changed = _cancel_waiting(container, sweep.group_id, started)
-    waiting = WaitingRuns(container)
+    waiting = WaitingTrialsCache(container)
     trials = waiting.sweep(sweep.group_id)
     unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
     job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()

@@ -26,7 +26,7 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
-from runner.flows.runs.waiting import WaitingRuns, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
 from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
@@ -311,7 +311,7 @@ class _Listing:
         self._lock = Lock()
         self._pools: PoolReader | None = None
         self._index: dict[str, IndexEntry] | None = None
-        self._waiting = WaitingRuns(runs_container(connection))
+        self._waiting = WaitingTrialsCache(runs_container(connection))
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
         """Return one row per ID, in order."""
@@ -396,7 +396,10 @@ def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
 
 
 def _row(
-    connection: Connection, run_id: str, reader: Callable[[], PoolReader], waiting: WaitingRuns
+    connection: Connection,
+    run_id: str,
+    reader: Callable[[], PoolReader],
+    waiting: WaitingTrialsCache,
 ) -> RunRow | None:
     """Return one run, or None if it was deleted or its submission was not completed."""
     container = runs_container(connection)

@@ -41,7 +41,7 @@ from runner.core.units import format_count
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
 from runner.flows.runs.groups import find_group
 from runner.flows.runs.history import RunFilter, list_runs
-from runner.flows.runs.waiting import WaitingRuns, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
@@ -152,7 +152,7 @@ def load_job_runs(connection: Connection, job: JobSnapshot) -> JobRuns:
         if task.phase != "completed"
     }
     container = runs_container(connection)
-    waiting = WaitingRuns(container)
+    waiting = WaitingTrialsCache(container)
 
     def load(task_id: str) -> RunSpec | None:
         content = read_run(container, task_id, waiting)

@@ -163,7 +163,7 @@ def download_group_outputs(
     patterns, rows = tuple(patterns), list_runs(connection, limit=None, ids=[*group.runs.values()])
     specs = {row.run_id: row.spec for row in rows.rows if row.spec is not None}
     named = {name: specs[run_id] for name, run_id in group.runs.items() if run_id in specs}
-    fetched: dict[str, Downloaded] = {}
+    downloaded: dict[str, Downloaded] = {}
     unmatched = set(patterns)
     on_progress(Progress("download", "start", "", 0, len(named), "runs"))
     for done, (name, spec) in enumerate(named.items(), 1):
@@ -173,7 +173,7 @@ def download_group_outputs(
         if own or not patterns:
             found = download_outputs(connection, spec, output_dir, ignore_progress, own)
             if found.files:
-                fetched[name] = found
+                downloaded[name] = found
         on_progress(Progress("download", "progress", "", done, len(named), "runs"))
     if unmatched:
         raise RunnerError(
@@ -181,9 +181,9 @@ def download_group_outputs(
             f"no run of {group.group_id} has a file {min(unmatched)!r}",
             fix=f"runner files ls {next(iter(group.runs.values()))}",
         )
-    text = f"outputs of {format_count(len(fetched), 'run')}"
+    text = f"outputs of {format_count(len(downloaded), 'run')}"
     on_progress(Progress("download", "end", text, len(named), len(named), "runs"))
-    return fetched
+    return downloaded
 
 
 def _download(
@@ -197,12 +197,12 @@ def _download(
     total = sum(file.size_bytes for file in wanted)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     on_bytes = BytesMoved("download", total, on_progress).add
-    in_parallel(partial(_fetch_one, container, targets, on_bytes), wanted)
+    in_parallel(partial(_download_one, container, targets, on_bytes), wanted)
     text = format_count(len(wanted), "file") + targets.note
     on_progress(Progress("download", "end", text, total, total, "bytes"))
 
 
-def _fetch_one(
+def _download_one(
     container: BlobContainer, targets: Targets, on_bytes: Callable[[int], None], file: RunFile
 ) -> None:
     container.download(file.blob, targets.by_path[file.path], on_bytes, partial(_check, file))

@@ -33,7 +33,7 @@ from runner.core.job_moves import JobSnapshot
 from runner.core.states import JOB_DISABLED, WAITING, RunState, RunStatus, TaskView, WaitCause
 from runner.core.units import format_duration
 from runner.flows.runs.documents import load_result, runs_container
-from runner.flows.runs.waiting import WaitingRuns, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_run_id
 from runner.protocol.run_spec import RunSpec, parse_run
@@ -551,7 +551,7 @@ def find_work(connection: Connection) -> FindWork:
     A deleted run, or one whose run.json is damaged, is like no other.
     """
     container = runs_container(connection)
-    waiting = WaitingRuns(container)
+    waiting = WaitingTrialsCache(container)
 
     def read(task: NodeTask) -> object:
         if not is_run_id(task.task_id):

@@ -16,7 +16,7 @@ from runner.protocol.waiting_trials import (
 )
 
 
-class WaitingRuns:
+class WaitingTrialsCache:
     """The waiting trials of all sweeps; the document of each sweep is read once."""
 
     def __init__(self, container: BlobContainer) -> None:
@@ -56,14 +56,14 @@ class WaitingRuns:
 
 
 def read_run(
-    container: BlobContainer, run_id: str, waiting: WaitingRuns | None = None
+    container: BlobContainer, run_id: str, waiting: WaitingTrialsCache | None = None
 ) -> bytes | None:
     """Return run.json of a run, or the future one of a waiting trial; None if there is no run."""
     blob = RunPaths(run_id).run
     content = container.read(blob)
     if content is not None or parse_sweep_id(run_id) is None:
         return content
-    derived = (waiting or WaitingRuns(container)).read(run_id)
+    derived = (waiting or WaitingTrialsCache(container)).read(run_id)
     # If the last trial started in between, run.json replaces the document of the sweep.
     return derived or container.read(blob)
 
@@ -72,7 +72,7 @@ def cancelled_result(container: BlobContainer, run_id: str) -> RunResult | None:
     """Return the outcome of a trial that was cancelled before a node started it, or None."""
     if container.size(RunPaths(run_id).run) is not None:
         return None
-    found = WaitingRuns(container).of_run(run_id)
+    found = WaitingTrialsCache(container).of_run(run_id)
     return None if found is None else found.result(run_id)
 
 

@@ -95,7 +95,7 @@ def _schedule_run(
 def _schedule_group(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
-    group, first = plan.members, next(iter(plan.runs.values())).plan
+    group, first = plan.run_group, next(iter(plan.runs.values())).plan
     after = {name: list(before) for name, before in group.after.items()}
     record = _new_record(request, first, group.name, after)
     template = {

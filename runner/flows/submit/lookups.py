@@ -248,11 +248,11 @@ def resolve_after(
     """Return the predecessors of a run. Raise RunnerError if Batch cannot make it wait for them."""
     specs = [find_run(connection, reference) for reference in references]
     found = {spec.run_id: spec for spec in specs}
-    waiting = [spec for spec in found.values() if not _succeeded(connection, spec)]
-    if not waiting:
+    active = [spec for spec in found.values() if not _succeeded(connection, spec)]
+    if not active:
         return Predecessors(tuple(found))
-    job_id = _common_job(connection, run, waiting)
-    return Predecessors(tuple(found), tuple(spec.task_id for spec in waiting), job_id)
+    job_id = _common_job(connection, run, active)
+    return Predecessors(tuple(found), tuple(spec.task_id for spec in active), job_id)
 
 
 def repeat_predecessors(connection: Connection, spec: RunSpec, *, began: bool) -> dict[str, str]:
@@ -336,9 +336,10 @@ def _cannot_succeed(spec: RunSpec, result: RunResult | None) -> RunnerError:
     )
 
 
-def _common_job(connection: Connection, run: DependentRun, waiting: Sequence[RunSpec]) -> str:
-    first = waiting[0]
-    if other := next((r for r in waiting if r.job_id != first.job_id), None):
+def _common_job(connection: Connection, run: DependentRun, active: Sequence[RunSpec]) -> str:
+    """Return the job of the active predecessors. Raise RunnerError if the run cannot join it."""
+    first = active[0]
+    if other := next((r for r in active if r.job_id != first.job_id), None):
         why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
         raise _cannot_wait(first, why)
     if first.pool.lower() != run.pool.id.lower():

@@ -202,8 +202,8 @@ class SubmissionPlan:
         return run
 
     @property
-    def members(self) -> RunGroup:
-        """Return the group. Raises ValueError for the plan of a single run."""
+    def run_group(self) -> RunGroup:
+        """Return the group of a submission that has one. Raise ValueError for a single run."""
         if self.group is None:
             raise ValueError("not the plan of a group")
         return self.group
@@ -469,23 +469,23 @@ def _look_up(
     inputs = {key: lookups.input(key, one, suffix) for key, one in draft.content.inputs.items()}
     if recipe.after:
         run = DependentRun(placement.pool, recipe.priority, recipe.image, target.outputs)
-        waiting = lookups.ask(
+        before = lookups.ask(
             f"after {', '.join(recipe.after)}{suffix}",
             lambda connection: resolve_after(connection, recipe.after, run),
             Predecessors(recipe.after),
         )
-        placement = _with_predecessors(placement, waiting)
+        placement = _with_predecessors(placement, before)
     awaited = {*placement.after, *(group.runs.values() if group else ())}
     lookups.note_unfinished(inputs, awaited, suffix, "" if group else ": --after {}")
     return replace(draft, content=replace(draft.content, inputs=inputs), placement=placement)
 
 
-def _with_predecessors(placement: Placement, waiting: Predecessors) -> Placement:
+def _with_predecessors(placement: Placement, before: Predecessors) -> Placement:
     return replace(
         placement,
-        job_id=waiting.job_id or placement.job_id,
-        after=waiting.after,
-        depends_on=waiting.depends_on,
+        job_id=before.job_id or placement.job_id,
+        after=before.after,
+        depends_on=before.depends_on,
     )
 
 

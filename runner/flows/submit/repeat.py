@@ -24,7 +24,7 @@ from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, 
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.groups import with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
-from runner.flows.runs.waiting import WaitingRuns, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors
@@ -320,7 +320,7 @@ def resume_trials(
     on_progress(Progress("resume", "start"))
     _await_reports(runs_container(connection), sweep, frozenset(ended))
     most = read_max_parallel(connection, sweep.job_id)
-    waiting = WaitingRuns(runs_container(connection))
+    waiting = WaitingTrialsCache(runs_container(connection))
     done: dict[str, ResumedTrial] = {}
     submission = TrialSubmission(connection)
     # A trial that was resumed before has its own run.json, and is not a waiting trial.
@@ -359,7 +359,7 @@ def _requeue_unstarted(
     connection: Connection,
     sweep: RunGroup,
     names: Iterable[str],
-    waiting: WaitingRuns,
+    waiting: WaitingTrialsCache,
     pool: str | None,
     most: int | None,
 ) -> dict[str, ResumedTrial]:
@@ -538,7 +538,7 @@ def _resume_trial(
     sweep: RunGroup,
     name: str,
     pool: str | None,
-    waiting: WaitingRuns,
+    waiting: WaitingTrialsCache,
     *,
     from_start: bool,
     most: int | None,

@@ -45,7 +45,7 @@ _ABANDONED_AFTER = timedelta(minutes=15)  # longer than any submission takes
 
 def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunGroup:
     """Submit all runs of a plan. Raise RunnerError after removing those already submitted."""
-    group, job = plan.members, plan.job
+    group, job = plan.run_group, plan.job
     finish_interrupted(connection)
     waiting = _waiting_trials(plan)
     # The merge task of a sweep is not one of its trials.
@@ -80,7 +80,7 @@ def _waiting_trials(plan: SubmissionPlan) -> WaitingTrials | None:
     """
     plans = [run.plan for name, run in plan.runs.items() if name != MERGE_TASK]
     first = plans[0]
-    if not plan.members.trials or first.recipe.nodes > 1:
+    if not plan.run_group.trials or first.recipe.nodes > 1:
         return None
     common = first.to_spec().to_json()
     others = [each for each in plans if each.recipe != first.recipe]
@@ -102,7 +102,7 @@ def _waiting_trials(plan: SubmissionPlan) -> WaitingTrials | None:
         )
         for each in plans
     }
-    return WaitingTrials(plan.members.group_id, common, trials)
+    return WaitingTrials(plan.run_group.group_id, common, trials)
 
 
 def place_group(

@@ -121,7 +121,7 @@ def follow(
         ended = _watch(connection, spec, display, watched)
         folder, problem = None, None
         try:
-            folder = _fetch(connection, spec, ended, output_dir, view)
+            folder = _download(connection, spec, ended, output_dir, view)
         except RunnerError as err:
             problem = err
         model = _ensure_registered(connection, spec, ended, view)
@@ -238,7 +238,7 @@ def _watch(
     raise AssertionError("watching ends with RunEnded")
 
 
-def _fetch(
+def _download(
     connection: Connection,
     spec: RunSpec,
     ended: RunEnded,

@@ -109,7 +109,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
         plan = plan_schedule(checked, request, target, ignore_progress)
     for text in plan.warnings:
         out.warning(text)
-    group = plan.members
+    group = plan.run_group
     if not out.as_text:
         more = {
             "priority": plan.job.priority,

@@ -233,7 +233,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
             "cost": plan.cost.to_json() if plan.cost else None,
             "not_looked_up": plan.unanswered_json(),
         }
-        out.record({**plan.members.to_json(), **more, "runs": plan.documents()})
+        out.record({**plan.run_group.to_json(), **more, "runs": plan.documents()})
         return
     trials = list(checked.trials.items())
     rows = [{"trial": name, **trial} for name, trial in trials[:_SHOWN_TRIALS]]

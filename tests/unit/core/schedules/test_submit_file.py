@@ -84,7 +84,7 @@ def prepared(path: Path, *overrides: str, wanted: str | None = None) -> Submissi
 
 def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
     made = prepared(write(WHOLE))
-    group, runs = made.members, made.members.runs
+    group, runs = made.run_group, made.run_group.runs
     assert (made.job.priority, made.job.max_parallel, group.pool) == (7, 2, "local")
     assert is_run_id(group.group_id)
     assert runs["train"].startswith("cats-train-")
@@ -267,7 +267,7 @@ def test_long_names_are_truncated_to_distinct_run_ids(write: Write) -> None:
     name, tasks = "n" * 40, [f"{'t' * 27}{number:03}" for number in range(100)]
     text = "".join(f"  {task}: {{command: x}}\n" for task in tasks)
     made = prepared(write(f"name: {name}\ntasks:\n{text}"))
-    runs = made.members.runs
+    runs = made.run_group.runs
     assert len(set(runs.values())) == 100
     assert all(is_run_id(run_id) and task in run_id for task, run_id in runs.items())
 

@@ -73,7 +73,7 @@ def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
     template = plan_submission(checked, target, ignore_progress, scheduled=True).run.plan
     assert (template.job_id, template.group) == ("", None)
     run = plan_submission(checked, target, ignore_progress)
-    assert (run.run.plan.job_id, run.run.plan.group) == (run.job.job_id, run.members.group_id)
+    assert (run.run.plan.job_id, run.run.plan.group) == (run.job.job_id, run.run_group.group_id)
 
 
 def test_vault_is_refused_where_nodes_have_no_identity(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_cap_of_a_file_covers_all_of_its_tasks(tmp_path: Path) -> None:
     assert plan.cost.cap is not None
     assert plan.cost.cap.cap_micros == 5_000_001
     assert plan.cost.cap.nodes == 3
-    assert plan.job.job_id == plan.members.group_id
+    assert plan.job.job_id == plan.run_group.group_id
     shares = [run.plan.to_spec().max_cost_micros for run in plan.runs.values()]
     assert sorted(each or 0 for each in shares) == [2_500_000, 2_500_001]
     with pytest.raises(RunnerError, match="a schedule cannot have a cost cap"):
