@@ -162,12 +162,12 @@ def next_pause_step(
 
 
 def explain_misfit(
-    record: RunSpec, slots: int, pool: PoolOutput, node_slots: int, current: PoolOutput | None
+    spec: RunSpec, slots: int, pool: PoolOutput, node_slots: int, current: PoolOutput | None
 ) -> str:
     """Return why a run cannot move to a pool, or an empty string.
 
     Args:
-        record: the run.
+        spec: the run.
         slots: task slots that its task needs on a node.
         pool: the new pool.
         node_slots: task slots of a node of the new pool.
@@ -176,15 +176,15 @@ def explain_misfit(
     """
     if slots > node_slots:
         return f"has {node_slots} slots per node ({slots} needed)"
-    if pool.containers is not None and pool.containers != (record.image is not None):
-        return "runs containers only" if record.image is None else "runs no containers"
-    if record.image is not None and current is not None and bool(current.gpus) != bool(pool.gpus):
+    if pool.containers is not None and pool.containers != (spec.image is not None):
+        return "runs containers only" if spec.image is None else "runs no containers"
+    if spec.image is not None and current is not None and bool(current.gpus) != bool(pool.gpus):
         has = "GPUs" if pool.gpus else "no GPU"
         return f"has {has}, and the container was submitted for a pool with the opposite"
-    if record.rehearsal is not None and not pool.spot:
+    if spec.rehearsal is not None and not pool.spot:
         return "has dedicated nodes, and the run rehearses evictions"
-    missing = missing_resources(pool, record.resources)
-    if missing and not (current is not None and missing_resources(current, record.resources)):
+    missing = missing_resources(pool, spec.resources)
+    if missing and not (current is not None and missing_resources(current, spec.resources)):
         return f"has {missing}"
     return ""
 

@@ -172,7 +172,7 @@ def test_metadata_of_other_programs_is_no_note(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "pool", "why"),
+    ("spec", "pool", "why"),
     [
         (RunSpec(run_id="r"), BIG, ""),
         (RunSpec(run_id="r", resources=Resources(gpus=2)), BIG, ""),  # they are in neither pool
@@ -186,8 +186,8 @@ def test_metadata_of_other_programs_is_no_note(text: str) -> None:
         (RunSpec(run_id="r", rehearsal={}), replace(BIG, spot=False), "dedicated nodes"),
     ],
 )
-def test_run_fits_a_pool_without_new_gaps(record: RunSpec, pool: PoolOutput, why: str) -> None:
-    found = explain_misfit(record, 1, pool, 1, SMALL)
+def test_run_fits_a_pool_without_new_gaps(spec: RunSpec, pool: PoolOutput, why: str) -> None:
+    found = explain_misfit(spec, 1, pool, 1, SMALL)
     assert (why in found) if why else not found
 
 

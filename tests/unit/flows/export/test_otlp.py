@@ -174,10 +174,10 @@ def test_events_are_sent_again_only_if_refused() -> None:
         asked.append(ended)
         return [each for each in runs if each.spec.run_id not in ended]
 
-    def send(record: RunSpec, events: Sequence[TimelineEvent]) -> None:
+    def send(spec: RunSpec, events: Sequence[TimelineEvent]) -> None:
         if is_down:
             raise RunnerError("R-OTLP-EXPORT", "no answer")
-        sent.append((record.run_id, len(events)))
+        sent.append((spec.run_id, len(events)))
 
     stream = EventStream(load, send, frozenset({"before-20261124-110000-abcd"}))
     assert (stream.send_new(), stream.send_new()) == (2, 0)
