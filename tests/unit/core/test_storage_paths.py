@@ -38,7 +38,7 @@ def test_path_without_a_store_uses_the_default_store(text: str, store: str, path
      "ab:x", "my--own:x", "C:/x", "share:a\udcff", "10:30.jpg", "share:..", "share:.runner-parts/x",
      "share:.Runner-Parts", f"share:{'x' * 256}"],
 )  # fmt: skip
-def test_invalid_stored_paths_are_rejected(text: str) -> None:
+def test_invalid_storage_paths_are_rejected(text: str) -> None:
     with pytest.raises(RunnerError) as refused:
         parse_storage_path(text, "data")
     assert refused.value.code == "R-DATA-PATH"
