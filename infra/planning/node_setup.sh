@@ -143,7 +143,8 @@ preload_file() {
 prepare_home() {
   rm -rf "$home"
   mkdir -p "$home/bin" "$home/cache" "$home/envs"
-  [[ ! -e $own/uv ]] || ln -s "$own/uv/bin/uv" "$home/bin/uv"
+  # A copy, because containers do not have the folders of the node's image.
+  cp "$(command -v uv)" "$home/bin/uv"
   [[ -z "${RUNNER_PRELOAD:-}" ]] || preload
   # Tasks run as another user, and write to the folders that the start task created.
   chmod a+rwx "$home" "$home/envs"

@@ -52,13 +52,13 @@ COMMAND_LINE = f"python3 {AGENT_FILE}"
 # Arguments of /bin/sh in a container, which replaces the entry point of the image. If the Python of
 # the image is too old for the agent, uv of the image or of the node installs another. The script
 # still uses the Python of the image. The folder is not uv's cache, because that may be a link to a
-# folder outside of the container.
+# folder outside of the container; uv's own cache is in HOME, which may be read-only.
 _EXEC_IN_IMAGE = (
     "p=$(command -v python3 || command -v python); "
     f'"${{p:-false}}" -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || {{ '
     f'export {IMAGE_PYTHON_VARIABLE}="$p"; n="$AZ_BATCH_NODE_SHARED_DIR/runner"; '
     'u=$(command -v uv || echo "$n/bin/uv"); '
-    'u() { UV_PYTHON_INSTALL_DIR="$n/python-of-containers" "$u" python "$@"; }; '
+    'u() { UV_NO_CACHE=1 UV_PYTHON_INSTALL_DIR="$n/python-of-containers" "$u" python "$@"; }; '
     f"f() {{ u find --no-project --python-preference only-managed {FALLBACK_PYTHON}; }}; "
     f"p=$(f) || {{ u install {FALLBACK_PYTHON} && p=$(f); }} || "
     f'{{ [ -z "${IMAGE_PYTHON_VARIABLE}" ] && exit {NO_PYTHON}; exit {OLD_PYTHON}; }}; }}; '

@@ -170,6 +170,15 @@ if ! command -v uv >/dev/null && [ -n "$RUNNER_NODE_UV" ]; then
   ln -sf "$RUNNER_NODE_UV" "$runner/bin/uv"
 fi
 """
+# Containers have only the folders of the node, so links to other folders do not work there.
+_PREPARE_CONTAINERS = """set -e
+runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
+mkdir -p "$runner/bin" "$runner/cache"
+uv=${RUNNER_NODE_UV:-$(command -v uv || true)}
+if [ -n "$uv" ]; then
+  cp "$uv" "$runner/bin/uv"
+fi
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +355,12 @@ def make_container_pool(home: Path, on_progress: OnProgress) -> None:
     on_progress(Progress("services", "start", "creating the pool for containers"))
     connection = Connection(local_outputs(state), keys)
     cache = make_node_cache(paths, load_isolation(state))
-    spec = replace(pool_spec(state, keys["storage"], cache), id=CONTAINER_POOL_ID, containers=True)
+    spec = replace(
+        pool_spec(state, keys["storage"], cache),
+        id=CONTAINER_POOL_ID,
+        containers=True,
+        start_command=f"/bin/sh -c {shlex.quote(_PREPARE_CONTAINERS)}",
+    )
     happened = ensure_pool(connection, spec)
     on_progress(Progress("services", "end", f"pool {CONTAINER_POOL_ID} {happened}"))
 
