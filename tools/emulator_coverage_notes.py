@@ -156,6 +156,7 @@ AREAS: tuple[Area, ...] = (
         ("Pool_Add", "Task_Add"),
         (
             (AreaKind.OBSERVED, "A container task on another pool ends with `ContainerPoolNotSupported`."),
+            (AreaKind.OBSERVED, "Containers run as the user of the task, not as that of their image (nextflow#2126)."),
             (AreaKind.OURS, "Without a container engine, nodes of container pools are unusable with that error."),
             (AreaKind.OURS, "Containers share the network of this machine unless their options name one."),
             (AreaKind.OURS, "A container has PATH and HOME of its image unless the settings name them."),

@@ -217,7 +217,7 @@ class ContainerSpec:
 
     `data_dir` is that of the emulator; containers get it as a label, by which the emulator finds
     them after a crash. An empty `command` runs the command of the image; `working_dir` None is the
-    working directory of the image.
+    working directory of the image. `user` is "UID:GID"; None is the emulator's user.
     """
 
     image: str
@@ -229,3 +229,4 @@ class ContainerSpec:
     registries: tuple[RegistryCredentials, ...]
     node_root: Path
     data_dir: Path
+    user: str | None = None

@@ -23,7 +23,7 @@ def create_arguments(
     name: str,
     env_file: Path,
     *,
-    user: str | None = None,
+    user: str,
     extra: Sequence[str] = (),
 ) -> list[str]:
     """Return the arguments of `docker` or `podman` that create the container.
@@ -31,7 +31,8 @@ def create_arguments(
     Later options win, so those of the task come last. The command is passed as arguments to the
     entry point of the image, unless `--entrypoint` is among the options (container workloads page;
     until 2023 it said that the command replaces the entry point [X]). The network is that of the
-    node [S], because storage and the other nodes are on the loopback of this machine.
+    node [S], because storage and the other nodes are on the loopback of this machine. The service
+    runs containers as the user of the task, not as that of the image (nextflow-io/nextflow#2126).
     """
     given = [*extra, *container.run_options]
     arguments = [
@@ -44,8 +45,7 @@ def create_arguments(
     ]
     if not _names_network(given):
         arguments.append("--network=host")
-    if user is not None:
-        arguments.append(f"--user={user}")
+    arguments.append(f"--user={user}")
     for mount in container.mounts:
         arguments.append(f"--mount={_bind(mount)}")
     arguments += env_arguments(container.environment, env_file)
@@ -145,9 +145,9 @@ class Engine:
         return [*quiet, arguments[0], f"--authfile={config_dir}/config.json", *arguments[1:]]
 
     @property
-    def user(self) -> str | None:
-        """Return the user of containers: files of tasks must not belong to the daemon's root."""
-        return None if self.is_podman or os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
+    def user(self) -> str:
+        """Return the user of the emulator, as containers name it: root of a rootless podman."""
+        return "0:0" if self.is_podman else f"{os.geteuid()}:{os.getegid()}"
 
     async def run(
         self,

@@ -175,16 +175,17 @@ class Executor:
             )
         if execution.stop.done():
             return ExecutionOutcome(None, execution.stop.result(), retryable=False)
-        if launch.container is not None and self._containers is not None:
-            passed = {n: v for n, v in self._pass_environment.items() if n not in _NODE_VARIABLES}
-            wanted = {**passed, **launch.container.environment, **_added(environment)}
-            container = replace(launch.container, environment=wanted)
-            if self._kept is not None and (launch.holds or launch.continues):
-                return await self._run_in_instance_container(execution, self._kept, container)
-            return await self._run_container(execution, self._containers, container)
         if self._owner is not None:
             await asyncio.to_thread(_hand_over, launch, self._owner)
         owner = None if launch.elevated else self._owner
+        if launch.container is not None and self._containers is not None:
+            passed = {n: v for n, v in self._pass_environment.items() if n not in _NODE_VARIABLES}
+            wanted = {**passed, **launch.container.environment, **_added(environment)}
+            user = None if owner is None else f"{owner.uid}:{owner.gid}"
+            container = replace(launch.container, environment=wanted, user=user)
+            if self._kept is not None and (launch.holds or launch.continues):
+                return await self._run_in_instance_container(execution, self._kept, container)
+            return await self._run_container(execution, self._containers, container)
         started = task_process.start(launch, environment, owner=owner)
         execution.process = started
         on_started(started.pid)

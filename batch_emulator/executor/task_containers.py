@@ -106,9 +106,8 @@ class TaskContainers:
         engine = await self.require()
         await self.fetch(container.image, container.registries)
         env_file = container.node_root.parent / f"{name}.env"
-        arguments = create_arguments(
-            container, name, env_file, user=engine.user, extra=self._run_options
-        )
+        user = container.user or engine.user
+        arguments = create_arguments(container, name, env_file, user=user, extra=self._run_options)
         try:
             _write_secret(env_file, env_file_text(container.environment))
             passed = inherited(container.environment)

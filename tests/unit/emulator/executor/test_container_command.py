@@ -34,6 +34,10 @@ def container(*options: str, **environment: str) -> ContainerSpec:
     )
 
 
+def _arguments(spec: ContainerSpec) -> list[str]:
+    return create_arguments(spec, "name", Path("/e"), user="7:8")
+
+
 def test_command_line_has_all_options() -> None:
     arguments = create_arguments(
         container("--rm", "--shm-size=1g"), "name", Path("/e"), user="7:8", extra=["--runtime=runc"]
@@ -62,12 +66,12 @@ def test_command_line_has_all_options() -> None:
 
 @pytest.mark.parametrize("option", ["--network=bridge", "--net", "--net=none"])
 def test_network_option_of_the_task_replaces_that_of_the_node(option: str) -> None:
-    assert "--network=host" not in create_arguments(container(option), "name", Path("/e"))
+    assert "--network=host" not in _arguments(container(option))
 
 
 def test_paths_with_commas_are_quoted() -> None:
     task = replace(container(), mounts=(ContainerMount(Path('/a,"b'), read_only=True),))
-    [mount] = [a for a in create_arguments(task, "name", Path("/e")) if a.startswith("--mount")]
+    [mount] = [a for a in _arguments(task) if a.startswith("--mount")]
     assert mount == '--mount=type=bind,"source=/a,""b","target=/a,""b",readonly'
 
 
@@ -79,7 +83,7 @@ def test_nul_in_an_argument_is_a_failed_call() -> None:
 
 def test_values_of_variables_are_not_in_the_command_line() -> None:
     task = container(SECRET="abc", TWO="a\nb")
-    arguments = create_arguments(task, "name", Path("/e"))
+    arguments = _arguments(task)
     assert "abc" not in " ".join(arguments)
     assert env_file_text(task.environment) == "SECRET=abc\n"
     assert "--env=TWO" in arguments
