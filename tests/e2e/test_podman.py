@@ -31,6 +31,15 @@ for step in range(begun, 10**6 if begun == 0 else begun + 1):
 pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], "model.txt").write_text("weights")
 """
 
+ACCOUNT = """
+import getpass, os, pathlib
+pathlib.Path.home().joinpath("cache").write_text("x")
+print(os.getuid())
+print(getpass.getuser())
+uv = pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "runner", "bin", "uv")
+print(uv.is_file() and os.access(uv, os.X_OK))
+"""
+
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Machine]:
@@ -41,6 +50,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Machine]:
     python_tree(folder / "python")
     archive = folder / "python.tar"
     how = ["--change=ENV OF_THE_IMAGE=podman", "--change=ENV PATH=/usr/bin:/bin"]
+    how += ["--change=ENV HOME=/root", "--change=USER 10001"]  # no folder of the task is for it
     subprocess.run(["tar", "-C", folder / "python", "-cf", archive, "."], check=True)
     subprocess.run([machine.program, "import", "--quiet", *how, archive, IMAGE], check=True)
     archive.unlink()
@@ -81,3 +91,18 @@ def test_run_in_a_container_accepts_exec_and_continues_after_eviction(
     assert begun[0] == "0"
     assert int(begun[-1]) > 0
     assert boxes.json("show", run_id)["run"]["image"]["name"] == IMAGE
+
+
+def test_container_has_the_user_of_the_task_and_uv_of_the_node(
+    boxes: Cli, script: Callable[..., Path]
+) -> None:
+    folder = script(ACCOUNT)
+    (folder / "train.yaml").write_text(f"image: {IMAGE}\n")
+    done = boxes.run("train", folder)
+    assert done.returncode == 0, done.stderr
+    user, name, uv = done.stdout.splitlines()
+    isolation = boxes.json("local", "status")["isolation"]  # "user UID" if the emulator is root
+    uid = isolation.removeprefix("user ") if isolation.startswith("user ") else "0"
+    assert user == uid
+    assert name
+    assert uv == "True"

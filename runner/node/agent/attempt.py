@@ -334,6 +334,25 @@ def _named_inputs(written: WrittenFiles, prepared: Mapping[str, str]) -> dict[st
     }
 
 
+def _account_variables(inherited: Mapping[str, str], work_dir: Path) -> dict[str, str]:
+    """Return HOME and LOGNAME where the user of the container has none of its own.
+
+    Batch runs a container as the user of the task, whom the image does not know. Scripts write
+    caches to HOME, and `getpass.getuser()`, which PyTorch calls, fails without a name.
+    Source: nextflow-io/nextflow#2126.
+    """
+    import pwd  # noqa: PLC0415  only runs in containers need it
+
+    added: dict[str, str] = {}
+    if not os.access(inherited.get("HOME") or "/", os.W_OK):
+        added["HOME"] = str(work_dir)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        added["LOGNAME"] = inherited.get("LOGNAME") or inherited.get("USER") or "runner"
+    return added
+
+
 def _preparation_error(how: str) -> StageFailedError:
     message = f"`prepare` on this node {how}"
     return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
@@ -476,6 +495,8 @@ class Attempt:
             rank: the rank of this node. Only rank 0, the primary, enforces the time limit of the
                 command.
         """
+        if self._spec.image is not None:
+            inherited = {**inherited, **_account_variables(inherited, self._node.work_dir)}
         folder = self.launch_folder
         place = NodePlace(rank, self.count_processes(inherited), folder, cluster)
         prepared = {**prepared, PROCESSES_VARIABLE: str(place.processes)}

@@ -386,6 +386,15 @@ def test_every_container_is_prepared(task: Task) -> None:
         assert len((task.shared / "prepared").read_text().splitlines()) == times
 
 
+@pytest.mark.feature(18)
+def test_script_in_a_container_without_a_home_has_one_that_is_writable(task: Task) -> None:
+    write = "import pathlib\npathlib.Path.home().joinpath('cache').write_text('x')\nprint('done')\n"
+    task.settings["HOME"] = "/nonexistent"
+    task.submit(write, image={"name": "mine:1"})
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt") == "done\n"
+
+
 @pytest.mark.slow
 @pytest.mark.feature(4)
 def test_failed_preparation_fails_the_run_with_its_log(task: Task) -> None:
