@@ -699,7 +699,7 @@ def _check_scalars(raw: object) -> list[Value]:
     for value in cast("list[object]", raw):
         if not is_value(value):
             fix = "use text, true, false or a finite number"
-            if isinstance(value, date):
+            if isinstance(value, date | list):
                 fix = f'quote it: "{value}"'
             raise key_error(f"{value!r} cannot be the value of a parameter", fix)
     return cast("list[Value]", raw)
@@ -861,8 +861,18 @@ def parse_param(text: str) -> tuple[str, object]:
             "R-SWEEP-PARAM",
             f"invalid --param {text!r}",
             why=str(err).splitlines()[0],
-            fix=f"quote the value, like --param '{name.strip()}={{uniform: [0, 1]}}'",
+            fix=_correct_param(name.strip(), raw),
         ) from err
+
+
+def _correct_param(name: str, raw: str) -> str:
+    """Return an option that is probably meant by a value that is not YAML."""
+    if re.fullmatch(r"[\w./-]*[*?][\w./*?-]*", raw):
+        return f"--param '{name}={{files: \"{raw}\"}}'"
+    if re.fullmatch(r"\[[^][]*\](\s*,\s*\[[^][]*\])+", raw):
+        texts = ", ".join(f'"{text}"' for text in re.findall(r"\[[^][]*\]", raw))
+        return f"--param '{name}={{choice: [{texts}]}}'"
+    return f"write YAML in one line, like --param '{name}={{uniform: [0, 1]}}' or {name}=[1, 2]"
 
 
 def _loses_text(value: object, written: object) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,39 @@ def test_parameter_written_for_another_program_is_refused(text: str, fix: str) -
         parse_param(text)
     assert (caught.value.code, caught.value.fix) == ("R-SWEEP-PARAM", fix)
     assert parse_param("act=relu(),gelu()")[1] == ["relu()", "gelu()"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fix", "values"),
+    [
+        ("csv=*.csv", "--param 'csv={files: \"*.csv\"}'", {"files": "*.csv"}),
+        ("csv=*/a-?.csv", "--param 'csv={files: \"*/a-?.csv\"}'", {"files": "*/a-?.csv"}),
+        (
+            "layers=[1,2], [3]",
+            '--param \'layers={choice: ["[1,2]", "[3]"]}\'',
+            {"choice": ["[1,2]", "[3]"]},
+        ),
+    ],
+)
+def test_value_that_is_not_yaml_is_corrected(text: str, fix: str, values: object) -> None:
+    with pytest.raises(RunnerError) as caught:
+        parse_param(text)
+    assert caught.value.fix == fix
+    [_, corrected] = shlex.split(fix)
+    assert parse_param(corrected)[1] == values
+    assert "write YAML in one line" in refused_param("lr=[0.1, 0.2").fix
+
+
+def refused_param(text: str) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        parse_param(text)
+    return caught.value
+
+
+def test_list_as_a_value_is_quoted() -> None:
+    with pytest.raises(RunnerError) as caught:
+        change_sweep(None, dict([parse_param("layers=[[1, 2], [3]]")]), {})
+    assert caught.value.fix == 'quote it: "[1, 2]"'
 
 
 def test_refused_arguments_name_the_condition() -> None:
