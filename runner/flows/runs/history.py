@@ -32,6 +32,7 @@ from runner.protocol.groups import GROUPS_FOLDER
 from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
 from runner.protocol.results import RunResult, parse_attempt_start
 from runner.protocol.run_spec import RunSpec, parse_run
+from runner.protocol.sweeps import TrialReport, reports_folder
 from runner.protocol.usage import parse_usage
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ _INDEX_FROM = 40  # number of rows from which the index is read, for any number 
 _ENTRIES_PER_ROW = 12  # the index is also read if it has at most so many entries per row
 _PAGE = 20
 _MAX_INDEXED = 2000  # with more runs, a list of sweeps does not read the index for their trials
+_MAX_READ = _INDEX_FROM - 1  # trials of such a sweep that are read
+_MAX_REPORTS = 2000  # reports of such sweeps that are listed instead, those of the newest first
+_NOT_STARTED, _STARTED = "not started", "started"  # of trials that are not read one by one
+
+
+# The states of trials by their reports.
+_ENDED = {
+    "succeeded": RunState.SUCCEEDED,
+    "stopped": RunState.SUCCEEDED,
+    "failed": RunState.FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +158,21 @@ EVERY_RUN = RunFilter()
 class SweepLine:
     """A sweep as one entry of the list; `rows` has only the runs that were read.
 
-    With `was_resumed`, the IDs of some runs do not contain the ID of the sweep.
+    `counted` has the number of other runs by label. With `was_resumed`, the IDs of some runs do not
+    contain the ID of the sweep.
     """
 
     group_id: str
     run_ids: list[str]
     rows: list[RunRow] = field(default_factory=list[RunRow])
     was_resumed: bool = False
+    counted: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def states(self) -> dict[str, int]:
         """The number of its runs by label, in the order of a run's life."""
         counts = Counter(row.status.label if row.status else "unreadable" for row in self.rows)
+        counts += self.counted
         order = [*(state.value for state in RunState), *sorted(counts)]
         return dict(sorted(counts.items(), key=lambda item: order.index(item[0])))
 
@@ -216,6 +231,7 @@ def list_grouped(
     """Return the newest runs that match, at most `limit`; a sweep is one entry.
 
     With many runs in storage, the trials of a large sweep are read only if there is a filter.
+    Otherwise, they are counted by their reports.
     """
     container = runs_container(connection)
     ids = list_run_ids(container)
@@ -223,7 +239,7 @@ def list_grouped(
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
     is_small = limit is not None and len(ids) <= _ENTRIES_PER_ROW * limit
     listing = _Listing(connection, "", index_from=1 if is_small else _INDEX_FROM)
-    most_read = _INDEX_FROM - 1 if only == EVERY_RUN and len(ids) > _MAX_INDEXED else len(ids)
+    most_read = _MAX_READ if only == EVERY_RUN and len(ids) > _MAX_INDEXED else len(ids)
     entries = _collapse(container, ids)
     lines: dict[str, RunRow | SweepLine] = {}
     position, page = 0, limit or len(entries) or 1
@@ -237,9 +253,13 @@ def list_grouped(
             if len(lines) == limit:
                 break
         page = max(2 * page, _PAGE)
+    room = _MAX_REPORTS
     for line in lines.values():
         if isinstance(line, SweepLine) and line.was_resumed:
             _take_newest(connection, line, listing, only)
+        elif isinstance(line, SweepLine) and not line.rows and len(line.run_ids) <= room:
+            room -= len(line.run_ids)
+            listing.count(line)
     return GroupedHistory(tuple(lines.values()), len(entries) - position)
 
 
@@ -320,6 +340,31 @@ class _Listing:
         rows = in_parallel(self._row, missing)
         found |= dict(zip(missing, rows, strict=True))
         return [found[run_id] for run_id in ids]
+
+    def count(self, line: SweepLine) -> None:
+        """Count the runs of a sweep by their reports. Read the others if they are few.
+
+        A report that a trial ended is the last thing that its agent writes before the outcome, and
+        `runner sweep resume` resets it.
+        """
+        container = runs_container(self._connection)
+        left = dict.fromkeys(line.run_ids)
+        for blob, metadata in container.list_metadata(reports_folder(line.group_id)):
+            report = TrialReport.parse(blob, metadata)
+            state = _ENDED.get(report.state) if report else None
+            if report is not None and state is not None and report.run_id in left:
+                line.counted[state.value] += 1
+                del left[report.run_id]
+        if len(left) > _MAX_READ:
+            for run_id in tuple(left):
+                if (trials := self._waiting.unstarted(run_id)) is not None:
+                    result = trials.result(run_id)
+                    line.counted[result.status if result else _NOT_STARTED] += 1
+                    del left[run_id]
+        if len(left) > _MAX_READ:
+            line.counted[_STARTED] += len(left)
+        else:
+            line.rows = [row for row in self.rows([*left]) if row is not None]
 
     def _row(self, run_id: str) -> RunRow | None:
         return _row(self._connection, run_id, self._reader, self._waiting)

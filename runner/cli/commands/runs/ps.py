@@ -346,7 +346,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
         "status": f"{states}{_short(stuck)}"
         if states
         else format_count(len(line.run_ids), "trial"),
-        "attempt": f"{attempts} ({evicted} evicted)" if evicted else "",
+        "attempt": f"{attempts} ({evicted} evicted)" if evicted and not line.counted else "",
     }
     if specs:
         age = datetime.now(UTC) - min(spec.created for spec in specs)
@@ -358,7 +358,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
             "age": format_age(age),
         }
     name = next((row.main_metric for row in line.rows if row.main_metric), None)
-    if name is not None:
+    if name is not None and not line.counted:  # otherwise, the best may not have been read
         best = rank(line.rows, MetricOrder(name))[0]
         found["metric"] = f"{name} {format_metric(best.metrics[name])}"
     failed = (row.status.reason for row in line.rows if row.status and row.status.state in _FAILED)

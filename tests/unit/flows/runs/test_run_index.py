@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from runner.core.job_moves import JobSnapshot
 from runner.core.states import RunState, RunStatus, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
+from runner.flows.runs.documents import runs_container
 from runner.flows.runs.groups import GroupView, load_group_view
 from runner.flows.runs.history import (
     RunFilter,
@@ -31,7 +32,9 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
+from runner.protocol.sweeps import TrialReport, TrialState
 from runner.protocol.usage import AttemptUsage, to_milliseconds, usage_to_json
+from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
 
 COUNT = 60
 _NO_RUNS = ("groups/", "sweeps/")
@@ -249,6 +252,62 @@ def test_trials_of_a_large_sweep_among_many_runs_are_counted_and_not_read(
     assert isinstance(sweep, SweepLine)
     assert (len(sweep.run_ids), len(sweep.rows)) == (COUNT, 0)
     assert len(store.read) <= 4
+
+
+def report_trials(
+    store: Store, states: Sequence[TrialState], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Add a sweep whose first trials reported these states, among many runs."""
+    group_id = add_sweep(store, COUNT, monkeypatch)
+    del store.documents["mnist-0000-20261120-140000-efgh/run.json"]
+    del store.documents["mnist-0000-20261120-140000-efgh/result.json"]
+    monkeypatch.setattr(history, "_MAX_INDEXED", COUNT)
+    reports: dict[str, Mapping[str, str]] = {}
+    for number, state in enumerate(states):
+        run_id = f"mnist-{number:04d}-20261120-130000-abcd"
+        report = TrialReport(f"{number:04d}", number, run_id, state)
+        reports[report.blob(group_id)] = report.to_metadata()
+    monkeypatch.setattr(BlobContainer, "list_metadata", lambda _, prefix: reports.items())
+    return group_id
+
+
+def test_large_sweep_among_many_runs_is_counted_by_its_reports(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[TrialState] = ["failed", "stopped", "running", "waiting", "running"]
+    while len(states) < COUNT:
+        states.insert(0, "succeeded")
+    report_trials(store, states, monkeypatch)
+    sweep = list_grouped(connection, limit=20).lines[1]
+    assert isinstance(sweep, SweepLine)
+    assert sweep.states == {"succeeded": COUNT - 1, "failed": 1}, "three outcomes are read"
+    assert len(sweep.rows) == 3
+    monkeypatch.setattr(history, "_MAX_REPORTS", COUNT - 1)
+    sweep = list_grouped(connection, limit=20).lines[1]
+    assert isinstance(sweep, SweepLine)
+    assert (sweep.states, len(sweep.run_ids)) == ({}, COUNT)
+
+
+def test_large_sweep_shows_how_many_trials_have_not_started(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[TrialState] = ["succeeded", "succeeded", "succeeded", "succeeded", "succeeded"]
+    group_id = report_trials(store, done, monkeypatch)
+    known = history.list_run_ids(runs_container(connection))
+    monkeypatch.setattr(history, "list_run_ids", lambda _: known)
+    ids = [f"mnist-{number:04d}-20261120-130000-abcd" for number in range(COUNT)]
+    waiting = WaitingTrials(group_id, {"run_id": ""}, {run_id: {} for run_id in ids[6:]})
+    waiting = waiting.cancel(ids[-3:], NOW, "stopped")
+    store.documents[waiting_blob(group_id)] = waiting.to_bytes()
+    monkeypatch.setattr(BlobContainer, "folders", lambda _, prefix: iter(ids[:10]))
+    sweep = list_grouped(connection, limit=20).lines[1]
+    assert isinstance(sweep, SweepLine)
+    # The five runs with a folder and no report have a result, and are read.
+    assert sweep.states == {"succeeded": 10, "cancelled": 3, "not started": COUNT - 13}
+    monkeypatch.setattr(BlobContainer, "folders", lambda _, prefix: iter(ids))
+    sweep = list_grouped(connection, limit=20).lines[1]
+    assert isinstance(sweep, SweepLine)
+    assert sweep.states == {"succeeded": 5, "started": COUNT - 5}
 
 
 def test_list_is_the_same_with_and_without_an_index(connection: Connection, store: Store) -> None:
