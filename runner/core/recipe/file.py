@@ -79,6 +79,16 @@ def _check_python_version(value: object) -> object:
     return value
 
 
+def _refuse_packages(value: object) -> object:
+    if isinstance(value, list):
+        raise keys.key_error(
+            "it is a list of packages",
+            "write one package per line into requirements.txt beside train.yaml",
+            "the key names a file with packages",
+        )
+    return value
+
+
 def _check_pattern(value: str) -> str:
     try:
         compiled = re.compile(value)
@@ -241,7 +251,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         description="The script, or a module of a package. Defaults to train.py, main.py or the "
         "only .py.",
     )
-    requirements: RelativePath | None = Field(
+    requirements: Annotated[RelativePath | None, BeforeValidator(_refuse_packages)] = Field(
         None,
         description="A requirements file in the folder. Defaults to requirements.txt, the "
         "metadata of the script, or the dependencies of pyproject.toml.",

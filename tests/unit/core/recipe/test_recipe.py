@@ -114,6 +114,7 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("outputs: [ok, /etc/passwd]\n", 1, "outputs.1", "leaves the folder"),
         ("outputs: ['../x']\n", 1, "outputs.0", "leaves the folder"),
         ("requirements: ../r.txt\n", 1, "requirements", "leaves the folder"),
+        ("requirements: [six]\n", 1, "requirements", "one package per line into requirements.txt"),
         ("\n\nrequirements: r.txt\n", 3, "requirements", "no file"),
         ("dataset: ../mnist\n", 1, "dataset", "lower-case letters"),
     ],
