@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, cast
@@ -31,6 +32,7 @@ from runner.core.recipe.sweep import (
 )
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.settings import Settings
+from runner.core.units import format_count
 from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
 from runner.flows.submit.pipeline import dry_run_target, open_target
@@ -146,6 +148,7 @@ def check_sweep(
     else:
         trials = sweep.repeated(_generated(recipe, sweep.generator))
     _refuse_fixed(trials, options.overrides)
+    _refuse_pattern(recipe, sweep)
     recipe = _with_files(recipe, sweep, trials)
     of_trial = _trial_specs(recipe, sweep, options)
     if blobs and of_trial("", 0, {}).sampler is not None:
@@ -328,6 +331,26 @@ def _refuse_fixed(trials: Sequence[Trial], overrides: Sequence[str]) -> None:
                 f"unexpected --set {text}: the sweep varies {name}",
                 why="a parameter is either set for all trials, or varied",
                 fix=f"remove --set {text}, or {name} from the sweep",
+            )
+
+
+def _refuse_pattern(recipe: Recipe, sweep: SweepFile) -> None:
+    """Raise RunnerError for the pattern of files as the only value of a parameter."""
+    for name, entry in sweep.params.items():
+        values = cast("list[object]", entry.get("choice") or [])
+        pattern = values[0] if len(values) == 1 else None
+        if not isinstance(pattern, str) or not re.fullmatch(r"[^/].*[*?].*|[*?].*", pattern):
+            continue
+        count = 0
+        with suppress(ValueError, OSError):  # `a**b` is no pattern
+            count = sum(path.is_file() for path in recipe.folder.glob(pattern))
+        if count:
+            raise RunnerError(
+                "R-SWEEP-FILES",
+                f"sweep: {pattern!r} is the only value of {name}",
+                why=f"the pattern matches {format_count(count, 'file')}, but a list has no "
+                f"patterns; to pass the text itself, use --set '{name}={pattern}'",
+                fix=f"--param '{name}={{files: \"{pattern}\"}}'",
             )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.core.recipe.recipe import load_recipe
-from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob
+from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob, parse_param
 from runner.core.schedules.submit_file import edges, must_succeed
 from runner.flows.submit.group import CheckedFile
 from runner.flows.submit.prepare import TrainOptions, check_run
@@ -152,6 +153,23 @@ def test_files_that_arguments_name_are_sent_with_a_script_that_is_sent_alone(
     assert set(run.recipe.files or ()) == {"train.py", "a.yaml", "b.yaml"}
     folder = load_recipe(".", cwd=tmp_path)
     assert check_run(folder, options).recipe.files is None
+
+
+def test_pattern_as_the_only_value_of_a_parameter_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text("")
+    recipe = load_recipe("./count.py", cwd=tmp_path)
+    params = dict([parse_param("csv=data/*.csv")])
+    [run] = check_sweep(recipe, change_sweep(None, params, {}), TrainOptions()).runs.values()
+    assert run.request.script_args == ("--csv", "data/*.csv"), "nothing matches"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1")
+    with pytest.raises(RunnerError, match="is the only value of csv") as caught:
+        check_sweep(recipe, change_sweep(None, params, {}), TrainOptions())
+    text = change_sweep(None, {"csv": ["a**b.csv"]}, {})
+    assert check_sweep(recipe, text, TrainOptions()).trials == {"1": {"csv": "a**b.csv"}}
+    [_, corrected] = shlex.split(caught.value.fix)
+    sweep = change_sweep(None, dict([parse_param(corrected)]), {})
+    assert check_sweep(recipe, sweep, TrainOptions()).trials == {"1": {"csv": "data/a.csv"}}
 
 
 def test_subcommand_precedes_the_parameters_of_trials(tmp_path: Path) -> None:
