@@ -168,15 +168,23 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
     )
 
 
-def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
+def load_result(
+    container: BlobContainer, run_id: str, *, started: bool = False
+) -> RunResult | None:
     """Return the committed outcome, or None.
 
     The outputs of a cancelled run include those that its last attempt kept afterwards.
+
+    Args:
+        container: the container of runs.
+        run_id: the run.
+        started: True if a node has started it, so it was not cancelled before its start.
     """
     paths = RunPaths(run_id)
     content = container.read(paths.result)
     if content is None:
-        return cancelled_result(container, run_id) if parse_sweep_id(run_id) else None
+        may_be_cancelled = not started and parse_sweep_id(run_id) is not None
+        return cancelled_result(container, run_id) if may_be_cancelled else None
     result = parse_result(content, run_id)
     if result.status != "cancelled" or not result.attempt:
         return result

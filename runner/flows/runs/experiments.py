@@ -6,7 +6,7 @@ import difflib
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -202,7 +202,10 @@ def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
 
 
 def load_leaderboard(
-    connection: Connection, sweep: RunGroup, metric: str | None = None
+    connection: Connection,
+    sweep: RunGroup,
+    metric: str | None = None,
+    known: Iterable[RunRow] = (),
 ) -> Leaderboard:
     """Return the present trials of a sweep.
 
@@ -210,6 +213,7 @@ def load_leaderboard(
         connection: the services.
         sweep: a group with trials.
         metric: the metric to sort by; None means the recipe's, or the first measured one.
+        known: rows of its runs. Those that have ended are not read again.
 
     Raises:
         RunnerError: R-METRIC-UNKNOWN, no trial has this metric.
@@ -217,7 +221,9 @@ def load_leaderboard(
     chains = [(*sweep.earlier.get(name, ()), run_id) for name, run_id in sweep.trial_runs.items()]
     merge_id = sweep.runs.get(MERGE_TASK, "")
     ids = [*(run_id for chain in chains for run_id in chain), *filter(None, [merge_id])]
-    found = {row.run_id: row for row in list_runs(connection, limit=None, ids=ids).rows}
+    found = {row.run_id: row for row in known if row.result is not None and _is_decided(row)}
+    missing = [run_id for run_id in ids if run_id not in found]
+    found |= {row.run_id: row for row in list_runs(connection, limit=None, ids=missing).rows}
     merge = found.get(merge_id)
     # The newest run of a trial may not exist, if it was claimed and its submission then failed. A
     # resumed trial has the attempts of all its runs.
@@ -232,6 +238,12 @@ def load_leaderboard(
     lost = any(row.status and row.status.state is RunState.LOST for row in rows)
     is_submitting = lost and runs_container(connection).size(note) is not None
     return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge, wanted, is_submitting)
+
+
+def _is_decided(row: RunRow) -> bool:
+    """Return False if the agent may have changed the parameters since the row was read."""
+    trial = row.spec.trial if row.spec else None
+    return trial is None or bool(trial.get("decided", True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,7 +335,7 @@ class _Listing:
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
         """Return one row per ID, in order."""
-        found = self._indexed(ids) if len(ids) >= self._index_from else {}
+        found = self._indexed(ids) if len(ids) >= self._index_from else self._live(ids, ())
         missing = [run_id for run_id in ids if run_id not in found]
         rows = in_parallel(self._row, missing)
         found |= dict(zip(missing, rows, strict=True))
@@ -382,19 +382,26 @@ class _Listing:
             for row in in_parallel(lambda row: with_first_start(container, row), incomplete)
         }
         unfinished = [entry.spec for entry in entries if entry.result is None]
-        for run_id in ids:  # trials that have not started are not in the index
-            if run_id not in self._index and (trials := self._waiting.unstarted(run_id)):
+        missing = [run_id for run_id in ids if run_id not in self._index]
+        return rows | self._live(missing, unfinished)
+
+    def _live(self, ids: Iterable[str], unfinished: Iterable[RunSpec]) -> dict[str, RunRow | None]:
+        """Return the rows of unfinished runs, and of those in `ids` that have not started."""
+        rows: dict[str, RunRow | None] = {}
+        records = [*unfinished]
+        for run_id in ids:
+            if trials := self._waiting.unstarted(run_id):
                 spec = RunSpec.from_json(trials.document(run_id) or {})
                 result = trials.result(run_id)
                 if result is not None:
                     rows[run_id] = _finished(spec, result)
                 else:
-                    unfinished.append(spec)
-        if not unfinished:
+                    records.append(spec)
+        if not records:
             return rows
         from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
 
-        return rows | live_rows(self._connection, unfinished, self._reader())
+        return rows | live_rows(self._connection, records, self._reader())
 
     def _reader(self) -> PoolReader:
         """Return the reader that all rows share, created when it is first needed."""

@@ -18,7 +18,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import read_job
 from runner.azure.batch.jobs import get_task, list_tasks, read_task_file
 from runner.azure.faults import TRANSIENT_CODES
-from runner.azure.storage.blobs import in_parallel
+from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.job_moves import JobSnapshot
 from runner.core.states import (
     RunState,
@@ -142,33 +142,52 @@ def _row_of_task(
     pools: PoolReader,
     job: JobSnapshot | None,
 ) -> RunRow | None:
-    """Return the row of a run from its task alone, or None if it has started or ended."""
+    """Return the row of a run from its task and few documents, or None if more have to be read."""
     task = tasks.get(spec.task_id)
-    if task is not None and task.phase == "active" and not task.requeues and not task.retries:
+    if task is not None and task.phase == "active":
+        if task.requeues or task.retries:
+            return None
         status = decide_status(None, task, 0, None)
         status = explain_queue_reason(connection, spec, status, task, 0, pools.read, job=job)
         return RunRow(spec.run_id, spec, status, None)
-    if task is None and load_result(runs_container(connection), spec.run_id) is None:
-        began = count_attempts(runs_container(connection), spec.run_id)
-        status = decide_status(None, None, began, None)
-        return RunRow(spec.run_id, spec, status, None, attempts=began)
-    return None
+    container = runs_container(connection)
+    on_node = task is not None and task.phase != "completed"
+    result = load_result(container, spec.run_id, started=on_node)
+    if result is not None:
+        return _ended_row(container, spec, result, task)
+    if task is not None and task.phase == "completed":
+        return None
+    began = count_attempts(container, spec.run_id)
+    if on_node and began > 1:
+        return None
+    stage = last_stage(container, spec.run_id, began) if on_node else None
+    status = decide_status(None, task, began, stage)
+    return RunRow(spec.run_id, spec, status, None, attempts=began)
+
+
+def _ended_row(
+    container: BlobContainer, spec: RunSpec, result: RunResult, task: TaskView | None
+) -> RunRow:
+    attempts, evicted = result.attempt, result.evicted
+    status = replace(decide_status(result, task, attempts, None), fix="")
+    row = RunRow(spec.run_id, spec, status, result, attempts=attempts, evicted=evicted)
+    return with_first_start(container, row)
 
 
 def _live_row(connection: Connection, view: RunView) -> RunRow:
-    spec, result = view.spec, view.result
-    attempts = result.attempt if result else len(view.attempts)
-    evicted = result.evicted if result else 0
+    spec, container = view.spec, runs_container(connection)
+    if view.result is not None:
+        return _ended_row(container, spec, view.result, view.task)
+    attempts, evicted = len(view.attempts), 0
     waiting = view.task is not None and view.task.phase == "active"
-    if result is None and (attempts > 1 or (attempts and waiting)):
-        ends = load_attempt_ends(runs_container(connection), spec.run_id)
+    if attempts > 1 or (attempts and waiting):
+        ends = load_attempt_ends(container, spec.run_id)
         requeues = view.task.requeues if view.task else 0  # by a move or a pause
         evicted = count_evicted(
             attempts, ends, waiting=waiting, nodes=spec.nodes, requeues=requeues
         )
     status = replace(view.status, fix="") if view.status.state.final else view.status
-    row = RunRow(spec.run_id, spec, status, result, attempts=attempts, evicted=evicted)
-    return with_first_start(runs_container(connection), row)
+    return RunRow(spec.run_id, spec, status, None, attempts=attempts, evicted=evicted)
 
 
 _BEAT_S = 1.0

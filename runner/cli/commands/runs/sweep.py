@@ -200,14 +200,14 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
     trials = format_count(len(group.trials), "trial")
     out.note(f"sweep {group.group_id}, {trials}   (Ctrl-C leaves it running)")
     try:
-        watch_group(out, connection, group)
+        view = watch_group(out, connection, group)
     except KeyboardInterrupt:
         out.note("detached; the trials continue")
         out.note(f"to follow them again: runner attach {group.group_id}")
         out.note(f"to compare them: runner sweep show {group.group_id}")
         out.note(f"to stop them: runner sweep stop {group.group_id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    board = load_leaderboard(connection, group)
+    board = load_leaderboard(connection, group, known=view.rows.values())
     _show(out, board)
     merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
     if (

@@ -18,6 +18,7 @@ from runner.core.states import RunState, RunStatus, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
 from runner.flows.runs.documents import runs_container
+from runner.flows.runs.experiments import load_leaderboard
 from runner.flows.runs.groups import GroupView, load_group_view
 from runner.flows.runs.history import (
     RunFilter,
@@ -395,6 +396,67 @@ def test_followed_group_asks_for_waiting_runs_by_their_tasks(
     store.read.clear()
     load_group_view(connection, group, view)
     assert not [name for name in store.read if name.startswith(ids[0])], "it has ended"
+
+
+def test_followed_sweep_needs_few_requests_for_each_trial(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [f"mnist-{number}-20261120-120000-abcd" for number in range(1, 10)]
+    changes = {name: {"run_id": name, "batch": {"task_id": name}} for name in ids}
+    group_id = "mnist-20261120-120000-abcd"
+    waiting = WaitingTrials(group_id, {**run_of("x"), "group": group_id}, changes)
+    store.documents[waiting_blob(group_id)] = waiting.to_bytes()
+    store.tasks = {name: TaskView("active") for name in ids}
+    started: set[str] = set()
+    monkeypatch.setattr(BlobContainer, "folders", lambda *_: iter(started))
+    monkeypatch.setattr(BlobContainer, "size", lambda _, name: len(store.documents.get(name, "")))
+    names = dict(zip(map(str, range(1, 10)), ids, strict=True))
+    trials = {name: {"n": name} for name in names}
+    group = RunGroup(group_id, "mnist", NOW, "job", "local", names, {}, trials=trials)
+
+    view = load_group_view(connection, group)
+    assert store.read == [waiting_blob(group_id)]
+    assert {row.status.state for row in view.rows.values() if row.status} == {RunState.QUEUED}
+
+    ended, running = ids[0], ids[1]
+    store.tasks |= {ended: TaskView("completed"), running: TaskView("running")}
+    result = result_of(ended, attempt=1, evicted=0)
+    store.documents[f"{ended}/result.json"] = json.dumps(result).encode()
+    stage = {"time": NOW.isoformat(), "stage": "command", "state": "start"}
+    events = f"{running}/attempts/1/events.jsonl"
+    store.documents[events] = json.dumps(stage).encode()
+    monkeypatch.setattr(BlobContainer, "names", lambda _, prefix: iter([f"{prefix}1/start.json"]))
+    store.read.clear()
+    view = load_group_view(connection, group, view)
+    assert sorted(store.read) == [f"{ended}/result.json", events, f"{running}/result.json"]
+    states = [row.status.state for row in view.rows.values() if row.status]
+    assert states[:3] == [RunState.SUCCEEDED, RunState.RUNNING, RunState.QUEUED]
+    assert (view.rows["1"].attempts, view.rows["2"].attempts) == (1, 1)
+
+    started.update(ids[:2])
+    for name in ids:
+        store.documents[f"{name}/run.json"] = json.dumps(waiting.document(name)).encode()
+    store.read.clear()
+    board = load_leaderboard(connection, group, known=view.rows.values())
+    assert not [name for name in store.read if name.startswith(ended)], "its row is known"
+    assert {row.run_id for row in board.rows} == set(ids)
+
+
+def test_row_of_a_trial_is_read_again_if_its_sampler_may_have_decided(
+    connection: Connection, store: Store
+) -> None:
+    run_id = store.add(1, indexed=False, over=True, params={"n": 2}, trial={"decided": True})
+    draw = parse_run(json.dumps(run_of(run_id, trial={"decided": False})).encode(), run_id)
+    known = RunRow(
+        run_id,
+        draw,
+        RunStatus(RunState.SUCCEEDED),
+        parse_result(store.documents[f"{run_id}/result.json"], run_id),
+    )
+    group = RunGroup("g", "g", NOW, "job", "local", {"1": run_id}, {}, trials={"1": {"n": 1}})
+    (row,) = load_leaderboard(connection, group, known=[known]).rows
+    assert row.spec is not None
+    assert row.spec.params == {"n": 2}
 
 
 def test_result_missing_in_the_index_is_read_without_a_task(
