@@ -273,8 +273,8 @@ def _cancel_sweep(
     changed = _cancel_waiting(container, sweep.group_id, started)
     waiting = WaitingTrialsCache(container)
     trials = waiting.sweep(sweep.group_id)
-    unstarted = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
-    job_ids = {trials.job_of(run_id) for run_id in unstarted} if trials else set[str]()
+    waits = (run_id for run_id in (trials.trials if trials else ()) if run_id not in started)
+    job_ids = {trials.job_of(run_id) for run_id in waits} if trials else set[str]()
     job_ids |= {spec.job_id for spec in queued.values()}
     jobs = sorted(job_ids | {sweep.job_id})  # including those of resumed trials
     for job_id in jobs:
@@ -284,6 +284,7 @@ def _cancel_sweep(
         for run_id in names
         if (trials := waiting.unstarted(run_id)) and trials.result(run_id)
     }
+    unstarted = frozenset(done)
     done |= {
         run_id: Cancelled(row.status.state, changed=False)
         for run_id, row in over.items()
@@ -306,7 +307,7 @@ def _cancel_sweep(
         time.sleep(_POLL_S)
         views = [find_job_view(connection, job_id) for job_id in jobs]
     late = list_started(container, sweep.group_id) - started
-    in_parallel(cancel, [run_id for run_id in late if run_id in changed])
+    in_parallel(cancel, late & unstarted)
     on_progress(Progress("cancel", "end", "", len(done), len(names), "trials"))
     return {name: done[run_id] for run_id, name in names.items() if run_id in done}
 

@@ -565,8 +565,6 @@ class Attempt:
     def _start_observers(self) -> None:
         if self.live is not None:
             self.live.start()
-        if self.trial is not None:
-            self.trial.start()
 
     def _end_observers(self) -> None:
         if self.live is not None:

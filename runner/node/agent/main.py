@@ -201,13 +201,13 @@ def run_task(agent: AgentContext, inherited: Mapping[str, str]) -> int:
 
 def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
     """Execute an attempt unless the run ended. Return the exit code, or None to run another."""
-    recorded = recorded_exit_code(agent.runs, agent.blobs)
+    agent.own.pop(agent.blobs.run, None)  # the copy of an earlier attempt may be outdated
+    body = _write_trial_run(agent) if agent.trial else None
+    is_new = body is not None  # nobody has written anything of the run yet, not even its result
+    recorded = None if is_new else recorded_exit_code(agent.runs, agent.blobs)
     if recorded is not None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
         return recorded
-    agent.own.pop(agent.blobs.run, None)  # the copy of an earlier attempt may be outdated
-    body = _write_trial_run(agent) if agent.trial else None
-    is_new = body is not None  # no agent has written anything of the run yet
     body = body or agent.runs.get(agent.blobs.run)
     if body is None:
         logger.error("there is no %s: nothing says what to run", agent.blobs.run)
@@ -238,7 +238,7 @@ def _write_trial_run(agent: AgentContext) -> bytes | None:
     """Write and return run.json of a trial, or return None if an agent has written it before."""
     from runner.node.agent.sweep_trial import is_decided, write_trial_run  # noqa: PLC0415
 
-    body = write_trial_run(agent.runs, agent.blobs, agent.trial)
+    body = write_trial_run(agent.runs, agent.blobs, agent.trial, agent.node.shared_dir)
     if body is not None and is_decided(body):
         agent.own[agent.blobs.run] = body
     return body
@@ -254,7 +254,7 @@ def _is_trial(run_body: bytes) -> bool:
 def _cancelled_by_sweep(agent: AgentContext, run_body: bytes) -> str | None:
     from runner.node.agent.sweep_trial import cancelled_by_sweep  # noqa: PLC0415
 
-    return cancelled_by_sweep(agent.runs, run_body)
+    return cancelled_by_sweep(agent.runs, run_body, agent.node.shared_dir)
 
 
 def _run_attempt(
@@ -289,8 +289,9 @@ def _run_attempt(
     if spec.trial:
         from runner.node.agent.sweep_trial import open_trial  # noqa: PLC0415
 
-        attempt.trial = open_trial(agent.runs, spec, number)
+        attempt.trial = open_trial(agent.runs, spec, number, agent.node.shared_dir)
         if attempt.trial is not None:
+            attempt.trial.start()
             streams.metrics.observe = attempt.trial.observe
     node_group: NodeGroup | None = None
     try:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import pkgutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -53,13 +55,52 @@ SHOWN_METRICS = 5  # in the error about a script that did not report the sweep's
 MAX_CLAIMS = 5  # tries to replace a run.json that changes at the same time
 
 
-def write_trial_run(runs: ContainerClient, blobs: RunPaths, setting: str) -> bytes | None:
-    """Write run.json of a trial that starts for the first time, and its entry in the index.
+class NodeSweep:
+    """What the agents of one sweep leave on a node, so that later ones send fewer requests."""
+
+    def __init__(self, shared_dir: Path, group_id: str) -> None:
+        folder = shared_dir / "runner" / "sweeps" / group_id
+        self._template = folder / "run.json"
+        self._succeeded = folder / "succeeded"
+        self._group_id = group_id
+
+    def read_template(self, runs: ContainerClient) -> dict[str, Any]:
+        """Return the common part of run.json, which never changes. Raise one of DAMAGED."""
+        with suppress(OSError, *DAMAGED):
+            return dict(parse_json(self._template.read_bytes()))
+        content = runs.get(template_blob(self._group_id)) or b""
+        template: dict[str, Any] = dict(parse_json(content))
+        self._write(self._template, content)
+        return template
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True if a trial of the sweep succeeded on this node."""
+        return self._succeeded.exists()
+
+    def record_success(self) -> None:
+        """Record that a trial succeeded."""
+        if not self.has_succeeded:
+            self._write(self._succeeded, b"")
+
+    def _write(self, path: Path, content: bytes) -> None:
+        with suppress(OSError):  # for example, a container without the folder of the node
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f"{path.name}.{os.getpid()}")
+            part.write_bytes(content)
+            part.replace(path)
+
+
+def write_trial_run(
+    runs: ContainerClient, blobs: RunPaths, setting: str, shared_dir: Path
+) -> bytes | None:
+    """Write run.json of a trial that starts for the first time.
 
     Args:
         runs: the container of runs.
         blobs: the names of the run's blobs.
         setting: the value of the task's RUNNER_TRIAL, empty if the run is not a trial.
+        shared_dir: the folder that the tasks of this node share.
 
     Returns:
         The document, or None if it exists already or cannot be derived from the setting.
@@ -68,21 +109,14 @@ def write_trial_run(runs: ContainerClient, blobs: RunPaths, setting: str) -> byt
         return None
     try:
         group_id, changes = parse_trial_setting(setting)
-        common = runs.get(template_blob(group_id))
-        document = derive(parse_json(common or b""), changes)
+        document = derive(NodeSweep(shared_dir, group_id).read_template(runs), changes)
         if document["run_id"] != blobs.run_id:
             raise ValueError(f"it is of {document['run_id']}")
     except DAMAGED as err:
         logger.warning("run.json cannot be written: %s: %s", type(err).__name__, err)
         return None
     body = json.dumps(document).encode()
-    if not runs.create(blobs.run, body):
-        return None
-    try:
-        runs.put_metadata(index_blob(blobs.run_id), index_metadata(document, None))
-    except StorageRequestError as err:
-        logger.warning("the run's entry in the index could not be written: %s", err)
-    return body
+    return body if runs.create(blobs.run, body) else None
 
 
 def is_decided(run_body: bytes) -> bool:
@@ -93,11 +127,13 @@ def is_decided(run_body: bytes) -> bool:
         return False
 
 
-def cancelled_by_sweep(runs: ContainerClient, run_body: bytes) -> str | None:
+def cancelled_by_sweep(runs: ContainerClient, run_body: bytes, shared_dir: Path) -> str | None:
     """Return why the trial of this run.json does not start, or None if it does."""
     try:
         raw = parse_json(run_body)
         if not raw.get("trial") or not raw.get("group"):
+            return None
+        if NodeSweep(shared_dir, str(raw["group"])).has_succeeded:
             return None
         found = runs.list_metadata(reports_folder(str(raw["group"])), FIRST_REPORTS)
     except (*DAMAGED, StorageRequestError):
@@ -106,12 +142,15 @@ def cancelled_by_sweep(runs: ContainerClient, run_body: bytes) -> str | None:
     return failed_sweep(each for each in reports if each is not None)
 
 
-def open_trial(runs: ContainerClient, spec: RunSpec, attempt: int) -> SweepTrial | None:
-    """Return the trial of a run and report that it runs, or return None for other runs."""
+def open_trial(
+    runs: ContainerClient, spec: RunSpec, attempt: int, shared_dir: Path
+) -> SweepTrial | None:
+    """Return the trial of a run, or None for other runs."""
     if not spec.trial or not spec.group:
         return None
     try:
-        trial = SweepTrial(runs, spec, TrialSpec.from_json(spec.trial))
+        node = NodeSweep(shared_dir, spec.group)
+        trial = SweepTrial(runs, spec, TrialSpec.from_json(spec.trial), node)
         trial.begin(is_first=attempt == 1 and spec.origin is None)
     except DAMAGED as err:
         logger.warning("the sweep of this run is not known: %s", err)
@@ -120,10 +159,17 @@ def open_trial(runs: ContainerClient, spec: RunSpec, attempt: int) -> SweepTrial
 
 
 class SweepTrial:
-    """One trial while it runs. `stopped` is why it has to end early, or None."""
+    """One trial while it runs. `stopped` is why it has to end early, or None.
 
-    def __init__(self, runs: ContainerClient, spec: RunSpec, trial: TrialSpec) -> None:
+    A thread reports the values, and applies the rule of early stopping to them. A trial that has
+    ended before the first report only reports how.
+    """
+
+    def __init__(
+        self, runs: ContainerClient, spec: RunSpec, trial: TrialSpec, node: NodeSweep
+    ) -> None:
         self._runs = runs
+        self._node = node
         self._spec = spec
         self._trial = trial
         self._group = spec.group or ""
@@ -136,13 +182,19 @@ class SweepTrial:
         self._others: list[TrialReport] = []
         self._others_at = -math.inf
         self._reported_at = -math.inf
+        self._is_announced = False
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # reports arrive in their order
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="trial", daemon=True)
         self.stopped: str | None = None
 
     def begin(self, *, is_first: bool) -> None:
-        """Report that the trial runs. Keep the values that earlier attempts reported."""
+        """Keep the values that earlier attempts reported.
+
+        Until a trial has succeeded, others compare the failed trials with those that run, so the
+        first trials report now that they run.
+        """
         if not is_first:
             own = self._report("running", "").blob(self._group)
             try:
@@ -153,7 +205,8 @@ class SweepTrial:
             before = TrialReport.parse(own, found)
             if before is not None:
                 self._curve, self._sampler = before.curve, before.sampler
-        self._write("running", "")
+        if self._trial.number <= FIRST_REPORTS and not self._node.has_succeeded:
+            self._write("running", "")
 
     def decide(self, shared_dir: Path, events: EventLog, check: Callable[[], None]) -> RunSpec:
         """Return the run with the parameters of the trial. Decide them if they are not decided.
@@ -170,7 +223,7 @@ class SweepTrial:
             self._trial = TrialSpec.from_json(self._spec.trial or {})
             shown = " ".join(f"{name}={value}" for name, value in self._trial.params.items())
             events.summarise(f"{shown} ({self._sampler})")
-        self._write("running", "")
+        self._write("running", "")  # now, so that the samplers of other trials know it
         return self._spec
 
     def _choose_params(
@@ -243,24 +296,38 @@ class SweepTrial:
 
     def start(self) -> None:
         """Start to report the values, and to apply the rule of early stopping to them."""
-        self._thread = threading.Thread(target=self._run, name="trial", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop reporting."""
         self._closing.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(POLL_S * 4)
 
     def _run(self) -> None:
         while not self._closing.wait(POLL_S):
             try:
+                if not self._is_announced:
+                    self.announce()
                 self.check_values()
             except StorageRequestError as err:
                 logger.warning("the trial could not be compared with others: %s", err)
             except Exception:  # must not end the script
                 logger.exception("the trial is no longer compared with others")
                 return
+
+    def announce(self) -> None:
+        """Report that the trial runs, and add its run to the index unless it is there.
+
+        Raises:
+            StorageRequestError: storage refused a request or did not answer.
+        """
+        self._is_announced = True
+        if self._reported_at == -math.inf:
+            self._write("running", "")
+        metadata = index_metadata(self._spec.to_json(), None)
+        # The client may have written the outcome of a cancelled run.
+        self._runs.put_metadata(index_blob(self._spec.run_id), metadata, overwrite=False)
 
     def check_values(self) -> None:
         """Apply the rule of early stopping to every new value, and report at intervals."""
@@ -292,6 +359,8 @@ class SweepTrial:
         """Report how the trial ended."""
         self.close()
         self._write("stopped" if self.stopped and state == "succeeded" else state, message)
+        if state == "succeeded":
+            self._node.record_success()
 
     def _report(self, state: TrialState, message: str) -> TrialReport:
         trial = self._trial
@@ -309,12 +378,13 @@ class SweepTrial:
 
     def _write(self, state: TrialState, message: str) -> None:
         """Write the report. A failure is only logged."""
-        report = self._report(state, message)
-        self._reported_at = time.monotonic()
-        try:
-            self._runs.put_metadata(report.blob(self._group), report.to_metadata())
-        except StorageRequestError as err:
-            logger.warning("the trial could not report: %s", err)
+        with self._writing:
+            report = self._report(state, message)
+            self._reported_at = time.monotonic()
+            try:
+                self._runs.put_metadata(report.blob(self._group), report.to_metadata())
+            except StorageRequestError as err:
+                logger.warning("the trial could not report: %s", err)
 
     def _list_others(self, max_age_s: float) -> list[TrialReport]:
         """Return the reports of the other trials, listed at most `max_age_s` ago."""

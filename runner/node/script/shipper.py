@@ -242,6 +242,9 @@ AFTER_OUTAGE_S = 5.0  # until the next try, after all retries failed
 class Shipper(threading.Thread):
     """The thread that ships one source to one append blob. `finish` ships the rest.
 
+    The blob is created with its first block, so an empty source has no blob. With `first_wait_s`,
+    the first block collects what is written in that time.
+
     `before_poll` may add to the source. Its argument is True after the script ended. While the
     script runs, temporary errors are retried without a limit. A permanent error ends the shipping
     without any effect on the script, and `finish` raises it.
@@ -252,11 +255,14 @@ class Shipper(threading.Thread):
         source: ShipperSource,
         blob: AppendBlob,
         before_poll: Callable[[bool], None] | None = None,
+        first_wait_s: float = 0.0,
     ) -> None:
         super().__init__(name=f"ship {blob.name}", daemon=True)
         self._source = source
         self._blob = blob
         self._before_poll = before_poll
+        self._first_wait_s = first_wait_s
+        self._is_open = False
         self._ending = threading.Event()
         self._error: Exception | None = None
         self._has_noticed = False
@@ -264,7 +270,7 @@ class Shipper(threading.Thread):
     def run(self) -> None:
         """Thread body: ship until stopped, then ship the rest."""
         try:
-            self._open()
+            self._ending.wait(self._first_wait_s)
             while not self._ending.is_set():
                 self._ship_block()
                 self._ending.wait(POLL_S)
@@ -284,13 +290,9 @@ class Shipper(threading.Thread):
             raise self._error
 
     def _open(self) -> None:
-        while True:
-            try:
-                return self._blob.open()
-            except StorageRequestError as err:
-                self._wait_after(err)
-                if self._ending.is_set():
-                    raise
+        if not self._is_open:
+            self._blob.open()
+            self._is_open = True
 
     def _ship_block(self) -> None:
         if self._before_poll:
@@ -299,6 +301,7 @@ class Shipper(threading.Thread):
         if not block:
             return
         try:
+            self._open()
             if self._blob.is_full:
                 self._notice_once("the log has no blocks left: the rest follows after the script")
                 return
@@ -318,25 +321,31 @@ class Shipper(threading.Thread):
         self._ending.wait(AFTER_OUTAGE_S)
 
     def _drain(self) -> None:
+        is_complete = False
         while True:
             if self._before_poll:
                 self._before_poll(True)
             block = self._source.peek()
+            if block:
+                self._open()
             if block and self._blob.is_at_end:
                 self._notice_once(f"{self._source.left_bytes} bytes of log are missing", again=True)
                 return
             if block:
-                self._append(block)
-            elif self._is_complete():
+                # An append succeeds only if the blob has everything before it.
+                is_complete = self._append(block)
+            elif is_complete or self._is_complete():
                 return
 
-    def _append(self, block: bytes) -> None:
+    def _append(self, block: bytes) -> bool:
+        """Append the block. Return False if storage lost bytes, which are then sent again."""
         try:
             self._blob.append(block)
         except BlobShrankError as err:
             self._resend(err)
-        else:
-            self._source.advance()
+            return False
+        self._source.advance()
+        return True
 
     def _notice_once(self, text: str, *, again: bool = False) -> None:
         """Append a message to the log, in the blocks that are reserved for the end.

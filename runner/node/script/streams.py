@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 0.25
 UNCHANGED_EVERY_S = 15.0
 MAX_KEPT_EVENTS = 200
+FIRST_EVENTS_S = 0.3  # on a prepared node, the stages before the command take less
 
 # The progress callback of a stage: (message, done, total, unit).
 Report = Callable[..., None]
@@ -217,7 +218,11 @@ class Streams:
         self._metrics = Shipper(
             metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
         )
-        self._events = Shipper(self.events, AppendBlob(runs, blobs.attempt_events(attempt)))
+        self._events = Shipper(
+            self.events,
+            AppendBlob(runs, blobs.attempt_events(attempt)),
+            first_wait_s=FIRST_EVENTS_S,
+        )
         self._shippers = (self._events, self._stdout, self._stderr, self._metrics)
         for shipper in self._shippers:
             shipper.start()

@@ -116,11 +116,15 @@ class ContainerClient:
         # If the answer to an earlier try was lost, that try may have written the existing blob.
         return answer.tries > 1 and self.get(name) == body
 
-    def put_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Write an empty block blob with metadata, replacing an existing one."""
+    def put_metadata(
+        self, name: str, metadata: Mapping[str, str], *, overwrite: bool = True
+    ) -> None:
+        """Write an empty block blob with metadata. Without `overwrite`, keep an existing one."""
         named = {f"x-ms-meta-{key}": value for key, value in metadata.items()}
-        headers = {**_block_blob(name), **named}
-        _expect(self.transport.send("PUT", name, headers=headers), "PUT", name)
+        headers = {**_block_blob(name), **named, **({} if overwrite else {"If-None-Match": "*"})}
+        answer = self.transport.send("PUT", name, headers=headers)
+        if overwrite or answer.status not in (409, 412):
+            _expect(answer, "PUT", name)
 
     def put_file(self, name: str, path: Path, on_bytes: OnBytes = ignore_bytes) -> tuple[int, str]:
         """Upload a file. Return the size and SHA-256 of the bytes sent, even if the file changes.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from tests.unit.node.fake_blob import FakeBlobs
 GROUP = "net-20261124-120000-aaaa"
 RUN = "net-11-20261124-120000-bbbb"
 SPACE = ({"names": ["lr"], "kind": "uniform", "low": 0.0, "high": 1.0, "when": []},)
+NO_NODE = Path("/dev/null/shared")  # nothing can be written below it
 SAMPLED = TrialSpec(
     "11", 11, {"lr": 0.25}, "loss", "min", StopRule(), "tpe", decided=False, space=SPACE
 )
@@ -78,7 +80,7 @@ def own_report(runs: ContainerClient) -> TrialReport:
 
 
 def opened(runs: ContainerClient, spec: RunSpec, attempt: int = 1) -> SweepTrial:
-    trial = open_trial(runs, spec, attempt)
+    trial = open_trial(runs, spec, attempt, NO_NODE)
     assert trial is not None
     return trial
 
@@ -99,13 +101,14 @@ def test_agent_writes_run_json_of_a_trial_once(runs: ContainerClient, service: F
     common = {"format": 1, "run_id": "other", "params": {"lr": 0.1}, "command": ["t.py"]}
     service.put(template_blob(GROUP), json.dumps(common).encode())
     setting = trial_setting(GROUP, {"run_id": RUN, "params": {"lr": 0.5}})
-    body = write_trial_run(runs, RunPaths(RUN), setting)
+    body = write_trial_run(runs, RunPaths(RUN), setting, NO_NODE)
     assert body == service.data(RunPaths(RUN).run)
     assert json.loads(body or b"")["params"] == {"lr": 0.5}
-    assert f"index/{RUN}" in runs.list_metadata("index/")
-    assert write_trial_run(runs, RunPaths(RUN), setting) is None  # an attempt after an eviction
-    assert write_trial_run(runs, RunPaths("net-12-20261124-120000-bbbb"), setting) is None
-    assert write_trial_run(runs, RunPaths(RUN), "") is None
+    assert (
+        write_trial_run(runs, RunPaths(RUN), setting, NO_NODE) is None
+    )  # an attempt after an eviction
+    assert write_trial_run(runs, RunPaths("net-12-20261124-120000-bbbb"), setting, NO_NODE) is None
+    assert write_trial_run(runs, RunPaths(RUN), "", NO_NODE) is None
 
 
 def test_first_trials_of_a_sampler_are_the_seeded_draws(
@@ -196,6 +199,58 @@ def test_script_without_the_metric_of_its_sweep_fails(
     assert trial.missing_metric() is None
 
 
+def test_short_trial_of_a_sweep_that_succeeded_here_sends_one_report(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    common = {"format": 1, "run_id": "other", "command": ["t.py"]}
+    service.put(template_blob(GROUP), json.dumps(common).encode())
+    setting = trial_setting(GROUP, {"run_id": RUN})
+    assert write_trial_run(runs, RunPaths(RUN), setting, tmp_path) is not None
+    spec = submitted(service, TrialSpec("11", 11, {"lr": 0.25}))
+    first = open_trial(runs, spec, 1, tmp_path)
+    assert first is not None
+    first.finish("succeeded")
+
+    other = RunPaths(RUN.replace("-11-", "-12-"))
+    body = json.dumps({**spec.to_json(), "run_id": other.run_id}).encode()
+    reported(runs, 10, "failed")
+    service.requests.clear()
+    setting = trial_setting(GROUP, {"run_id": other.run_id})
+    assert write_trial_run(runs, other, setting, tmp_path) is not None
+    assert cancelled_by_sweep(runs, body, tmp_path) is None
+    trial = open_trial(runs, parse_run_spec(body), 1, tmp_path)
+    assert trial is not None
+    trial.finish("succeeded")
+    sent = [(method, urlsplit(path).path) for method, path, _ in service.requests]
+    report = f"/account/runs/sweeps/{GROUP}/trials/11"
+    assert sent == [("PUT", f"/account/runs/{other.run}"), ("PUT", report)]
+
+
+def test_trial_that_runs_for_a_while_is_added_to_the_index_once(
+    runs: ContainerClient, service: FakeBlobs, until: Callable[[Callable[[], object]], None]
+) -> None:
+    trial = opened(runs, submitted(service, TrialSpec("11", 11, {"lr": 0.25})))
+    trial.start()
+    until(lambda: f"index/{RUN}" in service.blobs)
+    trial.close()
+    assert own_report(runs).state == "running"
+    service.blobs[f"index/{RUN}"].metadata["result"] = "cancelled by the client"
+    trial.announce()
+    assert service.blobs[f"index/{RUN}"].metadata["result"] == "cancelled by the client"
+
+
+def test_damaged_template_on_the_node_is_read_from_storage(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    service.put(template_blob(GROUP), json.dumps({"format": 1, "command": ["t.py"]}).encode())
+    kept = tmp_path / "runner" / "sweeps" / GROUP / "run.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"")  # a machine that lost power
+    body = write_trial_run(runs, RunPaths(RUN), trial_setting(GROUP, {"run_id": RUN}), tmp_path)
+    assert json.loads(body or b"") == {"format": 1, "command": ["t.py"], "run_id": RUN}
+    assert kept.read_bytes() == service.data(template_blob(GROUP))
+
+
 @pytest.mark.feature(42)
 def test_trial_does_not_start_after_only_failures(
     runs: ContainerClient, service: FakeBlobs
@@ -203,11 +258,11 @@ def test_trial_does_not_start_after_only_failures(
     spec = submitted(service, TrialSpec("11", 11, {"lr": 0.25}))
     body = json.dumps(spec.to_json()).encode()
     reported(runs, 4, "failed")
-    assert cancelled_by_sweep(runs, body) is None
+    assert cancelled_by_sweep(runs, body, NO_NODE) is None
     reported(runs, 5, "failed")
-    assert "first 5 trials failed" in (cancelled_by_sweep(runs, body) or "")
-    assert cancelled_by_sweep(runs, b'{"trial": null}') is None
-    assert cancelled_by_sweep(runs, b"no json") is None
+    assert "first 5 trials failed" in (cancelled_by_sweep(runs, body, NO_NODE) or "")
+    assert cancelled_by_sweep(runs, b'{"trial": null}', NO_NODE) is None
+    assert cancelled_by_sweep(runs, b"no json", NO_NODE) is None
 
 
 def test_declared_parameters_without_a_value_get_their_default() -> None:
@@ -251,14 +306,26 @@ def test_new_trial_reads_none_of_its_own_records(task: Task) -> None:
     task.service.put(template_blob(group), bytes(task.service.blobs.pop(blobs.run).data))
     task.settings = {"RUNNER_TRIAL": trial_setting(group, {"run_id": TASK_RUN})}
     assert task.run() == 0, task.output
-    read = [
-        urlsplit(path).path.partition(blobs.root)[2]
+    sent = [
+        (method, urlsplit(path).path.partition("/runs/")[2], urlsplit(path).query)
         for method, path, _ in task.service.requests
-        if method in ("GET", "HEAD") and f"/{blobs.root}" in urlsplit(path).path
     ]
-    # Appended data is compared with the size of the blob: a restarted storage may have lost it.
-    appended = ["logs/stdout.txt", "metrics.jsonl", "attempts/1/events.jsonl"]
-    assert read == ["result.json", *appended]
+    # If the last block is appended before the end, the size of the blob is compared afterwards: a
+    # restarted storage may have lost it.
+    logs = {blobs.stdout, blobs.metrics, blobs.attempt_events(1)}
+    read = {name for method, name, _ in sent if method in ("GET", "HEAD")}
+    assert read - logs == {template_blob(group), ""}, "the template, and the first reports"
+    appended = [name for _, name, query in sent if "comp=appendblock" in query]
+    assert set(appended) == logs
+    written = [name for method, name, query in sent if method == "PUT" and "comp=" not in query]
+    report, index = f"sweeps/{group}/trials/1", f"index/{TASK_RUN}"
+    assert Counter(written) - Counter([report, index]) == Counter(
+        [
+            *(blobs.run, blobs.attempt_start(1), blobs.attempt_environment(1)),
+            *(blobs.stdout, blobs.metrics, blobs.attempt_events(1)),
+            *(report, blobs.attempt_end(1), blobs.result),
+        ]
+    )
     stored = {name: bytes(blob.data) for name, blob in task.service.blobs.items()}
     ended = json.loads(stored[blobs.result])["ended"]
     usage = load_usage(stored.get, TASK_RUN, nodes=1, status="succeeded", ended=ended)

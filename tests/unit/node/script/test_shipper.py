@@ -40,6 +40,11 @@ def append(path: Path, data: bytes) -> None:
         out.write(data)
 
 
+def ship_first_line(log: Path, service: FakeBlobs, until: Until) -> None:
+    append(log, b"first\n")
+    until(lambda: service.blobs.get(NAME) and service.data(NAME) == b"first\n")
+
+
 def set_blocks(blob: AppendBlob, number: int) -> None:
     blob._blob = replace(blob._blob, blocks=number)
 
@@ -51,12 +56,20 @@ def test_line_above_block_size_is_dropped() -> None:
     assert queue.peek() == b"a\nb\n"
 
 
-def test_blob_exists_before_the_script_prints(
-    shipper: Shipper, service: FakeBlobs, until: Until
-) -> None:
-    until(lambda: NAME in service.blobs)
+def test_log_without_content_needs_no_request(shipper: Shipper, service: FakeBlobs) -> None:
     shipper.finish()
-    assert service.data(NAME) == b""
+    assert not service.requests
+
+
+def test_last_append_shows_that_storage_has_the_whole_log(
+    log: Path, container: ContainerClient, service: FakeBlobs
+) -> None:
+    shipper = Shipper(FileSource(log), AppendBlob(container, NAME), first_wait_s=600)
+    shipper.start()
+    append(log, b"a line\n")
+    shipper.finish()
+    assert service.data(NAME) == b"a line\n"
+    assert [method for method, _, _ in service.requests] == ["PUT", "PUT"]
 
 
 def test_line_is_in_blob_while_the_script_runs(
@@ -66,14 +79,13 @@ def test_line_is_in_blob_while_the_script_runs(
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    until(lambda: NAME in service.blobs)
     waits: list[float] = []
     wait = shipper._ending.wait
     monkeypatch.setattr(shipper._ending, "wait", lambda s: waits.append(s) or wait(s))
     for number in range(5):
         line = b"line %d\n" % number
         append(log, line)
-        until(lambda line=line: line in service.data(NAME))
+        until(lambda line=line: service.blobs.get(NAME) and line in service.data(NAME))
     shipper.finish()
     assert len(waits) >= 4
     # At most two of them are between a line and its request.
@@ -83,12 +95,12 @@ def test_line_is_in_blob_while_the_script_runs(
 def test_temporary_auth_error_loses_nothing(
     shipper: Shipper, service: FakeBlobs, log: Path, until: Until
 ) -> None:
-    until(lambda: NAME in service.blobs)
+    ship_first_line(log, service, until)
     service.faults.extend([403, 401, 403])
     append(log, b"a line\n")
-    until(lambda: service.data(NAME))
+    until(lambda: b"a line" in service.data(NAME))
     shipper.finish()
-    assert (service.data(NAME), len(service.faults)) == (b"a line\n", 0)
+    assert (service.data(NAME), len(service.faults)) == (b"first\na line\n", 0)
 
 
 @pytest.mark.slow
@@ -102,12 +114,12 @@ def test_retryable_auth_error_is_retried_while_script_runs(
 ) -> None:
     monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
     monkeypatch.setattr(retry_budget, "_normal_s", 0.03)
-    until(lambda: NAME in service.blobs)
+    ship_first_line(log, service, until)
     service.faults.extend([403] * 40)  # several series of attempts give up
     append(log, b"a line\n")
-    until(lambda: service.data(NAME))
+    until(lambda: b"a line" in service.data(NAME))
     shipper.finish()
-    assert service.data(NAME) == b"a line\n"
+    assert service.data(NAME) == b"first\na line\n"
 
 
 def test_permanent_auth_error_ends_the_shipping(
@@ -178,7 +190,7 @@ def test_outage_delays_lines_and_loses_none(
 def test_permanent_error_is_raised_by_finish(
     shipper: Shipper, service: FakeBlobs, log: Path, until: Until
 ) -> None:
-    until(lambda: NAME in service.blobs)
+    ship_first_line(log, service, until)
     service.faults.append(400)
     append(log, b"x\n")
     until(lambda: not shipper.is_alive())
@@ -190,10 +202,11 @@ def test_every_shipper_is_finished_after_a_failure(
     container: ContainerClient, service: FakeBlobs, tmp_path: Path
 ) -> None:
     service.faults.append(400)
+    for name in ("a", "b"):
+        append(tmp_path / name, b"text")
     first = Shipper(FileSource(tmp_path / "a"), AppendBlob(container, "r/a"))
     first.start()
     first.join()
-    append(tmp_path / "b", b"text")
     second = Shipper(FileSource(tmp_path / "b"), AppendBlob(container, "r/b"))
     second.start()
     with pytest.raises(StorageRequestError):
@@ -306,9 +319,8 @@ def test_lines_written_during_an_outage_are_there_once(
     queue = LineQueue()
     shipper = Shipper(queue, AppendBlob(container, NAME))
     shipper.start()
-    until(lambda: NAME in service.blobs)
     queue.put(b"before")
-    until(lambda: service.data(NAME) == b"before\n")
+    until(lambda: service.blobs.get(NAME) and service.data(NAME) == b"before\n")
     service.done_when_lost, service.away_from = True, len(service.requests) + 1
     queue.put(b"written, not answered")
     until(lambda: len(service.requests) > (service.away_from or 0) + 6)
