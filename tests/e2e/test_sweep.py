@@ -328,6 +328,7 @@ for epoch in range(1, 10):
     print(f"epoch {epoch} accuracy: {reached:.4f}", flush=True)
     open("model.txt", "w").write(str(epoch))
     time.sleep(0.7 if args.lr > 5 else 0)
+time.sleep(600 if args.lr > 5 else 0)  # until it is stopped
 """
 
 

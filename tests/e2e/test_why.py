@@ -179,18 +179,14 @@ def test_time_limit_is_named(cli: Cli, script: Write) -> None:
     assert found["command"].startswith("runner logs")  # it has no checkpoint to resume from
 
 
-def test_blocked_run_names_the_run_before_it(cli: Cli, script: Write) -> None:
-    folder = script("raise SystemExit(3)")
-    before = failed(cli, folder)["subject"]
-    done = cli.run("train", folder, "--after", before, "--detach", "-o", "json")
-    if done.returncode:  # refused at once, as the run before it has failed
-        waiting = cli.json("train", script("import time; time.sleep(2); exit(3)"), "--detach")
-        before = waiting["run_id"]
-        run_id = cli.json("train", folder, "--after", before, "--detach")["run_id"]
-        cli.run("attach", run_id)
-    else:
-        run_id = json.loads(done.stdout)["run_id"]
-        cli.run("attach", run_id)
+def test_blocked_run_names_the_run_before_it(cli: Cli, script: Write, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    wait = f"while not os.path.exists({str(gate)!r}): time.sleep(0.05)\n"
+    folder = script(f"import os, time\n{wait}raise SystemExit(3)")
+    before = cli.json("train", folder, "--detach")["run_id"]
+    run_id = cli.json("train", folder, "--after", before, "--detach")["run_id"]
+    gate.touch()
+    cli.run("attach", run_id)
     found = why(cli, run_id)
     assert (found["cause"], found["command"]) == ("BlockedDependency", f"runner why {before}")
 
