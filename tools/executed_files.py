@@ -64,8 +64,8 @@ def measure(home: Path, data: Path | None) -> Executed:
 
 def _record_agents(home: Path, target: Path) -> None:
     """Add the hook to the Python of each node; it records where Python runs the agent."""
-    programs = [path for path in home.rglob("bin/pip") if (path.parents[1] / "pyvenv.cfg").exists()]
-    folders = [each for path in programs for each in path.parents[1].glob("lib/*/site-packages")]
+    nodes = home / "local" / "batch" / "nodes"
+    folders = list(nodes.glob("*/*/python/lib/*/site-packages"))
     if not folders:
         raise SystemExit(f"no node has a Python below {home}")
     condition = f"any(word.endswith({ARCHIVE!r}) for word in sys.orig_argv)"

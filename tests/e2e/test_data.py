@@ -349,7 +349,12 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _parts(folder: Path, at_least: int) -> list[Path]:
-    return [path for path in folder.rglob(".*.part") if path.stat().st_size >= at_least]
+    found: list[Path] = []
+    for path in folder.rglob(".*.part"):
+        with contextlib.suppress(FileNotFoundError):  # it was renamed when it was complete
+            if path.stat().st_size >= at_least:
+                found.append(path)
+    return found
 
 
 def _requests(store: Any, act: Callable[[], object]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,15 @@ def three(home: Path, tmp_path: Path) -> Cli:
 
 
 def node_of(cli: Cli, run_id: str, rank: int) -> str:
-    """Return the node of a rank, from its working directory; empty while it does not run."""
-    found = (cli.home / "local").rglob(f"{run_id}/{rank}/wd/logs/stdout.txt")
-    return next((p for path in found for p in path.parts if p.startswith("tvm-")), "")
+    """Wait until a rank runs, and return its node, from its working directory."""
+
+    def find() -> str:
+        with suppress(FileNotFoundError):  # another folder was deleted meanwhile
+            found = (cli.home / "local").rglob(f"{run_id}/{rank}/wd/logs/stdout.txt")
+            return next((p for path in found for p in path.parts if p.startswith("tvm-")), "")
+        return ""
+
+    return until(find)
 
 
 @pytest.mark.feature(24)

@@ -277,7 +277,11 @@ def _with_own_state(stage: Stage, home: Path) -> dict[str, str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*.json") if path.stat().st_size]
+    """Return the files of a folder that are not empty; none if they change at the moment."""
+    try:
+        return [path for path in folder.rglob("*.json") if path.stat().st_size]
+    except FileNotFoundError:
+        return []
 
 
 def _wait_for(look: Callable[[], _T]) -> _T:
