@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from runner.flows.local import services
 from tests.e2e import warm
 from tests.e2e.extras import Extras, ensure_extras
 
+services._PORTS = warm.worker_ports(services._PORTS)
 T = TypeVar("T")
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]

@@ -138,6 +138,15 @@ def run(
     )
 
 
+def worker_ports(ports: range) -> range:
+    """Return the part of the ports from which this worker of pytest-xdist chooses.
+
+    Otherwise, another worker could take the port of a service while it is stopped.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return ports[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+
+
 def _read(fd: int, texts: list[str], number: int) -> None:
     with open(fd, encoding="utf-8") as pipe:
         texts[number] = pipe.read()
@@ -218,6 +227,8 @@ def _import_all() -> None:
                 importlib.import_module(module.name)
     for name in _LATE:
         importlib.import_module(name)
+    services = vars(importlib.import_module("runner.flows.local.services"))
+    services["_PORTS"] = worker_ports(services["_PORTS"])
 
 
 @functools.cache
