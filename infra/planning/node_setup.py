@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.config.pool import PoolConfig
 from runner.core.pricing.machines import find_machine
-from runner.core.recipe.recipe import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
+from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
 from runner.core.yaml_files import did_you_mean, read_document
 from runner.protocol.errors import ExitCode, RunnerError
 

@@ -88,7 +88,7 @@ def complete_node(incomplete: str) -> list[str]:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """Return built-in recipes; if none matches, the shell completes file names."""
-    from runner.core.recipe.recipe import builtin_names
+    from runner.core.recipe.builtin import builtin_names
 
     return _matching(builtin_names, incomplete)
 

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from runner.core.recipe.recipe import BUILTIN_FOLDER, TEMPLATE
+from runner.core.recipe.builtin import BUILTIN_FOLDER, TEMPLATE
 from runner.protocol.errors import ExitCode, RunnerError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")

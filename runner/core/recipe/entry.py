@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.notebook import SUFFIX, parse_code
-from runner.core.recipe.recipe import RECIPE_FILE, Recipe, notebook_command
+from runner.core.recipe.recipe import Recipe, notebook_command
 from runner.core.yaml_files import did_you_mean
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import ParamsAs

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
+from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, TEMPLATE, builtin_names
 from runner.core.recipe.entry import (
     detect_params_as,
     folder_command,
@@ -29,13 +30,10 @@ from runner.core.recipe.notebook import (
     merge_params,
 )
 from runner.core.recipe.recipe import (
-    BUILTIN_FOLDER,
-    RECIPE_FILE,
     Param,
     ParamValue,
     Recipe,
     RecipeSource,
-    builtin_names,
     find_notebook,
 )
 from runner.core.recipe.sweep import SweepFile
@@ -388,8 +386,9 @@ def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
     if not ref.strip() or "\0" in ref:
         raise _unknown(ref)
     name, variants = _split_variants(ref, cwd)
-    if _BUILTIN_NAME.fullmatch(name) and name in builtin_names():
-        return _from_folder(BUILTIN_FOLDER / name, "builtin", entry, variants=variants)
+    own = BUILTIN_FOLDER / name
+    if _BUILTIN_NAME.fullmatch(name) and name != TEMPLATE and (own / RECIPE_FILE).is_file():
+        return _from_folder(own, "builtin", entry, variants=variants)
     path = _resolve(name, cwd)
     if path.is_file() and path.name == RECIPE_FILE:
         path = path.parent

@@ -1,4 +1,4 @@
-"""The class of a recipe (command, parameters, resources, outputs), and the built-in recipes.
+"""The class of a recipe: command, parameters, resources, outputs.
 
 Imports no pydantic: `file` is imported when a recipe is loaded.
 """
@@ -21,19 +21,7 @@ CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 # Maximum nodes of a pool with inter-node communication (Batch quotas page).
 MAX_NODES = 100
 PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
-
-
-BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
-TEMPLATE = "template"
-RECIPE_FILE = "train.yaml"
 NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
-
-
-def builtin_names() -> tuple[str, ...]:
-    """Return the names of the built-in recipes, without the template."""
-    found = BUILTIN_FOLDER.glob(f"*/{RECIPE_FILE}")
-    return tuple(sorted(path.parent.name for path in found if path.parent.name != TEMPLATE))
-
 
 ParamType = Literal["int", "float", "str", "bool", "list", "any"]  # the last two only in notebooks
 ParamValue = int | float | str | bool | list[Any] | None

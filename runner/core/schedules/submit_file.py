@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.file import Duration, Identifier, RecipeName, RelativePath, Scalar
 from runner.core.recipe.keys import Command, EnvFile, Inputs, Priority, ResourcesFile, key_error
-from runner.core.recipe.recipe import RECIPE_FILE
 from runner.core.yaml_files import (
     Amount,
     Document,

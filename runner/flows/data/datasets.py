@@ -25,7 +25,7 @@ from typing import Any, Literal, cast
 
 from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
-from runner.core.recipe.recipe import BUILTIN_FOLDER, builtin_names
+from runner.core.recipe.builtin import BUILTIN_FOLDER, builtin_names
 from runner.core.storage_paths import check_storage_name
 from runner.flows.file_lock import file_lock
 from runner.protocol.errors import ExitCode, RunnerError

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from runner.core.recipe.builtin import BUILTIN_FOLDER
 from runner.core.recipe.entry import warn_unsupported_packages
-from runner.core.recipe.recipe import BUILTIN_FOLDER, Recipe, list_recipes, load_recipe
+from runner.core.recipe.recipe import Recipe, list_recipes, load_recipe
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import load_text
 from tools.recipe_schema import SCHEMA_FILE, submit_schema, train_schema
