@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from batch_emulator.domain.model import Json
+from batch_emulator.domain.model import Json, part
 from batch_emulator.domain.transitions.autoscale import DEFAULT_INTERVAL
 from batch_emulator.domain.transitions.job_preparation import PREPARATION_ID, RELEASE_ID
 from batch_emulator.domain.transitions.pools import DEFAULT_RESIZE_TIMEOUT
@@ -61,30 +61,18 @@ _CANONICAL: Mapping[str, _Spell] = {
 def _spelt(body: Json) -> Json:
     """Return an object with its own properties (not those of nested objects) in canonical form."""
     return {
-        name: _respell(name, value) if name in _CANONICAL else value for name, value in body.items()
+        name: _CANONICAL[name](value) if name in _CANONICAL else value
+        for name, value in body.items()
     }
 
 
-def _respell(name: str, value: Any) -> Any:
-    try:
-        return _CANONICAL[name](value)
-    except ValueError:  # stored by an emulator that checked less
-        return value
-
-
 def _complete(body: Json, name: str, complete: Callable[[Json], Json]) -> None:
-    """Complete the object, or every object of the list, under a name; leave anything else."""
+    """Complete the object, or every object of the list, under a name."""
     value: Any = body.get(name)
-    if isinstance(value, dict):
-        body[name] = complete(cast("Json", value))
-    elif isinstance(value, list):
-        items = cast("list[Any]", value)
-        body[name] = [complete(cast("Json", i)) if isinstance(i, dict) else i for i in items]
-
-
-def _part(body: Json, name: str) -> Json:
-    value: Any = body.get(name)
-    return cast("Json", value) if isinstance(value, dict) else {}
+    if isinstance(value, list):
+        body[name] = [complete(item) for item in cast("list[Json]", value)]
+    elif value is not None:
+        body[name] = complete(value)
 
 
 def pool(spec: Json) -> Json:
@@ -120,7 +108,7 @@ def _pool(spec: Json) -> Json:
     shown = {
         **_spelt(spec),
         "vmSize": str(spec["vmSize"]).lower(),
-        "taskSchedulingPolicy": _spelt({**policy, **_part(spec, "taskSchedulingPolicy")}),
+        "taskSchedulingPolicy": _spelt({**policy, **part(spec, "taskSchedulingPolicy")}),
     }
     _complete(shown, "startTask", start_task)
     _complete(shown, "virtualMachineConfiguration", _machine)
@@ -146,11 +134,11 @@ def image(reference: Json) -> Json:
 
 
 def _os_disk(disk: Json) -> Json:
-    managed = {"storageAccountType": "standard_lrs", **_part(disk, "managedDisk")}
+    managed = {"storageAccountType": "standard_lrs", **part(disk, "managedDisk")}
     return {
         "caching": "None",
         **_spelt(disk),
-        "ephemeralOSDiskSettings": _spelt(_part(disk, "ephemeralOSDiskSettings")),
+        "ephemeralOSDiskSettings": _spelt(part(disk, "ephemeralOSDiskSettings")),
         "managedDisk": _spelt(managed),
     }
 
@@ -158,7 +146,7 @@ def _os_disk(disk: Json) -> Json:
 def _data_disk(disk: Json) -> Json:
     """Return a data disk: its caching is in lower case, unlike that of an OS disk (recorded)."""
     given = disk.get("storageAccountType") or "standard_lrs"
-    managed = _spelt({"storageAccountType": given, **_part(disk, "managedDisk")})
+    managed = _spelt({"storageAccountType": given, **part(disk, "managedDisk")})
     return {
         **disk,
         "caching": str(disk.get("caching") or "none").lower(),
@@ -217,10 +205,10 @@ def job(spec: Json) -> Json:
             {
                 "maxWallClockTime": FOREVER_TEXT,
                 "maxTaskRetryCount": 0,
-                **_part(spec, "constraints"),
+                **part(spec, "constraints"),
             }
         ),
-        "poolInfo": _pool_info(_part(spec, "poolInfo")),
+        "poolInfo": _pool_info(part(spec, "poolInfo")),
     }
     for name, complete in _JOB_TASKS.items():
         _complete(shown, name, complete)
@@ -255,7 +243,7 @@ def _preparation(task: Json) -> Json:
         "waitForSuccess": True,
         "rerunOnNodeRebootAfterSuccess": True,
         **task,
-        "constraints": task_constraints(_part(task, "constraints"), 0),
+        "constraints": task_constraints(part(task, "constraints"), 0),
     }
 
 
@@ -287,7 +275,7 @@ def task(spec: Json, retries: int) -> Json:
         "requiredSlots": 1,
         "userIdentity": USER,
         **_with_outputs(spec),
-        "constraints": task_constraints(_part(spec, "constraints"), retries),
+        "constraints": task_constraints(part(spec, "constraints"), retries),
     }
 
 

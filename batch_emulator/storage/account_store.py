@@ -56,14 +56,9 @@ CREATE INDEX IF NOT EXISTS retained ON tasks (json_extract(record, '$.place'), e
   WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS finished ON tasks (job, result, slots) WHERE state = 'completed';
 """
-# Raised with every change of the tables above or of what records.py writes: no version reads the
-# state of another.
-FORMAT = 2
-# `application_id` of a database in which the bodies of all tasks have passed the schema. There may
-# be too many tasks to check them at each start.
-_CHECKED = 1
-
-
+# Raised when the tables above or the fields of a record change, or when the schema of requests
+# refuses a body that may be stored: no version reads the state of another.
+FORMAT = 3
 ERASED_AT_ONCE = 1000  # rows; 5 to 10 ms
 _ORPHANED = """
 WITH RECURSIVE owners(job) AS (
@@ -207,15 +202,6 @@ class AccountStore:
             )
             self._db.execute("COMMIT")
         remembered.write_text(endpoint, "utf-8")
-
-    @property
-    def tasks_are_checked(self) -> bool:
-        """Return True unless an emulator that did not check bodies may have stored tasks."""
-        return bool(self._db.execute("PRAGMA application_id").fetchone()[0] == _CHECKED)
-
-    def mark_tasks_checked(self) -> None:
-        """Remember that the bodies of all tasks have been checked."""
-        self._db.execute(f"PRAGMA application_id={_CHECKED}")
 
     def close(self) -> None:
         """Commit, unless a write failed half-way, and release the data dir."""

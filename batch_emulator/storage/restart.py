@@ -6,23 +6,19 @@ that was booting boots again; running tasks are requeued as after the loss of a 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, AwaitRetention
-from batch_emulator.domain.model import Job, JobState, Json, Node, NodeState, Task, TaskState
+from batch_emulator.domain.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.domain.transitions import autoscale, metering, task_admission, tasks
 from batch_emulator.domain.transitions.eviction import begin_trace
 from batch_emulator.domain.transitions.nodes import drained, forget
 from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
 from batch_emulator.domain.transitions.tasks import requeue
-from batch_emulator.domain.validation.body_schema import repair
 from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.records import job_from, node_from, pool_from, schedule_from
 from batch_emulator.storage.tasks import task_from
-
-log = logging.getLogger(__name__)
 
 _BOOTING = (
     NodeState.CREATING,
@@ -45,7 +41,6 @@ def load(
     """Fill an empty account from the store. A node for which `has_disk` is False boots again."""
     account.restore_counters(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
-        _repair(record, "spec", "PoolAddParameter", "pool")
         pool = pool_from(record)
         account.restore_counters(0, pool.etag)
         account.pools[pool.key] = pool
@@ -56,7 +51,6 @@ def load(
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
         if pool is not None:
-            _repair(record, "start_task", "StartTask", "node")
             node = node_from(pool, record)
             pool.nodes[node.key] = node
             account.addresses.reserve(node.address)
@@ -67,15 +61,11 @@ def load(
     account.usage.update(store.usage())
     metering.prune_usage(account, now)
     for _, record in store.records("schedules"):
-        _repair(record, "spec", "JobScheduleAddParameter", "job schedule")
         schedule = schedule_from(record)
         account.restore_counters(0, schedule.etag)
         account.schedules[schedule.key] = schedule
         account.dirty_schedules[schedule.key] = schedule
-    if not store.tasks_are_checked:
-        _repair_tasks(store)
     for _, record in store.records("jobs"):
-        _repair(record, "spec", "JobAddParameter", "job")
         job = job_from(record)
         account.restore_counters(job.order, job.etag)
         account.jobs[job.key] = job
@@ -88,35 +78,6 @@ def load(
         for node in list(pool.nodes.values()):
             if node.next_state is not None:  # its executions have ended
                 drained(account, node, now)
-
-
-def _repair(record: Json, name: str, type_name: str, kind: str) -> None:
-    """Remove values that an older emulator accepted and this one cannot read, and log a warning.
-
-    A required value is replaced by a default.
-    """
-    if record.get(name) is None:
-        return
-    record[name], removed = repair(type_name, record[name])
-    if removed:
-        log.warning(
-            "%s %s: removed from its stored state or set to a default, because the service refuses "
-            "it: %s",
-            kind,
-            record["id"],
-            ", ".join(removed),
-        )
-
-
-def _repair_tasks(store: AccountStore) -> None:
-    changed: list[tuple[str, str, Json]] = []
-    for job, task, body in store.tasks.bodies():
-        record: Json = {"id": f"{job}/{task}", "body": body}
-        _repair(record, "body", "TaskAddParameter", "task")
-        if record["body"] != body:
-            changed.append((job, task, record["body"]))
-    store.tasks.replace_bodies(changed)
-    store.mark_tasks_checked()
 
 
 def _restore_node(

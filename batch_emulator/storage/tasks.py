@@ -13,7 +13,7 @@ from batch_emulator.domain.account import Journal
 from batch_emulator.domain.launch import usage_from
 from batch_emulator.domain.model import Job, Json, MultiInstance, PlacementWishes, Task, TaskState
 from batch_emulator.domain.values import optional_time, time_of, time_text
-from batch_emulator.storage.records import dump, times_of
+from batch_emulator.storage.records import dump
 
 # properties of a task's record that answers do not show
 PRIVATE_PROPERTIES = ("place", "group", "blocked", "satisfies", "wants", "used")
@@ -31,7 +31,7 @@ def task_record(task: Task) -> Json:
     }
     if task.previous is not None:
         record["previousState"] = task.previous.value
-        record |= times_of(previousStateTransitionTime=task.previous_time)
+        record |= _times(previousStateTransitionTime=task.previous_time)
     if task.place is not None:
         record["place"] = task.place
     if task.blocked:
@@ -49,12 +49,17 @@ def task_record(task: Task) -> Json:
     return record
 
 
+def _times(**times: datetime | None) -> Json:
+    """Return the times that are set, in wire form."""
+    return {name: time_text(when) for name, when in times.items() if when is not None}
+
+
 def _execution(task: Task) -> Json:
     execution: Json = {
-        **times_of(startTime=task.start, endTime=task.end),
+        **_times(startTime=task.start, endTime=task.end),
         "retryCount": task.retry_count,
         "requeueCount": task.requeue_count,
-        **times_of(lastRetryTime=task.last_retry, lastRequeueTime=task.last_requeue),
+        **_times(lastRetryTime=task.last_retry, lastRequeueTime=task.last_requeue),
     }
     if task.exit_code is not None:
         execution["exitCode"] = task.exit_code
@@ -202,18 +207,6 @@ class TaskTable:
             (job.key, key, state, state, limit),
         ).fetchall()
         return [_task_row(row) for row in rows]
-
-    def bodies(self) -> Iterator[tuple[str, str, Json]]:
-        """Yield job key, task key and body of every task."""
-        for job, task, body in self._database.execute("SELECT job, task, body FROM tasks"):
-            yield job, task, json.loads(body)
-
-    def replace_bodies(self, changed: Iterable[tuple[str, str, Json]]) -> None:
-        """Write the bodies of tasks, by the keys of job and task."""
-        self._database.executemany(
-            "UPDATE tasks SET body=? WHERE job=? AND task=?",
-            ((dump(body), job, task) for job, task, body in changed),
-        )
 
     def live(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
         """Yield id, slots, order and record of the tasks that are not completed, in queue order."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from azure.batch import BatchClient, models
 
-from tests.contract.server import ACCOUNT, KEY, Things, client_for, eventually, serving
+from tests.contract.server import ACCOUNT, KEY, Things, client_for, eventually
 from tests.processes import alive
 
 
@@ -59,56 +56,6 @@ def process(data_dir: Path, *options: str) -> Generator[tuple[subprocess.Popen[s
         started.wait(120)
         if started.stdout is not None:
             started.stdout.close()
-
-
-_STORED: tuple[dict[str, Any], ...] = (
-    {"commandLine": 5},
-    {"displayName": 7, "requiredSlots": "x", "userIdentity": "x", "affinityInfo": 5},
-    {"containerSettings": "x", "authenticationTokenSettings": 5},
-    {"containerSettings": {"imageName": 5}},
-    {"constraints": {"maxWallClockTime": "soon", "maxTaskRetryCount": [], "retentionTime": 5}},
-    {"constraints": "x", "environmentSettings": "x"},
-    {"environmentSettings": [5, {"name": 5}, {"name": "A", "value": {}}]},
-    {"resourceFiles": ["x", {"httpUrl": 5, "filePath": {}}]},
-    {"outputFiles": ["x", {"filePattern": 5}, {"filePattern": "*", "destination": {}}]},
-    {"outputFiles": "x", "exitConditions": "x"},
-    {"exitConditions": {"exitCodes": [5, {"code": "x"}], "exitCodeRanges": [{}], "default": 5}},
-    {"dependsOn": "x", "applicationPackageReferences": [{}, 5, {"applicationId": 5}]},
-    {"dependsOn": {"taskIds": 5, "taskIdRanges": [{"start": "x"}, 5]}},
-    {"multiInstanceSettings": {"coordinationCommandLine": 5, "numberOfInstances": "x"}},
-    {"multiInstanceSettings": "x"},
-)
-
-
-@pytest.mark.slow
-def test_tasks_accepted_by_an_older_emulator_are_shown_and_run(tmp_path: Path) -> None:
-    """An older emulator stored bodies unchanged: here of waiting tasks and of ended tasks."""
-    data = tmp_path / "data"
-    with serving(data) as running:
-        things = Things(running.client)
-        ended, waiting = things.job(things.pool(target_dedicated_nodes=1)), things.job("later")
-        for number in range(len(_STORED)):
-            for job in (ended, waiting):
-                things.task(job, id=f"t{number}")
-        for number in range(len(_STORED)):
-            things.wait_task(ended, f"t{number}")
-    database = sqlite3.connect(data / "state.sqlite")
-    for number, body in enumerate(_STORED):
-        stored = json.dumps({"id": f"t{number}", "commandLine": "/bin/true", **body})
-        database.execute("UPDATE tasks SET body=? WHERE task=?", (stored, f"t{number}"))
-    database.execute("PRAGMA application_id=0")
-    database.commit()
-    database.close()
-    with serving(data) as running:
-        client, things = running.client, Things(running.client)
-        for job in (ended, waiting):
-            assert len(list(client.list_tasks(job))) == len(_STORED)
-            for number in range(len(_STORED)):
-                assert client.get_task(job, f"t{number}").command_line
-        things.pool(id="later", target_dedicated_nodes=1, task_slots_per_node=4)
-        for number in range(len(_STORED)):
-            things.wait_task(waiting, f"t{number}")
-        assert running.emulator.healthy
 
 
 def test_state_survives_kill_9(tmp_path: Path) -> None:

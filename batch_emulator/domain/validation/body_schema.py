@@ -19,7 +19,6 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
@@ -39,37 +38,6 @@ _COLLECTION = "TaskAddCollectionParameter"
 # Their bodies may repeat an auto pool from an answer, without secrets, which then stay [S].
 _REPEATING = frozenset({"Job_Patch", "Job_Update", "JobSchedule_Patch", "JobSchedule_Update"})
 _SECRETS = frozenset({"accountKey", "password"})
-# types whose required properties are read without a default
-_READ_WITHOUT_DEFAULT = frozenset(
-    {
-        "ApplicationPackageReference",
-        "AffinityInformation",
-        "AzureBlobFileSystemConfiguration",
-        "AzureFileShareConfiguration",
-        "CIFSMountConfiguration",
-        "EnvironmentSetting",
-        "ExitCodeMapping",
-        "ExitCodeRangeMapping",
-        "HttpHeader",
-        "InboundNATPool",
-        "NFSMountConfiguration",
-        "NetworkSecurityGroupRule",
-        "OutputFile",
-        "OutputFileBlobContainerDestination",
-        "TaskContainerSettings",
-        "TaskIdRange",
-        "VMExtension",
-    }
-)
-# defaults for required properties that a stored entity of an older emulator lacks [S]
-_STORED_DEFAULTS: Mapping[str, Any] = {
-    "commandLine": "/bin/false",
-    "coordinationCommandLine": "/bin/false",
-    "vmSize": "standard_d2s_v3",
-    "poolLifetimeOption": "job",
-    "poolInfo": {},
-    "jobSpecification": {},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +74,11 @@ class _Problem(Exception):  # noqa: N818 - becomes a Fault, which is the error
 class _Context:
     """The conditions on which the rule of a type depends.
 
-    `day` is the date of the api-version. With `repeats`, secrets may be absent. With `stored`, a
-    body may have properties of any version and of the emulator, and only properties that are read
-    without a default are required.
+    `day` is the date of the api-version. With `repeats`, secrets may be absent.
     """
 
     day: str
     repeats: bool = False
-    stored: bool = False
 
 
 _Rule = Callable[[Any], Any]  # returns the value as it is stored; raises _Problem
@@ -138,39 +103,6 @@ def check_body(operation: str, api_version: str, body: Json) -> Json:
         return rule(body)
     except _Problem as problem:
         raise problem.fault() from None
-
-
-def repair(type_name: str, stored: Json) -> tuple[Json, list[str]]:
-    """Return a stored body that can be read, and the paths of the values that were changed.
-
-    Emulators before this schema stored values that the service refuses. These are removed. If the
-    entity cannot be shown without a property, the property gets a default.
-    """
-    body, removed = deepcopy(stored), list[str]()
-    rule = _object(type_name, _Context("", stored=True))
-    while True:
-        try:
-            return rule(body), removed
-        except _Problem as problem:
-            steps = list(reversed(problem.path))
-            where = "/".join(steps)
-            if problem.code == "MissingRequiredProperty" and steps[-1] in _STORED_DEFAULTS:
-                _parent(body, steps)[steps[-1]] = deepcopy(_STORED_DEFAULTS[steps[-1]])
-            else:
-                if problem.code == "MissingRequiredProperty":
-                    steps.pop()  # remove the whole item
-                    where = "/".join(steps)
-                outer = _parent(body, steps)
-                del outer[int(steps[-1]) if isinstance(outer, list) else steps[-1]]
-            if where not in removed:
-                removed.append(where)
-
-
-def _parent(body: Any, steps: list[str]) -> Any:
-    """Return the object or list that contains the last step of a path."""
-    for step in steps[:-1]:
-        body = body[int(step) if isinstance(body, list) else step]
-    return body
 
 
 @lru_cache(maxsize=4096)  # the text of a version comes from clients
@@ -239,8 +171,7 @@ def properties_of(type_name: str, day: str) -> Mapping[str, Mapping[str, Any]]:
 @cache
 def _object(type_name: str, context: _Context) -> _Rule:
     """Return the rule of a type."""
-    stored = context.stored
-    properties = _schema()["types"][type_name] if stored else properties_of(type_name, context.day)
+    properties = properties_of(type_name, context.day)
     rules = {name: _property(type_name, one, context) for name, one in properties.items()}
     if "displayName" in rules:
         rules["displayName"] = None, _display_name
@@ -248,8 +179,6 @@ def _object(type_name: str, context: _Context) -> _Rule:
     required = tuple(
         name for name, one in properties.items() if one.get("required") and name not in given
     )
-    if stored and type_name not in _READ_WITHOUT_DEFAULT:
-        required = tuple(name for name in required if name in _STORED_DEFAULTS)
 
     def check(value: Any) -> Json:
         if type(value) is not dict:
@@ -262,10 +191,7 @@ def _object(type_name: str, context: _Context) -> _Rule:
                     continue
                 found = rules.get(name)
                 if found is None:
-                    if stored:
-                        kept[name] = item
-                    else:
-                        _require_annotation(name, type_name)
+                    _require_annotation(name, type_name)
                     continue
                 plain, rule = found
                 kept[name] = item if type(item) is plain else rule(item)
