@@ -17,12 +17,14 @@ import pytest
 from azure.storage.blob import BlobClient
 
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage import blobs
+from runner.azure.storage.blobs import BlobContainer, BlobStore
 from runner.azure.storage.model_container import ModelContainer
+from runner.azure.storage.stores import StoredFile
 from runner.core.progress import Progress, ignore_progress
 from runner.core.settings import load_settings
-from runner.flows.models import download
-from runner.flows.models.download import download_files, open_part
+from runner.flows.local_files import part_of
+from runner.flows.models.download import download_files
 from runner.flows.models.register import (
     default_request,
     describe_models,
@@ -333,29 +335,53 @@ def test_interrupted_download_resumes_in_small_ranges(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(download, "_RANGE_BYTES", 10_000)
+    monkeypatch.setattr(blobs, "BLOCK_BYTES", 10_000)
     data = bytes(range(251)) * 1000
     register(connection, make({"m.bin": data}), name)
     version = find_version(connection, name)
-    sha256 = hashlib.sha256(data).hexdigest()
-    with open_part(tmp_path / "m.bin", sha256) as (_, part):
-        part.write(data[:123_456])
+    part = part_of(tmp_path / "m.bin", hashlib.sha256(data).hexdigest())
+    part.write_bytes(data[:123_456])
     reads: list[int] = []
-    original = ModelContainer.reader
+    read_range: Any = BlobStore._read_range
 
-    def reader(self: ModelContainer, blob: str) -> Any:
-        read = original(self, blob)
-        return lambda first, length: reads.append(first) or read(first, length)
+    def counted(self: BlobStore, file: StoredFile, first: int, length: int) -> bytes:
+        reads.append(first)
+        return read_range(self, file, first, length)
 
-    monkeypatch.setattr(ModelContainer, "reader", reader)
+    monkeypatch.setattr(BlobStore, "_read_range", counted)
     seen: list[Progress] = []
     download_files(connection, version, tmp_path, seen.append)
     assert min(reads) == 123_456
     assert content(tmp_path) == {"m.bin": data}
     assert (seen[-1].state, seen[-1].done) == ("end", len(data))
     (tmp_path / "m.bin").unlink()
-    with open_part(tmp_path / "m.bin", sha256) as (_, part):
-        part.write(b"something else" * 100_000)
+    for repeats in (10_000, 100_000):  # shorter and longer than the file
+        part.write_bytes(b"something else" * repeats)
+        download_files(connection, version, tmp_path, ignore_progress)
+        assert content(tmp_path) == {"m.bin": data}
+        (tmp_path / "m.bin").unlink()
+
+
+def test_download_continues_while_the_content_is_registered_again(
+    connection: Connection,
+    make: Make,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blobs, "BLOCK_BYTES", 100_000)
+    data = bytes(range(251)) * 1000
+    register(connection, make({"m.bin": data}), name)
+    version = find_version(connection, name)
+    store = ModelContainer(connection)
+    [blob] = store.list(ModelBlobs(name).files)
+    read_range: Any = BlobStore._read_range
+
+    def touching(self: BlobStore, file: StoredFile, first: int, length: int) -> bytes:
+        assert store.touch(blob.name)
+        return read_range(self, file, first, length)
+
+    monkeypatch.setattr(BlobStore, "_read_range", touching)
     download_files(connection, version, tmp_path, ignore_progress)
     assert content(tmp_path) == {"m.bin": data}
 

@@ -547,14 +547,14 @@ class BlobStore:
 
     def _read_range(self, file: StoredFile, first: int, length: int) -> bytes:
         try:
-            stream = self._container.blob(file.path).download_blob(
+            blob: Any = self._container.blob(file.path)
+            stream = blob.download_blob(
                 first,
                 length,
-                etag=file.etag,
-                match_condition=MatchConditions.IfNotModified,
+                **_unchanged(file),
                 decompress=False,  # do not decompress a stored .gz
             )
-            data = stream.readall()
+            data: bytes = stream.readall()
         except HttpResponseError as err:
             if error_code(err) in _CHANGED_CODES:
                 raise ChangedError(file.path) from err
@@ -562,6 +562,13 @@ class BlobStore:
         if len(data) != length:
             raise IncompleteReadError(f"{file.path}: {len(data)} of {length} bytes")
         return data
+
+
+def _unchanged(file: StoredFile) -> dict[str, Any]:
+    """Return the condition that the file has not changed since it was listed."""
+    if not file.etag:
+        return {}
+    return {"etag": file.etag, "match_condition": MatchConditions.IfNotModified}
 
 
 class _Hashes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -155,10 +154,6 @@ class ModelContainer:
             except _CONFLICTS:
                 return False
             return True
-
-    def reader(self, name: str) -> Callable[[int, int], bytes | None]:
-        """Return a function that reads `(first byte, length)`, or None if the blob is missing."""
-        return lambda first, length: self._container.read_range(name, first, length)
 
 
 def _none_if_missing(err: ResourceNotFoundError) -> None:

@@ -15,7 +15,8 @@ OnBytes = Callable[[int], None]
 class StoredFile:
     """One file in storage.
 
-    `md5` is None if its writer stored none; `etag` changes with every write.
+    `md5` is None if its writer stored none; `etag` changes with every write, and a download accepts
+    any if it is empty.
     """
 
     path: str

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -25,11 +21,9 @@ from runner.flows.data.stores import (
     run_in_threads,
     transfers_at_once,
 )
-from runner.flows.transfers import BytesMoved, Targets, plan_targets
+from runner.flows.local_files import BytesMoved, Targets, fetch_file, md5_of, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.names import stored_path
-
-_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +101,6 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
     run_in_threads(send, wanted, stop, threads)
     on_progress(Progress("upload", "end", format_count(len(wanted), "file"), total, total, "bytes"))
     return len(wanted)
-
-
-def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
-    """Return the MD5 of a file, as storage records it; it does not protect against tampering."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as content:
-        while data := content.read(_READ_BYTES):
-            digest.update(data)
-            if moved is not None:
-                moved.add(len(data))
-    return digest.digest()
 
 
 def _is_stored(store: FileStore, upload: Upload) -> bool:
@@ -230,12 +213,6 @@ def _counts(uploads: Sequence[Upload]) -> str:
     return ", ".join(f"{count} {words.get(state, state)}" for count, state in shown if count)
 
 
-_POLL_S = 0.05
-# The name of a part contains so many characters of the file's name, so that it does not exceed the
-# limit of the file system.
-_PART_NAME_CHARS = 40
-
-
 @dataclass(frozen=True, slots=True)
 class Download:
     """One stored file and its target on this machine."""
@@ -306,66 +283,18 @@ def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnPr
 
 
 def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
-    """Download one file, or continue an interrupted download of the same file."""
     file, target = download.file, download.target
-    state = hashlib.sha256(f"{file.path} {file.etag}".encode()).hexdigest()[:12]
-    part = target.with_name(f".{target.name[:_PART_NAME_CHARS]}.{state}.part")
+
+    def is_right(_: Path, md5: bytes) -> bool:
+        return file.md5 is None or md5 == file.md5
+
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _part_lock(part, moved) as waited:
-            if waited and _exists_locally(download):
-                part.unlink()
-                moved.add(file.size_bytes)
-                return
-            if store.get(file, part, moved.add) != file.md5 and file.md5 is not None:
-                part.unlink()
-                raise _damaged(file)
-            part.replace(target)
+        if not fetch_file(store, file, target, moved, f"{file.path} {file.etag}", is_right):
+            raise _damaged(file)
     except ChangedError as err:
-        part.unlink(missing_ok=True)
         raise changed(file.path) from err
     except OSError as err:
         raise _unwritable(target, err) from err
-
-
-@contextmanager
-def _part_lock(part: Path, moved: BytesMoved) -> Generator[bool]:
-    """Lock a part against other threads and processes. Yield True if this had to wait."""
-    waited = False
-    while True:
-        with part.open("ab") as held:
-            while not _lock(held.fileno()):
-                waited = True
-                moved.add(0)  # raises if the transfer was stopped
-                time.sleep(_POLL_S)
-            if _is_same_file(part, held.fileno()):
-                yield waited
-                return
-        waited = True  # the other download has renamed the part
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
-
-
-def _is_same_file(part: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), part.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _exists_locally(download: Download) -> bool:
-    file, target = download.file, download.target
-    if not target.is_file() or target.stat().st_size != file.size_bytes:
-        return False
-    return md5_of(target) == file.md5
 
 
 def _targets(found: Found, local: Path | None) -> Targets:

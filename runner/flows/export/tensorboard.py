@@ -31,9 +31,9 @@ from runner.core.export import StepCounter
 from runner.core.home import HomePaths, not_writable
 from runner.core.units import format_duration
 from runner.flows.export.extras import install_command, load_extra
+from runner.flows.local_files import target_within
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.logs import LineCursor
-from runner.flows.transfers import target_within
 from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,

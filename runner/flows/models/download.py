@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
 import shlex
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from threading import Event, Lock
-from typing import BinaryIO
-from uuid import uuid4
+from threading import Event
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.storage.model_container import ModelContainer
+from runner.azure.storage.blobs import BlobStore
+from runner.azure.storage.stores import ChangedError
 from runner.core.progress import OnProgress, Progress
+from runner.flows.data.stores import run_in_threads, transfers_at_once
+from runner.flows.local_files import (
+    BytesMoved,
+    fetch_file,
+    has_content,
+    plan_targets,
+    sha256_of,
+)
 from runner.flows.models.versions import ModelVersion
-from runner.flows.transfers import has_content, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.models import ModelDocument
 
-_STAGE = "download"
-_RANGE_BYTES = 8 * 1024**2
-_THREADS = 8
-_HASH_BYTES = 1024**2
-# The name of a part contains so many characters of the file's name, so that it does not exceed the
-# limit of the file system.
-_PART_NAME_CHARS = 40
-
-Reader = Callable[[int, int], "bytes | None"]
+Wanted = tuple[Path, ModelDocument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +59,7 @@ def download_files(
         wanted = [(target, file) for target, file in placed.items() if not _is_there(target, file)]
         if not force:
             _refuse_to_overwrite([target for target, _ in wanted if _is_taken(target)], version)
-        if wanted:
-            note = targets.note
-            _Download(ModelContainer(connection), version, on_progress).run(wanted, note)
+        _download(connection, version, wanted, on_progress, targets.note)
     except ValueError as err:
         raise _leaves(str(err)) from err
     except OSError as err:
@@ -76,145 +67,41 @@ def download_files(
     return DownloadedModel(folder, tuple(str(file["path"]) for file in version.files), len(wanted))
 
 
-class _Download:
-    """Downloads the files of one version, eight files and eight ranges at once."""
-
-    def __init__(
-        self, models: ModelContainer, version: ModelVersion, on_progress: OnProgress
-    ) -> None:
-        self._models = models
-        self._version = version
-        self._on_progress = on_progress
-        self._lock = Lock()
-        self._stopped = Event()
-        self._done = 0
-        self._total = 0
-        self._ahead = _THREADS
-
-    def run(self, wanted: list[tuple[Path, ModelDocument]], note: str) -> None:
-        self._total = sum(int(file["size_bytes"]) for _, file in wanted)
-        self._ahead = max(2, _THREADS // len(wanted))  # ranges to read ahead; limits memory
-        text = str(self._version)
-        self._on_progress(Progress(_STAGE, "start", text, 0, self._total, "bytes"))
-        files, ranges = ThreadPoolExecutor(_THREADS), ThreadPoolExecutor(_THREADS)
-        try:
-            started = [files.submit(self._fetch, ranges, *pair) for pair in wanted]
-            for future in as_completed(started):
-                future.result()
-        except BaseException:
-            self._stopped.set()  # Ctrl-C must not wait for other downloads
-            raise
-        finally:
-            for pool in (files, ranges):
-                pool.shutdown(cancel_futures=True)
-        self._on_progress(Progress(_STAGE, "end", text + note, self._total, self._total, "bytes"))
-
-    def _fetch(self, ranges: ThreadPoolExecutor, target: Path, file: ModelDocument) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open_part(target, str(file["sha256"])) as (part, output):
-            resumed = self._complete(ranges, output, file)
-            if resumed is not None and resumed > 0:
-                # The part on the disk belonged to another file.
-                resumed = self._complete(ranges, output, file)
-            if resumed is not None:
-                part.unlink(missing_ok=True)
-                raise _damaged(self._version, file)
-            part.replace(target)
-
-    def _complete(
-        self, ranges: ThreadPoolExecutor, output: BinaryIO, file: ModelDocument
-    ) -> int | None:
-        """Write the rest of a file.
-
-        Return None, or the size that it had if its hash is wrong; it is empty then.
-        """
-        digest = hashlib.sha256()
-        output.seek(0)
-        while block := output.read(_HASH_BYTES):
-            digest.update(block)
-        start = output.tell()
-        self._count(min(start, int(file["size_bytes"])))
-        for block in self._blocks(ranges, file, start):
-            output.write(block)
-            digest.update(block)
-        output.flush()
-        if digest.hexdigest() == file["sha256"]:
-            return None
-        output.truncate(0)
-        self._count(-int(file["size_bytes"]))
-        return start
-
-    def _blocks(
-        self, ranges: ThreadPoolExecutor, file: ModelDocument, start: int
-    ) -> Iterator[bytes]:
-        """Yield the rest of a file in order, and read ahead of the writer."""
-        read, size = self._models.reader(str(file["blob"])), int(file["size_bytes"])
-        waiting: deque[Future[bytes]] = deque()
-        positions = iter(range(start, size, _RANGE_BYTES))
-        while not self._stopped.is_set():
-            while len(waiting) < self._ahead and (first := next(positions, None)) is not None:
-                length = min(_RANGE_BYTES, size - first)
-                waiting.append(ranges.submit(self._read, read, first, length, file))
-            if not waiting:
-                return
-            yield waiting.popleft().result()
-        raise CancelledError
-
-    def _read(self, read: Reader, first: int, length: int, file: ModelDocument) -> bytes:
-        block = read(first, length)
-        if block is None or len(block) != length:
-            raise _damaged(self._version, file)
-        self._count(length)
-        return block
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._done += size
-            self._on_progress(
-                Progress(_STAGE, "progress", str(self._version), self._done, self._total, "bytes")
-            )
+def _download(
+    connection: Connection,
+    version: ModelVersion,
+    wanted: Sequence[Wanted],
+    on_progress: OnProgress,
+    note: str,
+) -> None:
+    if not wanted:
+        return
+    sizes = [int(file["size_bytes"]) for _, file in wanted]
+    total, stop = sum(sizes), Event()
+    moved = BytesMoved("download", total, on_progress, stop)
+    store = BlobStore(connection.blob_service(), connection.outputs.container_models)
+    on_progress(Progress("download", "start", str(version), 0, total, "bytes"))
+    fetch = partial(_fetch, store, version, moved)
+    run_in_threads(fetch, wanted, stop, transfers_at_once(sizes))
+    on_progress(Progress("download", "end", f"{version}{note}", total, total, "bytes"))
 
 
-@contextmanager
-def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
-    """Open the part of a file for this process alone; its name contains the file's hash."""
-    start = f".{target.name[:_PART_NAME_CHARS]}"
-    part = target.with_name(f"{start}.{sha256[:16]}.part")
-    while True:
-        with part.open("ab+") as output:
-            if not _locked(output):
-                break
-            if not _is_same(output, part):
-                continue  # another process has completed and renamed it
-            try:
-                yield part, output
-            finally:
-                output.flush()
-                if _is_same(output, part) and not part.stat().st_size:
-                    part.unlink()
-            return
-    # If another process downloads the same file, both do, and the last rename wins.
-    own = target.with_name(f"{start}.{uuid4().hex[:16]}.part")
+def _fetch(store: BlobStore, version: ModelVersion, moved: BytesMoved, wanted: Wanted) -> None:
+    target, file = wanted
+    sha256 = str(file["sha256"])
+    stored = store.find(str(file["blob"]))
+    if stored is None or stored.size_bytes != int(file["size_bytes"]):
+        raise _damaged(version, file)
+    stored = replace(stored, etag="")  # registering the same content again changes the ETag
+
+    def is_right(path: Path, _: bytes) -> bool:
+        return sha256_of(path) == sha256
+
     try:
-        with own.open("wb+") as output:
-            yield own, output
-    finally:
-        own.unlink(missing_ok=True)
-
-
-def _locked(output: BinaryIO) -> bool:
-    try:
-        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _is_same(output: BinaryIO, part: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(output.fileno()), part.stat())
-    except FileNotFoundError:
-        return False
+        if not fetch_file(store, stored, target, moved, sha256, is_right):
+            raise _damaged(version, file)
+    except ChangedError as err:
+        raise _damaged(version, file) from err
 
 
 def _is_taken(target: Path) -> bool:

@@ -14,15 +14,15 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.units import format_count
-from runner.flows.runs.documents import load_attempts, load_result, runs_container
-from runner.flows.runs.history import list_runs
-from runner.flows.transfers import (
+from runner.flows.local_files import (
     BytesMoved,
     Targets,
     has_content,
     plan_targets,
     sha256_of,
 )
+from runner.flows.runs.documents import load_attempts, load_result, runs_container
+from runner.flows.runs.history import list_runs
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_selected_output

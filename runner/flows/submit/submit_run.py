@@ -31,9 +31,9 @@ from runner.core.recipe.secrets import SecretValues
 from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
 from runner.flows.local.state import make_container_pool
+from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
-from runner.flows.transfers import BytesMoved
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.names import blob_name, stored_path
 from runner.protocol.paths import RunPaths, code_blob, job_id_for

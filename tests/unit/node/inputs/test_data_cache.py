@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.flows.transfers import plan_targets
+from runner.flows.local_files import plan_targets
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.inputs import data_cache as data_module
 from runner.node.inputs.data_cache import DataCache, part_path

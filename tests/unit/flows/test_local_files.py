@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from runner.flows.transfers import FileSystem, Targets, name_targets, plan_targets
+from runner.flows.local_files import FileSystem, Targets, name_targets, plan_targets
 
 NAMES = ["a%x5Cb", "10:30.jpg", "%xFF%x0A", "A", "a", "é", "e\u0301", "CON", "x" * 255, "dot%x2E/y"]
 

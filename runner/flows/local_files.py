@@ -1,26 +1,33 @@
-"""File names on this machine, hashes, and progress in bytes, for all transfers."""
+"""Files of this machine in transfers: their names, downloads, hashes, and progress in bytes."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import tempfile
 import time
 import unicodedata
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from threading import Event, Lock
 from typing import Self
 
+from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import OnProgress, Progress
 from runner.protocol.names import file_path, file_paths, with_hash
 from runner.protocol.results import check_output_path
 
 _EVERY_S = 0.05  # limits the number of progress events for many small files
+_POLL_S = 0.05
+_READ_BYTES = 1024 * 1024
+# The name of a part contains so many characters of the file's name, so that it does not exceed the
+# limit of the file system.
+_PART_NAME_CHARS = 40
 
 
 class StoppedError(Exception):
@@ -198,11 +205,124 @@ def _portable(name: str) -> str:
     return escaped if is_short else with_hash(escaped, name)
 
 
+def part_of(target: Path, content: str) -> Path:
+    """Return the partial download of a target; `content` identifies what is downloaded."""
+    state = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return target.with_name(f".{target.name[:_PART_NAME_CHARS]}.{state}.part")
+
+
+def fetch_file(
+    store: FileStore,
+    file: StoredFile,
+    target: Path,
+    moved: BytesMoved,
+    content: str,
+    is_right: Callable[[Path, bytes], bool],
+) -> bool:
+    """Download one file, or continue an interrupted download of the same content.
+
+    Args:
+        store: has the file.
+        file: the stored file.
+        target: replaced when the download is complete.
+        moved: counts the bytes.
+        content: identifies the content; an interrupted download of other content is not continued.
+        is_right: returns True if a file of this machine, with this MD5, has the content.
+
+    Returns:
+        False if the stored content is wrong; then nothing was written.
+
+    Raises:
+        ChangedError: the file has changed in storage since it was listed.
+    """
+    part = part_of(target, content)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _part_lock(part, moved) as waited:
+        if waited and _has_size(target, file.size_bytes) and is_right(target, md5_of(target)):
+            part.unlink()
+            moved.add(file.size_bytes)
+            return True
+        is_resumed = part.stat().st_size > 0
+        try:
+            if _complete(store, file, part, moved, is_right) or (
+                is_resumed and _complete(store, file, part, moved, is_right)
+            ):
+                part.replace(target)
+                return True
+        except ChangedError:
+            part.unlink()
+            raise
+        part.unlink()
+        return False
+
+
+def _complete(
+    store: FileStore,
+    file: StoredFile,
+    part: Path,
+    moved: BytesMoved,
+    is_right: Callable[[Path, bytes], bool],
+) -> bool:
+    """Download the rest of a part. Empty it and return False if its content is wrong."""
+    md5 = store.get(file, part, moved.add)
+    if is_right(part, md5):
+        return True
+    os.truncate(part, 0)
+    moved.add(-file.size_bytes)
+    return False
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes
+
+
+@contextmanager
+def _part_lock(part: Path, moved: BytesMoved) -> Generator[bool]:
+    """Lock a part against other threads and processes. Yield True if this had to wait."""
+    waited = False
+    while True:
+        with part.open("ab") as held:
+            while not _lock(held.fileno()):
+                waited = True
+                moved.add(0)  # raises if the transfer was stopped
+                time.sleep(_POLL_S)
+            if _is_same_file(part, held.fileno()):
+                yield waited
+                return
+        waited = True  # the other download has renamed the part
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _is_same_file(part: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), part.stat())
+    except FileNotFoundError:
+        return False
+
+
+def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
+    """Return the MD5 of a file, as storage records it; it does not protect against tampering."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as content:
+        while data := content.read(_READ_BYTES):
+            digest.update(data)
+            if moved is not None:
+                moved.add(len(data))
+    return digest.digest()
+
+
 def has_content(target: Path, size_bytes: int, sha256: str) -> bool:
     """Return True if the file exists with this content; without a hash, return False."""
-    if not sha256 or not target.is_file() or target.stat().st_size != size_bytes:
-        return False
-    return sha256_of(target) == sha256
+    return bool(sha256) and _has_size(target, size_bytes) and sha256_of(target) == sha256
 
 
 def sha256_of(path: Path) -> str:
