@@ -35,19 +35,30 @@ from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.tasks import PRIVATE_PROPERTIES, TaskRow
 
 
+def _common(entity: Pool | Job | JobSchedule, url: str) -> Json:
+    """Return the properties that pools, jobs and job schedules share."""
+    body: Json = {
+        "id": entity.id,
+        "url": url,
+        "eTag": etag_text(entity.etag),
+        "lastModified": time_text(entity.modified),
+        "creationTime": time_text(entity.created),
+        "state": entity.state.value,
+        "stateTransitionTime": time_text(entity.state_time),
+    }
+    if not isinstance(entity, Pool) and entity.previous and entity.previous_time:
+        body["previousState"] = entity.previous.value
+        body["previousStateTransitionTime"] = time_text(entity.previous_time)
+    return body
+
+
 def pool(entity: Pool, base_url: str) -> Json:
     """Return a pool."""
     nodes = list(entity.nodes.values())
     spec = defaults.pool(public_pool(entity.spec))
     return {
         **spec,
-        "id": entity.id,
-        "url": f"{base_url}/pools/{entity.id}",
-        "eTag": etag_text(entity.etag),
-        "lastModified": time_text(entity.modified),
-        "creationTime": time_text(entity.created),
-        "state": entity.state.value,
-        "stateTransitionTime": time_text(entity.state_time),
+        **_common(entity, f"{base_url}/pools/{entity.id}"),
         "allocationState": entity.allocation.value,
         "allocationStateTransitionTime": time_text(entity.allocation_time),
         "currentNodeCommunicationMode": _communication(spec),
@@ -149,21 +160,11 @@ def job(entity: Job, base_url: str) -> Json:
         execution["endTime"] = time_text(entity.ended)
     if entity.terminate_reason is not None:
         execution["terminateReason"] = entity.terminate_reason
-    body: Json = {
+    return {
         **defaults.job(public_job(entity.spec)),
-        "id": entity.id,
-        "url": f"{base_url}/jobs/{entity.id}",
-        "eTag": etag_text(entity.etag),
-        "lastModified": time_text(entity.modified),
-        "creationTime": time_text(entity.created),
-        "state": entity.state.value,
-        "stateTransitionTime": time_text(entity.state_time),
+        **_common(entity, f"{base_url}/jobs/{entity.id}"),
         "executionInfo": execution,
     }
-    if entity.previous is not None and entity.previous_time is not None:
-        body["previousState"] = entity.previous.value
-        body["previousStateTransitionTime"] = time_text(entity.previous_time)
-    return body
 
 
 def task(entity: Job, row: TaskRow, base_url: str) -> Json:
@@ -273,23 +274,13 @@ def job_schedule(entity: JobSchedule, base_url: str) -> Json:
         execution["recentJob"] = {"id": entity.recent_job, "url": url}
     if entity.ended is not None:
         execution["endTime"] = time_text(entity.ended)
-    body: Json = {
+    return {
         **entity.spec,
         "schedule": defaults.schedule(part(entity.spec, "schedule")),
         "jobSpecification": defaults.job(public_job(part(entity.spec, "jobSpecification"))),
-        "id": entity.id,
-        "url": f"{base_url}/jobschedules/{entity.id}",
-        "eTag": etag_text(entity.etag),
-        "lastModified": time_text(entity.modified),
-        "creationTime": time_text(entity.created),
-        "state": entity.state.value,
-        "stateTransitionTime": time_text(entity.state_time),
+        **_common(entity, f"{base_url}/jobschedules/{entity.id}"),
         "executionInfo": execution,
     }
-    if entity.previous is not None and entity.previous_time is not None:
-        body["previousState"] = entity.previous.value
-        body["previousStateTransitionTime"] = time_text(entity.previous_time)
-    return body
 
 
 def _has_next_run(entity: JobSchedule) -> bool:

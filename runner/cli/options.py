@@ -72,6 +72,14 @@ DownloadOption = Annotated[
     bool, typer.Option("--download/--no-download", help="Download the outputs to this machine.")
 ]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit and return at once.")]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
+]
+ChartOption = Annotated[
+    bool | None,
+    typer.Option("--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"),
+]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 

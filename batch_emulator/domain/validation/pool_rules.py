@@ -130,17 +130,13 @@ _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quota
 NOT_IN_POOLS = ("cloudServiceConfiguration",)
 
 
-def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
-    for name in names:
-        if body.get(name):
-            raise not_implemented(f"{where}.{name}")
-
-
 def check_pool(body: Json) -> None:
     """Refuse an invalid pool. Raises Fault."""
     require_id(body)
     require(body, "vmSize")
-    _refuse(body, NOT_IN_POOLS, "pool")
+    for name in NOT_IN_POOLS:
+        if body.get(name):
+            raise not_implemented(f"pool.{name}")
     check_pool_scaling(body)
     check_containers(body)
     machine = part(body, "virtualMachineConfiguration")

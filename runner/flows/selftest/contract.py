@@ -34,6 +34,10 @@ class Answer:
     shape: Mapping[str, str] = field(default_factory=dict[str, str])
     body: Any = None
 
+    def __str__(self) -> str:
+        """Return status and code, or why there is no answer."""
+        return self.outcome or f"{self.status} {self.code}".rstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -219,16 +223,12 @@ def compare(target: Sequence[Answer], emulator: Sequence[Answer]) -> list[Compar
 def _differences(target: Answer, emulator: Answer) -> Iterable[str]:
     if target.outcome or emulator.outcome:
         if target.outcome != emulator.outcome:
-            yield f"{target.outcome or target.status}, the emulator {_describe(emulator)}"
+            yield f"{target.outcome or target.status}, the emulator {emulator}"
         return
     if (target.status, target.code) != (emulator.status, emulator.code):
-        yield f"{_describe(target)}, the emulator {_describe(emulator)}"
+        yield f"{target}, the emulator {emulator}"
         return  # the bodies are not comparable
     for path in sorted(target.shape.keys() | emulator.shape.keys()):
         ours, theirs = target.shape.get(path), emulator.shape.get(path)
         if ours != theirs:
             yield f"{path or 'body'}: {ours or 'absent'}, the emulator {theirs or 'absent'}"
-
-
-def _describe(answer: Answer) -> str:
-    return answer.outcome or " ".join(filter(None, (str(answer.status), answer.code)))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.home import not_writable
-from runner.flows.selftest.contract import Answer, Compared, Leftover
+from runner.flows.selftest.contract import Compared, Leftover
 from runner.flows.selftest.training import TrainingReport
 from runner.protocol.errors import RunnerError
 
@@ -98,12 +98,7 @@ class SelftestReport:
         lines += _table(
             ("request", self.target, "emulator", "difference"),
             [
-                (
-                    step.step,
-                    describe_answer(step.target),
-                    describe_answer(step.emulator),
-                    "; ".join(step.differences),
-                )
+                (step.step, str(step.target), str(step.emulator), "; ".join(step.differences))
                 for step in self.steps
             ],
         )
@@ -145,11 +140,6 @@ def charging(report: SelftestReport, what: str, usd_per_hour: float) -> Generato
         yield
     finally:
         report.bill.append(BillLine(what, time.monotonic() - began, usd_per_hour))
-
-
-def describe_answer(answer: Answer) -> str:
-    """Return status and code of an answer, or why there is none."""
-    return answer.outcome or f"{answer.status} {answer.code}".rstrip()
 
 
 def _step(step: Compared) -> dict[str, Any]:

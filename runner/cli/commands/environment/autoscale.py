@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_pool
-from runner.cli.options import Invocation, YesOption, on_target
+from runner.cli.options import ChartOption, Invocation, PlotOption, YesOption, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
@@ -426,14 +426,6 @@ DedicatedPriceOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
-]
-ChartOption = Annotated[
-    bool | None,
-    typer.Option("--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"),
-]
 
 
 @app.command("simulate")

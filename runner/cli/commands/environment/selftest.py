@@ -141,16 +141,14 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
 
 
 def _show(out: Output, found: SelftestReport, page: Path) -> None:
-    from runner.flows.selftest.report import describe_answer
-
     if not out.as_text:
         out.record(found.to_json())
         return
     rows = [
         {
             "request": step.step,
-            "target": describe_answer(step.target),
-            "emulator": describe_answer(step.emulator),
+            "target": str(step.target),
+            "emulator": str(step.emulator),
             "difference": "; ".join(step.differences),
         }
         for step in found.different

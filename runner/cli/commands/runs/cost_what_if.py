@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.commands.environment import autoscale as pools
-from runner.cli.options import Invocation, on_target
+from runner.cli.options import ChartOption, Invocation, PlotOption, on_target
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def whatif(
     spot_price: pools.SpotPriceOption = None,
     dedicated_price: pools.DedicatedPriceOption = None,
     seed: pools.SeedOption = 0,
-    plot: pools.PlotOption = None,
-    chart: pools.ChartOption = None,
+    plot: PlotOption = None,
+    chart: ChartOption = None,
 ) -> None:
     """Compare the costs and deadlines of tasks with formulas, VM sizes and policies.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import Invocation, RunArgument, on_target
+from runner.cli.options import ChartOption, Invocation, PlotOption, RunArgument, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.cli.ui.output import Output, OutputFormat
 from runner.protocol.metrics import format_metric
@@ -40,14 +39,6 @@ CompareOption = Annotated[
 LastOption = Annotated[
     int | None,
     typer.Option("--last", min=1, metavar="N", help="Print the values of the last N steps."),
-]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
-]
-ChartOption = Annotated[
-    bool | None,
-    typer.Option("--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"),
 ]
 
 
