@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, Pool, key_of
-from batch_emulator.domain.validation.properties import require, require_choice
+from batch_emulator.domain.validation.properties import require
 from batch_emulator.domain.values import time_of, time_text
 
 MAX_PACKAGE_BYTES = 16 * 1024**3  # [S]
@@ -292,7 +292,6 @@ class Certificates:
         if thumbprint in self._by_thumbprint:
             raise Fault("CertificateExists")
         body.setdefault("certificateFormat", "pfx")
-        require_choice(body, "certificateFormat", "pfx", "cer")
         _check_data(body, thumbprint)
         self._by_thumbprint[thumbprint] = {
             "thumbprint": thumbprint,

@@ -109,12 +109,12 @@ Json = dict[str, Any]
 UsageKey = tuple[str, str, datetime]  # pool id, VM size, start of the interval
 
 
-def part(body: Json, name: str) -> Json:
+def part(body: Mapping[str, Any], name: str) -> Json:
     """Return a nested object of a body, empty if it is absent."""
     return body.get(name) or {}
 
 
-def parts(body: Json, name: str) -> list[Json]:
+def parts(body: Mapping[str, Any], name: str) -> list[Json]:
     """Return a list of objects in a body, empty if it is absent."""
     return body.get(name) or []
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from datetime import datetime
-from typing import cast
 from uuid import UUID
 
 from batch_emulator.domain.account import Account, require_pool_quota
@@ -191,7 +190,7 @@ def remove_nodes(account: Account, pool: Pool, body: Json, now: datetime) -> Non
     The pool is resizing until the nodes have left. If one of them does not exist, no node is
     removed [S]. Raises Fault.
     """
-    found = _find_nodes(pool, body.get("nodeList"))
+    found = _find_nodes(pool, body.get("nodeList") or [])
     targets = {
         "targetDedicatedNodes": pool.dedicated_target - sum(node.dedicated for node in found),
         "targetLowPriorityNodes": pool.spot_target - sum(not node.dedicated for node in found),
@@ -205,19 +204,16 @@ def remove_nodes(account: Account, pool: Pool, body: Json, now: datetime) -> Non
         nodes.leave(account, node, why, now)
 
 
-def _find_nodes(pool: Pool, names: object) -> list[Node]:
-    if names is not None and not isinstance(names, list):
-        raise bad_property("nodeList", names, "a list of node ids is expected")
+def _find_nodes(pool: Pool, names: list[str]) -> list[Node]:
     if not names:
         raise Fault("MissingRequiredProperty", {"PropertyName": "nodeList"})
-    listed = cast("list[object]", names)
-    if len(listed) > MAX_REMOVED_NODES:
-        raise bad_property("nodeList", len(listed), f"1 to {MAX_REMOVED_NODES} nodes are allowed")
+    if len(names) > MAX_REMOVED_NODES:
+        raise bad_property("nodeList", len(names), f"1 to {MAX_REMOVED_NODES} nodes are allowed")
     found: dict[str, Node] = {}
-    for name in listed:
-        node = pool.nodes.get(key_of(name)) if isinstance(name, str) else None
+    for name in names:
+        node = pool.nodes.get(key_of(name))
         if node is None or node.state is NodeState.LEAVING_POOL:
-            raise Fault("NodeNotFound", {"NodeId": str(name)[:64]})
+            raise Fault("NodeNotFound", {"NodeId": name[:64]})
         found[node.key] = node
     return list(found.values())
 

@@ -17,7 +17,6 @@ from batch_emulator.domain.validation.properties import (
     MAX_SLOTS,
     check_command,
     require,
-    require_choice,
     require_id,
     require_range,
 )
@@ -78,7 +77,6 @@ def check_pool_info(body: Json, check_pool: Callable[[Json], None], *, scheduled
     if "poolId" in info:
         raise bad_property("poolInfo", info["poolId"], "either a pool or an auto pool")
     require(auto, "poolLifetimeOption", "pool")
-    require_choice(auto, "poolLifetimeOption", "jobschedule", "job")
     if auto["poolLifetimeOption"] == "jobschedule" and not scheduled:
         reason = "applies to job schedules only"
         raise bad_property("poolLifetimeOption", "jobschedule", reason)
@@ -121,7 +119,6 @@ def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
                 raise bad_property(f"{name}/id", task["id"], "not a valid id")
     if "jobManagerTask" in body:
         _check_manager(body)
-    require_choice(body, "onTaskFailure", "noaction", "performexitoptionsjobaction")
 
 
 def _check_manager(job: Json) -> None:
@@ -143,7 +140,6 @@ def check_job_properties(body: Json, *, scheduled: bool = False) -> None:
     if body.get("maxParallelTasks", -1) != -1:
         require_range(body, "maxParallelTasks", 1, 2**31)
     require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
-    require_choice(body, "onAllTasksComplete", "noaction", "terminatejob")
     check_environment_settings(parts(body, "commonEnvironmentSettings"))
 
 

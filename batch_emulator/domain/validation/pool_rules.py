@@ -14,7 +14,6 @@ from batch_emulator.domain.validation.properties import (
     MAX_SLOTS,
     check_containers,
     require,
-    require_choice,
     require_id,
     require_range,
 )
@@ -143,9 +142,6 @@ def check_pool(body: Json) -> None:
     for extension in parts(machine, "extensions"):
         require(extension, "name", "publisher", "type")
     require_range(body, "taskSlotsPerNode", 1, MAX_SLOTS)
-    policy = part(body, "taskSchedulingPolicy")
-    require_choice(policy, "nodeFillType", "spread", "pack")
-    require_choice(policy, "jobDefaultOrder", "none", "creationtime")
     check_targets(body)
     check_mounts(body)
     check_packages(body)
@@ -157,9 +153,6 @@ def check_targets(body: Json) -> None:
     """Refuse impossible node targets, timeouts and options. Raises Fault."""
     require_range(body, "targetDedicatedNodes", 0, _MAX_NODES)
     require_range(body, "targetLowPriorityNodes", 0, _MAX_NODES)
-    require_choice(
-        body, "nodeDeallocationOption", "requeue", "terminate", "taskcompletion", "retaineddata"
-    )
     text = body.get("resizeTimeout")
     timeout = None if text is None else parse_duration(text)
     if timeout is not None and timeout.total_seconds() < 300:

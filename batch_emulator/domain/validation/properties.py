@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from batch_emulator.domain.faults import Fault, bad_property, not_implemented
@@ -17,12 +16,10 @@ MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 
 def _property(body: Json, name: str) -> Any:
     """Return a property of the body, None if absent (`a/b` is b of a)."""
-    if "/" not in name:
-        return body.get(name)
-    value: Any = body
-    for step in name.split("/"):
-        value = cast("Json", value).get(step) if isinstance(value, dict) else None
-    return value
+    *outer, last = name.split("/")
+    for step in outer:
+        body = part(body, step)
+    return body.get(last)
 
 
 def require(body: Json, *names: str) -> None:
@@ -50,16 +47,6 @@ def require_range(body: Json, name: str, low: int, high: int, code: str | None =
             values = {"PropertyName": name, "PropertyValue": str(value), "Reason": reason}
             raise Fault(code, values)
         raise bad_property(name, value, reason)
-
-
-def require_choice(body: Json, name: str, *choices: str) -> None:
-    """Refuse a word that is not one of `choices`, and set it to their spelling. Raises Fault."""
-    value = body.get(name)
-    if value is None:
-        return
-    if str(value).lower() not in choices:
-        raise bad_property(name, value, f"one of {', '.join(choices)}")
-    body[name] = str(value).lower()
 
 
 def check_containers(pool: Json) -> None:
@@ -94,10 +81,9 @@ def check_command(task: Json, where: str) -> None:
     _check_registry(part(settings, "registry"), f"{where}.containerSettings.registry")
 
 
-def _check_image(name: str, image: object) -> None:
+def _check_image(name: str, image: str) -> None:
     """Refuse an image that begins with a dash, which the engine would read as an option."""
-    text = image if isinstance(image, str) else ""
-    if not text or text.startswith("-") or any(c.isspace() or not c.isprintable() for c in text):
+    if not image or image.startswith("-") or any(c.isspace() or not c.isprintable() for c in image):
         raise bad_property(name, image, "not the name of an image")
 
 
@@ -115,25 +101,18 @@ _IDENTITY_RESOURCE_ID = re.compile(
 )
 
 
-def identity_problem(reference: object) -> str | None:
+def identity_problem(reference: Json) -> str | None:
     """Return the problem with a wire `identityReference`, or None if it names an identity."""
-    if isinstance(reference, Mapping):
-        given = cast("Mapping[str, Any]", reference)
-        if _IDENTITY_RESOURCE_ID.fullmatch(str(given.get("resourceId") or "")):
-            return None
+    if _IDENTITY_RESOURCE_ID.fullmatch(reference.get("resourceId") or ""):
+        return None
     return "identityReference/resourceId must be the ARM id of a user-assigned identity"
 
 
-def is_http_url(url: object) -> bool:
+def is_http_url(url: str) -> bool:
     """Return True if a client can connect to the URL."""
     try:
-        parts = urlsplit(url) if isinstance(url, str) else None
-        return (
-            parts is not None
-            and parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and parts.port != 0
-        )
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # invalid brackets, or a port above 65535
         return False
 

@@ -15,6 +15,7 @@ from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import ExecutionKind, Job, JobState, Json, Pool, PoolState
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
 from batch_emulator.domain.validation import job_rules
+from batch_emulator.domain.validation.body_schema import check_body
 from batch_emulator.http import render
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
@@ -183,7 +184,7 @@ def test_same_seed_gives_the_same_pool_ids() -> None:
 )
 def test_invalid_auto_pools_are_refused_with_the_request(info: Json) -> None:
     with pytest.raises(Fault) as caught:
-        job_rules.check_job({"id": "j", "poolInfo": info})
+        job_rules.check_job(check_body("Job_Add", "2025-06-01", {"id": "j", "poolInfo": info}))
     assert caught.value.status == 400
 
 

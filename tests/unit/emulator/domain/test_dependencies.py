@@ -16,6 +16,7 @@ from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
 from batch_emulator.domain.model import Job, JobState, Json, TaskState
 from batch_emulator.domain.transitions import executions, tasks
+from batch_emulator.domain.validation.body_schema import check_body
 from batch_emulator.domain.validation.task_rules import check_dependencies
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
@@ -343,8 +344,16 @@ def test_unblocking_thousands_blocks_no_turn_for_long(tmp_path: Path) -> None:
     assert (job.ready, job.tasks.running) == (999, 1)
 
 
-@pytest.mark.parametrize("ids", ["a", {"a": 1}, [1], [None], ["a", ""], ["a b"], ["x" * 65]])
-def test_invalid_task_ids_are_refused(ids: object) -> None:
+@pytest.mark.parametrize("ids", ["a", {"a": 1}, [1], [None]])
+def test_task_ids_of_another_type_are_refused(ids: object) -> None:
+    body = {"id": "t", "commandLine": "true", "dependsOn": {"taskIds": ids}}
+    with pytest.raises(Fault) as caught:
+        check_body("Task_Add", "2025-06-01", body)
+    assert caught.value.code == "InvalidRequestBody"
+
+
+@pytest.mark.parametrize("ids", [["a", ""], ["a b"], ["x" * 65]])
+def test_invalid_task_ids_are_refused(ids: list[str]) -> None:
     with pytest.raises(Fault) as caught:
         check_dependencies({"dependsOn": {"taskIds": ids}}, {"usesTaskDependencies": True})
     assert caught.value.code == "InvalidPropertyValue"

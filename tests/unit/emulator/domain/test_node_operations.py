@@ -12,6 +12,7 @@ from batch_emulator.domain.account import (
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import AllocationState, ExecutionKind, NodeState, TaskState
 from batch_emulator.domain.transitions import job_preparation, node_operations, nodes, pools
+from batch_emulator.domain.validation.body_schema import check_body
 from tests.unit.emulator.world import World, states
 
 
@@ -203,15 +204,20 @@ def test_removal_timeout_is_a_resize_error() -> None:
         (None, "MissingRequiredProperty"),
         ([], "MissingRequiredProperty"),
         (["tvm-none"], "NodeNotFound"),
-        ([1], "NodeNotFound"),
-        ("tvm-none", "InvalidPropertyValue"),
+        ([1], "InvalidRequestBody"),
+        ("tvm-none", "InvalidRequestBody"),
     ],
 )
 def test_invalid_list_removes_no_node(names: object, code: str) -> None:
     world = World()
     pool = world.pool()
+
+    def remove() -> None:
+        body = check_body("Pool_RemoveNodes", "2025-06-01", {"nodeList": names})
+        pools.remove_nodes(world.account, pool, body, world.clock.now())
+
     with pytest.raises(Fault) as caught:
-        pools.remove_nodes(world.account, pool, {"nodeList": names}, world.clock.now())
+        remove()
     assert (caught.value.code, pool.dedicated_target) == (code, 1)
 
 
