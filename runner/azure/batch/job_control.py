@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from azure.batch import models
@@ -42,17 +41,13 @@ def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
             return None
 
 
-def list_open_jobs(
-    connection: Connection, pool_ids: Collection[str] | None = None
-) -> list[JobSnapshot]:
-    """Return the jobs that have not completed. If `pool_ids` is None, return those of all pools."""
-    wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
+def list_open_jobs(connection: Connection) -> list[JobSnapshot]:
+    """Return the jobs that have not completed."""
     with service_errors("listing the jobs"):
         found = connection.batch_client().list_jobs(
             filter="state ne 'completed'", select=_PROPERTIES
         )
-        jobs = [to_snapshot(job) for job in found]
-    return [job for job in jobs if wanted is None or job.pool.lower() in wanted]
+        return [to_snapshot(job) for job in found]
 
 
 def note_job(connection: Connection, job: JobSnapshot, note: JobNote | None) -> bool:

@@ -121,8 +121,8 @@ class SubmissionCost:
         }
 
 
-def to_micros(amount: object, name: str = "max-cost") -> int:
-    """Return the micro-dollars of an amount such as `5`, `0.25` or `$5`.
+def to_micros(amount: object) -> int:
+    """Return the micro-dollars of a `--max-cost` such as `5`, `0.25` or `$5`.
 
     Raises:
         RunnerError: R-FLAG-VALUE, not an amount above zero.
@@ -136,16 +136,16 @@ def to_micros(amount: object, name: str = "max-cost") -> int:
         return micros
     raise RunnerError(
         "R-FLAG-VALUE",
-        f"invalid --{name} {amount}",
+        f"invalid --max-cost {amount}",
         why=f"expected US dollars: a number above 0 and up to {_MAX_USD:,}",
-        fix=f"--{name} 5",
+        fix="--max-cost 5",
     )
 
 
-def usd_text(micros: int | None, unknown: str = "unknown") -> str:
+def usd_text(micros: int | None) -> str:
     """Return `4.97 USD`, with more digits below one cent, or `unknown`."""
     if micros is None:
-        return unknown
+        return "unknown"
     return (
         f"{micros / MICROS_PER_USD:.4f} USD"
         if 0 < micros < 10_000

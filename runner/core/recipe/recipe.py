@@ -9,15 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.core.recipe.inputs import InputSpec
-from runner.protocol.run_spec import Capacity, RecipeSpec
+from runner.protocol.run_spec import RecipeSpec
 
 if TYPE_CHECKING:
     from runner.core.recipe.sweep import SweepFile
 
-CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 # Maximum nodes of a pool with inter-node communication (Batch quotas page).
 MAX_NODES = 100
 PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01

@@ -52,11 +52,6 @@ class SecretValues:
                 yield name
 
 
-def no_secrets() -> SecretValues:
-    """Return the values of a run without secrets."""
-    return SecretValues({}, {})
-
-
 def check_secret(ref: SecretRef) -> SecretRef:
     """Return the reference. Raise ValueError with the reason if it is invalid."""
     name = ref.variable

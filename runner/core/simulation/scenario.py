@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from batch_emulator.domain.eviction_trace import TraceError, load_trace, read_rows
 from runner.core.units import UnitError, parse_duration
@@ -79,7 +79,6 @@ class SimulatedPool:
 
 
 Policy = Callable[[SimulatedPool], tuple[int, int]]  # returns spot and dedicated nodes
-Deallocation = Literal["requeue", "terminate", "taskcompletion", "retaineddata"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from runner.core.planning.plan import (
 )
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.recipe.code_archive import CodeArchive
-from runner.core.recipe.secrets import no_secrets
+from runner.core.recipe.secrets import SecretValues
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
 from runner.flows.models.remove import remove
@@ -191,7 +191,7 @@ class Client:
         files = RunFiles(CodeArchive(b"code", CODE.sha256, 1, 4, ()), b"agent")
         runs = {
             name: PlannedRun(
-                replace(plan, job_id=""), files, no_secrets(), lambda _, plan=plan: plan
+                replace(plan, job_id=""), files, SecretValues({}, {}), lambda _, plan=plan: plan
             )
             for name, plan in plans.items()
         }

@@ -13,7 +13,7 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduledTask, group_job, run_job, task_template
 from runner.core.planning.plan import RunPlan
-from runner.core.recipe.secrets import SecretValues, no_secrets
+from runner.core.recipe.secrets import SecretValues
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import Resources
 from runner.protocol.schedules import GroupAccess, fired_task_bodies, make_firing
@@ -44,7 +44,9 @@ def settings_of(manager: Any) -> dict[str, str]:
 
 
 def group(connection: Connection, *plans: RunPlan) -> dict[str, Any]:
-    tasks = {f"t{number}": ScheduledTask(one, no_secrets()) for number, one in enumerate(plans)}
+    tasks = {
+        f"t{number}": ScheduledTask(one, SecretValues({}, {})) for number, one in enumerate(plans)
+    }
     tasks["last"] = ScheduledTask(plans[-1], SECRET)
     return group_job(connection, "shown", "nightly/abc", tasks, 4, LONG).as_dict()
 
