@@ -636,11 +636,16 @@ def _build(
         launcher=parsed.launcher,
         processes_per_node=parsed.processes_per_node,
         hang_timeout_s=parsed.hang_timeout,
-        params_as=parsed.params_as or detect_params_as(folder, command),
+        params_as=parsed.params_as or _find_params_as(folder, source, command),
         sweep=parsed.sweep,
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),
     )
+
+
+def _find_params_as(folder: Path, source: RecipeSource, command: Sequence[str]) -> ParamsAs:
+    """Return how the script gets its parameters. The scripts of built-in recipes read flags."""
+    return "flags" if source == "builtin" else detect_params_as(folder, command)
 
 
 def _to_param(name: str, param: ParamFile) -> Param:
