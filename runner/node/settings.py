@@ -32,7 +32,6 @@ STEP = "secrets"
 API_VERSION = "7.4"  # Key Vault REST docs, "Get Secret"
 TIMEOUT_S = 30.0
 VAULT_DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _REFUSAL_REASONS = {
     401: "the vault rejected the identity of the node",
@@ -169,11 +168,6 @@ class NodeSettings:
     host: str
     evictions: int | None = None
     root_dir: Path | None = None
-
-
-def boot_id() -> str:
-    """Return the ID of the node's present start; empty if the kernel has none."""
-    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
 
 
 def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:

@@ -87,6 +87,7 @@ from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
     AttemptDirs,
+    boot_id,
     compilation_variables,
     compiled_folder,
     python_path,
@@ -96,7 +97,7 @@ from runner.node.script.workspace import (
     written_paths_file,
 )
 from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles, shortened
-from runner.node.settings import NodeSettings, boot_id
+from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
@@ -1023,6 +1024,7 @@ class Attempt:
             given,
             self._node.work_dir,
             environment_dir,
+            shared_dir=self._node.shared_dir,
             automatic=automatic,
             recorded=self._spec.keep is not None,
             stacks=self._spec.hang_timeout_s is not None,

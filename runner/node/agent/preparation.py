@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.node.script.workspace import HOOKS_FOLDER
-from runner.node.settings import NodeSettings, boot_id
+from runner.node.script.workspace import HOOKS_FOLDER, boot_id
+from runner.node.settings import NodeSettings
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import WORKER_LOG
 

@@ -21,6 +21,14 @@ from runner.protocol.task import SHELL_FILE
 
 logger = logging.getLogger(__name__)
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Return the ID of the node's present start; empty if the kernel has none."""
+    return _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+
+
 CODE_STAGE = "code"
 RESTORE_PART = ".restoring."  # in the name of a folder that is being restored
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -117,8 +125,7 @@ import importlib, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 try:
     if {recorded!r}:
-        import runner_written_paths
-        runner_written_paths.install({record!r}, {ignored!r})
+        importlib.import_module("{package}.written_paths").install({record!r}, {ignored!r})
 except Exception as err:
     sys.stderr.write("runner: files at other paths are not recorded: %s\\n" % err)
 try:
@@ -147,6 +154,7 @@ def python_path(
     work_dir: Path,
     environment_dir: Path,
     *,
+    shared_dir: Path | None = None,
     automatic: bool = False,
     recorded: bool = True,
     stacks: bool = False,
@@ -160,6 +168,7 @@ def python_path(
         given: the PYTHONPATH of the user, or None.
         work_dir: the task's working directory.
         environment_dir: the Python environment of the script.
+        shared_dir: the folder that the tasks of this node share, or None.
         automatic: let each Python save checkpoints of known frameworks.
         recorded: let each Python record the paths that it writes to.
         stacks: let each Python dump its stacks when it gets STACKS_SIGNAL.
@@ -167,21 +176,25 @@ def python_path(
     folders = [given] if given else []
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
     if next(installed, None) is None:
-        folders.append(str(_write_hooks(work_dir / HOOKS_FOLDER)))
-    start = _write_start(work_dir, automatic=automatic, recorded=recorded, stacks=stacks)
+        folder = work_dir / HOOKS_FOLDER
+        _place(folder / "runner", _public_hooks(), shared_dir)
+        folders.append(str(folder))
+    start = _write_start(
+        work_dir, shared_dir, automatic=automatic, recorded=recorded, stacks=stacks
+    )
     return os.pathsep.join((*folders, str(start)))
 
 
-def _write_start(work_dir: Path, *, automatic: bool, recorded: bool, stacks: bool) -> Path:
+def _write_start(
+    work_dir: Path, shared_dir: Path | None, *, automatic: bool, recorded: bool, stacks: bool
+) -> Path:
     """Write the folder with the `sitecustomize` of `python_path`."""
     folder, record = work_dir / HOOKS_FOLDER / START_FOLDER, written_paths_file(work_dir)
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
     stacks_file(work_dir).unlink(missing_ok=True)
-    (folder / "runner_written_paths.py").write_bytes(_read_hook("written_paths.py"))
+    _place(folder / PRIVATE_PACKAGE, _private_hooks(), shared_dir)
     ignored = [str(work_dir), os.path.realpath(work_dir)]
-    if automatic:
-        _write_private_hooks(folder / PRIVATE_PACKAGE)
     text = _SITECUSTOMIZE.format(
         record=str(record),
         recorded=recorded,
@@ -232,23 +245,62 @@ def written_paths_file(work_dir: Path) -> Path:
     return work_dir / HOOKS_FOLDER / WRITTEN_PATHS
 
 
-def _write_private_hooks(package: Path) -> None:
-    """Write all hooks as a package whose name no package of the script has."""
-    for below in ("", "automatic/"):
-        (package / below).mkdir(parents=True, exist_ok=True)
-        for name in _hook_files(below):
-            text = _read_hook(name).replace(b"runner.hooks", PRIVATE_PACKAGE.encode())
-            (package / name).write_bytes(text)
-    (package / "__init__.py").write_bytes(b"")  # the original imports more than a start needs
+def _private_hooks() -> dict[str, bytes]:
+    """Return all hooks as the files of a package whose name no package of the script has."""
+    names = [*_hook_files(""), *_hook_files("automatic/")]
+    private = PRIVATE_PACKAGE.encode()
+    files = {name: _read_hook(name).replace(b"runner.hooks", private) for name in names}
+    return {**files, "__init__.py": b""}  # the original imports more than a start needs
 
 
-def _write_hooks(folder: Path) -> Path:
-    package = folder / "runner"
-    (package / "hooks").mkdir(parents=True, exist_ok=True)
-    (package / "__init__.py").write_text("", encoding="utf-8")
-    for name in _hook_files(""):
-        (package / "hooks" / name).write_bytes(_read_hook(name))
-    return folder
+def _public_hooks() -> dict[str, bytes]:
+    """Return the files of the package `runner` with `runner.hooks` and nothing else."""
+    files = {f"hooks/{name}": _read_hook(name) for name in _hook_files("")}
+    return {**files, "__init__.py": b""}
+
+
+def _place(package: Path, files: Mapping[str, bytes], shared_dir: Path | None) -> None:
+    """Write the files of a package, as a link to a folder of the node if that is possible.
+
+    Python then compiles the package once per node and not in each task.
+    """
+    shutil.rmtree(package, ignore_errors=True)
+    package.unlink(missing_ok=True)
+    package.parent.mkdir(parents=True, exist_ok=True)
+    if shared_dir is not None:
+        with suppress(OSError):  # for example, a container without the folder of the node
+            package.symlink_to(_kept_on_node(files, shared_dir / "runner" / "hooks"))
+            return
+    _write_files(package, files)
+
+
+def _kept_on_node(files: Mapping[str, bytes], folder: Path) -> Path:
+    """Return a folder with the files, made by the first task that needs it. Raise OSError.
+
+    It belongs to one start of the node, because a node that lost power may have empty files.
+    """
+    digest = hashlib.sha256(boot_id().encode())
+    for name, content in files.items():
+        digest.update(f"{name}:{len(content)}:".encode() + content)
+    kept = folder / digest.hexdigest()[:32]
+    if kept.is_dir():
+        return kept
+    part = folder / f"{kept.name}.{os.getpid()}"
+    try:
+        _write_files(part, files)
+        part.rename(kept)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        if not kept.is_dir():  # otherwise, another task made it
+            raise
+    return kept
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _hook_files(below: str) -> list[str]:

@@ -267,7 +267,7 @@ def test_sitecustomize_of_the_environment_still_runs(run: Run, tmp_path: Path) -
 def test_script_without_a_framework_imports_no_adapters(run: Run) -> None:
     code = "import sys; print(sorted(name for name in sys.modules if '_runner_hooks' in name))"
     loaded = ["_runner_hooks", "_runner_hooks.automatic"]
-    loaded.append(f"{loaded[1]}.imports")
+    loaded += [f"{loaded[1]}.imports", f"{loaded[0]}.written_paths"]
     assert run(code).stdout == f"{loaded}\n"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.node.agent.attempt import NO_CHECKPOINTS_NOTICE, SEVERAL_NODES_NOTICE
-from runner.node.script.workspace import START_FOLDER, python_path
+from runner.node.script.workspace import PRIVATE_PACKAGE, START_FOLDER, python_path
 from runner.protocol.checkpoints import CheckpointBlobs
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.node_group_task import NodeGroupTask
@@ -84,9 +86,36 @@ def test_states_saved_without_pause_are_committed(
 
 def test_start_files_have_the_syntax_of_python_3_5(tmp_path: Path) -> None:
     python_path(None, tmp_path, tmp_path / "env")
-    files = list((tmp_path / "hooks" / START_FOLDER).glob("*.py"))
-    assert {file.name for file in files} == {"sitecustomize.py", "runner_written_paths.py"}
+    start = tmp_path / "hooks" / START_FOLDER
+    assert [file.name for file in start.glob("*.py")] == ["sitecustomize.py"]
+    files = [start / "sitecustomize.py", start / PRIVATE_PACKAGE / "written_paths.py"]
     assert all(ast.parse(file.read_text(), feature_version=(3, 5)).body for file in files)
+
+
+def test_hooks_are_compiled_once_on_a_node(tmp_path: Path) -> None:
+    compiled: list[dict[str, int]] = []
+    for task in ("one", "two", "three"):
+        work = tmp_path / task
+        path = python_path(None, work, tmp_path / "env", shared_dir=tmp_path / "shared")
+        code = "import runner.hooks, sys; print(sys.modules['_runner_hooks.written_paths'])"
+        environment = {"PATH": os.defpath, "PYTHONPATH": path}
+        subprocess.run([sys.executable, "-c", code], env=environment, cwd=work, check=True)
+        found = [*(tmp_path / "shared").rglob("*.pyc")]
+        compiled.append({str(each): each.stat().st_mtime_ns for each in found})
+    assert compiled[0] == compiled[1] == compiled[2]
+    assert {name.rpartition("/")[2].partition(".")[0] for name in compiled[0]} >= {"written_paths"}
+
+
+def test_hooks_are_in_the_folder_of_the_task_if_the_node_cannot_keep_them(tmp_path: Path) -> None:
+    (tmp_path / "shared").touch()
+    path = python_path(None, tmp_path, tmp_path / "env", shared_dir=tmp_path / "shared")
+    code = "import runner.hooks; print(runner.hooks.__file__)"
+    environment = {"PATH": os.defpath, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment, cwd=tmp_path, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == f"{tmp_path}/hooks/runner/hooks/__init__.py\n"
 
 
 _UNAWARE = """
@@ -140,7 +169,7 @@ def test_automatic_checkpoints_can_be_switched_off(task: Task, rule: dict[str, A
 @pytest.mark.slow
 @pytest.mark.parametrize(("keep", "is_there"), [(None, False), ({}, True)])
 def test_paths_are_recorded_only_if_files_are_kept(task: Task, keep: Any, is_there: bool) -> None:
-    task.submit("import sys; print('runner_written_paths' in sys.modules)", keep=keep)
+    task.submit("import sys; print('_runner_hooks.written_paths' in sys.modules)", keep=keep)
     assert task.run() == 0, task.text("logs/stderr.txt")
     assert task.text("logs/stdout.txt") == f"{is_there}\n"
 
