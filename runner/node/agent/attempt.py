@@ -43,7 +43,6 @@ from runner.node.distributed.launchers import (
     plan_launch,
     write_launch_files,
 )
-from runner.node.environment.image_env import ImageEnvironment
 from runner.node.environment.virtual_env import EnvironmentBuilder
 from runner.node.failures import (
     EvictedError,
@@ -459,6 +458,10 @@ class Attempt:
         check = self._termination.check
         with self.events.stage("environment", "preparing the Python environment") as report:
             if spec.image is not None:
+                from runner.node.environment.image_env import (  # noqa: PLC0415
+                    ImageEnvironment,
+                )
+
                 inside = ImageEnvironment(shared, spec.image, report, check)
                 file, pins = spec.requirements_file, spec.constraints
                 return inside.ensure(code, file, spec.code.sha256, pins, spec.packages)

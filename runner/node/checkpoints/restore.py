@@ -7,9 +7,9 @@ import http.client
 import json
 import logging
 import os
+import secrets
 import shutil
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -232,7 +232,7 @@ class CheckpointRestore:
                 what = "missing" if size is None else f"{size} bytes long, not {file.size_bytes}"
                 raise DamagedCheckpointError(f"{file.path} is {what}")
         # A new name for every try: an abandoned thread may still be writing.
-        part = self._folder.with_name(f"{self._folder.name}{RESTORE_PART}{uuid.uuid4().hex}")
+        part = self._folder.with_name(f"{self._folder.name}{RESTORE_PART}{secrets.token_hex(16)}")
         part.mkdir(parents=True)
         try:
             self._done_bytes = 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +166,7 @@ class ImageEnvironment:
         target.parent.mkdir(parents=True, exist_ok=True)
         for left in target.parent.glob(f"{target.name}.building*"):
             shutil.rmtree(left, ignore_errors=True)
-        building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
+        building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
         environment = uv_environment(self._root / "uv-of-containers")
         try:
             create, install = self._plan_commands(image_python, arguments, building)

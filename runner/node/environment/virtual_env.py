@@ -7,10 +7,10 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import sys
 import sysconfig
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -200,7 +200,7 @@ def is_usable(environment: Path) -> bool:
 def remove_tree(path: Path) -> None:
     """Delete a folder. It is renamed first, so that no task uses it while it is deleted."""
     with suppress(OSError):
-        renamed = path.with_name(f"{path.name}.old-{uuid.uuid4().hex}")
+        renamed = path.with_name(f"{path.name}.old-{secrets.token_hex(16)}")
         path.rename(renamed)
         shutil.rmtree(renamed, ignore_errors=True)
 
@@ -210,7 +210,7 @@ def _link_tree(source: Path, target: Path) -> bool:
 
     Return False if that is not possible.
     """
-    part = target.with_name(f"{target.name}.part-{uuid.uuid4().hex}")
+    part = target.with_name(f"{target.name}.part-{secrets.token_hex(16)}")
     try:
         shutil.copytree(source, part, symlinks=True, copy_function=os.link)
         part.rename(target)
@@ -407,7 +407,7 @@ class EnvironmentBuilder:
         self._envs.mkdir(parents=True, exist_ok=True)
         for left in self._envs.glob(f"{target.name}.building*"):
             shutil.rmtree(left, ignore_errors=True)
-        building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
+        building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
         environment = uv_environment(self._cache / "uv")
         try:
             # Relocatable, because the folder is renamed afterwards.

@@ -11,9 +11,9 @@ import hashlib
 import http.client
 import os
 import re
+import secrets
 import threading
 import time
-import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -237,7 +237,7 @@ class ReceivedFile:
 
 def part_path(target: Path) -> Path:
     """Return a new temporary path, because an abandoned download may still write to an old one."""
-    return target.with_name(f"{target.name[:PART_NAME_CHARS]}{PART}{uuid.uuid4().hex}")
+    return target.with_name(f"{target.name[:PART_NAME_CHARS]}{PART}{secrets.token_hex(16)}")
 
 
 def _remove_parts(folder: Path) -> None:

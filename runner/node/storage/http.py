@@ -11,7 +11,6 @@ import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from xml.etree import ElementTree
 
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
 from runner.node.storage.limits import RetryBudget, deadline, read_all, transfer_limit_s
@@ -80,6 +79,8 @@ class StorageResponse:
 
 def _code_in_body(body: bytes) -> str:
     """Parse the code of an error body: XML of storage, JSON of Batch."""
+    from xml.etree import ElementTree  # noqa: PLC0415  storage sends a header, too
+
     try:
         if body.startswith(b"{"):
             return str(parse_json(body).get("code") or "")
