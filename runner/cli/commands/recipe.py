@@ -133,6 +133,7 @@ def _described(recipe: Recipe) -> dict[str, Any]:
         "python": recipe.python,
         "dataset": recipe.dataset,
         "params": {param.name: param.default for param in recipe.params},
+        "params_as": recipe.params_as,
         "outputs": list(recipe.outputs),
         "primary_metric": recipe.primary_metric,
         "expected": [f"{each.metric} {each}" for each in recipe.expect],

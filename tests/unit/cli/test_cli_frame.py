@@ -357,6 +357,15 @@ def test_new_recipe_on_a_full_disk_leaves_no_folder(
     assert not (tmp_path / "cats").exists()
 
 
+def test_recipe_check_shows_how_the_script_gets_its_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import hydra\nhydra.main()(print)()\n")
+    assert main(["recipe", "check", ".", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["params_as"] == "hydra"
+
+
 def test_new_recipe_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipe", "new", "mine"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "mine")
