@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import sqlite3
 import sys
 import threading
@@ -138,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.umask(0o022)
         emulator = Emulator(settings, isolation=isolation)
     except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
-        return _say(f"error: cannot use {settings.data_dir}: {err}", _START_ERROR)
+        return _say(_cannot_use(settings.data_dir, err), _START_ERROR)
     except IsolationError as err:
         fix = "use --isolation environment"
         return _say(f"error: cannot isolate tasks\n  why: {err}\n  fix: {fix}", _START_ERROR)
@@ -151,6 +152,14 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
         server.run(sockets=listeners)
     return 0
+
+
+def _cannot_use(data_dir: Path, err: Exception) -> str:
+    if not isinstance(err, StoreFormatError):
+        return f"error: cannot use {data_dir}: {err}"
+    state = shlex.quote(str(data_dir / "state.sqlite"))
+    fix = f"run the version that wrote it, or delete all pools, jobs and tasks: rm {state}*"
+    return f"error: cannot use {data_dir}\n  why: {err}\n  fix: {fix}"
 
 
 if __name__ == "__main__":

@@ -128,9 +128,6 @@ _NEWEST = (
     "SELECT max(json_extract(record, '$.state_time')) FROM nodes",
     "SELECT max(json_extract(record, '$.allocation_time')) FROM pools",
 )
-_OTHER_VERSION = (
-    f"this emulator reads {FORMAT}: start the version that wrote it, or name an empty folder"
-)
 
 
 class StoreInUseError(Exception):
@@ -176,7 +173,7 @@ class AccountStore:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         used = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         if used and version != FORMAT:
-            raise StoreFormatError(f"its state has format {version}, {_OTHER_VERSION}")
+            raise StoreFormatError(f"its state has format {version}, this emulator reads {FORMAT}")
         self._db.executescript(SCHEMA + SCHEDULE_SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
         _finish_erasure(self._db)

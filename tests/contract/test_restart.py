@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Generator
@@ -251,6 +252,22 @@ def test_no_task_is_lost_or_runs_twice_at_once_when_killed_at_random(tmp_path: P
     assert {key: code for key, code in codes.items() if code} == {}
     assert (counts.active, counts.running, counts.succeeded) == (0, 0, len(bodies))
     assert not [p for p in psutil.process_iter() if str(tmp_path / "locks") in _words(p)]
+
+
+def test_state_of_another_version_is_refused_with_a_command_that_helps(tmp_path: Path) -> None:
+    with process(tmp_path / "data") as (_, client):
+        Things(client).pool(id="pool")
+    database = sqlite3.connect(tmp_path / "data" / "state.sqlite")
+    database.execute("PRAGMA user_version=1")
+    database.close()
+    done = refused(tmp_path / "data")
+    assert done.returncode != 0
+    what, why, fix = done.stderr.strip().splitlines()[-3:]
+    assert what == f"error: cannot use {tmp_path / 'data'}"
+    assert why.startswith("  why: its state has format 1, this emulator reads ")
+    subprocess.run(["/bin/sh", "-c", fix.rpartition(": ")[2]], check=True)
+    with process(tmp_path / "data") as (_, client):
+        assert list(client.list_pools()) == []
 
 
 def _words(process: psutil.Process) -> str:
