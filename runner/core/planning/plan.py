@@ -281,11 +281,12 @@ def script_arguments(recipe: RecipeSpec, params: Mapping[str, Any]) -> tuple[str
 
 
 def insert_parameters(params: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
-    """Return `args` of a script with its parameters, before the first option.
+    """Return `args` of a script with its parameters, before the first option or `name=value`.
 
     Words before it are often a subcommand, and parsers expect the options of one after it.
     """
-    first = next((n for n, word in enumerate(args) if word.startswith("-")), len(args))
+    given = (n for n, word in enumerate(args) if word.startswith("-") or "=" in word)
+    first = next(given, len(args))
     return *args[:first], *params, *args[first:]
 
 

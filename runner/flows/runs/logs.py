@@ -106,13 +106,13 @@ def read_log(
     container = runs_container(connection)
     blob = RunPaths(spec.run_id, node).log(stream)
     size = container.size(blob)
-    if size is None:
+    attempts = () if size and attempt is None else load_attempts(container, spec.run_id, node)
+    if size is None and not attempts:
         yield "" if node else _task_log(connection, spec, stream)
         return
-    start, end = 0, size
+    start, end = 0, size or 0  # the agent creates the log with its first text
     if attempt is not None:
-        attempts = load_attempts(container, spec.run_id, node)
-        start, end = _attempt_range(attempts, attempt, stream, size)
+        start, end = _attempt_range(attempts, attempt, stream, end)
     yield from _pieces(container, blob, start, end, tail)
 
 
