@@ -128,7 +128,9 @@ def _with_named_files(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
 
     values = (word.partition("=")[2] or word for word in arguments)
     found = (value.strip("'\"") for value in values if not value.startswith(("-", "/", "..")))
-    named = (str(PurePosixPath(path)) for path in found if is_file_in(recipe.folder, path))
+    named = [str(PurePosixPath(path)) for path in found if is_file_in(recipe.folder, path)]
+    if not named:  # a sweep has thousands of trials
+        return recipe
     return replace(recipe, files=tuple(dict.fromkeys((*recipe.files, *named))))
 
 
