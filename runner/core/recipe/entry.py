@@ -7,6 +7,7 @@ line.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import tomllib
@@ -287,10 +288,8 @@ def _find_named_files(script: Path) -> list[str]:
 
 def is_file_in(folder: Path, name: str) -> bool:
     """Return True if the folder has a file with this relative path."""
-    try:
-        return not Path(name).is_absolute() and (folder / name).is_file()
-    except (OSError, ValueError):
-        return False
+    # os.path, because a sweep asks for the values of thousands of trials.
+    return not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH117, PTH118
 
 
 def _find_script(folder: Path) -> str:
