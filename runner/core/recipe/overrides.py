@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.notebook import parse_text, unknown_param
@@ -30,6 +31,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@:-]*")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
+_Choice = TypeVar("_Choice", bound=str)
 
 
 def resolve_params(
@@ -215,7 +217,7 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         env={**recipe.env, **_check_variables(flags.env)},
         params_as=recipe.params_as
         if flags.params_as is None
-        else _check_params_as(flags.params_as),
+        else _check_choice("--params-as", flags.params_as, PARAMS_AS, usual="key=value"),
     )
 
 
@@ -258,16 +260,7 @@ def _check_variables(given: Mapping[str, str]) -> Mapping[str, str]:
 
 def _check_launcher(recipe: Recipe, name: str) -> Launcher:
     """Return the launcher of an option. Raise RunnerError if it is unknown or does not fit."""
-    known: dict[str, Launcher] = {each: each for each in LAUNCHERS}
-    launcher = known.get(name)
-    if launcher is None:
-        near = difflib.get_close_matches(name, LAUNCHERS, n=1, cutoff=0.4)
-        raise RunnerError(
-            "R-FLAG-VALUE",
-            f"unknown --launcher {name}",
-            why=f"launchers: {', '.join(LAUNCHERS)}",
-            fix=f"--launcher {near[0] if near else 'torchrun'}",
-        )
+    launcher = _check_choice("--launcher", name, LAUNCHERS, usual="torchrun")
     processes = recipe.processes_per_node or 1
     if processes > 1 and launcher not in PROCESS_LAUNCHERS:
         raise RunnerError(
@@ -280,16 +273,17 @@ def _check_launcher(recipe: Recipe, name: str) -> Launcher:
     return launcher
 
 
-def _check_params_as(name: str) -> ParamsAs:
-    known: dict[str, ParamsAs] = {each: each for each in PARAMS_AS}
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, PARAMS_AS, n=1, cutoff=0.3)
+def _check_choice(option: str, name: str, choices: Sequence[_Choice], *, usual: str) -> _Choice:
+    """Return the value of an option. Raise RunnerError if it is not one of `choices`."""
+    for choice in choices:
+        if choice == name:
+            return choice
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
     raise RunnerError(
         "R-FLAG-VALUE",
-        f"invalid --params-as {name}",
-        why=f"allowed: {', '.join(PARAMS_AS)}",
-        fix=f"--params-as {near[0] if near else 'key=value'}",
+        f"unknown {option} {name}",
+        why=f"allowed: {', '.join(choices)}",
+        fix=f"{option} {near[0] if near else usual}",
     )
 
 

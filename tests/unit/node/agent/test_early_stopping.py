@@ -9,17 +9,8 @@ import pytest
 
 from runner.node.agent.early_stopping import FAILURES, failed_sweep, stop_reason
 from runner.protocol.metrics import Goal
-from runner.protocol.sweeps import Point, StopRule, TrialReport, TrialState, with_point
-
-
-def curve(*values: float) -> tuple[Point, ...]:
-    return tuple(enumerate(values, start=1))
-
-
-def report(
-    name: str, *values: float, state: TrialState = "succeeded", message: str = ""
-) -> TrialReport:
-    return TrialReport(name, int(name), f"net-{name}", state, {"lr": 0.1}, curve(*values), message)
+from runner.protocol.sweeps import Point, StopRule, TrialReport, with_point
+from tests.unit.protocol.test_sweeps import curve, report
 
 
 def decide(
