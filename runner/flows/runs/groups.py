@@ -304,7 +304,7 @@ def _cancel_sweep(
     ending = time.monotonic() + _LAST_START_S
     views = [find_job_view(connection, job_id) for job_id in jobs]
     while any(each and each.state != "completed" for each in views) and time.monotonic() < ending:
-        time.sleep(_POLL_S)
+        time.sleep(_END_POLL_S)
         views = [find_job_view(connection, job_id) for job_id in jobs]
     late = list_started(container, sweep.group_id) - started
     in_parallel(cancel, late & unstarted)
@@ -333,6 +333,7 @@ def _cancel_waiting(
 
 
 _POLL_S = 1.0
+_END_POLL_S = 0.2  # a terminated job ends as soon as its running tasks do
 _LAST_START_S = 15.0  # maximum time until a terminated job has no tasks
 
 
