@@ -265,7 +265,7 @@ def test_next_command_ends_the_job_of_a_submission_without_tasks(
 def test_job_of_a_killed_submission_without_a_group_is_deleted(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = killed_while_submitting(cli, write(PAIR), connection, "place_group", monkeypatch)
+    plan = killed_while_submitting(cli, write(PAIR), connection, "group_blob", monkeypatch)
     group_id = plan.run_group.group_id
     for reference in (group_id, group_id[:-3]):
         done = cli.run("show", reference)

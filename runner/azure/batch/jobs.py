@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -60,63 +59,71 @@ class AddedTasks:
         ids, self._failed = set(self._failed), []
         return ids
 
-    def record(self, result: models.BatchTaskCreateResult) -> None:
-        """Add the result of one task."""
-        code = (result.error.code if result.error else None) or ""
-        status = wire_text(result.status)
+    def record(self, result: Mapping[str, Any]) -> None:
+        """Add the result of one task: a `TaskAddResult` of the REST API."""
+        error: Mapping[str, Any] = result.get("error") or {}
+        code = str(error.get("code") or "")
+        status, task_id = str(result["status"]).lower(), str(result["taskId"])
         if status == "success":
-            self.added.append(result.task_id)
+            self.added.append(task_id)
         elif status == "servererror":
-            self._failed.append(result.task_id)
+            self._failed.append(task_id)
         elif code == "TaskExists":
-            self.existed.append(result.task_id)
+            self.existed.append(task_id)
         else:
-            self.rejected.append((result.task_id, code or status))
+            self.rejected.append((task_id, code or status))
 
 
-def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedTasks:
+def add_tasks(client: BatchClient, job_id: str, tasks: Iterable[Task]) -> AddedTasks:
     """Add tasks in chunks, and retry those with a server error.
+
+    Args:
+        client: the client of the account.
+        job_id: the job.
+        tasks: the tasks; an iterator is read while earlier chunks are being sent.
 
     Raises:
         RunnerError: the service rejects a task; all others are added.
     """
     outcome = AddedTasks()
-    pending = list(tasks)
     for attempt in range(_MAX_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S * 2 ** (attempt - 1))
-        _send_all(client, job_id, pending, outcome)
+        sent = _send_all(client, job_id, tasks, outcome)
         again = outcome.take_failed()
-        if not again:
+        tasks = [task for task in sent if task["id"] in again]
+        if not tasks:
             break
-        pending = [task for task in pending if task["id"] in again]
-    else:
-        outcome.rejected += [(str(task["id"]), "ServerError") for task in pending]
+    outcome.rejected += [(str(task["id"]), "ServerError") for task in tasks]
     if outcome.rejected:
         raise _rejected_error(job_id, outcome)
     return outcome
 
 
-def _send_all(client: BatchClient, job_id: str, tasks: list[Task], outcome: AddedTasks) -> None:
-    chunks = [
-        tasks[start : start + MAX_TASKS_PER_REQUEST]
-        for start in range(0, len(tasks), MAX_TASKS_PER_REQUEST)
-    ]
-    if len(chunks) == 1:
-        outcome.merge(_send(client, job_id, chunks[0]))
-        return
-    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        for found in pool.map(partial(_send, client, job_id), chunks):
-            outcome.merge(found)
+def _send_all(
+    client: BatchClient, job_id: str, tasks: Iterable[Task], outcome: AddedTasks
+) -> list[Task]:
+    """Add the tasks, and return them as a list."""
+    rest, sent, results = iter(tasks), list[Task](), list[Future[AddedTasks]]()
+    pool = ThreadPoolExecutor(max_workers=_THREADS)
+    try:
+        while chunk := list(islice(rest, MAX_TASKS_PER_REQUEST)):
+            sent += chunk
+            results.append(pool.submit(_send, client, job_id, chunk))
+        for result in results:
+            outcome.merge(result.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return sent
 
 
 def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
     outcome = AddedTasks()
     with service_errors(f"adding {len(chunk)} tasks to {job_id}"):
         try:
-            # Raw bodies, because creating a model of each takes longer than sending it.
+            # Raw bodies and results, because models of them take longer than sending them.
             group = cast("models.BatchTaskGroup", {"value": chunk})
-            answer = client.create_task_collection(job_id, group)
+            answer: Mapping[str, Any] = client.create_task_collection(job_id, group)
         except HttpResponseError as err:
             if error_code(err) not in _TOO_LARGE_CODES or len(chunk) == 1:
                 raise
@@ -124,7 +131,7 @@ def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
             outcome.merge(_send(client, job_id, chunk[:half]))
             outcome.merge(_send(client, job_id, chunk[half:]))
             return outcome
-    for result in answer.result_values or ():
+    for result in answer["value"]:
         outcome.record(result)
     return outcome
 

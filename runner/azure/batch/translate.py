@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -129,12 +129,12 @@ def to_task(
 
 def to_trial_tasks(
     plan: RunPlan, connection: Connection, secrets: SecretValues | None, waiting: WaitingTrials
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Return the request bodies of the trials of a sweep, derived from the task of `plan`."""
     body: dict[str, Any] = to_task(plan, connection, secrets).as_dict()
     kept = [one for one in body["environmentSettings"] if one["name"] != _RUN_VARIABLE]
 
-    return [
+    return (
         {
             **body,
             "id": run_id,
@@ -146,7 +146,7 @@ def to_trial_tasks(
             ],
         }
         for run_id, changes in waiting.trials.items()
-    ]
+    )
 
 
 def command_line(plan: RunPlan) -> str:

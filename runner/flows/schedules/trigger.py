@@ -94,7 +94,6 @@ def _trigger_group(
         firing["job_id"] = job_id = firing["group_id"]
         check_pool(connection, template["pool"])
         limit = template["max_parallel"]
-        create_job(connection, job_id, template["pool"], int(template["priority"]), limit)
         access = GroupAccess(
             group_storage(connection, _containers(tasks), _LIFETIME),
             {name: one.reveal() for name, one in values.items() if one},
@@ -105,7 +104,10 @@ def _trigger_group(
             job_id,
             document,
             list(fired_run_documents(template, firing)),
-            lambda: add_wire_tasks(
+            create=lambda: create_job(
+                connection, job_id, template["pool"], int(template["priority"]), limit
+            ),
+            add=lambda: add_wire_tasks(
                 connection, job_id, list(fired_task_bodies(template, firing, access))
             ),
         )

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.batch.jobs import check_pool, find_open_job
+from runner.azure.batch.jobs import FoundJob, check_pool, find_open_job
 from runner.azure.batch.translate import to_task
 from runner.contract import StackOutputs
 from runner.core.home import runner_home
@@ -411,26 +411,27 @@ def _read_group(
     pool = choose_common_pool(settings.pool, outputs, resources, submission.trials)
     group = new_group(submission, pool, datetime.now(UTC))
     drafts: dict[str, _Draft] = {}
-    read: tuple[PoolChoice, RunFiles, RunContent] | None = None
+    read: tuple[PoolChoice, RunFiles, RunContent, Placement] | None = None
     for name, run in runs.items():
         # All trials have the same files, because they differ only in parameters or in their blob.
         if read is None or name not in submission.trials:
             with naming_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
-                read = (choice, *read_files(run, settings, outputs, memo, on_progress))
-        choice, files, content = read
-        inputs = {key: resolve_task_input(one, group) for key, one in content.inputs.items()}
-        inputs |= run.resolved
-        placement = Placement(
-            pool,
-            group.job_id,
-            after=tuple(group.runs[before] for before in must_succeed(name, file)),
-            depends_on=tuple(group.runs[before] for before in group.after[name]),
-            group=None if scheduled and submission.is_single else group.group_id,
-        )
-        identity = RunIdentity(group.runs[name], group.created)
-        if inputs != content.inputs:
+                files, content = read_files(run, settings, outputs, memo, on_progress)
+            inputs = {key: resolve_task_input(one, group) for key, one in content.inputs.items()}
             content = replace(content, inputs=inputs)
+            placement = Placement(
+                pool,
+                group.job_id,
+                after=tuple(group.runs[before] for before in must_succeed(name, file)),
+                depends_on=tuple(group.runs[before] for before in group.after[name]),
+                group=None if scheduled and submission.is_single else group.group_id,
+            )
+            read = choice, files, content, placement
+        choice, files, content, placement = read
+        if run.resolved:
+            content = replace(content, inputs={**content.inputs, **run.resolved})
+        identity = RunIdentity(group.runs[name], group.created)
         drafts[name] = _Draft(run, identity, choice, files, content, placement)
     return group, drafts
 
@@ -518,7 +519,11 @@ def find_job(
     """Return the job for a task: an open one, or one to be created."""
     if placement.depends_on and not in_group:  # the job of its predecessors
         return JobPlan(placement.job_id, True, placement.pool.id, priority)
-    found = find_open_job(connection, placement.job_id, placement.pool.id)
+    if in_group and placement.job_id == placement.group:  # a new name
+        check_pool(connection, placement.pool.id)
+        found = FoundJob(placement.job_id, exists=False)
+    else:
+        found = find_open_job(connection, placement.job_id, placement.pool.id)
     return JobPlan(
         found.job_id,
         found.exists,
@@ -547,7 +552,9 @@ def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
             identity=draft.identity,
             request=draft.run.request,
             content=draft.content,
-            placement=replace(draft.placement, job_id=job_id),
+            placement=draft.placement
+            if draft.placement.job_id == job_id
+            else replace(draft.placement, job_id=job_id),
             warnings=draft.choice.warnings,
         )
 

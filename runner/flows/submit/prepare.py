@@ -78,6 +78,7 @@ class TrainOptions:
     inputs: tuple[str, ...] = ()  # NAME=SPEC
     required_resources: Resources = NO_RESOURCES
     rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
+    trial: Mapping[str, Any] | None = None  # as in RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,9 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     if notebook is not None:
         refuse_arguments(notebook, options.script_args)
     params = resolve_params(recipe.params, options.overrides, notebook, recipe.params_as)
-    request = RunRequest(params, options.script_args, options.experiment, options.rehearsal)
+    request = RunRequest(
+        params, options.script_args, options.experiment, options.rehearsal, options.trial
+    )
     own = insert_parameters(script_arguments(recipe, params), options.script_args)
     arguments = (*recipe.command, *own)
     recipe = _with_named_files(recipe, own)

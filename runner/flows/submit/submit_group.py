@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, delete_job, list_tasks
+from runner.azure.batch.jobs import (
+    Task,
+    add_tasks,
+    close_when_done,
+    create_job,
+    delete_job,
+    list_tasks,
+)
 from runner.azure.batch.translate import to_task, to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
@@ -46,29 +56,33 @@ _ABANDONED_AFTER = timedelta(minutes=15)  # longer than any submission takes
 def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunGroup:
     """Submit all runs of a plan. Raise RunnerError after removing those already submitted."""
     group, job = plan.run_group, plan.job
-    finish_interrupted(connection)
-    waiting = _waiting_trials(plan)
-    # The merge task of a sweep is not one of its trials.
-    others = [run for run in plan.runs.values() if not (waiting and run.plan.trial)]
-    tasks = [to_task(run.plan, connection, run.secrets) for run in others]
-    documents = [run.plan.to_spec().to_json() for run in others]
-    if waiting is not None:
-        first = next(iter(plan.runs.values()))
-        tasks = [*to_trial_tasks(first.plan, connection, first.secrets, waiting), *tasks]
-    upload_files(connection, plan, on_progress)
+    with ThreadPoolExecutor(max_workers=1) as other:
+        finishing = other.submit(finish_interrupted, connection)
+        waiting = _waiting_trials(plan)
+        # The merge task of a sweep is not one of its trials.
+        others = [run for run in plan.runs.values() if not (waiting and run.plan.trial)]
+        tasks: Iterable[Task] = [to_task(run.plan, connection, run.secrets) for run in others]
+        documents = [run.plan.to_spec().to_json() for run in others]
+        if waiting is not None:
+            first = next(iter(plan.runs.values()))
+            tasks = chain(to_trial_tasks(first.plan, connection, first.secrets, waiting), tasks)
+        upload_files(connection, plan, on_progress)
+        finishing.result()
     on_progress(Progress("submit", "start"))
     with submitting(connection, group.group_id):
-        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)
         place_group(
             connection,
             job.job_id,
             group.to_json(),
             documents,
-            lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
-            waiting,
+            create=lambda: create_job(
+                connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit
+            ),
+            add=lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
+            waiting=waiting,
         )
     on_progress(
-        Progress("submit", "end", f"{format_count(len(tasks), 'task')} to job {job.job_id}")
+        Progress("submit", "end", f"{format_count(len(plan.runs), 'task')} to job {job.job_id}")
     )
     return group
 
@@ -110,18 +124,21 @@ def place_group(
     job_id: str,
     group: Mapping[str, Any],
     documents: Sequence[Mapping[str, Any]],
+    *,
+    create: Callable[[], object],
     add: Callable[[], object],
     waiting: WaitingTrials | None = None,
 ) -> None:
-    """Write the documents of a group, add its tasks to the new job, and set it to end with them.
+    """Create the job and the documents of a group, add its tasks, and let the job end with them.
 
     If this fails or is interrupted, the documents and the job are deleted.
 
     Args:
         connection: the services.
-        job_id: the new job.
+        job_id: the ID of the new job.
         group: the document of the group.
         documents: run.json of each run.
+        create: creates the job.
         add: adds the tasks.
         waiting: the trials whose run.json their agents write.
     """
@@ -132,11 +149,11 @@ def place_group(
         shared[waiting_blob(group_id)] = waiting.to_bytes()
         shared[template_blob(group_id)] = json.dumps(waiting.common).encode()
 
-    def write(blob: str) -> None:
-        container.create_bytes(blob, shared[blob], "application/json")
+    def write(blob: str) -> object:
+        return container.create_bytes(blob, shared[blob], "application/json")
 
     try:
-        in_parallel(write, shared)
+        in_parallel(lambda step: step(), (create, *(partial(write, blob) for blob in shared)))
         # After the trials: a sweep is listed by its group, and has to be resumable then.
         container.create_bytes(group_blob(group_id), json.dumps(group).encode(), "application/json")
         in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)

@@ -174,10 +174,10 @@ def check_sweep(
             read = {key: blobs[key][str(value)] for key, value in trial.items() if key in blobs}
             # A file may have a name with $, which is no variable of the node.
             paths = {key: str(trial[key]).replace("$", "$$") for key in local if key in trial}
-            checked = check_run(recipe, _options(recipe, {**trial, **paths}, options, tuple(read)))
             document = of_trial(name, number, trial).to_json()
-            request = replace(checked.request, trial=document)
-            runs[name] = replace(checked, request=request, resolved=read)
+            own = _options(recipe, {**trial, **paths}, options, document, tuple(read))
+            checked = check_run(recipe, own)
+            runs[name] = replace(checked, resolved=read) if read else checked
         except RunnerError as err:
             fix = err.fix.replace("--set ", "--param ", 1) if err.code == "R-SET-VALUE" else err.fix
             raise RunnerError(
@@ -289,21 +289,36 @@ def _trial_specs(
 
 
 def _options(
-    recipe: Recipe, trial: Trial, options: TrainOptions, read: Sequence[str]
+    recipe: Recipe,
+    trial: Trial,
+    options: TrainOptions,
+    document: Mapping[str, Any],
+    read: Sequence[str],
 ) -> TrainOptions:
-    """Return the options of a trial; `read` names parameters whose values are paths of blobs."""
+    """Return the options of a trial.
+
+    Args:
+        recipe: the recipe of all trials.
+        trial: the parameters of the trial.
+        options: the options of all trials.
+        document: the `trial` of run.json.
+        read: the parameters whose values are paths of blobs.
+    """
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
     _refuse_unquotable(recipe, {name: str(trial[name]) for name in read})
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
-    if inputs:
-        options = replace(options, inputs=(*options.inputs, *inputs))
+    overrides, script_args = options.overrides, options.script_args
     if not recipe.params and find_notebook(recipe.command) is None:
-        return replace(
-            options,
-            script_args=insert_parameters(script_arguments(recipe, trial), options.script_args),
-        )
-    swept = (f"{name}={value}" for name, value in trial.items())
-    return replace(options, overrides=(*options.overrides, *swept))
+        script_args = insert_parameters(script_arguments(recipe, trial), script_args)
+    else:
+        overrides = (*overrides, *(f"{name}={value}" for name, value in trial.items()))
+    return replace(
+        options,
+        overrides=overrides,
+        script_args=script_args,
+        inputs=(*options.inputs, *inputs),
+        trial=document,
+    )
 
 
 def _refuse_unquotable(recipe: Recipe, blobs: Mapping[str, str]) -> None:
