@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 MAX_TASKS_PER_REQUEST = 100  # maximum of one request to the service
-_THREADS = 4
+_THREADS = 8
 _MAX_ATTEMPTS = 4  # for each task with a server error
 _PAUSE_S = 0.5
 _TOO_LARGE_CODES = ("RequestBodyTooLarge", "RequestEntityTooLarge")
