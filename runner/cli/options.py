@@ -191,7 +191,11 @@ EntryOption = Annotated[
 ]
 ArgsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- ARGS", help="Arguments of the script.", show_default=False),
+    typer.Argument(
+        metavar="-- ARGS",
+        help="Arguments of the script; {NAME} stands for the value of a parameter.",
+        show_default=False,
+    ),
 ]
 
 

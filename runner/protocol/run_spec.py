@@ -504,6 +504,7 @@ class RunSpec(RecipeSpec):
         rehearsal: Evictions that the emulator carries out. `spec` is the text of the user, and
             `evictions` has `[after, notice, away]` in seconds for each eviction.
         trial: `TrialSpec` as a document, if the run is a trial of a sweep.
+        template: What `place_parameters` makes `command` from, if a word of it names a parameter.
         raw: The document that was read. `to_json` keeps its order and its unknown keys.
     """
 
@@ -535,6 +536,7 @@ class RunSpec(RecipeSpec):
     resume_from: ResumeFrom | None = None
     rehearsal: JsonObject | None = None
     trial: JsonObject | None = None
+    template: tuple[str | None, ...] = ()
     raw: JsonObject = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -579,6 +581,8 @@ class RunSpec(RecipeSpec):
             found["rehearsal"] = dict(self.rehearsal) if self.rehearsal else None
         if self.trial is not None or "trial" in self.raw:
             found["trial"] = dict(self.trial) if self.trial else None
+        if self.template or "template" in self.raw:
+            found["template"] = list(self.template)
         repeated = self.origin is not None and self.origin.kind != "reproduce"
         if self.resume_from is not None or repeated or "resume_from" in self.raw:
             found["resume_from"] = asdict(self.resume_from) if self.resume_from else None
@@ -631,6 +635,7 @@ class RunSpec(RecipeSpec):
             else None,
             rehearsal=raw.get("rehearsal"),
             trial=raw.get("trial"),
+            template=tuple(raw.get("template") or ()),
             raw=raw,
         )
 
@@ -724,14 +729,73 @@ def to_arguments(params: Mapping[str, Any], params_as: ParamsAs) -> list[str]:
     """
     arguments: list[str] = []
     for name, value in params.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
         if params_as == "flags":
-            arguments += [f"--{name}", text]
-        elif params_as == "hydra" and isinstance(value, str):
-            arguments.append(f"{name}={_quote_for_hydra(name, text)}")
+            arguments += [f"--{name}", to_text(value)]
         else:
-            arguments.append(f"{name}={text}")
+            arguments.append(f"{name}={_right_side(name, value, params_as)}")
     return arguments
+
+
+def to_text(value: object) -> str:
+    """Return the value of a parameter as an argument."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _right_side(name: str, value: object, params_as: ParamsAs) -> str:
+    """Return what follows the `=` of a value."""
+    text = to_text(value)
+    return _quote_for_hydra(name, text) if params_as == "hydra" and isinstance(value, str) else text
+
+
+# `{{name}}`, or `{name}`; not `${name}` and `${{name}}`, which others replace.
+_BRACES = re.compile(r"\$\{+[^{}\s]+\}+|\{\{([^{}\s]+)\}\}|\{([^{}\s]+)\}")
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+def names_in_braces(words: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in braces, and those in double braces."""
+    text = "\n".join(words)  # names contain no whitespace
+    if "{" not in text:  # a sweep asks for thousands of commands
+        return _NO_NAMES, _NO_NAMES
+    found = _BRACES.findall(text)
+    return frozenset(name for _, name in found if name), frozenset(one for one, _ in found if one)
+
+
+def place_parameters(
+    template: Iterable[str | None], params: Mapping[str, Any], params_as: ParamsAs
+) -> list[str]:
+    """Return the command of a template.
+
+    `{name}` stands for the value of a parameter, `{{name}}` for the text `{name}`, and None for the
+    arguments of the parameters that no word names. Other braces are not changed.
+
+    Raises:
+        ValueError: Hydra cannot read the value of a parameter.
+    """
+    words = list(template)
+    placed, _ = names_in_braces(word for word in words if word is not None)
+    others = {name: value for name, value in params.items() if name not in placed}
+    command: list[str] = []
+    for word in words:
+        if word is None:
+            command += to_arguments(others, params_as)
+        else:
+            command.append(_fill(word, params, params_as))
+    return command
+
+
+def _fill(word: str, params: Mapping[str, Any], params_as: ParamsAs) -> str:
+    """Return a word of a template with its values. An override of Hydra is quoted as one."""
+    right = "" if word.startswith("-") else word.partition("=")[2]
+
+    def text(found: re.Match[str]) -> str:
+        escaped, name = found[1], found[2]
+        if name in params:
+            form = params_as if right == found[0] else "flags"
+            return _right_side(name, params[name], form)
+        return f"{{{escaped}}}" if escaped in params else found[0]
+
+    return _BRACES.sub(text, word)
 
 
 _HYDRA_PLAIN = re.compile(r"[A-Za-z0-9_./+$-]*[A-Za-z0-9_]|[./]+", re.ASCII)

@@ -106,6 +106,43 @@ def test_script_that_reads_key_value_is_swept(cli: Cli, script: Write) -> None:
     assert written == "['note=a, b=[c]', 'model.lr=0.01']"
 
 
+# A script with a subcommand and a positional argument, which writes down what it was given.
+POSITIONAL_SCRIPT = """
+import argparse
+parser = argparse.ArgumentParser()
+commands = parser.add_subparsers(required=True)
+fit = commands.add_parser("fit")
+fit.add_argument("lr", type=float)
+fit.add_argument("--config-name")
+fit.add_argument("--momentum", type=float, default=0.0)
+fit.add_argument("--extra")
+args = parser.parse_args()
+open("arguments.txt", "w").write(repr(vars(args)))
+print(f"loss: {abs(args.lr - 0.01) + args.momentum:.4f}")
+"""
+
+
+@pytest.mark.feature(42)
+def test_parameters_are_put_where_arguments_name_them(cli: Cli, script: Write) -> None:
+    folder = script(POSITIONAL_SCRIPT)
+    words = ("-p", "lr=0.1,0.01", "-p", "cfg=small,big", "-p", "momentum=0.5,0.0")
+    args = ("-o", "json", "--", "fit", "{lr}", "--config-name={cfg}", "--extra", '{"a": "{b}"}')
+    planned = json.loads(cli.ok("sweep", "start", folder, *words, "--dry-run", *args))
+    commands = [run["command"] for run in planned["runs"].values()]
+    assert len(commands) == 8
+    assert commands[0] == [
+        "python", "train.py", "fit", "0.1", "--momentum", "0.5", "--config-name=small",
+        "--extra", '{"a": "{b}"}',
+    ]  # fmt: skip
+    found = json.loads(cli.ok("sweep", "start", folder, *words, *args))
+    assert found["states"] == {"succeeded": 8}
+    best = found["trials"][0]
+    assert (best["value"], best["params"]["lr"], best["params"]["momentum"]) == (0.0, 0.01, 0.0)
+    fetched = cli.json("files", "get", best["run_id"])
+    written = Path(fetched["output_dir"], "arguments.txt").read_text("utf-8")
+    assert f"'config_name': '{best['params']['cfg']}'" in written
+
+
 @pytest.mark.feature(43)
 @pytest.mark.feature(44)
 def test_draws_and_generators_are_shown_before_anything_is_started(cli: Cli, script: Write) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.pricing.cost import Work, expected_seconds
@@ -15,8 +15,19 @@ from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.paths import slug
-from runner.protocol.run_spec import CodeRef, DataRef, RecipeSpec, RunOrigin, RunSpec, to_arguments
+from runner.protocol.run_spec import (
+    CodeRef,
+    DataRef,
+    ParamsAs,
+    RecipeSpec,
+    RunOrigin,
+    RunSpec,
+    names_in_braces,
+    place_parameters,
+    to_arguments,
+)
 
+_Word = TypeVar("_Word", bound=str | None)
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
 _AFTER_ALLOWANCE = timedelta(days=30)  # additional time if the task depends on other tasks
 _WALL_CLOCK_MARGIN = timedelta(
@@ -104,6 +115,7 @@ class RunPlan:
     rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
     trial: Mapping[str, Any] | None = None  # as in RunSpec
     job_limit_s: int | None = None
+    template: tuple[str | None, ...] = ()  # as in RunSpec
 
     @property
     def task_id(self) -> str:
@@ -117,6 +129,7 @@ class RunPlan:
             "created": self.created,
             "agent_sha256": self.content.agent_sha256,
             "command": self.command,
+            "template": self.template,
             "params": self.params,
             "account": self.account,
             "pool": self.pool.id,
@@ -199,6 +212,7 @@ def plan_run(
     if request.rehearsal is not None:
         _check_rehearsal(settings.target, placement.pool)
     expect = _select_ranges(recipe, request, content.data)
+    command, template = compose_command(recipe, request.params, request.script_args)
     return RunPlan(
         run_id=identity.run_id,
         experiment=experiment_name(recipe, request.experiment),
@@ -207,10 +221,8 @@ def plan_run(
         account=outputs.batch_account,
         pool=placement.pool,
         job_id=placement.job_id,
-        command=(
-            *recipe.command,
-            *insert_parameters(script_arguments(recipe, request.params), request.script_args),
-        ),
+        command=command,
+        template=template,
         params=dict(request.params),
         recipe=recipe if expect == recipe.expect else replace(recipe, expect=expect),
         content=content,
@@ -262,13 +274,46 @@ def _check_rehearsal(target: str, pool: PoolOutput) -> None:
         )
 
 
-def script_arguments(recipe: RecipeSpec, params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arguments with which the script of a recipe gets parameters.
+def compose_command(
+    recipe: Recipe, params: Mapping[str, Any], args: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    """Return the command of a recipe with parameters and arguments, and its template.
+
+    The template, as in RunSpec, is empty unless a word has the name of a parameter in braces.
+
+    Raises:
+        RunnerError: R-SET-VALUE, the script cannot read a value; R-SET-MISSING, a word names a
+            declared parameter that has no value.
+    """
+    if not params and not recipe.params:
+        return (*recipe.command, *args), ()
+    placed, escaped = names_in_braces((*recipe.command, *args))
+    for param in recipe.params if placed else ():
+        if param.name in placed and param.name not in params:
+            raise RunnerError(
+                "R-SET-MISSING",
+                f"parameter {param.name!r} has no value",
+                why=f"the command contains {{{param.name}}}",
+                fix=f"--set {param.name}=VALUE",
+            )
+    if params.keys().isdisjoint(placed | escaped):
+        given = script_arguments(recipe, params)
+        return (*recipe.command, *insert_parameters(given, args, recipe.params_as)), ()
+    template = (*recipe.command, *insert_parameters((None,), args, recipe.params_as))
+    return script_arguments(recipe, params, template), template
+
+
+def script_arguments(
+    recipe: RecipeSpec, params: Mapping[str, Any], template: Sequence[str | None] = ()
+) -> tuple[str, ...]:
+    """Return the arguments with which the script gets parameters, or a template with them.
 
     Raises:
         RunnerError: R-SET-VALUE, the script cannot read a value.
     """
     try:
+        if template:
+            return tuple(place_parameters(template, params, recipe.params_as))
         return tuple(to_arguments(params, recipe.params_as))
     except ValueError as err:
         raise RunnerError(
@@ -280,12 +325,17 @@ def script_arguments(recipe: RecipeSpec, params: Mapping[str, Any]) -> tuple[str
         ) from err
 
 
-def insert_parameters(params: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+def insert_parameters(
+    params: Sequence[_Word], args: Sequence[str], params_as: ParamsAs
+) -> tuple[_Word | str, ...]:
     """Return `args` of a script with its parameters, before the first option or `name=value`.
 
-    Words before it are often a subcommand, and parsers expect the options of one after it.
+    Words before it are often a subcommand, and parsers expect the options of one after it. Hydra
+    refuses overrides that an option separates, so they precede the first override among `args`.
     """
     given = (n for n, word in enumerate(args) if word.startswith("-") or "=" in word)
+    if params_as == "hydra":
+        given = iter(sorted(given, key=lambda n: args[n].startswith("-")))
     first = next(given, len(args))
     return *args[:first], *params, *args[first:]
 

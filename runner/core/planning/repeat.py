@@ -85,6 +85,7 @@ def plan_again(
         pool=placement.pool,
         job_id=placement.job_id,
         command=_replace_params(spec, params),
+        template=spec.template,
         params=params,
         recipe=replace(recipe, secrets=recorded_secrets(spec)),
         content=RunContent(
@@ -180,6 +181,8 @@ def _apply_changes(spec: RunSpec, repetition: Repetition) -> RunSpec:
 
 def _replace_params(spec: RunSpec, new: Mapping[str, ParamValue]) -> tuple[str, ...]:
     """Return the command with the arguments of the parameters replaced, at any position."""
+    if spec.template:
+        return script_arguments(spec, new, spec.template)
     script_arguments(spec, new)  # refuses values that the script cannot read
     changed = replace_arguments(spec.command, spec.params, new, spec.params_as)
     if changed is not None:

@@ -91,6 +91,8 @@ def _add_difference(drift: list[Drift], what: str, was: str, now: str) -> None:
 
 def _command_text(run: RunSpec) -> str:
     """Return the command without the parameters, which are compared one by one."""
+    if run.template:
+        return shlex.join(word for word in run.template if word is not None)
     words, given = list(run.command), to_arguments(run.params, run.params_as)
     for n in range(len(words) - len(given) + 1):
         if given and words[n : n + len(given)] == given:

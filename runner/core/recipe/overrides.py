@@ -23,6 +23,7 @@ from runner.protocol.run_spec import (
     Launcher,
     ParamsAs,
     Resources,
+    names_in_braces,
     to_arguments,
 )
 
@@ -39,6 +40,7 @@ def resolve_params(
     overrides: Iterable[str],
     notebook: str | None = None,
     params_as: ParamsAs = "flags",
+    words: Sequence[str] = (),
 ) -> dict[str, ParamValue]:
     """Return the value of each parameter: the last override, else its default.
 
@@ -50,6 +52,7 @@ def resolve_params(
         overrides: `NAME=VALUE` texts.
         notebook: the notebook that declares the parameters, or None for a script.
         params_as: how the script gets the parameters.
+        words: the words of the command; a name that they have in braces needs no declaration.
 
     Raises:
         RunnerError: an override is invalid.
@@ -61,12 +64,13 @@ def resolve_params(
     allowed = _NAME if params_as == "flags" else _KEY
     for text in overrides:
         name, raw = _split(text)
-        if not declared and notebook is None and allowed.fullmatch(name):
-            values[name] = raw
-        elif name not in declared:
-            raise _unknown_param(name, tuple(declared), notebook, params_as)
-        else:
+        if name in declared:
             values[name] = parse_value(declared[name], raw)
+            continue
+        is_free = not declared and notebook is None and allowed.fullmatch(name)
+        if not is_free and name not in names_in_braces(words)[0]:
+            raise _unknown_param(name, tuple(declared), notebook, params_as)
+        values[name] = raw
     return values
 
 

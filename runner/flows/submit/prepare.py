@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from runner.contract import StackOutputs
-from runner.core.planning.plan import RunContent, RunRequest, insert_parameters, script_arguments
+from runner.core.planning.plan import RunContent, RunRequest, compose_command
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.inputs import (
@@ -111,13 +111,13 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     notebook = find_notebook(recipe.command)
     if notebook is not None:
         refuse_arguments(notebook, options.script_args)
-    params = resolve_params(recipe.params, options.overrides, notebook, recipe.params_as)
+    words = (*recipe.command, *options.script_args)
+    params = resolve_params(recipe.params, options.overrides, notebook, recipe.params_as, words)
     request = RunRequest(
         params, options.script_args, options.experiment, options.rehearsal, options.trial
     )
-    own = insert_parameters(script_arguments(recipe, params), options.script_args)
-    arguments = (*recipe.command, *own)
-    recipe = _with_named_files(recipe, own)
+    arguments, _ = compose_command(recipe, params, options.script_args)
+    recipe = _with_named_files(recipe, arguments[len(recipe.command) :])
     refuse_exposed_secrets(values, [*arguments, *recipe.env.values()])
     _refuse_unknown_variables(recipe, arguments, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.required_resources)

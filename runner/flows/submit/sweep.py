@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -42,6 +42,7 @@ from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
 from runner.protocol.names import as_stored, listed_prefix
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, slug
+from runner.protocol.run_spec import names_in_braces, to_text
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
@@ -150,6 +151,8 @@ def check_sweep(
     _refuse_fixed(trials, options.overrides)
     _refuse_pattern(recipe, sweep)
     recipe = _with_files(recipe, sweep, trials)
+    words = (*recipe.command, *options.script_args)
+    named = _named_parameters(words, recipe, sweep, trials)
     of_trial = _trial_specs(recipe, sweep, options)
     if blobs and of_trial("", 0, {}).sampler is not None:
         raise RunnerError(
@@ -175,7 +178,7 @@ def check_sweep(
             # A file may have a name with $, which is no variable of the node.
             paths = {key: str(trial[key]).replace("$", "$$") for key in local if key in trial}
             document = of_trial(name, number, trial).to_json()
-            own = _options(recipe, {**trial, **paths}, options, document, tuple(read))
+            own = _options(recipe, {**trial, **paths}, options, document, tuple(read), named)
             checked = check_run(recipe, own)
             runs[name] = replace(checked, resolved=read) if read else checked
         except RunnerError as err:
@@ -280,12 +283,42 @@ def _trial_specs(
         return lambda name, number, trial: TrialSpec(name, number, trial, metric, goal, rule)
     space = sweep.space(recipe.folder)
     swept = {name for each in space for name in each["names"]}
-    declared = resolve_params(recipe.params, options.overrides) if recipe.params else {}
+    words = (*recipe.command, *options.script_args)
+    declared = (
+        resolve_params(recipe.params, options.overrides, words=words) if recipe.params else {}
+    )
     defaults = {name: value for name, value in declared.items() if name in swept}
     return lambda name, number, trial: TrialSpec(
         name, number, trial, metric, goal, rule,
         sampler="tpe", decided=False, seed=sweep.seed, space=space, defaults=defaults,
     )  # fmt: skip
+
+
+def _named_parameters(
+    words: Sequence[str], recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]
+) -> frozenset[str]:
+    """Return the swept parameters that words of the command name in braces.
+
+    Raises:
+        RunnerError: R-SET-MISSING, a trial may have no value for one.
+    """
+    placed, escaped = names_in_braces(words)
+    if not placed and not escaped:
+        return frozenset()
+    swept = {name for trial in trials for name in trial}
+    conditional = {name for name in swept if any(name not in trial for trial in trials)}
+    if sweep.generator is None:
+        dimensions = sweep.dimensions(recipe.folder)
+        conditional |= {name for each in dimensions if each.when for name in each.names}
+    defaults = {param.name for param in recipe.params if param.default is not None}
+    for name in sorted((placed & conditional) - defaults):
+        raise RunnerError(
+            "R-SET-MISSING",
+            f"some trials have no value for {name}",
+            why=f"the command contains {{{name}}}, and not every trial has the parameter",
+            fix=f"vary {name} in all trials, or remove {{{name}}} from the command",
+        )
+    return frozenset(swept & (placed | escaped))
 
 
 def _options(
@@ -294,6 +327,7 @@ def _options(
     options: TrainOptions,
     document: Mapping[str, Any],
     read: Sequence[str],
+    named: Collection[str],
 ) -> TrainOptions:
     """Return the options of a trial.
 
@@ -303,15 +337,18 @@ def _options(
         options: the options of all trials.
         document: the `trial` of run.json.
         read: the parameters whose values are paths of blobs.
+        named: the parameters that the command has in braces.
     """
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
     _refuse_unquotable(recipe, {name: str(trial[name]) for name in read})
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
     overrides, script_args = options.overrides, options.script_args
-    if not recipe.params and find_notebook(recipe.command) is None:
-        script_args = insert_parameters(script_arguments(recipe, trial), script_args)
+    if not recipe.params and not named and find_notebook(recipe.command) is None:
+        given = script_arguments(recipe, trial)
+        script_args = insert_parameters(given, script_args, recipe.params_as)
     else:
-        overrides = (*overrides, *(f"{name}={value}" for name, value in trial.items()))
+        text = to_text if named else str
+        overrides = (*overrides, *(f"{name}={text(value)}" for name, value in trial.items()))
     return replace(
         options,
         overrides=overrides,

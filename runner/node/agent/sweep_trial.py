@@ -31,7 +31,13 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import Goal, default_goal
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blob, index_metadata
-from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run_spec, replace_arguments
+from runner.protocol.run_spec import (
+    DAMAGED,
+    RunSpec,
+    parse_run_spec,
+    place_parameters,
+    replace_arguments,
+)
 from runner.protocol.sweeps import (
     METRIC_MISSING,
     Point,
@@ -411,7 +417,10 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
         declared = {name: given.get(name, value) for name, value in kept.items()}
         declared |= {name: value for name, value in params.items() if name not in declared}
         old, new = spec.params, declared
-    command = replace_arguments(spec.command, old, new, spec.params_as)
+    if spec.template:
+        command = tuple(place_parameters(spec.template, declared, spec.params_as))
+    else:
+        command = replace_arguments(spec.command, old, new, spec.params_as)
     flags = tuple(f"--{name}" if spec.params_as == "flags" else f"{name}=" for name in swept)
     if command is None and not any(word.startswith(flags) for word in spec.command):
         command = spec.command  # a notebook reads $RUNNER_PARAMS

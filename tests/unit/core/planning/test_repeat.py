@@ -156,6 +156,15 @@ def test_changed_parameter_keeps_its_place_in_the_command() -> None:
     ]
 
 
+def test_changed_parameter_takes_the_place_that_the_command_names() -> None:
+    template = ["python", "train.py", "{epochs}", "--x={name}", None]
+    document = again(Repetition("resume", ("epochs=9",)), template=template)
+    assert document["template"] == template
+    assert document["command"] == [
+        *("python", "train.py", "9", "--x=x", "--rate", "0.5", "--fast", "true"),
+    ]
+
+
 def test_changing_a_parameter_missing_from_the_command_is_refused() -> None:
     with pytest.raises(RunnerError) as caught:
         again(Repetition("resume", ("epochs=9",)), command=["python", "train.py"])

@@ -37,6 +37,16 @@ def test_command_is_named_only_if_more_than_parameters_differs() -> None:
     ]
 
 
+def test_parameters_in_their_places_do_not_change_the_command() -> None:
+    was = spec({"seed": 1, "noise": 0}, {}, "{seed}", "--flag")
+    assert drift(was, spec({"seed": 2, "noise": 0}, {}, "{seed}", "--flag")) == [
+        "parameter seed, 1 -> 2"
+    ]
+    assert drift(was, spec({"seed": 1, "noise": 0}, {}, "{seed}")) == [
+        "command, python train.py '{seed}' --flag -> python train.py '{seed}'"
+    ]
+
+
 def test_inputs_are_compared_by_content_not_location() -> None:
     was = spec({}, {"d": path("./d", "a"), "e": path("./e", "b", "c")})
     assert drift(was, spec({}, {"d": path("/x", "a"), "e": path("/y", "b", "c")})) == []

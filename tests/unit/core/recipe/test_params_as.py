@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.planning.plan import script_arguments
+from runner.core.planning.plan import compose_command, script_arguments
 from runner.core.recipe.overrides import RecipeFlags, resolve_params, with_flags
 from runner.core.recipe.recipe import NEEDS_FOLDER, Recipe, load_recipe
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import replace_arguments, to_arguments
+from runner.protocol.run_spec import place_parameters, replace_arguments, to_arguments
 
 HYDRA = """
 import hydra
@@ -145,9 +145,105 @@ def test_names_of_hydra_are_accepted_for_key_value_only(name: str) -> None:
         assert caught.value.why == f"the script would receive it as --{name}"
 
 
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ("--config-name big +opt=sgd", "--config-name big lr=1 +opt=sgd"),
+        ("--config-name=big", "lr=1 --config-name=big"),
+        ("opt=sgd --config-name big", "lr=1 opt=sgd --config-name big"),
+        ("fit", "fit lr=1"),
+    ],
+)
+def test_overrides_of_hydra_stay_together(tmp_path: Path, args: str, expected: str) -> None:
+    recipe = load(tmp_path, HYDRA)  # Hydra 1.3 refuses `lr=1 --config-name big +opt=sgd`
+    command, _ = compose_command(recipe, {"lr": 1}, args.split())
+    assert " ".join(command) == f"python train.py {expected}"
+
+
 def test_changed_parameters_replace_those_of_the_command() -> None:
     command = shlex.split("python t.py a=1 'note='\"'x,y'\"'' --quiet")
     old, new = {"a": 1, "note": "x,y"}, {"a": 2, "note": "z"}
     found = replace_arguments(command, old, new, "hydra")
     assert found == ("python", "t.py", "a=2", "note=z", "--quiet")
     assert replace_arguments(command, old, new, "flags") is None
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("{lr}", "0.1"),
+        ("--config-name={cfg}", "--config-name=a b"),
+        ("out/{cfg}/{lr}/{lr}", "out/a b/0.1/0.1"),
+        ('{"opt":{"lr":{lr}}}', '{"opt":{"lr":0.1}}'),
+        ("{model.size}", "3"),
+        ("{verbose}", "true"),
+        # These are no places of a parameter.
+        ('{"a": 1, "lr": 2}', '{"a": 1, "lr": 2}'),
+        ("{epoch}", "{epoch}"),
+        ("{{epoch}}", "{{epoch}}"),
+        ("{ lr }", "{ lr }"),
+        ("{lr:.2f}", "{lr:.2f}"),
+        ("{}", "{}"),
+        ("$lr ${lr} $${lr} ${{lr}}", "$lr ${lr} $${lr} ${{lr}}"),
+        ("{{lr}}", "{lr}"),
+        ("{{lr}} {lr}", "{lr} 0.1"),
+    ],
+)
+def test_name_of_a_parameter_in_braces_stands_for_its_value(word: str, expected: str) -> None:
+    params = {"lr": 0.1, "cfg": "a b", "model.size": 3, "verbose": True}
+    assert place_parameters(["t.py", word], params, "flags") == ["t.py", expected]
+
+
+def test_value_with_braces_is_not_replaced_again() -> None:
+    params = {"a": "{b}", "b": "x", "c": "{b}"}
+    template = ["t.py", "{a}", "{b}", None, "-v"]
+    assert place_parameters(template, params, "flags") == ["t.py", "{b}", "x", "--c", "{b}", "-v"]
+
+
+def test_value_in_an_override_of_hydra_is_quoted_and_in_a_flag_is_not() -> None:
+    words = ["--config-name={cfg}", "+note={cfg}", "group@{cfg}={n}", "{cfg}", "a=[{cfg},1]", None]
+    found = place_parameters(words, {"cfg": "a,b", "n": 1, "lr": "c,d"}, "hydra")
+    assert found == [
+        "--config-name=a,b", "+note='a,b'", "group@a,b=1", "a,b", "a=[a,b,1]", "lr='c,d'",
+    ]  # fmt: skip
+    assert place_parameters(["+note={cfg}"], {"cfg": "a,b"}, "key=value") == ["+note=a,b"]
+
+
+def test_parameter_that_a_word_names_is_not_added_as_a_flag(tmp_path: Path) -> None:
+    load(tmp_path, "print()")
+    text = "command: python train.py {data} --out {out}\nparams: {data: x.csv, lr: 0.5, out: o}\n"
+    recipe = load(tmp_path, text, "train.yaml")
+    params = resolve_params(recipe.params, ["out=here", "cfg=big"], words=["--cfg={cfg}"])
+    command, template = compose_command(recipe, params, ("fit", "--cfg={cfg}"))
+    expected = "python train.py x.csv --out here fit --lr 0.5 --cfg=big"
+    assert list(command) == shlex.split(expected)
+    assert template[2:] == ("{data}", "--out", "{out}", "fit", None, "--cfg={cfg}")
+    other = compose_command(recipe, {"data": "y", "out": "o", "lr": 1}, ('{"a": "{b}"}',))
+    assert list(other[0]) == ["python", "train.py", "y", "--out", "o", '{"a": "{b}"}', "--lr", "1"]
+
+
+def test_command_without_names_in_braces_has_no_template(tmp_path: Path) -> None:
+    recipe = load(tmp_path, "print()")
+    words = ('{"lr": 1}', "${lr}", "{epoch}")
+    assert compose_command(recipe, {"lr": 1}, words) == (
+        ("python", "train.py", *words, "--lr", "1"),
+        (),
+    )
+
+
+def test_declared_parameter_without_a_value_has_no_place(tmp_path: Path) -> None:
+    load(tmp_path, "print()")
+    text = "command: python train.py {data}\nparams: {data: {type: str}}\n"
+    recipe = load(tmp_path, text, "train.yaml")
+    with pytest.raises(RunnerError) as caught:
+        compose_command(recipe, {}, ())
+    assert (caught.value.code, caught.value.fix) == ("R-SET-MISSING", "--set data=VALUE")
+
+
+def test_value_that_hydra_cannot_read_in_its_place_is_refused(tmp_path: Path) -> None:
+    recipe = load(tmp_path, HYDRA)
+    with pytest.raises(RunnerError) as caught:
+        compose_command(recipe, {"note": "two\nlines"}, ("+note={note}",))
+    assert caught.value.code == "R-SET-VALUE"
+    command, _ = compose_command(recipe, {"note": "two\nlines"}, ("--config-name={note}",))
+    assert command[-1] == "--config-name=two\nlines"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runner.core.planning.plan import compose_command
 from runner.core.recipe.recipe import load_recipe
 from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob, parse_param
 from runner.core.schedules.submit_file import edges, must_succeed
@@ -325,3 +326,70 @@ def test_refused_value_of_a_trial_names_the_option_that_varies_it(tmp_path: Path
     with pytest.raises(RunnerError, match="trial 2: invalid value 'low'") as refused:
         check_sweep(load_recipe(".", cwd=tmp_path), sweep, TrainOptions())
     assert refused.value.fix.startswith("--param lr=")
+
+
+def swept(folder: Path, params: dict[str, Any], *args: str, **keys: Any) -> CheckedFile:
+    sweep = SweepFile.model_validate({"params": params, **keys})
+    recipe = load_recipe("./train.py", cwd=folder)
+    return check_sweep(recipe, sweep, TrainOptions(script_args=args))
+
+
+def command_of(checked: CheckedFile, name: str) -> tuple[str, ...]:
+    run = checked.runs[name]
+    command, _ = compose_command(run.recipe, run.request.params, run.request.script_args)
+    return command[2:]
+
+
+@pytest.mark.parametrize("keys", [{}, {"metric": "loss", "method": "tpe", "trials": 2}])
+def test_swept_parameters_take_the_places_that_arguments_name(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    params = {"lr": [0.5], "verbose": [True], "n": [1, 2], "json": [3]}
+    checked = swept(tmp_path, params, "fit", "{lr}", '{"json": 1}', "--n={n}", **keys)
+    trial = checked.trials["2"]
+    expected = (
+        "fit",
+        "0.5",
+        '{"json": 1}',
+        "--verbose",
+        "true",
+        "--json",
+        "3",
+        f"--n={trial['n']}",
+    )
+    assert command_of(checked, "2") == expected
+
+
+def test_file_in_the_place_of_an_argument_is_sent_with_the_script(tmp_path: Path) -> None:
+    for name in ("train.py", "a.yaml", "$b.yaml"):
+        (tmp_path / name).write_text("")
+    checked = swept(tmp_path, {"cfg": {"files": "*.yaml"}}, "--config={cfg}")
+    assert command_of(checked, "1") == ("--config=$$b.yaml",)
+    assert checked.runs["2"].recipe.files == ("train.py", "$b.yaml", "a.yaml")
+
+
+def test_swept_parameter_in_braces_needs_no_declaration(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    (tmp_path / "train.yaml").write_text("command: python train.py\nparams: {lr: 0.1}\n")
+    sweep = SweepFile.model_validate({"params": {"cfg": ["a", "b"], "lr": [1, 2]}})
+    recipe = load_recipe(".", cwd=tmp_path)
+    options = TrainOptions(script_args=("--config-name={cfg}",))
+    assert command_of(check_sweep(recipe, sweep, options), "4") == (
+        "--lr", "2.0", "--config-name=b",
+    )  # fmt: skip
+    with pytest.raises(RunnerError, match="'cfg' is not declared"):
+        check_sweep(recipe, sweep, TrainOptions())
+
+
+@pytest.mark.parametrize("keys", [{}, {"metric": "loss", "method": "tpe", "trials": 1}])
+def test_place_without_a_value_in_some_trials_is_refused(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    momentum = {"choice": [0.8, 0.9], "when": {"opt": "sgd"}}
+    params = {"opt": ["sgd", "adam"], "momentum": momentum}
+    with pytest.raises(RunnerError, match="no value for momentum") as caught:
+        swept(tmp_path, params, "{momentum}", **keys)
+    assert caught.value.code == "R-SET-MISSING"
+    assert command_of(swept(tmp_path, params, "{opt}", **keys), "1")[0] in ("sgd", "adam")

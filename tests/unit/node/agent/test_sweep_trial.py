@@ -297,6 +297,30 @@ def test_trial_of_a_hydra_script_gets_its_parameters_as_overrides() -> None:
         with_params(replace(spec, command=("python", "t.py", "opt=x")), trial, {"opt": "a"})
 
 
+def test_sampled_values_are_put_where_the_command_names_them() -> None:
+    space = (
+        {"names": ["lr"], "kind": "uniform", "low": 0, "high": 1, "when": []},
+        {"names": ["opt"], "kind": "rows", "rows": [["sgd"], ["adam"]], "when": []},
+        {"names": ["beta"], "kind": "uniform", "low": 0, "high": 1, "when": [["opt", ["adam"]]]},
+    )
+    drawn = {"lr": 0.25, "opt": "sgd"}
+    trial = TrialSpec("1", 1, drawn, "loss", sampler="tpe", decided=False, space=space)
+    spec = RunSpec(
+        run_id=RUN,
+        command=("t.py", "fit", "0.25", "--epochs", "3", "--config-name=sgd"),
+        template=("t.py", "fit", "{lr}", None, "--config-name={opt}"),
+        params={"epochs": 3, "lr": "0.25", "opt": "sgd"},
+    )
+    found = with_params(spec, trial, {"lr": 0.5, "opt": "adam", "beta": 0.9})
+    assert found.command == (
+        *("t.py", "fit", "0.5", "--epochs", "3", "--beta", "0.9", "--config-name=adam"),
+    )  # fmt: skip
+    assert found.params == {"epochs": 3, "lr": 0.5, "opt": "adam", "beta": 0.9}
+    assert found.template == spec.template
+    again = RunSpec.from_json(json.loads(json.dumps(found.to_json())))
+    assert (again.template, again.command) == (spec.template, found.command)
+
+
 @pytest.mark.slow  # the packed agent runs
 def test_new_trial_reads_none_of_its_own_records(task: Task) -> None:
     group = "train-20261124-120000-aaaa"
