@@ -7,16 +7,18 @@ Other causes come from pools and nodes, see `runner.flows.runs.stuck`. `runner w
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from runner.core.recipe.inputs import advise_variable
 from runner.core.states import NO_ACCESS, TaskView, advice_for_result, describe_exit, explain_task
 from runner.core.units import format_duration
 from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
 from runner.protocol.sweeps import SWEEP_FAILED
 
 
@@ -113,6 +115,20 @@ _MODULE_TO_RUN = re.compile(
     r"Error while finding module specification for '[\w.]+' "
     r"\(ModuleNotFoundError: No module named '([\w.]+)'\)$"
 )
+# Messages about arguments that the script does not have: argparse, jsonargparse and tyro; click and
+# typer; absl; Fire; HfArgumentParser; Hydra; OmegaConf. The group has the arguments.
+_REFUSED = re.compile(
+    r"[Uu]nrecognized (?:arguments|options): (?P<argparse>.*)"
+    r"|No such option:? '?(?P<click>--[\w.-]+)|unexpected extra argument\S* \((?P<extra>.*)\)"
+    r"|Unknown command line flag '(?P<absl>.*?)'|Could not consume arg: (?P<fire>.*)"
+    r"|not used by the HfArgumentParser: (?P<transformers>.*)"
+    r"|Could not override '(?P<hydra>.*?)'|Key '(?P<omegaconf>--.*?)' is not in struct"
+)
+# The same about positional arguments that are missing: argparse; click and tyro; Fire.
+_REQUIRED = re.compile(
+    r"arguments are required: (?P<argparse>.*)|Missing (?:value for )?argument '(?P<click>.*?)'"
+    r"|no value for the required argument: (?P<fire>.*)"
+)
 _VARIABLE = re.compile(r"KeyError: '(\w+)'$")
 _IN_ENVIRON = re.compile(r'File ".*\bos(?:\.py|>)", line \d+, in __getitem__')
 _TRACEBACK = "Traceback (most recent call last):"
@@ -134,7 +150,13 @@ _CAUSES_IN_OUTPUT = (
 _SIGKILL_CODES = frozenset({137, -9})
 
 
-def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = "") -> Failure:
+def explain_output(
+    what: str,
+    exit_code: int | None,
+    stderr: str,
+    stdout: str = "",
+    spec: RunSpec | None = None,
+) -> Failure:
     """Return why a script failed, from the end of its output.
 
     The last exception decides: a script may have caught and printed others before.
@@ -144,6 +166,7 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
         exit_code: The exit code of the script, 128 + N if signal N ended it.
         stderr: The end of its standard error.
         stdout: The end of its standard output, used if standard error is empty.
+        spec: The run, whose parameters the script may have refused.
     """
     text = stderr if stderr.strip() else stdout
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
@@ -161,7 +184,8 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
             (*source, lines[last]),
         )  # fmt: skip
     shown_error = f"{what}: {lines[last]}" if last is not None else what
-    if last is not None and (known := _explain_exception(lines[: last + 1], shown_error)):
+    known = None if last is None else _explain_exception(lines[: last + 1], shown_error)
+    if known or (known := spec and _explain_arguments(final, spec, what, shown)):
         return known
     if last is None and ends and (missing := _MODULE_TO_RUN.search(ends[-1])):
         return Failure("ModuleMissing", what, _fix_module(missing[1]), shown)
@@ -174,6 +198,62 @@ def explain_output(what: str, exit_code: int | None, stderr: str, stdout: str = 
         )
         return Failure("Killed", message, _FIX_MEMORY, shown)
     return Failure("ScriptError", shown_error, "correct the script", shown)
+
+
+def _explain_arguments(
+    text: str, spec: RunSpec, what: str, shown: tuple[str, ...]
+) -> Failure | None:
+    """Return the cause if the script refused the argument that passes a parameter, else None."""
+    found = _REFUSED.search(text) or _REQUIRED.search(text)
+    if found is None:
+        return None
+    words = found[found.lastgroup or 0]
+    params = {**(spec.trial or {}).get("params", {}), **spec.params}
+    name = next((each for each in params if _mentions(words, each)), None)
+    if name is None:
+        return None
+    start = f"runner train RECIPE --set {name}=VALUE"
+    if spec.trial:
+        start = f"runner sweep start RECIPE --param {name}=VALUES"
+    usage = "\n".join(shown)
+    before = _words_before_options(spec.command)
+    rest = f" -- {shlex.join(before)}" if before else ""
+    in_place = f"{start} -- {shlex.join((*before, f'{{{name}}}'))}"
+    is_positional = (
+        found.re is _REQUIRED
+        or (found.lastgroup == "argparse" and words.strip() == f"--{name}")
+        or re.search(rf"^Usage: .* {re.escape(name.upper())}\b", usage, re.MULTILINE)  # click
+    )
+    if found.lastgroup == "hydra":
+        added = start.replace(f" {name}=", f" +{name}=")
+        fix = f"use a key of the configuration, or add {name} to it: `{added}{rest}`"
+    elif "--hydra-help" in usage or found.lastgroup == "omegaconf":
+        if spec.params_as != "flags":
+            return None
+        fix = f"the script reads NAME=VALUE: `{start} --params-as hydra{rest}`"
+    elif spec.params_as != "flags":
+        fix = f"the script reads no NAME=VALUE: `{start} --params-as flags{rest}`"
+    elif is_positional:
+        fix = f"{name} is a positional argument of the script: `{in_place}`"
+    else:
+        fix = (
+            f"use the name of an option of the script instead of {name}. If it reads NAME=VALUE: "
+            f"`{start} --params-as key=value{rest}`. For a positional argument: `{in_place}`"
+        )
+    line = next(each for each in text.splitlines() if found[0] in each).strip(" │")
+    return Failure("ArgumentRefused", f"{what}: {line}", fix, shown)
+
+
+def _words_before_options(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the words between the Python script of a command and the first option, if any."""
+    script = next((n for n, word in enumerate(command) if word.endswith(".py")), len(command))
+    words = command[script + 1 :]
+    return tuple(takewhile(lambda word: not word.startswith("-") and "=" not in word, words))
+
+
+def _mentions(words: str, name: str) -> bool:
+    """Return True if a parameter is one of the arguments in a message."""
+    return bool(re.search(rf"(?<![\w.=-])(?:--)?{re.escape(name)}(?![\w.-])", words, re.IGNORECASE))
 
 
 def _fix_module(name: str) -> str:
@@ -219,7 +299,9 @@ _CAUSES = {
 }
 
 
-def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Failure | None:
+def explain_result(
+    result: RunResult, stderr: str = "", stdout: str = "", spec: RunSpec | None = None
+) -> Failure | None:
     """Return the cause of a failure, or None for a run that succeeded or that a user cancelled."""
     message = result.message or ""
     if result.status == "succeeded":
@@ -235,7 +317,7 @@ def explain_result(result: RunResult, stderr: str = "", stdout: str = "") -> Fai
         )
     if result.code in (None, "CommandFailed"):
         what = message or f"the script ended with {describe_exit(result.exit_code or 1)}"
-        return explain_output(what, result.exit_code, stderr, stdout)
+        return explain_output(what, result.exit_code, stderr, stdout, spec)
     cause = _CAUSES.get(result.code, result.code)
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
     shows_output = result.code in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable, Generator
@@ -165,6 +166,20 @@ def test_sweep_is_explained_by_its_first_failed_trial(cli: Cli, script: Write) -
     assert "ZeroDivisionError" in found["message"]
     assert found["command"] == f"runner logs {first} --stderr --tail 50"
     assert cli.json("why", sweep[:-2]) == found
+
+
+def test_flag_that_the_script_of_a_sweep_refuses_is_named(cli: Cli, script: Write) -> None:
+    parser = "import argparse\np = argparse.ArgumentParser()\np.add_argument('lr')\n"
+    folder = script(f"{parser}print('loss:', p.parse_args().lr)")
+    sweep = ("sweep", "start", folder, "-p", "lr=1,2")
+    assert cli.run(*sweep).returncode == 1
+    found = cli.json("why", cli.json("sweep", "ls")[0]["sweep"])
+    assert found["cause"] == "ArgumentRefused"
+    assert "unrecognized arguments: --lr" in found["message"]
+    advised = re.search("`runner (.*)`", found["fix"])
+    assert advised is not None
+    words = advised[1].replace("RECIPE", str(folder)).replace("VALUES", "1,2")
+    cli.ok(*shlex.split(words))
 
 
 def test_failed_environment_is_named(cli: Cli, script: Write) -> None:

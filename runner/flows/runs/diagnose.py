@@ -263,7 +263,7 @@ def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     stderr = stdout = ""
     if result.code is None or result.code in _CODES_WITH_OUTPUT:
         stderr, stdout = _tails(connection, spec, view.attempts, result.rank)
-    failure = explain_result(result, stderr, stdout)
+    failure = explain_result(result, stderr, stdout, spec)
     if failure is None:
         return blank
     found = [Evidence("result.json", result.message or result.status, result.ended)]

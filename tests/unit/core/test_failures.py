@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from runner.core.diagnosis import explain_output, explain_result
 from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
 
 STARTED = datetime(2026, 11, 24, tzinfo=UTC)
 
@@ -106,6 +109,162 @@ def test_variable_that_a_script_lacks_is_the_cause(name: str, fix: str, module: 
     assert found.message == f"python train.py exited with code 1: KeyError: '{name}'"
     other = text.replace(module, "/lib/mos.py")
     assert explain_output("it failed", 1, other).cause == "ScriptError"
+
+
+# What these libraries print on stderr if a script has --learning-rate, but is called with --lr 0.1
+# or lr=0.1. The versions are those of November 2026, except where others are named.
+_ARGPARSE = "usage: train.py [-h] [--learning-rate LEARNING_RATE]\ntrain.py: error: "
+_CLICK = "Usage: train.py [OPTIONS]\nTry 'train.py --help' for help.\n\nError: "
+_JSONARGPARSE = """\
+usage: train.py [--config CONFIG] [--learning_rate LEARNING_RATE]
+tip: For details of accepted options run: train.py --help
+error: """
+_TYPER = """\
+Usage: train.py [OPTIONS]
+Try 'train.py --help' for help.
+╭─ Error ──────────────────────────────────────────────────────────────────────╮
+│ No such option: --lr (Possible options: --help)                              │
+╰──────────────────────────────────────────────────────────────────────────────╯
+"""
+_TYRO = """\
+╭─ Unrecognized options ─────────────────╮
+│ Unrecognized options: --lr, 0.1        │
+│ ────────────────────────────────────── │
+│ For full helptext, run train.py --help │
+╰────────────────────────────────────────╯
+"""
+_ABSL = """\
+FATAL Flags parsing error: Unknown command line flag 'lr'
+Pass --helpshort or --helpfull to see help on flags.
+"""
+_FIRE = """\
+ERROR: Could not consume arg: --lr
+Usage: train.py -
+
+For detailed information on this command, run:
+  train.py - --help
+"""
+_TRANSFORMERS = """\
+Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+    HfArgumentParser(A).parse_args_into_dataclasses()
+  File "/env/site-packages/transformers/hf_argparser.py", line 354, in parse_args_into_dataclasses
+    raise ValueError(f"Some specified arguments are not used by the HfArgumentParser: {remaining}")
+ValueError: Some specified arguments are not used by the HfArgumentParser: ['--lr', '0.1']
+"""
+_HYDRA = """\
+usage: train.py [--help] [--hydra-help] [--version] [--cfg {job,hydra,all}]
+                [--resolve] [--package PACKAGE] [--run] [--multirun]
+                [--shell-completion] [--config-path CONFIG_PATH]
+                [--config-name CONFIG_NAME] [--config-dir CONFIG_DIR]
+                [--experimental-rerun EXPERIMENTAL_RERUN]
+                [--info [{all,config,defaults,defaults-tree,plugins,searchpath}]]
+                [overrides ...]
+train.py: error: unrecognized arguments: --lr
+"""
+_HYDRA_KEY = """\
+Could not override 'lr'.
+To append to your config use +lr=0.1
+Key 'lr' is not in struct
+    full_key: lr
+    object_type=dict
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
+"""
+_OMEGACONF = """\
+Traceback (most recent call last):
+  File "train.py", line 2, in <module>
+    print(OmegaConf.merge(base, c))
+omegaconf.errors.ConfigKeyError: Key '--lr' is not in struct
+    full_key: --lr
+    object_type=dict
+"""
+_ANY = "If it reads NAME=VALUE: `runner sweep start RECIPE --param lr=VALUES --params-as key=value`"
+_PLACE = (
+    "lr is a positional argument of the script: "
+    "`runner sweep start RECIPE --param lr=VALUES -- '{lr}'`"
+)
+_AS_HYDRA = (
+    "the script reads NAME=VALUE: `runner sweep start RECIPE --param lr=VALUES --params-as hydra`"
+)
+_AS_FLAGS = "`runner sweep start RECIPE --param lr=VALUES --params-as flags`"
+
+
+def trial(params_as: Any, name: str = "lr") -> RunSpec:
+    return RunSpec(run_id="a", params_as=params_as, trial={"params": {"n": 1, name: 0.1}})
+
+
+@pytest.mark.parametrize(
+    ("stderr", "shown", "fix"),
+    [
+        (f"{_ARGPARSE}unrecognized arguments: --lr 0.1\n", "unrecognized arguments", _ANY),
+        (f"{_JSONARGPARSE}unrecognized arguments: --lr 0.1\n", "unrecognized arguments", _ANY),
+        (f"{_CLICK}No such option '--lr'. Did you mean '--help'?\n", "'--lr'", _ANY),
+        (f"{_CLICK}No such option: --lr Did you mean --help?\n", "--lr", _ANY),  # click 8.1
+        (_TYPER, "No such option: --lr", _ANY),
+        (_TYRO, "Unrecognized options: --lr, 0.1", _ANY),
+        (_ABSL, "Unknown command line flag 'lr'", _ANY),
+        (_FIRE, "Could not consume arg: --lr", _ANY),
+        (_TRANSFORMERS, "not used by the HfArgumentParser: ['--lr', '0.1']", _ANY),
+        (_HYDRA, "unrecognized arguments: --lr", _AS_HYDRA),
+        (_OMEGACONF, "Key '--lr' is not in struct", _AS_HYDRA),
+        # A positional argument takes the value, and argparse refuses the flag.
+        ("usage: t.py [-h] lr\nt.py: error: unrecognized arguments: --lr", "--lr", _PLACE),
+        ("t.py: error: the following arguments are required: lr\n", "required: lr", _PLACE),
+        (f"{_CLICK}Missing argument 'LR'.\n", "Missing argument 'LR'", _PLACE),
+        ("ERROR: The function received no value for the required argument: lr\n", "lr", _PLACE),
+        ("│ Missing value for argument 'lr'. Expected 1 values. │\n", "'lr'", _PLACE),  # tyro
+    ],
+)
+def test_script_that_refuses_the_flag_of_a_parameter_is_explained(
+    stderr: str, shown: str, fix: str
+) -> None:
+    found = explain_output("python train.py exited with code 2", 2, stderr, spec=trial("flags"))
+    assert found.cause == "ArgumentRefused"
+    assert found.message.startswith("python train.py exited with code 2: ")
+    assert found.message.endswith(shown) or shown in found.message
+    assert fix in found.fix
+    assert explain_output("it failed", 2, stderr, spec=trial("flags", "lrs")).cause == "ScriptError"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "fix"),
+    [
+        (f"{_ARGPARSE}unrecognized arguments: lr=0.1\n", _AS_FLAGS),
+        (f"{_CLICK}Got unexpected extra argument (lr=0.1)\n", _AS_FLAGS),
+        (_TYRO.replace("--lr, 0.1", "lr=0.1   "), _AS_FLAGS),
+        (_HYDRA_KEY, "or add lr to it: `runner sweep start RECIPE --param +lr=VALUES`"),
+    ],
+)
+def test_script_that_refuses_the_override_of_a_parameter_is_explained(
+    stderr: str, fix: str
+) -> None:
+    found = explain_output("it failed", 2, stderr, spec=trial("hydra"))
+    assert (found.cause, fix in found.fix) == ("ArgumentRefused", True), found
+
+
+@pytest.mark.parametrize(
+    ("stderr", "fix"),
+    [
+        (f"{_CLICK.replace('[OPTIONS]', 'fit [OPTIONS] LR')}No such option '--lr'.", _PLACE),
+        (f"{_ARGPARSE}unrecognized arguments: --lr 0.1\n", _ANY),
+        (_HYDRA, _AS_HYDRA),
+    ],
+)
+def test_subcommand_of_a_script_is_in_the_advised_command(stderr: str, fix: str) -> None:
+    spec = replace(trial("flags"), command=("python", "t.py", "fit", "--n", "1", "--lr", "0.1"))
+    found = explain_output("it failed", 2, stderr, spec=spec)
+    expected = fix.replace("-- '{lr}'", "-- fit '{lr}'")
+    if expected == fix:
+        expected = f"{fix[:-1]} -- fit`"
+    assert expected in found.fix
+
+
+def test_refused_parameter_of_a_run_names_the_options_of_train() -> None:
+    spec = RunSpec(run_id="a", params={"lr": "0.1"})
+    found = explain_output("it failed", 2, _HYDRA, spec=spec)
+    fix = "the script reads NAME=VALUE: `runner train RECIPE --set lr=VALUE --params-as hydra`"
+    assert found.fix == fix
 
 
 def test_hung_run_is_explained_with_its_stacks() -> None:
