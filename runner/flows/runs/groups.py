@@ -333,6 +333,8 @@ def _cancel_waiting(
 
 
 _POLL_S = 1.0
+_LONGEST_POLL_S = 15.0
+_POLL_SHARE = 0.1  # maximum part of the time for polls: local services share the cores of the runs
 _END_POLL_S = 0.2  # a terminated job ends as soon as its running tasks do
 _LAST_START_S = 15.0  # maximum time until a terminated job has no tasks
 
@@ -340,7 +342,7 @@ _LAST_START_S = 15.0  # maximum time until a terminated job has no tasks
 def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:
     """Yield a view each second until all runs have ended; None while services do not respond.
 
-    Disables scheduling on a node that keeps failing runs of the group.
+    Views of a large group, which take long to read, follow each other more slowly. Disables scheduling on a node that keeps failing runs of the group.
 
     Raises:
         RunnerError: the services did not respond for `CONTACT_TIMEOUT_S`.
@@ -352,6 +354,7 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
     view = last = None
     failed = 0
     while True:
+        began = time.monotonic()
         try:
             view = last = load_group_view(connection, group, last)
             if view.failed > failed:
@@ -364,7 +367,8 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
             if err.code not in TRANSIENT_CODES or time.monotonic() - contact > CONTACT_TIMEOUT_S:
                 raise
             view = None
+        took = time.monotonic() - began if view else 0.0
         yield view
         if view and all(row.status is None or row.status.state.final for row in view.rows.values()):
             return
-        time.sleep(_POLL_S)
+        time.sleep(max(_POLL_S, min(took / _POLL_SHARE, _LONGEST_POLL_S)))
