@@ -342,7 +342,8 @@ _LAST_START_S = 15.0  # maximum time until a terminated job has no tasks
 def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:
     """Yield a view each second until all runs have ended; None while services do not respond.
 
-    Views of a large group, which take long to read, follow each other more slowly. Disables scheduling on a node that keeps failing runs of the group.
+    Views of a large group follow each other more slowly, because they take long to read. Disables
+    scheduling on a node that keeps failing runs of the group.
 
     Raises:
         RunnerError: the services did not respond for `CONTACT_TIMEOUT_S`.

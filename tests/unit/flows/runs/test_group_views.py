@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, cast
@@ -40,10 +39,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(groups, "time", clock)
-    yield clock
+    return clock
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.05, 1.0), (0.4, 4.0), (9.0, 15.0)])
