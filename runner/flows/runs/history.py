@@ -388,7 +388,7 @@ class _Listing:
     def _live(self, ids: Iterable[str], unfinished: Iterable[RunSpec]) -> dict[str, RunRow | None]:
         """Return the rows of unfinished runs, and of those in `ids` that have not started."""
         rows: dict[str, RunRow | None] = {}
-        records = [*unfinished]
+        records, unstarted = [*unfinished], set[str]()
         for run_id in ids:
             if trials := self._waiting.unstarted(run_id):
                 spec = RunSpec.from_json(trials.document(run_id) or {})
@@ -397,11 +397,12 @@ class _Listing:
                     rows[run_id] = _finished(spec, result)
                 else:
                     records.append(spec)
+                    unstarted.add(run_id)
         if not records:
             return rows
         from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
 
-        return rows | live_rows(self._connection, records, self._reader())
+        return rows | live_rows(self._connection, records, self._reader(), unstarted)
 
     def _reader(self) -> PoolReader:
         """Return the reader that all rows share, created when it is first needed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -113,9 +113,20 @@ def live_row(connection: Connection, spec: RunSpec, pools: PoolReader) -> RunRow
 
 
 def live_rows(
-    connection: Connection, specs: Sequence[RunSpec], pools: PoolReader
+    connection: Connection,
+    specs: Sequence[RunSpec],
+    pools: PoolReader,
+    unstarted: Collection[str] = (),
 ) -> dict[str, RunRow | None]:
-    """Return runs by ID. Tasks are read before results, as `decide_status` requires."""
+    """Return runs by ID. Tasks are read before results, as `decide_status` requires.
+
+    Args:
+        connection: the connection of the target.
+        specs: the runs.
+        pools: the reader of pools, which lists may share.
+        unstarted: IDs of the runs that had no folder in storage before this call. If such a run has
+            no task, it is lost, and none of its documents is read.
+    """
     counts = Counter(spec.job_id for spec in specs)
     jobs = [job for job, count in counts.items() if count >= _LIST_TASKS_FROM]
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
@@ -126,6 +137,8 @@ def live_rows(
     def row(spec: RunSpec) -> RunRow:
         if spec.job_id in tasks:
             job = snapshots.get(spec.job_id)
+            if spec.run_id in unstarted and spec.task_id not in tasks[spec.job_id]:
+                return RunRow(spec.run_id, spec, decide_status(None, None, 0, None), None)
             known = _row_of_task(connection, spec, tasks[spec.job_id], pools, job)
             if known is not None:
                 return known

@@ -311,6 +311,24 @@ def test_large_sweep_shows_how_many_trials_have_not_started(
     assert sweep.states == {"succeeded": 5, "started": COUNT - 5}
 
 
+def test_trials_without_a_task_are_lost_and_no_document_of_theirs_is_read(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_id = add_sweep(store, COUNT, monkeypatch)
+    ids = [f"mnist-{number:04d}-20261120-130000-abcd" for number in range(COUNT)]
+    for run_id in ids:
+        del store.documents[f"{run_id}/run.json"], store.documents[f"{run_id}/result.json"]
+    store.index = {}
+    documents = {run_id: run_of(run_id, group=group_id) for run_id in ids}
+    waiting = WaitingTrials(group_id, {}, documents)
+    store.documents[waiting_blob(group_id)] = waiting.to_bytes()
+    monkeypatch.setattr(BlobContainer, "folders", lambda _, prefix: iter(()))
+    rows = list_runs(connection, limit=None, ids=ids).rows
+    assert {row.status.state for row in rows if row.status} == {RunState.LOST}
+    assert len(rows) == COUNT
+    assert store.read == [waiting_blob(group_id)]
+
+
 def test_list_is_the_same_with_and_without_an_index(connection: Connection, store: Store) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=True)
