@@ -348,7 +348,8 @@ def sweep(
     settings = load_call_settings(target, stack, pool)
     if params is None or isinstance(params, Mapping):
         varied = cast("Mapping[str, object]", params or {})
-        swept = change_sweep(loaded.sweep, varied, changes)
+        declared = [each.name for each in loaded.params]
+        swept = change_sweep(loaded.sweep, varied, changes, declared=declared)
     else:
         swept = replace_trials(loaded.sweep, params, changes)
     with live(on_progress) as view:

@@ -557,7 +557,8 @@ def _named_dimension(key: str, raw: Mapping[str, Any]) -> Dimension:
         return _dimension(key, raw)
     except PydanticCustomError as err:
         context = err.context or {}
-        raise key_error(f"{key}: {context['problem']}", context["fix"]) from err
+        problem, why = f"{key}: {context['problem']}", context.get("why", "")
+        raise key_error(problem, context["fix"], why) from err
 
 
 def _parse_condition(raw: object) -> tuple[tuple[str, tuple[Value, ...]], ...]:
@@ -588,8 +589,9 @@ def _parse_arguments(kind: str, raw: object) -> tuple[float, ...]:
         raise key_error(f"invalid arguments {raw!r} for {kind}", f"write `{example}`")
     if not all(map(math.isfinite, given)) or not known.holds(given):
         problem = f"invalid arguments {list(given)} for `{example}`"
-        rule = f"where {known.rule}" if all(map(math.isfinite, given)) else "that are finite"
-        raise key_error(problem, f"use numbers {rule}")
+        if not all(map(math.isfinite, given)):
+            raise key_error(problem, "use finite numbers", "no values can be drawn between them")
+        raise key_error(problem, f"use numbers where {known.rule}", f"{kind} needs {known.rule}")
     return given
 
 
@@ -610,7 +612,11 @@ def _parse_rows(
     if kind == "files":
         return tuple((name,) for name in _find_files(names[0], raw, folder))
     if not isinstance(raw, list) or not raw:
-        raise key_error(f"{kind} has no values", "write a list with at least one value")
+        raise key_error(
+            f"{kind} has no values",
+            "write a list with at least one value",
+            "without values, the sweep has no trials",
+        )
     values = cast("list[object]", raw)
     if kind == "range":
         return tuple((number,) for number in _parse_range(values))
@@ -645,12 +651,17 @@ def _parse_range(values: Sequence[object]) -> Sequence[int]:
     if len(values) not in (2, 3) or not all(type(value) is int for value in values):
         raise key_error(
             f"{list(values)} is not a range",
-            "write `range: [first, last]` or `[first, last, step]`",
+            "write `range: [first, last]` or `[first, last, step]`, or the values as a list",
+            "a range consists of two or three whole numbers",
         )
     first, last, step = cast("tuple[int, int, int]", (*values, 1)[:3])
-    numbers = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
+    numbers = range(first, last + (1 if step > 0 else -1), step) if step else ()
     if not numbers:
-        raise key_error(f"range {list(values)} is empty", "write `range: [first, last]`")
+        why = (
+            "the step is 0" if step == 0 else f"steps of {step} do not lead from {first} to {last}"
+        )
+        fix = f"write `range: [{min(first, last)}, {max(first, last)}]`"
+        raise key_error(f"range {list(values)} is empty", fix, why)
     return numbers[: MAX_TRIALS + 1]
 
 
@@ -727,7 +738,11 @@ def _order_dimensions(dimensions: Sequence[Dimension]) -> list[Dimension]:
 
 
 def change_sweep(
-    sweep: SweepFile | None, params: Mapping[str, object], changes: Mapping[str, object]
+    sweep: SweepFile | None,
+    params: Mapping[str, object],
+    changes: Mapping[str, object],
+    *,
+    declared: Sequence[str] = (),
 ) -> SweepFile:
     """Return a sweep with other parameters and keys.
 
@@ -735,6 +750,7 @@ def change_sweep(
         sweep: that of train.yaml, or None.
         params: entries of `params`, which replace entries with the same name.
         changes: other keys of `SweepFile`; None does not change a key.
+        declared: names of the parameters that the recipe declares, for the error.
 
     Raises:
         RunnerError: R-SWEEP-EMPTY or R-SWEEP, the sweep is invalid.
@@ -749,7 +765,9 @@ def change_sweep(
             "R-SWEEP-EMPTY",
             "the sweep has no parameters",
             why="train.yaml has no `sweep`, and no --param was given",
-            fix="--param learning_rate=0.1,0.01,0.001",
+            fix=f"--param NAME=VALUE,VALUE with a NAME of {', '.join(declared)}"
+            if declared
+            else "--param learning_rate=0.1,0.01,0.001",
         )
     try:
         return SweepFile.model_validate(document)

@@ -156,7 +156,8 @@ def start(
         "max_parallel": parallel, "metric": metric, "goal": goal, "early_stop": early_stop,
         "merge": merge,
     }  # fmt: skip
-    sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes)
+    declared = [each.name for each in recipe.params]
+    sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes, declared=declared)
     request = TrainOptions(
         overrides=tuple(set_ or ()),
         script_args=args,

@@ -271,6 +271,33 @@ def test_invalid_option_is_refused(texts: list[str], code: str) -> None:
     assert caught.value.fix
 
 
+def test_sweep_without_parameters_names_those_of_the_recipe() -> None:
+    with pytest.raises(RunnerError) as caught:
+        change_sweep(None, {}, {}, declared=["lr", "epochs"])
+    assert caught.value.fix == "--param NAME=VALUE,VALUE with a NAME of lr, epochs"
+
+
+@pytest.mark.parametrize(
+    ("space", "why", "fix"),
+    [
+        ({"range": [5, 1]}, "steps of 1 do not lead from 5 to 1", "write `range: [1, 5]`"),
+        ({"range": [1, 5, 0]}, "the step is 0", "write `range: [1, 5]`"),
+        ({"range": [0.1, 0.5, 0.1]}, "two or three whole numbers", "or the values as a list"),
+        ({"range": [1, math.inf]}, "two or three whole numbers", "or the values as a list"),
+        ({"uniform": [0, math.inf]}, "no values can be drawn", "use finite numbers"),
+        ({"uniform": [1, 0]}, "uniform needs low < high", "use numbers where low < high"),
+        ([], "the sweep has no trials", "write a list with at least one value"),
+    ],
+)
+def test_empty_or_infinite_space_is_refused_with_its_reason(
+    space: object, why: str, fix: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        change_sweep(None, {"n": space}, {})
+    assert why in caught.value.why
+    assert fix in caught.value.fix
+
+
 def test_parameter_that_is_given_twice_is_refused() -> None:
     with pytest.raises(RunnerError, match="--param lr is given twice") as caught:
         parse_params(["lr=0.1", "n=3", "lr=0.2"])
