@@ -216,6 +216,8 @@ _ADVICE_FOR_RESULTS = {
     "Timeout": "raise --max-time or `timeout` in train.yaml, or reduce the work",
     "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs` "
     "or `named_outputs`",
+    "MetricMissing": "print it like `loss: 0.1` or write it to $RUNNER_METRICS_FILE, or choose "
+    "another metric with --metric; then start another sweep",
     "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",
     "OutputUnreadable": "write outputs that the task may read",
     "DiskFull": "write less data, or use a VM size with a larger disk",

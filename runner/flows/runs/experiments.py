@@ -151,10 +151,13 @@ class Leaderboard(Experiment):
                 return f"{missing}; --metric takes one of {', '.join(sorted(measured))}"
             example = name or "loss"
             return f"{missing}: print it like `{example}: 0.1`, or write it to $RUNNER_METRICS_FILE"
-        values = (row.metrics.get(name, math.nan) for row in ended)
-        if any(map(math.isfinite, values)):
+        finite = sorted({n for row in ended for n, v in row.metrics.items() if math.isfinite(v)})
+        if name in finite:
             return ""
-        return f"no trial that succeeded has a finite value of {name}"
+        problem = f"no trial that succeeded has a finite value of {name}"
+        if finite:
+            return f"{problem}; --metric takes one of {', '.join(finite)}"
+        return f"{problem}: correct the script, and start another sweep"
 
     @property
     def problems(self) -> list[str]:

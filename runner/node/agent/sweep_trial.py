@@ -353,13 +353,9 @@ class SweepTrial:
         if not self._trial.needs_metric or self._curve:
             return None
         needs = "sampler" if self._trial.early_stop is None else "rule of early stopping"
-        return StageFailedError(
-            "command",
-            METRIC_MISSING,
-            f"the script reported no {self._metric}, which the {needs} of the sweep needs, but "
-            f"{', '.join(self._measured) or 'no metric at all'}: print it, write it to "
-            "$RUNNER_METRICS_FILE, or choose another one with --metric",
-        )
+        measured = ", ".join(self._measured) or "no metric"
+        message = f"the script reported no value of {self._metric}, which the {needs} needs"
+        return StageFailedError("command", METRIC_MISSING, f"{message}; it reported {measured}")
 
     def finish(self, state: TrialState, message: str = "") -> None:
         """Report how the trial ended."""

@@ -130,7 +130,16 @@ def test_leaderboard_of_an_interrupted_submission_names_the_command_that_complet
         ({}, "acc", "no trial reported acc: print it like `acc: 0.1`"),
         ({}, None, "no trial reported a metric: print it like `loss: 0.1`"),
         ({"loss": 1.0}, "acc", "no trial reported acc; --metric takes one of loss"),
-        ({"acc": float("nan")}, "acc", "no trial that succeeded has a finite value of acc"),
+        (
+            {"acc": float("nan")},
+            "acc",
+            "no trial that succeeded has a finite value of acc: correct the script",
+        ),
+        (
+            {"acc": float("nan"), "loss": 0.1},
+            "acc",
+            "no trial that succeeded has a finite value of acc; --metric takes one of loss",
+        ),
         ({"acc": 0.5}, "acc", ""),
     ],
 )
