@@ -117,13 +117,13 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
         params, options.script_args, options.experiment, options.rehearsal, options.trial
     )
     arguments, _ = compose_command(recipe, params, options.script_args)
-    recipe = _with_named_files(recipe, arguments[len(recipe.command) :])
+    recipe = with_named_files(recipe, arguments[len(recipe.command) :])
     refuse_exposed_secrets(values, [*arguments, *recipe.env.values()])
-    _refuse_unknown_variables(recipe, arguments, has_data=options.data is not None)
+    _refuse_unknown_variables(recipe, arguments, params, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.required_resources)
 
 
-def _with_named_files(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
+def with_named_files(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     """Return a recipe that sends its script alone with the files beside it that arguments name."""
     if recipe.files is None:
         return recipe
@@ -154,7 +154,9 @@ _ALWAYS_SET = (
 )
 
 
-def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_data: bool) -> None:
+def _refuse_unknown_variables(
+    recipe: Recipe, arguments: Sequence[str], params: Collection[str], *, has_data: bool
+) -> None:
     """Raise RunnerError if the command refers to a variable that will not be set on a node.
 
     Variables of an image or a framework are unknown here; the node checks them.
@@ -181,7 +183,9 @@ def _refuse_unknown_variables(recipe: Recipe, arguments: Sequence[str], *, has_d
                 "R-COMMAND-VARIABLE",
                 f"the command refers to ${name}, which is not set on the node",
                 why="$NAME and ${NAME} are replaced by variables of the node",
-                fix=_variable_fix(name, known),
+                fix=f"write {{{name}}} for the value of the parameter"
+                if name in params
+                else _variable_fix(name, known),
             )
 
 

@@ -6,9 +6,11 @@ import json
 import re
 import subprocess
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice, product
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe, find_notebook, load_recipe
 from runner.core.recipe.sweep import (
     MAX_TRIALS,
+    Dimension,
     MergeFile,
     SweepFile,
     Trial,
@@ -36,13 +39,13 @@ from runner.core.units import format_count
 from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
 from runner.flows.submit.pipeline import dry_run_target, open_target
-from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run, with_named_files
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
 from runner.protocol.names import as_stored, listed_prefix
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, slug
-from runner.protocol.run_spec import names_in_braces, to_text
+from runner.protocol.run_spec import names_in_braces, place_parameters, to_text
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
@@ -150,8 +153,8 @@ def check_sweep(
         trials = sweep.repeated(_generated(recipe, sweep.generator))
     _refuse_fixed(trials, options.overrides)
     _refuse_pattern(recipe, sweep)
-    recipe = _with_files(recipe, sweep, trials)
     words = (*recipe.command, *options.script_args)
+    recipe = _with_files(recipe, sweep, trials, options)
     named = _named_parameters(words, recipe, sweep, trials)
     of_trial = _trial_specs(recipe, sweep, options)
     if blobs and of_trial("", 0, {}).sampler is not None:
@@ -186,6 +189,7 @@ def check_sweep(
             raise RunnerError(
                 err.code, f"trial {name}: {err.what}", why=err.why, fix=fix, exit_code=err.exit_code
             ) from err
+    runs = _with_same_files(runs)
     swept = dict(zip(runs, trials, strict=True))
     task = TaskFile.model_construct(recipe=recipe.name)
     tasks = dict.fromkeys(runs, task)
@@ -201,7 +205,9 @@ def check_sweep(
     return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
 
 
-def _with_files(recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]) -> Recipe:
+def _with_files(
+    recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial], options: TrainOptions
+) -> Recipe:
     """Return the recipe with the files that parameters name, if it sends its script alone."""
     if recipe.files is None:
         return recipe
@@ -209,9 +215,41 @@ def _with_files(recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial]) -> Re
     if sweep.generator is None:  # the sampler may choose other values than those of the trials
         dimensions = sweep.dimensions(recipe.folder)
         values += [value for each in dimensions for row in each.rows for value in row]
+        recipe = with_named_files(recipe, _sampled_words(dimensions, options))
     texts = (value for value in dict.fromkeys(values) if isinstance(value, str))
     found = (str(PurePosixPath(text)) for text in texts if is_file_in(recipe.folder, text))
-    return replace(recipe, files=tuple(dict.fromkeys((*recipe.files, *found))))
+    return replace(recipe, files=tuple(dict.fromkeys((*(recipe.files or ()), *found))))
+
+
+def _sampled_words(dimensions: Sequence[Dimension], options: TrainOptions) -> list[str]:
+    """Return the arguments that the script may get for those with names of parameters in braces.
+
+    Numbers between two limits are not inserted, because they name no files.
+    """
+    rows = [
+        [dict(zip(each.names, row, strict=True)) for row in each.rows]
+        for each in dimensions
+        if each.rows
+    ]
+    rows += [[{name: value}] for name, _, value in (o.partition("=") for o in options.overrides)]
+    found: list[str] = []
+    for word in options.script_args:
+        placed, _ = names_in_braces((word,))
+        named = [choices for choices in rows if not placed.isdisjoint(choices[0])]
+        for chosen in islice(product(*named), MAX_TRIALS if named else 0):
+            found += place_parameters((word,), dict(ChainMap(*chosen)), "flags")
+    return found
+
+
+def _with_same_files(runs: Mapping[str, CheckedRun]) -> dict[str, CheckedRun]:
+    """Return the trials with the files of all of them, because they have the same code."""
+    files = dict.fromkeys(file for run in runs.values() for file in run.recipe.files or ())
+    return {
+        name: run
+        if run.recipe.files is None or len(run.recipe.files) == len(files)
+        else replace(run, recipe=replace(run.recipe, files=tuple(files)))
+        for name, run in runs.items()
+    }
 
 
 def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> CheckedRun:
@@ -343,11 +381,13 @@ def _options(
     _refuse_unquotable(recipe, {name: str(trial[name]) for name in read})
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
     overrides, script_args = options.overrides, options.script_args
-    if not recipe.params and not named and find_notebook(recipe.command) is None:
+    # Arguments are searched for names of parameters only if there are parameters.
+    are_arguments = not (recipe.params or named or overrides)
+    if are_arguments and find_notebook(recipe.command) is None:
         given = script_arguments(recipe, trial)
         script_args = insert_parameters(given, script_args, recipe.params_as)
     else:
-        text = to_text if named else str
+        text = str if recipe.params and not named else to_text
         overrides = (*overrides, *(f"{name}={text(value)}" for name, value in trial.items()))
     return replace(
         options,

@@ -369,6 +369,45 @@ def test_file_in_the_place_of_an_argument_is_sent_with_the_script(tmp_path: Path
     assert checked.runs["2"].recipe.files == ("train.py", "$b.yaml", "a.yaml")
 
 
+@pytest.mark.parametrize("keys", [{}, {"metric": "loss", "method": "tpe", "trials": 2}])
+def test_files_of_all_trials_are_sent_if_their_names_contain_a_parameter(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    (tmp_path / "conf").mkdir()
+    for name in ("train.py", "conf/a-1.yaml", "conf/b-1.yaml", "conf/c-1.yaml"):
+        (tmp_path / name).write_text("")
+    sweep = SweepFile.model_validate({"params": {"cfg": ["a", "b"]}, **keys})
+    options = TrainOptions(script_args=("--config=conf/{cfg}-{n}.yaml",), overrides=("n=1",))
+    checked = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, options)
+    files = {run.recipe.files for run in checked.runs.values()}
+    assert files == {("train.py", "conf/a-1.yaml", "conf/b-1.yaml")}
+
+
+def test_files_that_generated_trials_name_in_part_are_sent_with_all(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "train.py").write_text("def trials():\n    yield from ({'c': n} for n in 'ab')\n")
+    sweep = SweepFile.model_validate({"generator": "train.py:trials"})
+    recipe = load_recipe("./train.py", cwd=tmp_path)
+    checked = check_sweep(recipe, sweep, TrainOptions(script_args=("{c}.yaml",)))
+    files = {run.recipe.files for run in checked.runs.values()}
+    assert files == {("train.py", "a.yaml", "b.yaml")}
+
+
+@pytest.mark.parametrize("keys", [{}, {"metric": "loss", "method": "tpe", "trials": 2}])
+def test_swept_parameters_are_not_part_of_the_template_of_a_fixed_one(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    (tmp_path / "train.py").write_text("print('loss: 1')\n")
+    sweep = SweepFile.model_validate({"params": {"note": ["{model}"], "b": [True]}, **keys})
+    options = TrainOptions(script_args=("{model}",), overrides=("model=x",))
+    run = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, options).runs["1"]
+    command, template = compose_command(run.recipe, run.request.params, run.request.script_args)
+    assert command[2:] == ("x", "--note", "{model}", "--b", "true")
+    assert template[2:] == ("{model}", None), "the template of a trial is that of all trials"
+    assert run.request.params["note"] == "{model}"
+
+
 def test_swept_parameter_in_braces_needs_no_declaration(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('loss: 1')\n")
     (tmp_path / "train.yaml").write_text("command: python train.py\nparams: {lr: 0.1}\n")

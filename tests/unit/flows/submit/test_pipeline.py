@@ -108,6 +108,7 @@ def test_missing_pool_is_named_before_code_is_packed(
     [
         ("command: python train.py $RUNER_OUTPUT_DIR\n", (), "did you mean 'RUNNER_OUTPUT_DIR'"),
         ("{}", ("--lr", "${RATE}"), "write $$RATE for the text"),
+        ("params: {RATE: 1}\n", ("${RATE}",), "write {RATE} for the value of the parameter"),
         ("{}", ("$RUNNER_DATA_DIR",), "--data PATH"),
         ("{}", ("$RUNNER_INPUT_WORDS",), "--input WORDS=PATH"),
         ("inputs: {words: train.py}", ("$RUNNER_INPUT_WORD",), "mean 'RUNNER_INPUT_WORDS'"),
