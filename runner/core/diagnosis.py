@@ -216,7 +216,7 @@ def _explain_arguments(
     if spec.trial:
         start = f"runner sweep start RECIPE --param {name}=VALUES"
     usage = "\n".join(shown)
-    before = _words_before_options(spec.command)
+    before = _words_before_options(spec.template or spec.command)
     rest = f" -- {shlex.join(before)}" if before else ""
     in_place = f"{start} -- {shlex.join((*before, f'{{{name}}}'))}"
     is_positional = (
@@ -244,11 +244,13 @@ def _explain_arguments(
     return Failure("ArgumentRefused", f"{what}: {line}", fix, shown)
 
 
-def _words_before_options(command: Sequence[str]) -> tuple[str, ...]:
+def _words_before_options(command: Sequence[str | None]) -> tuple[str, ...]:
     """Return the words between the Python script of a command and the first option, if any."""
-    script = next((n for n, word in enumerate(command) if word.endswith(".py")), len(command))
-    words = command[script + 1 :]
-    return tuple(takewhile(lambda word: not word.startswith("-") and "=" not in word, words))
+    # None in a template stands for options.
+    words = ["--" if word is None else word for word in command]
+    script = next((n for n, word in enumerate(words) if word.endswith(".py")), len(words))
+    rest = words[script + 1 :]
+    return tuple(takewhile(lambda word: not word.startswith("-") and "=" not in word, rest))
 
 
 def _mentions(words: str, name: str) -> bool:

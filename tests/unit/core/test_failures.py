@@ -260,6 +260,13 @@ def test_subcommand_of_a_script_is_in_the_advised_command(stderr: str, fix: str)
     assert expected in found.fix
 
 
+def test_advised_command_keeps_the_names_in_braces() -> None:
+    words = ("python", "t.py", "fit", "{n}", None)
+    spec = replace(trial("flags"), command=("python", "t.py", "fit", "1"), template=words)
+    found = explain_output("it failed", 2, _HYDRA, spec=spec)
+    assert f"{_AS_HYDRA[:-1]} -- fit '{{n}}'`" in found.fix
+
+
 def test_refused_parameter_of_a_run_names_the_options_of_train() -> None:
     spec = RunSpec(run_id="a", params={"lr": "0.1"})
     found = explain_output("it failed", 2, _HYDRA, spec=spec)
