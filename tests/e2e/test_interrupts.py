@@ -19,7 +19,7 @@ from runner.cli.main import main
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
-from runner.flows.submit import pipeline, submit_run
+from runner.flows.submit import pipeline, submit_group, submit_run
 from tests.e2e.conftest import Cli, known_runs, show_ended, until
 
 Press = Callable[[str, str], int]
@@ -126,6 +126,31 @@ def test_ctrl_c_after_the_task_was_added_prints_how_to_attach(
     found = re.search(r"To attach: runner attach (\S+)", capsys.readouterr().err)
     assert found
     assert show_ended(cli, found[1])["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("add_tasks", "interrupted: the group was not submitted"),
+        ("index_run", "the group was submitted; to follow it: runner attach (graph-\\S+)"),
+    ],
+)
+def test_ctrl_c_tells_whether_the_group_was_submitted(
+    cli: Cli,
+    folder: str,
+    step: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = Path(folder, "graph.yaml")
+    path.write_text("tasks:\n  a: {command: [python, train.py]}\n")
+    monkeypatch.setattr(submit_group, step, interrupted)
+    assert main(["submit", str(path), "-d"]) == 130
+    found = re.search(said, capsys.readouterr().err)
+    assert found
+    if found.groups():
+        until(lambda: cli.json("show", found[1])["tasks"][0]["state"] == "succeeded")
 
 
 OF_EACH_SUBMISSION = {

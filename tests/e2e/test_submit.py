@@ -276,6 +276,25 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
     assert notes(connection) == []
 
 
+def test_next_command_completes_a_removal_that_a_second_ctrl_c_interrupted(
+    cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    settings = load_settings({}, cwd=write(PAIR).parent, env={**cli.env, "HOME": "/"})
+    plan = plan_file(connection, settings, write(PAIR))
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.flows.submit.submit_group.add_tasks", press)
+        patch.setattr("runner.flows.submit.submit_group.delete_job", press)
+        with pytest.raises(KeyboardInterrupt):
+            submit_group(connection, plan, ignore_progress)
+    assert job_state(connection, plan.run_group.job_id) == "active"
+    finish_interrupted(connection, datetime.now(UTC) + LATER)
+    until(lambda: job_state(connection, plan.run_group.job_id) == "completed")
+    assert notes(connection) == []
+
+
 def test_unreadable_interrupted_group_blocks_no_command(connection: Connection) -> None:
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
     group_id = "newer-20261121-143005-k3f9"

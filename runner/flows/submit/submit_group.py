@@ -174,15 +174,16 @@ def submitting(connection: Connection, group_id: str) -> Generator[None]:
     """Keep a note in blob storage while the block creates the group's job and adds its tasks.
 
     The note is deleted when the block has ended or failed. It remains if the services become
-    unreachable, or if this process is killed.
+    unreachable, or if this process is killed or interrupted: after a second Ctrl-C, the deletion
+    may be incomplete, and the request that creates the job may still be on its way.
     """
     container, blob = runs_container(connection), f"{SUBMITTING_FOLDER}{group_id}.json"
     begun = datetime.now(UTC).isoformat()
     container.create(blob, {"format": FORMAT, "group_id": group_id, "begun": begun})
     try:
         yield
-    except (RunnerError, KeyboardInterrupt) as err:
-        if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
+    except RunnerError as err:
+        if err.code != SERVICES_DOWN:
             _forget(container, blob)
         raise
     _forget(container, blob)

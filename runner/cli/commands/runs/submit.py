@@ -11,7 +11,7 @@ from runner.cli import options
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.units import format_count
-from runner.protocol.errors import ExitCode
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -135,19 +135,38 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
 def submit_tasks(
     view: StageDisplay, checked: CheckedFile, settings: Settings
 ) -> tuple[Connection, RunGroup]:
-    """Plan and submit a group. Raise typer.Exit: 130 after Ctrl-C, which submits nothing."""
+    """Plan and submit a group. Raise typer.Exit: 130 after Ctrl-C, which removes what was sent.
+
+    The group exists nevertheless if Ctrl-C came after all its tasks had been added.
+    """
     from runner.cli.ui.costs import cost_summary
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
 
+    submitted = None
     try:
         connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
+        submitted = connection, plan.run_group.group_id
         if plan.cost is not None:
             view.log(cost_summary(plan.cost), error=True)
         return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
-        view.log("interrupted: the group was not submitted", error=True)
+        said = "the group was not submitted" if submitted is None else _after_ctrl_c(*submitted)
+        view.log(f"interrupted: {said}", error=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _after_ctrl_c(connection: Connection, group_id: str) -> str:
+    """Return whether an interrupted submission created its group."""
+    from runner.flows.runs.groups import find_group
+
+    try:
+        find_group(connection, group_id)
+    except (RunnerError, KeyboardInterrupt) as err:
+        if isinstance(err, RunnerError) and err.code in ("R-GROUP-UNKNOWN", "R-GROUP-SUBMITTING"):
+            return "the group was not submitted"
+        return f"run `runner show {group_id}` to check whether the group was submitted"
+    return f"the group was submitted; to follow it: runner attach {group_id}"
 
 
 def follow_group(out: Output, connection: Connection, group: RunGroup) -> None:
