@@ -124,7 +124,7 @@ _REFUSED = re.compile(
     r"|not used by the HfArgumentParser: (?P<transformers>.*)"
     r"|Could not override '(?P<hydra>.*?)'|Key '(?P<omegaconf>--.*?)' is not in struct"
 )
-# The same about positional arguments that are missing: argparse; click and tyro; Fire.
+# The same about arguments that are missing: argparse; click and tyro; Fire.
 _REQUIRED = re.compile(
     r"arguments are required: (?P<argparse>.*)|Missing (?:value for )?argument '(?P<click>.*?)'"
     r"|no value for the required argument: (?P<fire>.*)"
@@ -233,6 +233,10 @@ def _explain_arguments(
         fix = f"the script reads NAME=VALUE: `{start} --params-as hydra{rest}`"
     elif spec.params_as != "flags":
         fix = f"the script reads no NAME=VALUE: `{start} --params-as flags{rest}`"
+    elif found.re is _REQUIRED and f"--{name}" in re.split(r"[\s,/]+", words):
+        place = f"{{{name}}}"
+        option = (f"--{name}", place, *(word for word in before if word != place))
+        fix = f"the script expects the option first: `{start} -- {shlex.join(option)}`"
     elif is_positional:
         fix = f"{name} is a positional argument of the script: `{in_place}`"
     else:

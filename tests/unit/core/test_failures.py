@@ -267,6 +267,23 @@ def test_advised_command_keeps_the_names_in_braces() -> None:
     assert f"{_AS_HYDRA[:-1]} -- fit '{{n}}'`" in found.fix
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        ("python", "t.py", "fit", "{lr}", None),  # the flag was forgotten
+        ("python", "t.py", "fit", None),  # the option of the script precedes its subcommand
+    ],
+)
+def test_missing_option_is_advised_with_its_flag(template: tuple[str | None, ...]) -> None:
+    spec = replace(trial("flags"), template=template)
+    stderr = "t.py: error: the following arguments are required: -l/--lr"
+    found = explain_output("it failed", 2, stderr, spec=spec)
+    advised = "`runner sweep start RECIPE --param lr=VALUES -- --lr '{lr}' fit`"
+    assert (found.cause, found.fix) == (
+        "ArgumentRefused", f"the script expects the option first: {advised}",
+    )  # fmt: skip
+
+
 def test_refused_parameter_of_a_run_names_the_options_of_train() -> None:
     spec = RunSpec(run_id="a", params={"lr": "0.1"})
     found = explain_output("it failed", 2, _HYDRA, spec=spec)
