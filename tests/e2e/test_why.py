@@ -168,6 +168,26 @@ def test_sweep_is_explained_by_its_first_failed_trial(cli: Cli, script: Write) -
     assert cli.json("why", sweep[:-2]) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "shown"),
+    [
+        ("print('acc 0.5')\nsys.stderr.write('a warning\\n')", ("--metric", "loss"), ""),
+        ("sys.stderr.write('acc 0.5\\n')", ("--metric", "loss"), " --stderr"),
+        ("print('a problem')\nsys.exit(1)", (), ""),
+    ],
+)
+def test_next_command_shows_the_log_with_the_cause(
+    text: str, words: tuple[str, ...], shown: str, cli: Cli, script: Write
+) -> None:
+    rule = ("--early-stop", "median") if words else ()
+    folder = script(f"import sys\n{text}")
+    assert cli.run("sweep", "start", folder, "-p", "n=1", *words, *rule).returncode == 1
+    first = cli.json("sweep", "show", "@last")["trials"][0]["run_id"]
+    found = cli.json("why", first)
+    assert found["cause"] == ("MetricMissing" if words else "ScriptError")
+    assert found["command"] == f"runner logs {first}{shown} --tail 50"
+
+
 def test_flag_that_the_script_of_a_sweep_refuses_is_named(cli: Cli, script: Write) -> None:
     parser = "import argparse\np = argparse.ArgumentParser()\np.add_argument('lr')\n"
     folder = script(f"{parser}print('loss:', p.parse_args().lr)")

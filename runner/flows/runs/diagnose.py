@@ -66,16 +66,18 @@ from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_run_id
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
-from runner.protocol.sweeps import SWEEP_FAILED
+from runner.protocol.sweeps import METRIC_MISSING, SWEEP_FAILED
 
 _TAIL_BYTES = 32_768
-# Failures whose cause is in the output of the run (`runner.core.diagnosis.explain_output`).
+# Failures whose cause is in the output of the run (`runner.core.diagnosis.explain_output`), or
+# whose next command depends on which output there is.
 _CODES_WITH_OUTPUT = (
     "CommandFailed",
     "EnvironmentFailed",
     "PythonMissing",
     "PreparationFailed",
     "Timeout",
+    METRIC_MISSING,
 )
 
 
@@ -271,6 +273,9 @@ def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     named = f"{where} of rank {result.rank}" if result.rank else where
     found += [Evidence(named, line) for line in failure.lines]
     command = _after_failure(connection, failure, spec)
+    # Most scripts print their metrics to stdout.
+    if stdout.strip() and (failure.cause == METRIC_MISSING or not stderr.strip()):
+        command = command.replace(" --stderr", "")
     if result.rank and command.startswith("runner logs "):
         command += f" --node {result.rank}"
     return _with_failure(blank, failure, found, command)
@@ -294,6 +299,7 @@ _COMMANDS_AFTER = {
     **dict.fromkeys(("DataMissing", "InputMissing"), "runner show {0.run_id}"),
     **dict.fromkeys(("ImageNotPulled", "RegistryDenied"), "runner pool show {0.pool}"),
     "IdentityWithoutRole": "runner check",
+    "MetricOutOfRange": "runner metrics {0.run_id}",
     SWEEP_FAILED: "runner sweep show {0.group}",
 }
 
