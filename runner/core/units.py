@@ -15,6 +15,7 @@ Standard library only, because `--since` and `--max-time` must not load pydantic
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -195,3 +196,23 @@ def format_age(passed: timedelta) -> str:
 def format_count(number: int, noun: str) -> str:
     """Return a number of things as text, such as `1 file` or `2 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_names(names: Iterable[str], most: int = 10) -> str:
+    """Return names as text, such as `1-3, 5, merge`: numbers in a row are a range.
+
+    Args:
+        names: the names, sorted.
+        most: number of names and ranges after which the others are only counted.
+    """
+    ranges: list[list[str]] = []
+    for name in names:
+        last = ranges[-1] if ranges else []
+        if last and last[-1].isdecimal() and name == f"{int(last[-1]) + 1:0{len(last[-1])}d}":
+            last.append(name)
+        else:
+            ranges.append([name])
+    shown = [f"{one[0]}-{one[-1]}" if len(one) > 2 else ", ".join(one) for one in ranges[:most]]
+    if left := sum(map(len, ranges[most:])):
+        shown.append(f"and {left} more")
+    return ", ".join(shown)

@@ -79,6 +79,16 @@ def test_script_trains_with_every_combination_and_the_best_model_is_registered(
     best = cli.json("sweep", "best", "@last", "--register", "swept")
     assert (best["run_id"], best["model"]) == (found["trials"][0]["run_id"], "swept@1")
     assert "model.txt" in cli.ok("models", "show", "swept@1")
+    assert f"sweep best {found['sweep']} --register" in cli.run("sweep", "show", "@last").stderr
+    assert f"models register {best['run_id']}" in cli.run("sweep", "best", "@last").stderr
+
+
+def test_model_of_a_sweep_without_outputs_is_not_suggested(cli: Cli, script: Write) -> None:
+    cli.ok("sweep", "start", script("print('loss: 0.1')"), "-p", "lr=0.1,0.01")
+    for verb in ("show", "best"):
+        assert "register" not in cli.run("sweep", verb, "@last").stderr
+    refused = cli.run("sweep", "best", "@last", "--register", "swept")
+    assert "error[R-MODEL-FILES]" in refused.stderr
 
 
 # A script that reads NAME=VALUE, as scripts of Hydra do.
@@ -186,6 +196,8 @@ def test_stopped_sweep_cancels_the_trials_that_have_not_ended(cli: Cli, script: 
     assert list(resumed) == ["1", "2", "3"]
     until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
     assert cli.json("sweep", "stop", sweep)["cancelled"] == ["1", "2", "3"]
+    assert re.search(r"resumed +1-3\n", cli.ok("sweep", "resume", sweep, "--detach"))
+    cli.ok("sweep", "stop", sweep)
     cli.ok("rm", sweep, "--yes")
     listed = {row["run_id"] for row in cli.json("ps", "--all")}
     assert never not in listed

@@ -20,7 +20,7 @@ from runner.core.pricing.ledger import EVICTED, NodeCosts
 from runner.core.states import RunState, WaitCause
 from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
 from runner.flows.runs.costs import CostQuery, report_costs
-from runner.flows.runs.documents import runs_container
+from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.groups import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs
 from runner.flows.runs.ranking import MetricOrder, goal_of, rank, with_metrics
@@ -241,6 +241,14 @@ def load_leaderboard(
     lost = any(row.status and row.status.state is RunState.LOST for row in rows)
     is_submitting = lost and runs_container(connection).size(note) is not None
     return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge, wanted, is_submitting)
+
+
+def has_outputs(connection: Connection, row: RunRow) -> bool:
+    """Return True if the run exported files, which can be registered as a model."""
+    with suppress(RunnerError):  # the result is damaged
+        result = load_result(runs_container(connection), row.run_id)
+        return result is not None and bool(result.outputs)
+    return False
 
 
 def _is_decided(row: RunRow) -> bool:

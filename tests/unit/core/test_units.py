@@ -24,6 +24,7 @@ from runner.core.units import (
     format_age,
     format_count,
     format_duration,
+    format_names,
     format_size,
     parse_duration,
     parse_duration_flag,
@@ -317,3 +318,19 @@ def test_counts_have_the_noun_in_singular_or_plural() -> None:
         "1 file",
         "2 files",
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["1", "2"], "1, 2"),
+        (["1", "2", "3", "5", "merge"], "1-3, 5, merge"),
+        (["008", "009", "010"], "008-010"),
+        (["9", "010"], "9, 010"),
+        (["a", "b", "c", "1"], "a, b, and 2 more"),
+    ],
+)
+def test_numbers_in_a_row_are_shown_as_a_range(names: list[str], text: str) -> None:
+    assert format_names(names, most=3 if "merge" in names else 2) == text
+    assert format_names([f"{n:04d}" for n in range(1, 1401)]) == "0001-1400"

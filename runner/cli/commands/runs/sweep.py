@@ -11,7 +11,7 @@ from runner.cli import options
 from runner.cli.autocomplete import complete_group, complete_model
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output, local_time
-from runner.core.units import format_count
+from runner.core.units import format_count, format_names
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
         out.note(f"to stop them: runner sweep stop {group.group_id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     board = load_leaderboard(connection, group, known=view.rows.values())
-    _show(out, board)
+    _show(out, connection, board)
     merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
     if (
         list(board.states) != ["succeeded"] or not merged
@@ -314,7 +314,8 @@ def show(
     kind = chart_kind(plot)
     connection = call.connect()
     board = load_leaderboard(connection, _find(connection, sweep), metric)
-    _show(out, board, trial_costs(connection, board, call.settings().home) if cost else None)
+    costs = trial_costs(connection, board, call.settings().home) if cost else None
+    _show(out, connection, board, costs)
     if plot is not None:
         write_plot(plot, plot_sweep(connection, board, page=kind == ".html"))
         out.note(f"wrote {plot}")
@@ -339,7 +340,7 @@ def best(
 ) -> None:
     """Show the best trial that succeeded, or register its model."""
     from runner.flows.models.register import default_request, register_with_aliases
-    from runner.flows.runs.experiments import load_leaderboard
+    from runner.flows.runs.experiments import has_outputs, load_leaderboard
 
     out = call.out
     connection = call.connect()
@@ -364,7 +365,7 @@ def best(
         return
     params = " ".join(f"{name}={value}" for name, value in document.pop("params").items())
     out.record({**_text(document), "params": params})
-    if register is None:
+    if register is None and has_outputs(connection, row):
         out.note(f"to register it: runner models register {row.run_id}")
 
 
@@ -419,8 +420,11 @@ def resume(
             else resume_trials(connection, group, pool, view.on_progress, from_start=from_start)
         )
     errors = {name: err for name, err in done.items() if isinstance(err, RunnerError)}
+    refusals: dict[str, list[str]] = {}
     for name, err in errors.items():
-        out.warning(f"trial {name}: {err.what}")
+        refusals.setdefault(err.what, []).append(name)
+    for what, trials in refusals.items():
+        out.warning(f"trial {format_names(sorted(trials))}: {what}")
     resumed = {
         name: {"run_id": run.run_id, "checkpoint": run.resume_from and run.resume_from.checkpoint}
         for name, run in done.items()
@@ -441,8 +445,8 @@ def resume(
     if errors and not resumed:
         raise next(iter(errors.values()))
     if detach or not resumed:
-        names = ", ".join(resumed) if out.as_text else resumed
-        refused = ", ".join(errors) if out.as_text else list(errors)
+        names = format_names(sorted(resumed)) if out.as_text else resumed
+        refused = format_names(sorted(errors)) if out.as_text else list(errors)
         out.record({"sweep": group.group_id, "resumed": names, "refused": refused})
         return
     follow_sweep(out, connection, find_group(connection, group.group_id))
@@ -575,7 +579,14 @@ def _merge_document(row: RunRow) -> dict[str, Any]:
     }
 
 
-def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None = None) -> None:
+def _show(
+    out: Output,
+    connection: Connection,
+    board: Leaderboard,
+    costs: Mapping[str, TrialCost] | None = None,
+) -> None:
+    from runner.flows.runs.experiments import has_outputs
+
     merge = board.merge
     documents = [_document(board, row) for row in board.rows]
     if costs is not None:
@@ -621,7 +632,8 @@ def _show(out: Output, board: Leaderboard, costs: Mapping[str, TrialCost] | None
         if found["state"] == "cancelled" and board.trial_states.get("succeeded"):
             sweep_id = board.sweep.group_id
             out.note(f"to merge without the others: runner sweep resume {sweep_id} --partial")
-    if board.metric and board.best(board.metric):
+    first = board.best(board.metric) if board.metric else None
+    if first is not None and has_outputs(connection, first):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
     if board.trial_states.get("succeeded"):
