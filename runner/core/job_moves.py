@@ -190,7 +190,14 @@ def explain_misfit(
 
 
 def describe_pool(
-    pool_id: str, vm_size: str, *, spot: bool, max_nodes: int, slots: int, inter_node: bool
+    pool_id: str,
+    vm_size: str,
+    *,
+    spot: bool,
+    max_nodes: int,
+    slots: int,
+    inter_node: bool,
+    containers: bool,
 ) -> PoolOutput:
     """Return a pool that no stack declares, as Batch describes it."""
     machine = find_machine(vm_size)
@@ -201,6 +208,7 @@ def describe_pool(
         machine.vcpus if machine else 1,
         spot,
         max_nodes,
+        containers=containers,
         task_nodes=max_nodes if inter_node and slots == 1 else 1,
     )
 

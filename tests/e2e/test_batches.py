@@ -74,15 +74,16 @@ def batch_of(cli: Cli) -> BatchClient:
     return BatchClient(outputs.batch_endpoint, AzureNamedKeyCredential(outputs.batch_account, key))
 
 
-def create_pool(batch: BatchClient, pool_id: str, nodes: int) -> None:
+def create_pool(batch: BatchClient, pool_id: str, nodes: int, start: str = "") -> None:
     local = batch.get_pool("local")
+    broken = models.BatchStartTask(command_line=start, wait_for_success=True)
     batch.create_pool(
         models.BatchPoolCreateOptions(
             id=pool_id,
             vm_size="Standard_D2s_v3",
             virtual_machine_configuration=local.virtual_machine_configuration,
             target_low_priority_nodes=nodes,
-            start_task=local.start_task,
+            start_task=broken if start else local.start_task,
         )
     )
 
@@ -245,6 +246,39 @@ def test_printed_commands_complete_a_move(cli: Cli, script: Write, tmp_path: Pat
     assert "fix: use another pool: runner pool ls" in refused
     cli.ok("pool", "ls")
     cli.ok("cancel", heavy)
+
+
+@pytest.mark.fix("R-POOL-UNUSABLE")
+@pytest.mark.feature(41)
+def test_pool_whose_nodes_cannot_run_tasks_is_refused_and_left(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    create_pool(batch_of(cli), "broken", nodes=1, start="/bin/sh -c 'exit 3'")
+    folder = script(GATED.format(gate=tmp_path / "gate"))
+    sweep = cli.json("sweep", "start", folder, "-p", "lr=0.1,0.2", "--detach")["sweep"]
+    until(lambda: states(cli, sweep) == {"running": 2})
+    until(lambda: cli.json("pool", "nodes", "broken")[0]["state"] == "starttaskfailed")
+    move = ("sweep", "move", sweep, "--to", "broken")
+    for words in (move, ("pool", "drain", "local", "--to", "broken")):
+        refused = cli.run(*words)
+        assert refused.returncode == 3
+        assert "error[R-POOL-UNUSABLE]" in refused.stderr
+        assert "the start task failed on the only node of pool broken" in refused.stderr
+    fix = refused.stderr.partition("correct this one: runner ")[2].partition("\n")[0]
+    assert cli.json(*shlex.split(fix))["cause"] == "StartTaskFailed"
+    assert states(cli, sweep) == {"running": 2}
+
+    cli.ok("pool", "resize", "broken", "0")
+    until(lambda: not cli.json("pool", "nodes", "broken"))
+    cli.ok(*move)
+    cli.ok("pool", "resize", "broken", "1")
+    trial = cli.json("ps", "--group", sweep)[0]["run_id"]
+    until(lambda: cli.json("why", trial)["cause"] == "StartTaskFailed")
+    back = cli.json("why", trial)["command"]
+    assert back == f"runner sweep move {sweep} --to local"
+    cli.ok(*shlex.split(back)[1:])
+    (tmp_path / "gate").touch()
+    until(lambda: states(cli, sweep) == {"succeeded": 2})
 
 
 @pytest.mark.feature(42)

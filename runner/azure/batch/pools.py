@@ -327,7 +327,7 @@ class PoolAutoscale:
 class PoolView:
     """A pool; `spot` includes preempted nodes, as in the service.
 
-    `since` is the start of its allocation state.
+    `since` is the start of its allocation state. `containers` is True if every task needs an image.
     """
 
     id: str
@@ -346,6 +346,7 @@ class PoolView:
     mounts: tuple[str, ...]
     inter_node: bool
     since: datetime | None = None
+    containers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,6 +550,7 @@ def _to_pool_view(pool: models.BatchPool) -> PoolView:
         mounts=tuple(_describe_mount(each) for each in pool.mount_configuration or ()),
         inter_node=bool(pool.enable_inter_node_communication),
         since=pool.allocation_state_transition_time,
+        containers=bool(machine and machine.container_configuration),
     )
 
 

@@ -468,11 +468,14 @@ def _end_of_life(connection: Connection, cause: WaitCause, facts: PoolFacts) -> 
 _SOLVED_BY_OTHER_POOL = frozenset(
     {"SlotsTooMany", "NoInterNode", "PoolMissing", "SpotQuotaReached", "CoreQuotaReached"}
 )
+_SOLVED_BY_MOVE = _SOLVED_BY_NEW_NODES | _SOLVED_BY_OTHER_POOL | {"NodesOffline"}
 
 
 def _pool_command(cause: str, facts: PoolFacts, spec: RunSpec | None) -> str:
     """Return the next command for a cause of a pool."""
     pool = facts.pool
+    if spec and spec.group and spec.moved_from and cause in _SOLVED_BY_MOVE:
+        return f"runner sweep move {spec.group} --to {spec.moved_from[-1].pool}"
     if pool is None or cause in _SOLVED_BY_OTHER_POOL:
         return "runner pool ls"
     if cause in ("FormulaFailed", "FormulaGivesNone"):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import (
@@ -41,6 +42,7 @@ from runner.core.units import format_count
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
 from runner.flows.runs.groups import find_group
 from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import group_blob
@@ -193,6 +195,7 @@ class _Pools:
             max_nodes=max(view.spot_target + view.dedicated_target, 1),
             slots=view.slots,
             inter_node=view.inter_node,
+            containers=view.containers,
         )
         return MovePool(view, output)
 
@@ -219,7 +222,8 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
     """Return the pool that all runs of the jobs can move to.
 
     Raises:
-        RunnerError: R-POOL-UNKNOWN; or R-POOL-FIT, a run cannot run there. Nothing was changed.
+        RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run cannot run there; or R-POOL-UNUSABLE, none of
+            its nodes can run tasks. Nothing was changed.
     """
     pools = _Pools(connection)
     target = pools.get(to)
@@ -241,7 +245,23 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
             fix="use another pool: runner pool ls",
             exit_code=ExitCode.PREFLIGHT,
         )
+    if any(not each.job.is_in(target.view.id) for each in jobs):
+        _refuse_unusable(connection, target.view.id)
     return target
+
+
+def _refuse_unusable(connection: Connection, pool_id: str) -> None:
+    """Raise RunnerError if no node of a pool can run tasks: a move would stop running ones."""
+    facts = load_pool_facts(connection, pool_id, log=False)
+    cause = explain_wait(NodeNeed(""), facts, datetime.now(UTC)) if facts.broken else None
+    if cause is not None:
+        raise RunnerError(
+            "R-POOL-UNUSABLE",
+            f"no task could start in pool {pool_id!r}",
+            why=cause.message,
+            fix=f"use another pool, or correct this one: runner why {pool_id}",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 # -- moves
@@ -515,7 +535,7 @@ def plan_drain(
     """Return the jobs of a pool and the pool to move them to. Change nothing.
 
     Raises:
-        RunnerError: R-POOL-UNKNOWN; R-POOL-SAME; R-POOL-FIT.
+        RunnerError: R-POOL-UNKNOWN; R-POOL-SAME; R-POOL-FIT; R-POOL-UNUSABLE.
     """
     pools = _Pools(connection)
     pool = pools.get(pool_id).view

@@ -91,6 +91,8 @@ class NodeNeed:
         run_id: Empty for a question about a pool, independent of a run.
         since: The time since which no other run blocks it.
         group: The sweep or group of the run, or None.
+        has_image: False if it runs in no container.
+        moved_from: The pool that it was moved from, or empty.
     """
 
     run_id: str
@@ -98,6 +100,8 @@ class NodeNeed:
     slots: int = 1
     since: datetime | None = None
     group: str | None = None
+    has_image: bool = True
+    moved_from: str = ""
 
 
 def load_pool_facts(
@@ -187,7 +191,8 @@ def explain_queue_reason(
         since = max(since, over) if over else since
     facts = read_pool(job.pool if job is not None and job.pool else spec.pool)
     need = NodeNeed(
-        spec.run_id, spec.nodes, task.slots if task else 1, since, spec.group
+        spec.run_id, spec.nodes, task.slots if task else 1, since, spec.group,
+        spec.image is not None, spec.moved_from[-1].pool if spec.moved_from else "",
     )  # fmt: skip
     cause = explain_wait(need, facts, datetime.now(UTC)) if facts else None
     if cause is not None:
@@ -255,9 +260,10 @@ def _move_advice(need: NodeNeed) -> str:
     """Return the commands that move the run to another pool."""
     if not need.run_id:  # the question is about a pool
         return "use another pool"
+    pool = need.moved_from or "POOL"
     if need.group:
-        return f"`runner sweep move {need.group} --to POOL`"
-    return f"`runner cancel {need.run_id}`, then `runner retry {need.run_id} --pool POOL`"
+        return f"`runner sweep move {need.group} --to {pool}`"
+    return f"`runner cancel {need.run_id}`, then `runner retry {need.run_id} --pool {pool}`"
 
 
 def _target(pool: PoolView) -> int:
@@ -301,6 +307,10 @@ def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCau
         states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         message = f"no node of pool {pool.id} can run tasks: {states}"
         fix = f"replace the nodes: {fix}"
+    if code == "ContainersNotSupported" and not need.has_image:
+        fix = _move_advice(need)
+    elif need.run_id:
+        fix += f"; or {_move_advice(need)}"
     exited = shown.state == "starttaskfailed" and shown.exit_code is not None
     problem = f"start task exited with {shown.exit_code}" if exited else shown.problem
     evidence = [f"node {shown.id}: {problem or shown.state}"]

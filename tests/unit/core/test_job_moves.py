@@ -205,6 +205,8 @@ def test_missing_gpus_and_slots_are_named() -> None:
 
 def test_undeclared_pool_has_the_gpus_of_its_size() -> None:
     found = describe_pool(
-        "mine", "standard_nc4as_t4_v3", spot=True, max_nodes=3, slots=1, inter_node=True
-    )
+        "mine", "standard_nc4as_t4_v3", spot=True, max_nodes=3, slots=1, inter_node=True,
+        containers=True,
+    )  # fmt: skip
+    assert explain_misfit(RunSpec(run_id="r"), 1, found, 1, SMALL) == "runs containers only"
     assert (found.gpus, found.vcpus, found.task_nodes) == (1, 4, 3)

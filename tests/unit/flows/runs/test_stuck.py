@@ -210,6 +210,22 @@ def test_pool_without_a_container_engine_names_what_to_start() -> None:
         assert cause.message == "no container can run on the only node of pool t4"
         assert cause.fix.startswith(fix)
         assert "then replace the nodes" in cause.fix
+    plain = replace(NEED, group="net-1", has_image=False, moved_from="local")
+    cause = explain_wait(plain, facts, NOW)
+    assert cause is not None
+    assert cause.fix == "`runner sweep move net-1 --to local`"
+
+
+def test_run_in_a_pool_of_unusable_nodes_can_be_moved() -> None:
+    facts = PoolFacts("t4", WANTS_TWO, nodes("unusable", "unusable"))
+    for need, end in (
+        (replace(NEED, group="net-1"), "; or `runner sweep move net-1 --to POOL`"),
+        (NEED, "; or `runner cancel run-1`, then `runner retry run-1 --pool POOL`"),
+        (replace(NEED, run_id=""), "then `runner pool resize t4 2`"),
+    ):
+        cause = explain_wait(need, facts, NOW)
+        assert cause is not None
+        assert cause.fix.endswith(end)
 
 
 @pytest.mark.parametrize(
