@@ -158,6 +158,11 @@ class TrialReport:
         """The last value, or None."""
         return self.curve[-1][1] if self.curve else None
 
+    @property
+    def has_finite_value(self) -> bool:
+        """True if trials can be compared with a value of this one: not all are NaN or infinite."""
+        return any(math.isfinite(value) for _, value in self.curve)
+
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata of the blob."""
         points = thinned(self.curve)

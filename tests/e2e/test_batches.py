@@ -249,7 +249,6 @@ def test_printed_commands_complete_a_move(cli: Cli, script: Write, tmp_path: Pat
 
 
 @pytest.mark.fix("R-POOL-UNUSABLE")
-@pytest.mark.feature(41)
 def test_pool_whose_nodes_cannot_run_tasks_is_refused_and_left(
     cli: Cli, script: Write, tmp_path: Path
 ) -> None:

@@ -397,20 +397,30 @@ def test_poor_trial_is_stopped_early_and_keeps_its_outputs(cli: Cli, script: Wri
     assert cli.json("files", "ls", worst["run_id"])
 
 
+@pytest.mark.parametrize(
+    ("printed", "states", "why"),
+    [
+        ("nothing", {"failed": 5, "cancelled": 7}, "the first 5 trials failed"),
+        ("auc: nan", {"succeeded": 10, "cancelled": 2}, "first 10 trials reported no finite auc"),
+    ],
+)
 @pytest.mark.feature(45)
-def test_sweep_whose_metric_never_comes_fails_its_first_trials_and_stops(
-    cli: Cli, script: Write
+def test_sweep_whose_metric_never_comes_stops_itself(
+    printed: str, states: dict[str, int], why: str, cli: Cli, script: Write
 ) -> None:
-    folder = script("print('nothing to compare')")
+    folder = script(f"print({printed!r})")
     done = cli.run(
         "sweep", "start", folder, "-p", "seed={range: [1, 12]}", "--metric", "auc",
         "--early-stop", "median", "--parallel", "1",
     )  # fmt: skip
     assert done.returncode == 1
     shown = cli.json("sweep", "show", "@last")
-    assert shown["states"] == {"failed": 5, "cancelled": 7}
-    assert "the first 5 trials failed" in "".join(shown["problems"])
-    assert "the script reported no auc" in done.stdout + done.stderr
+    assert shown["states"] == states
+    assert why in "".join(shown["problems"])
+    fails = "the script reported no value of auc" in done.stdout + done.stderr
+    assert fails == ("failed" in states)
+    again = "runner sweep resume" in "".join(shown["problems"])
+    assert again == ("failed" in states), "others would be cancelled again"
 
 
 @pytest.mark.slow

@@ -32,9 +32,10 @@ from runner.protocol.groups import (
     group_blob,
     parse_group,
 )
-from runner.protocol.sweeps import STOPPED_EARLY, TrialReport, reports_folder
+from runner.protocol.sweeps import STOPPED_EARLY, SWEEP_FAILED, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
+_ENDED = ("failed", "lost", "cancelled")
 _CAUSES = 3  # number of causes that are listed below a leaderboard
 
 
@@ -165,7 +166,7 @@ class Leaderboard(Experiment):
         found: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             state = self.state(row)
-            if state in ("failed", "lost", "cancelled") and row.status:
+            if state in _ENDED and row.status:
                 reason = row.status.reason.partition("\n")[0]
                 found.setdefault((state, reason), []).append(row.run_id)
         lines: list[str] = []
@@ -181,7 +182,7 @@ class Leaderboard(Experiment):
                 "not all tasks were added: the submission is in progress, or it was interrupted"
             )
             lines.append(f"to complete an interrupted submission: {again}")
-        elif found:
+        elif any(self.state(row) in _ENDED and not _cancelled_by_sweep(row) for row in self.rows):
             lines.append(f"to start them again with the same code: {again}")
         return lines
 
@@ -249,6 +250,11 @@ def has_outputs(connection: Connection, row: RunRow) -> bool:
         result = load_result(runs_container(connection), row.run_id)
         return result is not None and bool(result.outputs)
     return False
+
+
+def _cancelled_by_sweep(row: RunRow) -> bool:
+    """Return True if the trial did not start because of others; it would not start again."""
+    return row.result is not None and row.result.code == SWEEP_FAILED
 
 
 def _is_decided(row: RunRow) -> bool:

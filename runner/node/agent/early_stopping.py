@@ -14,6 +14,9 @@ from runner.protocol.sweeps import Point, StopRule, TrialReport
 
 MIN_OTHERS = 3  # other trials that a decision needs
 FAILURES = 5  # after so many failures without a success, a sweep starts no more trials
+# The same if trials succeeded without a finite value, as with a learning rate that is too high. A
+# few of them are normal, but after ten of them the sampler has nothing to learn from.
+WITHOUT_VALUE = 10
 FIRST_REPORTS = 20  # reports that are read for that decision
 
 
@@ -124,17 +127,24 @@ def _bandit(slack: float, own: _Curve, others: Sequence[_Curve]) -> str | None:
     return f"at step {step} it is worse than the best trial by more than {slack:.0%}"
 
 
-def failed_sweep(reports: Iterable[TrialReport]) -> str | None:
+def failed_sweep(reports: Iterable[TrialReport], needed: str | None = None) -> str | None:
     """Return why the other trials of a sweep should not start, or None.
 
     Args:
         reports: the first trials' reports, at most `FIRST_REPORTS`.
+        needed: the metric that the sampler or the early stopping compares, or None.
     """
     found = list(reports)
     failed = [each for each in found if each.state == "failed"]
-    if len(failed) < FAILURES or any(each.state in ("succeeded", "stopped") for each in found):
-        return None
     running = [each for each in found if each.state == "running"]
-    if any(each.curve for each in running) or len(failed) < 3 * len(running):
+    measured = [each for each in running if each.curve]
+    ended = [each for each in found if each.state in ("succeeded", "stopped")]
+    if any(needed is None or each.has_finite_value for each in (*ended, *measured)):
         return None
-    return f"the first {len(failed)} trials failed; trial {failed[0].name}: {failed[0].message}"
+    count = len(failed) + len(ended)
+    if count < (WITHOUT_VALUE if ended or measured else FAILURES) or count < 3 * len(running):
+        return None
+    if not ended:
+        return f"the first {count} trials failed; trial {failed[0].name}: {failed[0].message}"
+    those = f"of the first {count} trials, {len(failed)} failed and the others"
+    return f"{those if failed else f'the first {count} trials'} reported no finite {needed}"

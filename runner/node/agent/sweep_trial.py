@@ -139,13 +139,15 @@ def cancelled_by_sweep(runs: ContainerClient, run_body: bytes, shared_dir: Path)
         raw = parse_json(run_body)
         if not raw.get("trial") or not raw.get("group"):
             return None
+        trial = TrialSpec.from_json(raw["trial"])
         if NodeSweep(shared_dir, str(raw["group"])).has_succeeded:
             return None
         found = runs.list_metadata(reports_folder(str(raw["group"])), FIRST_REPORTS)
     except (*DAMAGED, StorageRequestError):
         return None  # `parse_run_spec` reports the damage
     reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
-    return failed_sweep(each for each in reports if each is not None)
+    needed = trial.metric if trial.needs_metric else None
+    return failed_sweep((each for each in reports if each is not None), needed)
 
 
 def open_trial(
@@ -360,8 +362,8 @@ class SweepTrial:
     def finish(self, state: TrialState, message: str = "") -> None:
         """Report how the trial ended."""
         self.close()
-        self._write("stopped" if self.stopped and state == "succeeded" else state, message)
-        if state == "succeeded":
+        report = self._write("stopped" if self.stopped and state == "succeeded" else state, message)
+        if state == "succeeded" and (not self._trial.needs_metric or report.has_finite_value):
             self._node.record_success()
 
     def _report(self, state: TrialState, message: str) -> TrialReport:
@@ -378,8 +380,8 @@ class SweepTrial:
                 self._sampler,
             )
 
-    def _write(self, state: TrialState, message: str) -> None:
-        """Write the report. A failure is only logged."""
+    def _write(self, state: TrialState, message: str) -> TrialReport:
+        """Write the report, and return it. A failure is only logged."""
         with self._writing:
             report = self._report(state, message)
             self._reported_at = time.monotonic()
@@ -387,6 +389,7 @@ class SweepTrial:
                 self._runs.put_metadata(report.blob(self._group), report.to_metadata())
             except StorageRequestError as err:
                 logger.warning("the trial could not report: %s", err)
+        return report
 
     def _list_others(self, max_age_s: float) -> list[TrialReport]:
         """Return the reports of the other trials, listed at most `max_age_s` ago."""

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from runner.node.agent.early_stopping import FAILURES, failed_sweep, stop_reason
+from runner.node.agent.early_stopping import FAILURES, WITHOUT_VALUE, failed_sweep, stop_reason
 from runner.protocol.metrics import Goal
 from runner.protocol.sweeps import Point, StopRule, TrialReport, with_point
 from tests.unit.protocol.test_sweeps import curve, report
@@ -105,3 +105,21 @@ def test_sweep_of_which_every_trial_fails_starts_no_further_ones() -> None:
     assert (
         failed_sweep([*failed, report("8", state="running"), report("9", state="running")]) is None
     )
+
+
+def test_sweep_without_a_finite_value_starts_no_further_trials() -> None:
+    diverged = [report(str(n), 2.0, math.nan) for n in range(1, WITHOUT_VALUE + 1)]
+    assert failed_sweep(diverged, "loss") is None, "they have a finite value"
+    diverged = [report(str(n), math.nan, math.inf) for n in range(1, WITHOUT_VALUE + 1)]
+    assert failed_sweep(diverged[:-1], "loss") is None
+    assert failed_sweep(diverged, "loss") == "the first 10 trials reported no finite loss"
+    assert failed_sweep(diverged) is None, "nothing compares the trials"
+    assert failed_sweep([*diverged, report("99", 0.5, state="running")], "loss") is None
+    starting = [report(str(n), math.nan, state="running") for n in range(90, 94)]
+    assert failed_sweep([*diverged, *starting], "loss") is None, "4 of 14 may still reach a value"
+    failed = [report(str(n), state="failed", message="no GPU") for n in range(80, 84)]
+    why = failed_sweep([*diverged[:6], *failed, *starting[:3]], "loss")
+    assert why == "of the first 10 trials, 4 failed and the others reported no finite loss"
+    five = [*failed, report("84", state="failed", message="no GPU")]
+    assert failed_sweep([*five, diverged[0]], "loss") is None, "the script works with some values"
+    assert failed_sweep([*five, starting[0]], "loss") is None

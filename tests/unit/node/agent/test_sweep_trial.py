@@ -266,6 +266,24 @@ def test_trial_does_not_start_after_only_failures(
     assert cancelled_by_sweep(runs, b"no json", NO_NODE) is None
 
 
+def test_trial_does_not_start_after_only_diverged_trials(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    diverged = open_trial(runs, submitted(service, SAMPLED), 1, tmp_path)
+    assert diverged is not None
+    diverged.observe("loss", float("nan"), 1)
+    assert diverged.missing_metric() is None
+    diverged.finish("succeeded")
+    for number in range(20, 29):
+        report = TrialReport(f"{number}", number, "x", "succeeded", {}, ((1, float("nan")),))
+        runs.put_metadata(report.blob(GROUP), report.to_metadata())
+    body = json.dumps(submitted(service, SAMPLED).to_json()).encode()
+    why = "the first 10 trials reported no finite loss"
+    assert cancelled_by_sweep(runs, body, tmp_path) == why
+    grid = json.dumps(submitted(service, TrialSpec("11", 11, {}, "loss")).to_json()).encode()
+    assert cancelled_by_sweep(runs, grid, tmp_path) is None
+
+
 def test_declared_parameters_without_a_value_get_their_default() -> None:
     space = (
         {"names": ["opt"], "kind": "rows", "rows": [["sgd"], ["adam"]], "when": []},
