@@ -141,8 +141,8 @@ def _rejected_error(job_id: str, outcome: AddedTasks) -> RunnerError:
     return RunnerError(
         "R-TASKS-REFUSED",
         f"the service rejected {len(outcome.rejected)} tasks of {job_id}",
-        why=f"first error: {task_id}: {code}; {len(outcome.added)} tasks were added",
-        fix="correct these tasks and submit again; existing tasks are not changed",
+        why=f"first error: {task_id}: {code}",
+        fix="correct these tasks and submit again",
         exit_code=ExitCode.PREFLIGHT,
     )
 
