@@ -45,6 +45,7 @@ BLOBS = "blob:"  # prefix of a pattern in `files` that matches blobs
 MAX_TRIALS = 10_000
 DEFAULT_TRIALS = 20
 _MAX_DRAWS = 1000  # maximum number of draws to get a value between `min` and `max`
+_MAX_SHAPE = 1e9  # with much larger shapes, Python's gammavariate never ends
 _DIGITS = 6  # significant digits of a drawn number
 
 
@@ -104,10 +105,16 @@ DISTRIBUTIONS: Mapping[str, _Distribution] = {
         lambda n: n[0] < n[1] and n[0] <= n[2] <= n[1],
     ),
     "beta": _Distribution(
-        ("alpha", "beta"), random.Random.betavariate, "alpha > 0 and beta > 0", _positive
+        ("alpha", "beta"),
+        random.Random.betavariate,
+        "0 < alpha < 1e9 and 0 < beta < 1e9",
+        lambda n: min(n) > 0 and max(n) < _MAX_SHAPE,
     ),
     "gamma": _Distribution(
-        ("shape", "scale"), random.Random.gammavariate, "shape > 0 and scale > 0", _positive
+        ("shape", "scale"),
+        random.Random.gammavariate,
+        "0 < shape < 1e9 and scale > 0",
+        lambda n: 0 < n[0] < _MAX_SHAPE and n[1] > 0,
     ),
     "exponential": _Distribution(("rate",), random.Random.expovariate, "rate > 0", _positive),
     "pareto": _Distribution(("shape",), random.Random.paretovariate, "shape > 0", _positive),
@@ -167,7 +174,10 @@ class Dimension:
         arguments = map(int, self.arguments) if known.whole else self.arguments
         arguments = tuple(arguments)
         for _ in range(_MAX_DRAWS):
-            number = known.draw(rng, *arguments)
+            try:
+                number = known.draw(rng, *arguments)
+            except OverflowError:  # for example, e to the power of 1000
+                continue
             if self.low <= number <= self.high and math.isfinite(number):
                 return (number if known.whole else float(f"{number:.{_DIGITS}g}"),)
         raise RunnerError(
@@ -672,11 +682,14 @@ def _find_files(name: str, raw: object, folder: Path | None) -> list[str]:
         return ["?"]
     found = sorted(path for path in folder.glob(raw) if path.is_file())
     if not found:
+        is_folder = (folder / raw).is_dir()
         raise RunnerError(
             "R-SWEEP-FILES",
             f"sweep: no file for {name} matches {raw!r}",
-            why=f"there is none in {folder}",
-            fix="correct the glob in `files`",
+            why=f"it is a folder in {folder}" if is_folder else f"there is none in {folder}",
+            fix=f'write `files: "{raw.rstrip("/")}/*"`'
+            if is_folder
+            else "correct the glob in `files`",
         )
     return [path.relative_to(folder).as_posix() for path in found]
 

@@ -151,6 +151,15 @@ def test_bounds_truncate_a_distribution() -> None:
         trials({"x": {"normal": [0, 1], "min": 1e6}})
 
 
+@pytest.mark.parametrize("distribution", [{"lognormal": [1e4, 1]}, {"pareto": 1e-6}])
+def test_draws_that_are_too_large_for_a_number_are_outside_of_the_bounds(
+    distribution: dict[str, object],
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        trials({"x": distribution}, trials=20)
+    assert caught.value.code == "R-SWEEP-BOUNDS"
+
+
 def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     huge = {name: {"range": [1, 10**9]} for name in "abcdefgh"}
     with pytest.raises(RunnerError, match="more than 10,000 trials") as caught:
@@ -179,6 +188,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
         ({"lr": {"uniform": [0, math.inf]}}, "invalid arguments [0.0, inf] for `uniform"),
         ({"lr": {"uniform": "0, 1"}}, "invalid arguments '0, 1' for uniform"),
         ({"lr": {"loguniform": [0, 1]}}, "invalid arguments [0.0, 1.0] for `loguniform"),
+        ({"x": {"gamma": [1e308, 1]}}, "invalid arguments [1e+308, 1.0] for `gamma"),
         ({"n": {"integers": [0.5, 2]}}, "invalid arguments [0.5, 2.0] for `integers"),
         ({"lr": {"normal": [0, 1], "min": 2, "max": 1}}, "no value is between min 2 and max 1"),
         ({"lr": {"choice": [1], "min": 0}}, "min and max do not apply to choice"),
@@ -222,7 +232,11 @@ def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], what:
     assert what in refusal(keys)
 
 
-def test_files_that_do_not_exist_are_named() -> None:
+def test_files_that_do_not_exist_are_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(RunnerError, match="no file for f matches 'data/'") as caught:
+        sweep({"f": {"files": "data/"}}).dimensions(tmp_path)
+    assert caught.value.fix == 'write `files: "data/*"`'
     with pytest.raises(RunnerError, match=r"no file for f matches 'data/\*.csv"):
         trials({"f": {"files": "data/*.csv"}})
 
