@@ -9,7 +9,7 @@ from runner.node.inputs.stage import InputAccess
 from runner.node.script.redaction import Redactor
 from runner.node.settings import NodeSettings, RunSecrets
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, Termination
 from runner.protocol.paths import RunPaths
 

@@ -19,7 +19,7 @@ from runner.node.script.redaction import Redactor
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, Transport
-from runner.node.storage.limits import RetryBudget, read_all
+from runner.node.storage.retries import RetryBudget, read_all
 from runner.protocol.encoding import parse_json
 from runner.protocol.task import (
     SECRET_VARIABLES,

@@ -46,7 +46,7 @@ from runner.node.agent.model_registration import register_model as settle_agent
 from runner.node.script.redaction import Redactor
 from runner.node.settings import load_access, load_models
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol import model_registry
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelBlobs, ModelRequest, draft_version, model_document_bytes

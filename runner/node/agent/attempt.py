@@ -99,7 +99,7 @@ from runner.node.script.written import HOME, TEMP, Collected, WrittenFiles, shor
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
 from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import MetricValue, json_value

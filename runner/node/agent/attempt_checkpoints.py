@@ -31,7 +31,7 @@ from runner.node.script.command import (
 )
 from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, Termination
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec

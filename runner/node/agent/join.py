@@ -38,7 +38,7 @@ from runner.node.settings import (
     script_environment,
 )
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, Termination, watch_evictions
 from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE, WORKER_LOG
 

@@ -57,7 +57,7 @@ from runner.node.settings import (
     script_environment,
 )
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination, watch_evictions
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.paths import RunPaths

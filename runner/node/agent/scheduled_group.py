@@ -22,7 +22,7 @@ from runner.node.settings import SettingsError, load_access, process_environment
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, TaskTokenCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths

@@ -21,7 +21,7 @@ from runner.node.script.streams import EventLog, Report
 from runner.node.script.workspace import RESTORE_PART
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageUnreachableError
-from runner.node.storage.limits import RetryBudget, read_some, retry_transfer, run_watched
+from runner.node.storage.retries import RetryBudget, read_some, retry_transfer, run_watched
 from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,

@@ -23,7 +23,7 @@ from typing import BinaryIO, Protocol
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.script.streams import Report
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.limits import RetryBudget, read_some, retry_transfer, run_watched
+from runner.node.storage.retries import RetryBudget, read_some, retry_transfer, run_watched
 from runner.protocol.names import file_paths
 from runner.protocol.run_spec import DataFile
 

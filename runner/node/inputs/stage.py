@@ -21,7 +21,7 @@ from runner.node.inputs.data_cache import DataCache, DownloadSource
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, StorageRequestError
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.names import as_stored, file_path

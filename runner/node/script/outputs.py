@@ -21,7 +21,7 @@ from runner.node.script.streams import Report
 from runner.node.script.written import CODE, Collected
 from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.limits import run_watched
+from runner.node.storage.retries import run_watched
 from runner.protocol.encoding import parse_json
 from runner.protocol.names import blob_name, file_path, stored_path
 from runner.protocol.paths import RunPaths

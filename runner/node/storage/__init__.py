@@ -1,3 +1,3 @@
 """Azure Storage over plain HTTP: blobs (`blobs`), requests (`http`), credentials (`auth`), and
-deadlines and the retry budget (`limits`). Start in `blobs`.
+retries and deadlines (`retries`). Start in `blobs`.
 """

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
-from runner.node.storage.limits import read_all
+from runner.node.storage.retries import read_all
 from runner.protocol.encoding import parse_json
 
 # Azure VM docs, "How to use managed identities on a VM to acquire an access token".

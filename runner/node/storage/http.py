@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
-from runner.node.storage.limits import RetryBudget, deadline, read_all, transfer_limit_s
+from runner.node.storage.retries import RetryBudget, deadline, read_all, transfer_limit_s
 from runner.protocol.encoding import parse_json
 from runner.protocol.names import blob_name
 

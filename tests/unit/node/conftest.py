@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.storage import limits
+from runner.node.storage import retries
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
 from tests.unit.node.node_group_task import NodeGroupTask
@@ -33,8 +33,8 @@ def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
 @pytest.fixture
 def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
     """Return the agent's retry budget with shorter delays."""
-    monkeypatch.setattr(limits, "FIRST_DELAY_S", 0.005)
-    monkeypatch.setattr(limits, "MAX_DELAY_S", 0.05)
+    monkeypatch.setattr(retries, "FIRST_DELAY_S", 0.005)
+    monkeypatch.setattr(retries, "MAX_DELAY_S", 0.05)
     return RetryBudget(20.0)
 
 

@@ -25,7 +25,7 @@ from runner.node.settings import NodeSettings
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.model_registry import ModelRegistry
 from runner.protocol.paths import RunPaths

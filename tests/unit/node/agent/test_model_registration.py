@@ -12,7 +12,7 @@ from runner.node.script.redaction import Redactor
 from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.models import (
     ModelError,
     ModelRequest,

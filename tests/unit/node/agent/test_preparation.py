@@ -25,7 +25,7 @@ from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import make_dirs
 from runner.node.settings import NodeSettings
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
 from runner.protocol.run_spec import (
     LAUNCHERS,

@@ -21,7 +21,7 @@ from runner.node.storage.auth import (
 )
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.groups import parse_group
 from runner.protocol.paths import is_run_id
 from runner.protocol.schedules import GroupAccess, group_template_blob, make_firing

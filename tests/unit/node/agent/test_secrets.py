@@ -15,7 +15,7 @@ import pytest
 from runner.node.failures import StageFailedError
 from runner.node.script.redaction import Redactor
 from runner.node.settings import RunSecrets
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from tests.loopback import listening
 from tests.unit.node.agent_task import RUN, Task
 

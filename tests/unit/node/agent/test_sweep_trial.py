@@ -26,7 +26,7 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.sweeps import StopRule, TrialReport, TrialSpec

@@ -14,7 +14,7 @@ import pytest
 
 from runner.node.agent.outcome import AttemptOutcome
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import NodeEviction
 from runner.protocol.names import blob_name
 from runner.protocol.paths import RunPaths

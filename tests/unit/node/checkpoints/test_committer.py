@@ -24,7 +24,7 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import CheckpointRule
 from tests.unit.node.fake_blob import FakeBlobs

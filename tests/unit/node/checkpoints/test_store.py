@@ -27,7 +27,7 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom

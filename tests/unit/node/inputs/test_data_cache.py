@@ -12,7 +12,7 @@ from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.inputs import data_cache as data_module
 from runner.node.inputs.data_cache import DataCache, part_path
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.run_spec import DataFile
 from tests.unit.node.fake_blob import FakeBlobs
 

@@ -13,7 +13,7 @@ from runner.node.failures import StageFailedError
 from runner.node.inputs import stage
 from runner.node.inputs.stage import InputAccess, InputFetch, fetch_inputs
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, etag
 from tests.unit.node.file_server import Web, serve_file

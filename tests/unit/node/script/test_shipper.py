@@ -14,7 +14,7 @@ from runner.node.script import shipper as sync_module
 from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all, ship_rest
 from runner.node.storage.blobs import MAX_APPEND_BYTES, AppendBlob, ContainerClient
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from tests.unit.node.fake_blob import FakeBlobs
 
 NAME = "r/logs/stdout.txt"

@@ -14,7 +14,7 @@ from runner.node.storage import auth
 from runner.node.storage.auth import AuthErrors, ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.run_spec import DataFile
 from tests.unit.node.fake_blob import FakeBlobs
 

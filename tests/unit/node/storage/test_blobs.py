@@ -13,7 +13,7 @@ from runner.node.storage import blobs as blobs_module
 from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient, content_type
 from runner.node.storage.http import StorageRequestError, StorageUnreachableError, Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from tests.unit.node.fake_blob import FakeBlobs
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import DataCache
-from runner.node.storage import limits
+from runner.node.storage import retries
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageUnreachableError, Transport
-from runner.node.storage.limits import RetryBudget
+from runner.node.storage.retries import RetryBudget
 from runner.protocol.run_spec import DataFile
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
@@ -60,9 +60,9 @@ class Server:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    monkeypatch.setattr(limits, "ANSWER_S", 0.2)
-    monkeypatch.setattr(limits, "DEADLINE_POLL_S", 0.05)
-    monkeypatch.setattr(limits, "MIN_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(retries, "ANSWER_S", 0.2)
+    monkeypatch.setattr(retries, "DEADLINE_POLL_S", 0.05)
+    monkeypatch.setattr(retries, "MIN_BYTES_PER_S", 1 << 30)
     made: list[Server] = []
 
     def make(first: bytes = b"", *, drips: bool = False, reads: bool = True) -> Server:
@@ -113,7 +113,7 @@ def test_slow_response_times_out(serve: Callable[..., Server], first: bytes) -> 
 def test_silent_socket_times_out(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ANSWER_S", 600.0)
+    monkeypatch.setattr(retries, "ANSWER_S", 600.0)
     with pytest.raises(StorageUnreachableError):
         ContainerClient(transport(serve(), timeout_s=0.1)).get("r/a")
 

@@ -7,8 +7,8 @@ from itertools import islice, pairwise
 
 import pytest
 
-from runner.node.storage import limits
-from runner.node.storage.limits import FIRST_DELAY_S, MAX_DELAY_S, RetryBudget
+from runner.node.storage import retries
+from runner.node.storage.retries import FIRST_DELAY_S, MAX_DELAY_S, RetryBudget
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(limits, "time", made)
+    monkeypatch.setattr(retries, "time", made)
     return made
 
 

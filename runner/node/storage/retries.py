@@ -1,4 +1,4 @@
-"""Deadlines of network requests, the retry budget, and parallel transfers.
+"""Retries and deadlines of requests, and parallel transfers.
 
 The timeout of a socket restarts with each byte, so a peer that sends a byte now and then could
 block its reader for ever. Therefore a thread closes connections that are past their deadline.
