@@ -1,10 +1,4 @@
-"""One attempt: the stages of a run in order, on this node.
-
-A script that succeeded is recorded in the task's folder (`FinishedScript`). If the export
-fails because of storage, or the agent is killed during it, the next attempt in that folder
-only exports. A node that was restarted may have lost unsynced writes: there the script runs
-again.
-"""
+"""One attempt: the stages of a run in order, on this node."""
 
 from __future__ import annotations
 
@@ -18,14 +12,15 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation
+from runner.node.agent.records import FINISHED_FILE, FinishedScript
 from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.cluster import (
     LAUNCHER_VARIABLES,
@@ -62,13 +57,7 @@ from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF_VARIABLE
 from runner.node.script.hangs import HangWatch, dump_stacks
 from runner.node.script.live_outputs import LiveOutputs
-from runner.node.script.metrics import (
-    MAX_JSON_BYTES,
-    MAX_NAMES,
-    MetricLog,
-    MetricPatterns,
-    parse_metrics,
-)
+from runner.node.script.metrics import wanted_metrics
 from runner.node.script.outputs import (
     OutOfTimeError,
     add_earlier_outputs,
@@ -81,12 +70,10 @@ from runner.node.script.outputs import (
     restore_outputs,
     write_list,
 )
-from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
     AttemptDirs,
-    boot_id,
     compilation_variables,
     compiled_folder,
     python_path,
@@ -101,8 +88,6 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
-from runner.protocol.encoding import parse_json
-from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile
 from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec, expand_variables
@@ -116,9 +101,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREPARE_STAGE = "prepare"
-# In the task's working directory.
-FINISHED_FILE = "finished.json"
-LOCK_FILE = "agent.lock"  # lock of the agent that runs the task
+LOCK_FILE = "agent.lock"  # in the task's working directory: lock of the agent that runs the task
 # Files and folders of the agent, beside the folders of the attempt.
 AGENT_FILES = (
     HOOKS_FOLDER,
@@ -131,9 +114,6 @@ AGENT_FILES = (
     CODE_ARCHIVE,
     "inputs",
 )
-_METRICS = Path("logs", "metrics.jsonl")
-_STDOUT = Path("logs", "stdout.txt")
-TAIL_BYTES = 1024 * 1024
 STDERR_TAIL_BYTES = 4096
 MIN_LIMIT_S = 0.001  # of a time limit, because 0 means no limit
 LIST_RESERVE_S = 0.5  # kept for writing the list of outputs when the attempt is terminated
@@ -156,137 +136,6 @@ _MISSING_MODULE = re.compile(
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
 MAX_SEARCH_S = 600.0  # for files that the script wrote elsewhere, if nothing else limits it
-
-
-class FinishedScript:
-    """The record, in a task's folder, that the script of an earlier attempt succeeded there.
-
-    `attempt` is the number of that attempt, whose outputs are still in the folder. It is None if
-    the script has to run. Create an instance before the attempt clears the folders.
-    """
-
-    def __init__(self, work_dir: Path, spec: RunSpec) -> None:
-        self._path = work_dir / FINISHED_FILE
-        self._spec = spec
-        self._log: MetricLog | None = None
-        self._values: dict[str, MetricValue] = {}
-        self.attempt: int | None = None
-        self.environment = Path()
-        self.collected = Collected()
-        try:
-            self._read(work_dir)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self.forget()
-
-    def _read(self, work_dir: Path) -> None:
-        raw: dict[str, Any] = parse_json(self._path.read_bytes())
-        if raw["of"] != self._identity() or not (work_dir / "output").is_dir():
-            raise ValueError("the record is of another run, or older than the start of the node")
-        self.environment, self._values = Path(raw["environment"]), dict(raw["metrics"])
-        self.collected = Collected.from_json(raw["collected"])
-        # Metrics that the agent had not read yet when it wrote the record.
-        patterns, named = self._spec.metric_patterns, _last_values(work_dir / _METRICS)
-        any_form = raw["printed"] and not named
-        wanted = _wanted_metrics(self._spec)
-        self._values |= _last_printed(work_dir / _STDOUT, patterns, wanted, any_form=any_form)
-        self._values |= named
-        self.attempt = int(raw["attempt"])
-
-    def _identity(self) -> list[str]:
-        """Return what the record is valid for: the run, its code and this start of the node."""
-        return [self._spec.run_id, self._spec.code.sha256, boot_id()]
-
-    def set_log(self, log: MetricLog) -> None:
-        """Set the log of metrics, and restore the last values of the finished script."""
-        self._log = log
-        if self.attempt is not None:
-            log.recall(self._values)
-
-    def save(self, attempt: int, environment: Path, collected: Collected, *, printed: bool) -> None:
-        """Record that the script succeeded. A failure to write is only logged.
-
-        Args:
-            attempt: the number of the attempt.
-            environment: the folder of its Python environment.
-            collected: the files that the script wrote elsewhere.
-            printed: True if stdout was searched for metrics although the recipe has no patterns.
-        """
-        if self._spec.nodes > 1:
-            return  # the script on another node may still fail
-        try:
-            document = {
-                "of": self._identity(),
-                "attempt": attempt,
-                "environment": str(environment),
-                "metrics": self._log.last() if self._log else {},
-                "collected": collected.to_json(),
-                "printed": printed,
-            }
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(document), encoding="utf-8")
-            os.replace(part, self._path)  # noqa: PTH105 - clearer
-        except OSError as err:
-            logger.warning("an attempt after this one would run the script again: %s", err)
-
-    def forget(self) -> None:
-        """Remove the record, so that the next attempt runs the script."""
-        self.attempt = None
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as err:
-            logger.warning("%s cannot be removed: %s", self._path, err)
-
-
-def _wanted_metrics(spec: RunSpec) -> set[str]:
-    """Return the names of the metrics that the recipe or the sweep of a run refers to."""
-    named = (spec.primary_metric, (spec.trial or {}).get("metric"))
-    return {name for name in named if name}
-
-
-def _last_printed(
-    path: Path, patterns: Mapping[str, str], wanted: Iterable[str], *, any_form: bool
-) -> dict[str, MetricValue]:
-    """Return the last values of the metrics at the end of stdout.
-
-    Args:
-        path: the copy of stdout.
-        patterns: those of the recipe.
-        wanted: metrics that are needed, see `PrintedMetrics.want`.
-        any_form: recognise the forms in which scripts usually print metrics, without patterns.
-    """
-    if not (patterns or any_form) or not path.is_file():
-        return {}
-    from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
-
-    queue = LineQueue()
-    queue.close()  # nothing reads it
-    log = MetricLog(0, queue)
-    try:
-        search = PrintedMetrics(log, wanted) if any_form else MetricPatterns(patterns, log)
-        with path.open("rb") as text:
-            text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-            search.feed(text.read(TAIL_BYTES))
-        search.finish()
-    except Exception:  # the script succeeded, whatever its last metrics are
-        logger.exception("the end of stdout could not be searched for metrics")
-    return log.last()
-
-
-def _last_values(path: Path) -> dict[str, MetricValue]:
-    """Return the last value of each metric in the script's metrics file."""
-    values: dict[str, MetricValue] = {}
-    if not path.is_file():
-        return values
-    with path.open("rb") as lines:
-        while line := lines.readline(MAX_JSON_BYTES):
-            try:
-                found = parse_metrics(parse_json(line))
-            except (ValueError, TypeError, OverflowError):
-                continue
-            for name, value, _ in found:
-                if name in values or len(values) < MAX_NAMES:
-                    values[name] = json_value(value)
-    return values
 
 
 def read_tail(path: Path) -> str:
@@ -523,7 +372,7 @@ class Attempt:
             launch = self._plan_launch(words, place, environment)
             environment |= launch.environment
             if self.streams is not None and self._prints_metrics(written):
-                self.streams.search_stdout(_wanted_metrics(self._spec))
+                self.streams.search_stdout(wanted_metrics(self._spec))
             written.begin(words)
             watch = None if rank else self.hang_watch()  # the primary watches all ranks
             requests = self._connect(place, node_group)
@@ -557,10 +406,9 @@ class Attempt:
                 return
             self._check_stop(ended, node_group)
             self._check_end(ended)
-        if self.finished is not None:
-            printed = self.streams is not None and self.streams.is_searched
+        if self.finished is not None and self.streams is not None:
             where = Path(prepared["VIRTUAL_ENV"])
-            self.finished.save(self.number, where, self.collect(), printed=printed)
+            self.finished.save(self.number, where, self.collect(), self.streams)
 
     def _prints_metrics(self, written: WrittenFiles) -> bool:
         """Return True if stdout may be the only place of the script's metrics."""
@@ -740,7 +588,7 @@ class Attempt:
         if self._temp is not None:
             places[TEMP] = self._temp
         agent_paths = [node.work_dir / name for name in AGENT_FILES]
-        agent_paths += [node.work_dir.parent / name for name in (_STDOUT.name, "stderr.txt")]
+        agent_paths += [node.work_dir.parent / name for name in ("stdout.txt", "stderr.txt")]
         agent_paths += [dirs.checkpoints, dirs.logs, node.shared_dir]
         if given := inherited.get("AZ_BATCH_NODE_MOUNTS_DIR"):
             agent_paths += [mounts := Path(given), *mounts.glob("*")]  # a mount may be a link
@@ -811,7 +659,7 @@ class Attempt:
             for each in self._collected.left_out:
                 self.events.add("notice", "progress", f"not kept: {each}")
         if self._collected is None and self.finished is not None:
-            return self.finished.collected
+            return self.finished.collected or Collected()
         return self._collected or Collected()
 
     def _expanded_command(self, environment: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.node.agent.attempt import LOCK_FILE, Attempt, FinishedScript, read_tail
+from runner.node.agent.attempt import LOCK_FILE, Attempt, read_tail
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.outcome import (
     AttemptOutcome,
@@ -27,6 +27,7 @@ from runner.node.agent.outcome import (
 )
 from runner.node.agent.records import (
     NO_LOGS,
+    FinishedScript,
     claim_attempt,
     find_log_offsets,
     recorded_exit_code,
@@ -275,7 +276,7 @@ def _run_attempt(
         logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
         return AttemptOutcome(agent, number, started).failed(failure, spec.retries)
     streams, events = _open_streams(agent, spec, number, dirs)
-    finished.set_log(streams.metrics)
+    streams.metrics.recall(finished.metrics)
     checkpoints = _open_checkpoints(agent, spec, number, dirs, streams, events)
     checkpoints.has_none = is_new
     outcome = AttemptOutcome(agent, number, started, streams, events, checkpoints)

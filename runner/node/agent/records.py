@@ -1,4 +1,7 @@
-"""Records of a run in blob: claim an attempt, write its end, and commit `result.json` once."""
+"""Records of a run in blob: claim an attempt, write its end, and commit `result.json` once.
+
+One record is in the task's folder: that the script succeeded there (`FinishedScript`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.node.failures import StageFailedError
+from runner.node.script.metrics import last_metrics
+from runner.node.script.streams import Streams
+from runner.node.script.workspace import AttemptDirs, boot_id
+from runner.node.script.written import Collected
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
@@ -28,7 +35,7 @@ from runner.protocol.results import (
     index_blob,
     index_metadata,
 )
-from runner.protocol.run_spec import DAMAGED, PoolStay
+from runner.protocol.run_spec import DAMAGED, PoolStay, RunSpec
 from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
 
@@ -328,3 +335,76 @@ def write_node_start(
     """Write the start record of an attempt on the node of this rank."""
     start = describe_start(node, number, find_log_offsets(runs, blobs), blobs.rank)
     runs.put(blobs.attempt_start(number), json.dumps(start.to_json()).encode())
+
+
+FINISHED_FILE = "finished.json"  # in the task's working directory
+
+
+class FinishedScript:
+    """The record, in a task's folder, that the script of an earlier attempt succeeded there.
+
+    If the export fails because of storage, or the agent is killed during it, the next attempt in
+    that folder only exports. A node that was restarted may have lost unsynced writes: there the
+    script runs again. Create an instance before the attempt clears the folders.
+
+    Attributes:
+        attempt: the number of that attempt, whose outputs are still in the folder. It is None if
+            the script has to run.
+        environment: the folder of its Python environment.
+        metrics: the last values of its metrics.
+        collected: the files that it wrote elsewhere, or None if the script has to run.
+    """
+
+    def __init__(self, work_dir: Path, spec: RunSpec) -> None:
+        self._path = work_dir / FINISHED_FILE
+        self._spec = spec
+        self.attempt: int | None = None
+        self.environment = Path()
+        self.metrics: dict[str, MetricValue] = {}
+        self.collected: Collected | None = None
+        try:
+            self._read(AttemptDirs.below(work_dir))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self.forget()
+
+    def _read(self, dirs: AttemptDirs) -> None:
+        raw: dict[str, Any] = parse_json(self._path.read_bytes())
+        if raw["of"] != self._identity() or not dirs.output.is_dir():
+            raise ValueError("the record is of another run, or older than the start of the node")
+        environment, collected = Path(raw["environment"]), Collected.from_json(raw["collected"])
+        # The agent may have written the record before it had read the last metrics.
+        last = last_metrics(dirs.metrics, dirs.stdout, self._spec, any_form=raw["printed"])
+        metrics, attempt = {**raw["metrics"], **last}, int(raw["attempt"])
+        self.attempt, self.environment = attempt, environment
+        self.metrics, self.collected = metrics, collected
+
+    def _identity(self) -> list[str]:
+        """Return what the record is valid for: the run, its code and this start of the node."""
+        return [self._spec.run_id, self._spec.code.sha256, boot_id()]
+
+    def save(self, attempt: int, environment: Path, collected: Collected, streams: Streams) -> None:
+        """Record that the script succeeded. A failure to write is only logged."""
+        if self._spec.nodes > 1:
+            return  # the script on another node may still fail
+        try:
+            document = {
+                "of": self._identity(),
+                "attempt": attempt,
+                "environment": str(environment),
+                "metrics": streams.metrics.last(),
+                "collected": collected.to_json(),
+                "printed": streams.is_searched,
+            }
+            part = self._path.with_suffix(".part")
+            part.write_text(json.dumps(document), encoding="utf-8")
+            part.replace(self._path)
+        except OSError as err:
+            logger.warning("an attempt after this one would run the script again: %s", err)
+
+    def forget(self) -> None:
+        """Remove the record, so that the next attempt runs the script."""
+        self.attempt = None
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as err:
+            logger.warning("%s cannot be removed: %s", self._path, err)

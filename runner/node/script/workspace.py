@@ -12,7 +12,7 @@ import shutil
 import tarfile
 from collections.abc import Container, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from runner.node.failures import StageFailedError
@@ -332,6 +332,11 @@ class AttemptDirs:
     checkpoints: Path
     logs: Path
 
+    @classmethod
+    def below(cls, work_dir: Path) -> AttemptDirs:
+        """Return the folders below a task's working directory. They may not exist."""
+        return cls(*(work_dir / each.name for each in fields(cls)))
+
     @property
     def stdout(self) -> Path:
         """The script's standard output."""
@@ -363,13 +368,13 @@ def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
     kill_remaining_processes(work_dir, work_dir / "logs")
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
         shutil.rmtree(part, ignore_errors=True)  # from an interrupted restore
-    names = ("code", "output", "checkpoints", "logs")
-    for name in names:
-        if keep_written and name in ("code", "output"):
-            continue
-        _clear(work_dir / name)
-        (work_dir / name).mkdir(parents=True)
-    return AttemptDirs(*(work_dir / name for name in names))
+    dirs = AttemptDirs.below(work_dir)
+    kept = (dirs.code, dirs.output) if keep_written else ()
+    for folder in (dirs.code, dirs.output, dirs.checkpoints, dirs.logs):
+        if folder not in kept:
+            _clear(folder)
+            folder.mkdir(parents=True)
+    return dirs
 
 
 def _clear(path: Path) -> None:
