@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -45,6 +45,7 @@ from runner.node.failures import (
 )
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.live_outputs import LiveOutputs
+from runner.node.script.outputs import AttemptOutputs
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.streams import EventLog, Streams, record_attempt, ship_remaining_logs
 from runner.node.script.workspace import AttemptDirs, make_dirs
@@ -280,9 +281,14 @@ def _run_attempt(
     checkpoints = _open_checkpoints(agent, spec, number, dirs, streams, events)
     checkpoints.has_none = is_new
     outcome = AttemptOutcome(agent, number, started, streams, events, checkpoints)
+    outputs = AttemptOutputs(
+        agent.runs, agent.blobs, spec, number, dirs, events=events,
+        retry_budget=agent.retry_budget, check=agent.termination.check,
+        collected=finished.collected,
+    )  # fmt: skip
     attempt = Attempt(
-        agent.node, spec, number, dirs, events=events, retry_budget=agent.retry_budget,
-        termination=agent.termination, checkpoints=checkpoints,
+        agent.node, spec, number, dirs, events=events, termination=agent.termination,
+        checkpoints=checkpoints, outputs=outputs,
     )  # fmt: skip
     attempt.finished, attempt.streams = finished, streams
     if spec.live_outputs:
@@ -294,30 +300,29 @@ def _run_attempt(
         if attempt.trial is not None:
             attempt.trial.start()
             streams.metrics.observe = attempt.trial.observe
-    node_group: NodeGroup | None = None
     try:
-        node_group = _open_node_group(agent, spec, number, events)
-        outputs = _run_stages(agent, attempt, inherited, node_group)
+        attempt.node_group = _open_node_group(agent, spec, number, events)
+        files = _run_stages(agent, attempt, inherited)
     except TerminatedError:
-        _close(node_group, urgent=True, own=attempt.names_of_outputs())
+        _close(attempt, urgent=True)
         return outcome.terminated(events.current, attempt)
     except EvictedError:
-        _close(node_group, again=True, own=attempt.names_of_outputs())
+        _close(attempt, again=True)
         outcome.terminated(events.current, attempt)
         return _wait_for_eviction(agent, outcome)
     except NodeLostError as err:
-        _close(node_group, again=True, own=attempt.names_of_outputs())
+        _close(attempt, again=True)
         return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
-        failed = node_group is not None and outcome.is_final(spec.retries)
-        _close(node_group, failed=failed, own=attempt.names_of_outputs())
-        _add_node_name(node_group, agent.node.node, err)
+        if attempt.node_group is not None:
+            _close(attempt, failed=outcome.is_final(spec.retries))
+            _add_node_name(agent.node.node, err)
         _log_failure(err, finished)
         if err.step == "command" and (tail := read_tail(dirs.stderr)):
             logger.error("the end of the script's stderr:\n%s", tail)
         return outcome.failed(err, spec.retries, attempt)
-    _close(node_group)
-    return outcome.succeeded(attempt, outputs, spec.expect)
+    _close(attempt)
+    return outcome.succeeded(attempt, files, spec.expect)
 
 
 def _open_node_group(
@@ -332,21 +337,17 @@ def _open_node_group(
 
 
 def _close(
-    node_group: NodeGroup | None,
-    *,
-    again: bool = False,
-    urgent: bool = False,
-    failed: bool = False,
-    own: Iterable[str] = (),
+    attempt: Attempt, *, again: bool = False, urgent: bool = False, failed: bool = False
 ) -> None:
     """Close the node group, if there is one."""
-    if node_group is not None:
-        node_group.close(again=again, urgent=urgent, failed=failed, own=own)
+    if attempt.node_group is not None:
+        own = attempt.outputs.names()
+        attempt.node_group.close(again=again, urgent=urgent, failed=failed, own=own)
 
 
-def _add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:
+def _add_node_name(node: str, err: StageFailedError) -> None:
     """Add the name of the primary to the message if its own script failed."""
-    if node_group is not None and not err.rank and err.step == "command" and err.code != "NodeLost":
+    if not err.rank and err.step == "command" and err.code != "NodeLost":
         err.message = f"rank 0 on node {node}: {err.message}"
 
 
@@ -427,14 +428,11 @@ def _folder_error(err: OSError) -> StageFailedError:
 
 
 def _run_stages(
-    agent: AgentContext,
-    attempt: Attempt,
-    inherited: Mapping[str, str],
-    node_group: NodeGroup | None,
+    agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str]
 ) -> list[OutputFile]:
     with _convert_errors(agent, attempt.events):
-        _run_script(agent, attempt, inherited, node_group)
-        return attempt.export(agent.runs, agent.blobs, node_group)
+        _run_script(agent, attempt, inherited)
+        return attempt.export()
 
 
 @contextmanager
@@ -458,12 +456,7 @@ def _convert_errors(agent: AgentContext, events: EventLog) -> Generator[None]:
         raise StageFailedError(events.current, "AgentFailed", message) from err
 
 
-def _run_script(
-    agent: AgentContext,
-    attempt: Attempt,
-    inherited: Mapping[str, str],
-    node_group: NodeGroup | None,
-) -> None:
+def _run_script(agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str]) -> None:
     """Run all stages up to the command, unless an earlier attempt on this node ran the script."""
     finished = attempt.finished
     if finished is not None and finished.attempt is not None:
@@ -474,13 +467,12 @@ def _run_script(
         write_environment(agent.runs, agent.blobs, attempt.number, finished.environment)
         return
     secrets = _resolve_secrets(agent, attempt.events)
-    prepared = attempt.set_up(agent.inputs)
+    prepared = attempt.set_up(agent.inputs, agent.retry_budget)
     prepared |= attempt.resume()
     attempt.decide_params()
     write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))
-    processes = attempt.count_processes(inherited)
-    cluster = node_group.assemble(attempt.restored, processes) if node_group is not None else None
-    attempt.run(inherited, {**secrets, **prepared}, cluster, node_group)
+    cluster = attempt.assemble(inherited)
+    attempt.run(inherited, {**secrets, **prepared}, cluster)
 
 
 def _resolve_secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:

@@ -136,17 +136,17 @@ class AttemptOutcome:
             return self.failed(missing, 0, attempt)
         failure = None if attempt.stopped_early else self._out_of_range(expect)
         self._end("failed" if failure else "succeeded", 0, "metrics" if failure else None)
-        runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
         try:
-            outputs = attempt.restore(runs, prefix, outputs)
+            outputs = attempt.outputs.restore(outputs)
         except StageFailedError as err:
             return self._commit([], err)
         except StorageRequestError as err:
             logger.warning("the exported outputs could not be checked: %s", err)
-        attempt.remove_temp()
+        attempt.temp.remove()
         if trial is not None:
             trial.finish("failed" if failure else "succeeded", trial.stopped or "")
-        return self._commit(outputs, failure, attempt.left_out, early=attempt.stopped_early)
+        left_out = attempt.outputs.left_out
+        return self._commit(outputs, failure, left_out, early=attempt.stopped_early)
 
     def _out_of_range(self, expect: Sequence[ExpectedRange]) -> StageFailedError | None:
         """Return the failure of a run with a metric outside of its range, or None.
@@ -172,23 +172,23 @@ class AttemptOutcome:
         """
         failure.message = self._agent.redactor.text(failure.message)
         if attempt is not None:
-            attempt.collect(self._left_s())  # now, because it writes events
+            attempt.outputs.collect(self._left_s())  # now, because it writes events
         self._flush()
-        runs, blobs = self._agent.runs, self._agent.blobs
-        earlier = failures_before(runs, blobs, self._number) if retries else 0
+        agent = self._agent
+        earlier = failures_before(agent.runs, agent.blobs, self._number) if retries else 0
         self._end("failed", failure.exit_code, failure.step)
         if earlier < retries:
             logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
             if attempt is not None and failure.code != "StorageFailed":
-                attempt.remove_temp()
+                attempt.temp.remove()
             return failure.exit_code or FAILED_EXIT_CODE
         if attempt is not None and attempt.trial is not None:
             attempt.trial.finish("failed", failure.message)
         if attempt is None or failure.code == "StorageFailed":
             return self._commit([], failure)
-        outputs = attempt.export_partial(runs, blobs, self._left_s, last=True)
-        attempt.remove_temp()
-        return self._commit(outputs, failure, attempt.left_out)
+        outputs = attempt.outputs.export_partial(self._left_s, last=True)
+        attempt.temp.remove()
+        return self._commit(outputs, failure, attempt.outputs.left_out)
 
     def is_final(self, retries: int) -> bool:
         """Return True if a failure of this attempt ends the run, or if this is unknown."""
@@ -210,8 +210,8 @@ class AttemptOutcome:
         logger.info("terminated by Batch during %s", step)
         self._end("terminated", None, step)
         self._flush(FINAL_FLUSH_S)
-        attempt.export_partial(self._agent.runs, self._agent.blobs, self._left_s, last=False)
-        attempt.remove_temp()
+        attempt.outputs.export_partial(self._left_s, last=False)
+        attempt.temp.remove()
         return TERMINATED_EXIT_CODE
 
     def lost(self, err: StageFailedError) -> None:
@@ -224,7 +224,7 @@ class AttemptOutcome:
     def end_lost(self, attempt: Attempt) -> int:
         """End an attempt that lost a node and whose run continues. Return the exit code."""
         self._flush(FINAL_FLUSH_S)
-        attempt.remove_temp()
+        attempt.temp.remove()
         return TERMINATED_EXIT_CODE
 
     def await_writers(self) -> None:

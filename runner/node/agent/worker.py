@@ -35,7 +35,7 @@ from runner.node.failures import (
     is_disk_full,
 )
 from runner.node.script.hangs import HangWatch
-from runner.node.script.outputs import export_outputs, rank_folder, write_list
+from runner.node.script.outputs import AttemptOutputs, rank_folder, write_list
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
@@ -172,10 +172,10 @@ class Worker:
         """Prepare, wait for the other nodes, run the script and report the result."""
         logger.info("rank %d of %s, attempt %d", self._rank, self._blobs.run_id, self._number)
         try:
-            dirs, events, attempt = self._run_stages(inherited)
+            attempt = self._run_stages(inherited)
             self._primary.send_event(WorkerEvent.ENDED)
             self._flush_script()
-            self._export(dirs, events, attempt)
+            self._export(attempt)
         except StageFailedError as err:
             self._fail(err)
         except (TerminatedError, EvictedError):
@@ -187,10 +187,10 @@ class Worker:
             self._export_partial()
             self._flush()
             if self._attempt is not None:
-                self._attempt.remove_temp()
+                self._attempt.temp.remove()
             self._primary.send_event(WorkerEvent.FLUSHED)
 
-    def _run_stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog, Attempt]:
+    def _run_stages(self, inherited: Mapping[str, str]) -> Attempt:
         context = self._context
         spec = self._read_spec()
         write_node_start(context.access.runs, self._blobs, context.node, self._number)
@@ -200,17 +200,16 @@ class Worker:
         )
         self._unflushed = self._streams
         events = EventLog(self._streams.events, context.redactor, self._report_stage)
-        checkpoints = self._open_checkpoints(spec, dirs, events)
-        attempt = self._attempt = self._make_attempt(spec, dirs, events, checkpoints)
+        attempt = self._attempt = self._make_attempt(spec, dirs, events)
         secrets = context.secrets.resolve(context.retry_budget)
-        prepared = attempt.set_up(context.access)
+        prepared = attempt.set_up(context.access, context.retry_budget)
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
         self._primary.handlers[PrimaryOrder.LAUNCH] = lambda order: launched.start_command(
             str(order["name"]), str(order["command"])
         )
         self._primary.handlers[PrimaryOrder.FINISH] = lambda _: launched.finish()
         with listen(context.hosts.own or "", 0) as listener:
-            prepared |= self._wait_until_ready(attempt, checkpoints, listener, inherited)
+            prepared |= self._wait_until_ready(attempt, listener, inherited)
             cluster_spec = parse_cluster_spec(
                 self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
             )
@@ -230,20 +229,15 @@ class Worker:
         finally:
             launched.stop()
             progress.stop()
-        return dirs, events, attempt
+        return attempt
 
     def _wait_until_ready(
-        self,
-        attempt: Attempt,
-        checkpoints: AttemptCheckpoints,
-        listener: socket.socket,
-        inherited: Mapping[str, str],
+        self, attempt: Attempt, listener: socket.socket, inherited: Mapping[str, str]
     ) -> dict[str, str]:
         """Restore the checkpoint that the primary restored, and let the primary check this node.
 
         Args:
             attempt: the prepared attempt.
-            checkpoints: those of this attempt.
             listener: the socket that the check of the network connects to.
             inherited: the environment of the agent.
 
@@ -265,7 +259,7 @@ class Worker:
         where = self._primary.await_order(PrimaryOrder.RESTORE)["where"]
         found: dict[str, str] = {}
         if where is not None:
-            found = checkpoints.restore_same(ResumeFrom(str(where[0]), int(where[1])))
+            found = attempt.checkpoints.restore_same(ResumeFrom(str(where[0]), int(where[1])))
         self._primary.send_event(WorkerEvent.READY)
         return found
 
@@ -300,17 +294,13 @@ class Worker:
     def _report_launched(self, name: str, code: int) -> None:
         self._primary.send_event(WorkerEvent.LAUNCHED, name=name, code=code)
 
-    def _export(self, dirs: AttemptDirs, events: EventLog, attempt: Attempt) -> None:
+    def _export(self, attempt: Attempt) -> None:
         """Export the outputs when the primary orders it. Raise TerminatedError."""
-        runs = self._context.access.runs
         order = self._primary.await_order(PrimaryOrder.EXPORT)
-        with events.stage("export", "exporting the outputs") as report:
-            check = self._context.termination.check
-            prefix, collected = str(order["prefix"]), attempt.collect()
-            outputs = export_outputs(
-                runs, prefix, dirs.output, report, check, collected, leave_out=attempt.leave_out
-            )
-            write_list(runs, self._blobs.attempt_outputs(self._number), outputs)
+        with attempt.events.stage("export", "exporting the outputs") as report:
+            outputs = attempt.outputs.export(str(order["prefix"]), report)
+            name = self._blobs.attempt_outputs(self._number)
+            write_list(self._context.access.runs, name, outputs)
         self._is_exported = True
         self._primary.send_event(WorkerEvent.EXPORTED)
 
@@ -331,9 +321,7 @@ class Worker:
 
         folder = self._primary.folder or rank_folder(self._rank)
         try:
-            self._attempt.export_partial(
-                self._context.access.runs, self._blobs, left_s, last=False, folder=folder
-            )
+            self._attempt.outputs.export_partial(left_s, last=False, folder=folder)
         except Exception as err:  # noqa: BLE001 - the attempt ends as it did
             logger.warning("the outputs of this node are lost: %s", err)
 
@@ -349,35 +337,28 @@ class Worker:
         except RunSpecError as err:
             raise StageFailedError("code", "RunSpecInvalid", str(err)) from err
 
-    def _make_attempt(
-        self, spec: RunSpec, dirs: AttemptDirs, events: EventLog, checkpoints: AttemptCheckpoints
-    ) -> Attempt:
-        return Attempt(
-            self._context.node,
-            spec,
-            self._number,
-            dirs,
-            events=events,
-            retry_budget=self._context.retry_budget,
-            termination=self._context.termination,
-            checkpoints=checkpoints,
-        )
-
-    def _open_checkpoints(
-        self, spec: RunSpec, dirs: AttemptDirs, events: EventLog
-    ) -> AttemptCheckpoints:
-        """Return checkpoints that are only restored: the primary commits them."""
-        return AttemptCheckpoints(
-            self._context.access.runs,
+    def _make_attempt(self, spec: RunSpec, dirs: AttemptDirs, events: EventLog) -> Attempt:
+        runs, number = self._context.access.runs, self._number
+        retry_budget, termination = self._context.retry_budget, self._context.termination
+        checkpoints = AttemptCheckpoints(  # only restored: the primary commits them
+            runs,
             self._blobs,
             replace(spec, checkpoints=None, resume_from=None),
-            self._number,
+            number,
             folder=dirs.checkpoints,
             events=events,
-            retry_budget=self._context.retry_budget,
-            termination=self._context.termination,
+            retry_budget=retry_budget,
+            termination=termination,
             step=lambda: None,
         )
+        outputs = AttemptOutputs(
+            runs, self._blobs, spec, number, dirs, events=events, retry_budget=retry_budget,
+            check=termination.check,
+        )  # fmt: skip
+        return Attempt(
+            self._context.node, spec, number, dirs, events=events, termination=termination,
+            checkpoints=checkpoints, outputs=outputs,
+        )  # fmt: skip
 
     def _report_stage(self, stage: str, text: str) -> None:
         self._stage = stage

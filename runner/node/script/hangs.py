@@ -35,13 +35,20 @@ class HangWatch:
         dirs: the folders of the attempt.
         limit_s: the `hang_timeout` of the recipe.
         clock: returns monotonic seconds.
+        find_stalled: on the primary of several nodes, returns the seconds since any worker
+            progressed, and the name of the first that stopped.
     """
 
     def __init__(
-        self, dirs: AttemptDirs, limit_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        dirs: AttemptDirs,
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        find_stalled: Callable[[], tuple[float, str]] | None = None,
     ) -> None:
         self._dirs = dirs
         self._clock = clock
+        self._find_stalled = find_stalled
         self.interval_s = min(limit_s / CHECKS_PER_LIMIT, MAX_INTERVAL_S)
         self.limit_s = limit_s
         self._state: object = None
@@ -56,6 +63,20 @@ class HangWatch:
             if state != self._state:
                 self._state, self._progressed = state, now
         return now - self._progressed
+
+    def describe_hang(self) -> str:
+        """Return that neither this node nor a worker has progressed within the limit, or ""."""
+        if self.idle_s() < self.limit_s:
+            return ""
+        text = f"stopped: no log line, metric or checkpoint for {self.limit_s:.15g} s"
+        if self._find_stalled is None:
+            return f"the script {text}"
+        stalled_s, first = self._find_stalled()
+        if stalled_s < self.limit_s:
+            return ""
+        if stalled_s < float("inf"):
+            text += f"; {first} was the first worker to stop"
+        return f"every node {text}"
 
     def _read_state(self) -> object:
         dirs = self._dirs

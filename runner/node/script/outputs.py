@@ -1,4 +1,4 @@
-"""The stage `export`: check that all promised outputs exist, and upload the outputs.
+"""The outputs of an attempt: find what its script wrote, and upload it in the stage `export`.
 
 The promised outputs are the globs in `outputs` of the recipe.
 """
@@ -11,22 +11,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from runner.node.failures import StageFailedError
-from runner.node.script.streams import Report
-from runner.node.script.written import CODE, Collected
+from runner.node.script.streams import EventLog, Report
+from runner.node.script.workspace import AttemptDirs
+from runner.node.script.written import CODE, Collected, WrittenFiles, shortened
 from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.retries import run_watched
+from runner.node.storage.retries import RetryBudget, run_watched
 from runner.protocol.encoding import parse_json
 from runner.protocol.names import blob_name, file_path, stored_path
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import LeftOut, OutputFile, parse_attempt_end, parse_outputs
-from runner.protocol.run_spec import DAMAGED
+from runner.protocol.run_spec import DAMAGED, RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,181 @@ STEP = "export"
 NOTHING_COLLECTED = Collected()
 THREADS = 8  # small files are limited by round trips, not by bandwidth
 SAVE_EVERY_S = 1.0  # how often the list of outputs is stored while an attempt is terminated
+MAX_SEARCH_S = 600.0  # for files that the script wrote elsewhere, if nothing else limits it
+LIST_RESERVE_S = 0.5  # kept for writing the list of outputs when the attempt is terminated
 LeaveOut = Callable[[LeftOut], object]
+
+
+class AttemptOutputs:
+    """The outputs of one attempt on this node, and what is not kept of them.
+
+    `check` is called while files are uploaded, and may raise to stop. `collected` is what a
+    finished script wrote elsewhere, or None if the script runs in this attempt.
+
+    Attributes:
+        prefix: the prefix of the names of their blobs.
+        written: finds the files that the script wrote outside of `$RUNNER_OUTPUT_DIR`. It is None
+            before the script starts.
+    """
+
+    def __init__(  # noqa: PLR0913 - everything an attempt has
+        self,
+        runs: ContainerClient,
+        blobs: RunPaths,
+        spec: RunSpec,
+        number: int,
+        dirs: AttemptDirs,
+        *,
+        events: EventLog,
+        retry_budget: RetryBudget,
+        check: Callable[[], None],
+        collected: Collected | None = None,
+    ) -> None:
+        self._runs = runs
+        self._blobs = blobs
+        self._spec = spec
+        self._number = number
+        self._dirs = dirs
+        self._events = events
+        self._retry_budget = retry_budget
+        self._check = check
+        self._collected = collected
+        self._not_uploaded: list[LeftOut] = []
+        self.prefix = blobs.output(number)
+        self.written: WrittenFiles | None = None
+
+    def collect(self, within_s: float | None = None) -> Collected:
+        """Return the files that the script wrote outside of `$RUNNER_OUTPUT_DIR`.
+
+        The first call searches for them, unless a finished script has recorded them. A failed
+        search is not an error, because the recipe does not promise these files.
+
+        Args:
+            within_s: the time limit of the search. After it, the result is empty. None uses the
+                time that is left to the agent.
+        """
+        if self._collected is None and self.written is not None:
+            left_s = self._retry_budget.left_s if within_s is None else within_s
+            self._collected = _search(self.written, left_s)
+            for each in self._collected.left_out:
+                self._events.add("notice", "progress", f"not kept: {each}")
+        return self._collected or NOTHING_COLLECTED
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The files that the script wrote and that are not kept, as far as they are known."""
+        return (*self.collect().left_out, *shortened(self._not_uploaded))
+
+    def _leave_out(self, entry: LeftOut) -> None:
+        entry = replace(entry, path=entry.path.encode(errors="replace").decode())
+        self._not_uploaded.append(entry)
+        self._events.add("notice", "progress", f"not kept: {entry}")
+
+    def names(self) -> list[str]:
+        """Return the names of files and folders that may become outputs."""
+        names: list[str] = []
+        for folder in (self._dirs.output, self._dirs.code):
+            with suppress(OSError):
+                names += os.listdir(folder)  # noqa: PTH208 - names
+        return names
+
+    def export(self, prefix: str, report: Report, promised: Sequence[str] = ()) -> list[OutputFile]:
+        """Check that the promised outputs exist, and upload all outputs of this node.
+
+        The arguments and errors are those of `check_promised` and `export_outputs`.
+        """
+        collected = self.collect()
+        check_promised(self._dirs.output, promised, collected)
+        return export_outputs(
+            self._runs, prefix, self._dirs.output, report, self._check, collected,
+            promised=promised, leave_out=self._leave_out,
+        )  # fmt: skip
+
+    def of_rank(self, rank: int, folder: str) -> list[OutputFile]:
+        """Return the files that another node exported to a folder. Raise ValueError."""
+        name = RunPaths(self._spec.run_id, rank).attempt_outputs(self._number)
+        listed = read_list(self._runs, name)
+        if listed is None:
+            raise ValueError(f"there is no {name}")
+        return [replace(file, path=folder + file.path) for file in listed]
+
+    def add_earlier(
+        self, outputs: Sequence[OutputFile], check: Callable[[], None] | None = None
+    ) -> list[OutputFile]:
+        """Add the files that earlier attempts kept, as `add_earlier_outputs` does."""
+        return add_earlier_outputs(
+            self._runs, self._blobs, self._number, outputs, check or self._check, self._leave_out,
+            nodes=self._spec.nodes,
+        )  # fmt: skip
+
+    def export_partial(
+        self, left_s: Callable[[], float | None], *, last: bool, folder: str = ""
+    ) -> list[OutputFile]:
+        """Export the files of a script that did not succeed, as far as time allows.
+
+        Args:
+            left_s: returns the seconds until this node or process ends, None if there is no end.
+            last: True if the run ends with this attempt. Then the outputs that earlier attempts
+                kept are added. Otherwise a list of the outputs is written for the next attempt.
+            folder: the folder of this node's outputs, relative to the outputs of the run.
+        """
+
+        def check() -> None:
+            left = left_s()
+            if left is not None and left <= LIST_RESERVE_S:
+                raise OutOfTimeError
+
+        def save(outputs: Sequence[OutputFile]) -> None:
+            if last:
+                return
+            try:
+                write_list(self._runs, self._blobs.attempt_outputs(self._number), outputs, folder)
+            except StorageRequestError as err:
+                logger.warning("the list of the outputs is lost: %s", err)
+
+        left = left_s()
+        search_s = None if left is None else max(left - LIST_RESERVE_S, LIST_RESERVE_S)
+        outputs = export_partial(
+            self._runs, self.prefix + folder, self._dirs.output, self.collect(search_s), check,
+            leave_out=self._leave_out, save=save,
+        )  # fmt: skip
+        if not last:
+            return outputs
+        own = self.names()
+        for rank in range(1, self._spec.nodes):
+            outputs += read_rank_list(self._runs, self._spec.run_id, rank, self._number, own)
+        return self.add_earlier(outputs, check)
+
+    def restore(self, outputs: Sequence[OutputFile]) -> list[OutputFile]:
+        """Return the exported files. Upload those again that storage has lost."""
+        return restore_outputs(
+            self._runs, self.prefix, self._dirs.output, outputs, self.collect(),
+            promised=self._spec.outputs, leave_out=self._leave_out,
+        )  # fmt: skip
+
+
+def _search(written: WrittenFiles, within_s: float | None) -> Collected:
+    """Return the files that the script wrote elsewhere.
+
+    If the search fails or takes longer than `within_s`, the result has only one entry, which says
+    that files were left out.
+    """
+    found: list[Collected] = []
+
+    def search() -> None:
+        try:
+            # The search ends a little early, so that it can return the files it found.
+            found.append(written.collect(None if within_s is None else within_s * 0.8))
+        except Exception:
+            logger.exception("the files beside the script could not be searched for")
+
+    # In a thread: a file system that does not answer blocks its caller for ever.
+    thread = threading.Thread(target=search, name="written files", daemon=True)
+    thread.start()
+    thread.join(MAX_SEARCH_S if within_s is None else within_s)
+    if found:
+        return found[0]
+    return Collected(left_out=(LeftOut("files beside the script", 0, "search"),))
 
 
 def check_promised(

@@ -10,7 +10,8 @@ import re
 import shlex
 import shutil
 import tarfile
-from collections.abc import Container, Mapping
+import tempfile
+from collections.abc import Collection, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
@@ -388,6 +389,39 @@ def _clear(path: Path) -> None:
             with suppress(OSError):
                 Path(folder).chmod(0o700)
         shutil.rmtree(path, ignore_errors=True)
+
+
+class TempFolder:
+    """The folder of a script's temporary files, so that the agent knows which are the script's.
+
+    `path` is None without such a folder.
+    """
+
+    def __init__(self, work_dir: Path) -> None:
+        # The name is derived from the task's folder, so that later attempts find and remove it. It
+        # is below the system's temporary folder because paths of sockets must be short.
+        digest = hashlib.sha256(str(work_dir).encode()).hexdigest()
+        self._own = Path(tempfile.gettempdir(), f"run-{digest[:12]}")
+        self.path: Path | None = None
+
+    def create(self, given: Collection[str]) -> None:
+        """Create the folder, unless a variable in `given` names one or none can be created."""
+        self.remove()
+        if not {"TMPDIR", "TEMP", "TMP"}.isdisjoint(given):
+            return
+        try:
+            try:
+                self._own.mkdir(mode=0o700)
+                self.path = self._own
+            except FileExistsError:  # owned by another user
+                self.path = Path(tempfile.mkdtemp(prefix="run-"))
+        except OSError as err:
+            logger.warning("no folder for temporary files: %s", err)
+
+    def remove(self) -> None:
+        """Remove the folder, also that of an attempt that was killed."""
+        for folder in {self._own, self.path or self._own}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_shell_file(

@@ -210,14 +210,6 @@ class WrittenFiles:
                 named[variable] = str(folder)
         return named
 
-    def named_inputs(self) -> Mapping[str, str]:
-        """Return the input variables of Batch AI and Azure ML that the code uses.
-
-        Returns:
-            The input for each variable. `$AZ_BATCHAI_INPUT_A` is the input `A`.
-        """
-        return self.code_text.named_inputs()
-
     def begin(self, command: Sequence[str]) -> None:
         """Create the folders that the script expects, and record the existing files."""
         self._folders = self.code_text.folders(command)

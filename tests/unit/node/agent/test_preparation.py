@@ -20,12 +20,12 @@ from runner.node.distributed.launchers import PROCESSES_VARIABLE
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import ScriptResult
+from runner.node.script.outputs import AttemptOutputs
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import make_dirs
 from runner.node.settings import NodeSettings
-from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
 from runner.protocol.run_spec import (
     LAUNCHERS,
@@ -83,8 +83,8 @@ def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         )
         return Attempt(
             node, spec, 1, make_dirs(node.work_dir), events=EventLog(LineQueue(), Redactor()),
-            retry_budget=RetryBudget(), termination=Termination(lambda: None),
-            checkpoints=cast("AttemptCheckpoints", saver),
+            termination=Termination(lambda: None), checkpoints=cast("AttemptCheckpoints", saver),
+            outputs=cast("AttemptOutputs", SimpleNamespace()),
         )  # fmt: skip
 
     return make

@@ -314,7 +314,7 @@ def test_end_of_a_terminated_attempt_does_not_wait_for_the_search(task: Task, un
 def test_upload_of_an_evicted_attempt_ends_before_its_node(container: ContainerClient) -> None:
     given: list[float | None] = []
 
-    def export_partial(runs: Any, blobs: Any, left_s: Callable[[], Any], *, last: bool) -> None:
+    def export_partial(left_s: Callable[[], Any], *, last: bool) -> None:
         given.append(left_s())
 
     agent: Any = SimpleNamespace(
@@ -325,7 +325,10 @@ def test_upload_of_an_evicted_attempt_ends_before_its_node(container: ContainerC
         nodes_token="",
         own={},
     )
-    attempt: Any = SimpleNamespace(export_partial=export_partial, remove_temp=lambda: None)
+    attempt: Any = SimpleNamespace(
+        outputs=SimpleNamespace(export_partial=export_partial),
+        temp=SimpleNamespace(remove=lambda: None),
+    )
     AttemptOutcome(agent, 1, "").terminated("command", attempt)
     agent.notices = None
     AttemptOutcome(agent, 1, "").terminated("command", attempt)
