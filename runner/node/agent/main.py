@@ -276,30 +276,9 @@ def _run_attempt(
         failure = disk_full("code", err) if is_disk_full(err) else _folder_error(err)
         logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
         return AttemptOutcome(agent, number, started).failed(failure, spec.retries)
-    streams, events = _open_streams(agent, spec, number, dirs)
-    streams.metrics.recall(finished.metrics)
-    checkpoints = _open_checkpoints(agent, spec, number, dirs, streams, events)
-    checkpoints.has_none = is_new
-    outcome = AttemptOutcome(agent, number, started, streams, events, checkpoints)
-    outputs = AttemptOutputs(
-        agent.runs, agent.blobs, spec, number, dirs, events=events,
-        retry_budget=agent.retry_budget, check=agent.termination.check,
-        collected=finished.collected,
-    )  # fmt: skip
-    attempt = Attempt(
-        agent.node, spec, number, dirs, events=events, termination=agent.termination,
-        checkpoints=checkpoints, outputs=outputs,
-    )  # fmt: skip
-    attempt.finished, attempt.streams = finished, streams
-    if spec.live_outputs:
-        attempt.live = LiveOutputs(agent.runs, agent.blobs, number, dirs.output, spec.live_outputs)
-    if spec.trial:
-        from runner.node.agent.sweep_trial import open_trial  # noqa: PLC0415
-
-        attempt.trial = open_trial(agent.runs, spec, number, agent.node.shared_dir)
-        if attempt.trial is not None:
-            attempt.trial.start()
-            streams.metrics.observe = attempt.trial.observe
+    attempt = _open_attempt(agent, spec, number, dirs, finished, is_new=is_new)
+    events = attempt.events
+    outcome = AttemptOutcome(agent, number, started, attempt.streams, events, attempt.checkpoints)
     try:
         attempt.node_group = _open_node_group(agent, spec, number, events)
         files = _run_stages(agent, attempt, inherited)
@@ -323,6 +302,48 @@ def _run_attempt(
         return outcome.failed(err, spec.retries, attempt)
     _close(attempt)
     return outcome.succeeded(attempt, files, spec.expect)
+
+
+def _open_attempt(
+    agent: AgentContext,
+    spec: RunSpec,
+    number: int,
+    dirs: AttemptDirs,
+    finished: FinishedScript,
+    *,
+    is_new: bool,
+) -> Attempt:
+    """Start to ship the logs, and return the attempt."""
+    runs, blobs, retry_budget = agent.runs, agent.blobs, agent.retry_budget
+    streams = Streams(runs, blobs, number, dirs, spec.metric_patterns, agent.redactor)
+    streams.metrics.recall(finished.metrics)
+    events = EventLog(streams.events, agent.redactor)
+    streams.set_warn(partial(events.add, "metrics", "failed"))
+    checkpoints = AttemptCheckpoints(
+        runs, blobs, spec, number, folder=dirs.checkpoints, events=events,
+        retry_budget=retry_budget, termination=agent.termination,
+        step=streams.metrics.last_step, notices=agent.notices,
+    )  # fmt: skip
+    checkpoints.has_none = is_new
+    outputs = AttemptOutputs(
+        runs, blobs, spec, number, dirs, events=events, retry_budget=retry_budget,
+        check=agent.termination.check, collected=finished.collected,
+    )  # fmt: skip
+    attempt = Attempt(
+        agent.node, spec, number, dirs, events=events, termination=agent.termination,
+        checkpoints=checkpoints, outputs=outputs,
+    )  # fmt: skip
+    attempt.finished, attempt.streams = finished, streams
+    if spec.live_outputs:
+        attempt.live = LiveOutputs(runs, blobs, number, dirs.output, spec.live_outputs)
+    if spec.trial:
+        from runner.node.agent.sweep_trial import open_trial  # noqa: PLC0415
+
+        attempt.trial = open_trial(runs, spec, number, agent.node.shared_dir)
+        if attempt.trial is not None:
+            attempt.trial.start()
+            streams.metrics.observe = attempt.trial.observe
+    return attempt
 
 
 def _open_node_group(
@@ -349,37 +370,6 @@ def _add_node_name(node: str, err: StageFailedError) -> None:
     """Add the name of the primary to the message if its own script failed."""
     if not err.rank and err.step == "command" and err.code != "NodeLost":
         err.message = f"rank 0 on node {node}: {err.message}"
-
-
-def _open_streams(
-    agent: AgentContext, spec: RunSpec, number: int, dirs: AttemptDirs
-) -> tuple[Streams, EventLog]:
-    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
-    events = EventLog(streams.events, agent.redactor)
-    streams.set_warn(partial(events.add, "metrics", "failed"))
-    return streams, events
-
-
-def _open_checkpoints(
-    agent: AgentContext,
-    spec: RunSpec,
-    number: int,
-    dirs: AttemptDirs,
-    streams: Streams,
-    events: EventLog,
-) -> AttemptCheckpoints:
-    return AttemptCheckpoints(
-        agent.runs,
-        agent.blobs,
-        spec,
-        number,
-        folder=dirs.checkpoints,
-        events=events,
-        retry_budget=agent.retry_budget,
-        termination=agent.termination,
-        step=streams.metrics.last_step,
-        notices=agent.notices,
-    )
 
 
 def _after_loss(
