@@ -30,8 +30,8 @@ _OURS = """
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
-from infra.engine.offline import preview_resources
-from infra.config.stack_file import load_stack_config
+from runner_infra.engine.offline import preview_resources
+from runner_infra.config.stack_file import load_stack_config
 from runner.core.pricing.prices import load_price_table
 example = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": str(UUID(int=0))}
 config = load_stack_config(Path("Pulumi.dev.yaml"), environment=example)

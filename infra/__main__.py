@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from infra.program import program
+from runner_infra.program import program
 
 # Under an older host, such as 3.79, get_root_directory() of Pulumi returns None.
 program(Path(__file__).parents[1])

@@ -98,4 +98,5 @@ class Tests:
 
 def _module(path: Path) -> str:
     parts = path.with_suffix("").parts
+    parts = parts[1:] if parts[:2] == ("infra", "runner_infra") else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

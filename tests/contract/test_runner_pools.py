@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from azure.batch import models
 
-from infra.config.stack_file import parse_stack_config
-from infra.planning.pool_plan import MarketplaceImage, plan_pools
 from runner.azure.auth.credentials import connect
 from runner.azure.batch.node_users import TaskPlace, find_address
 from runner.cli.main import main
@@ -27,6 +25,8 @@ from runner.core.settings import load_settings
 from runner.flows.environment import autoscale
 from runner.flows.environment.check_azure import check_agents
 from runner.protocol.errors import RunnerError
+from runner_infra.config.stack_file import parse_stack_config
+from runner_infra.planning.pool_plan import MarketplaceImage, plan_pools
 from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
 from tests.unit.command_lines import commands_in

@@ -15,14 +15,14 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import HttpResponseError
 from azure.storage.blob import BlobServiceClient
 
-from infra.config.pool import BlobMount, PoolConfig
-from infra.planning.autoscale_formula import formula_text, node_caps
-from infra.planning.node_setup import blobfuse_options, start_task
 from runner.azure.batch.translate import wire_text
 from runner.contract import PoolOutput, StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import load_price_table
+from runner_infra.config.pool import BlobMount, PoolConfig
+from runner_infra.planning.autoscale_formula import formula_text, node_caps
+from runner_infra.planning.node_setup import blobfuse_options, start_task
 from tests import plain_http
 from tests.e2e.conftest import Cli, new_home, until
 

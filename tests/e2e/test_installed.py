@@ -72,16 +72,30 @@ def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("package", ["runner", "infra", "batch_emulator", "custom_image"])
-def test_every_file_of_a_package_is_packed(installed: Path, package: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("runner", "runner"),
+        ("infra/runner_infra", "runner_infra"),
+        ("batch_emulator", "batch_emulator"),
+        ("custom_image", "runner_infra/custom_image"),
+    ],
+)
+def test_every_file_of_a_package_is_packed(installed: Path, source: str, target: str) -> None:
     ours = {
-        path.relative_to(_ROOT)
-        for path in (_ROOT / package).rglob("*")
+        path.relative_to(_ROOT / source)
+        for path in (_ROOT / source).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    } - {Path("batch_emulator/pyproject.toml")}
-    packed = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
+    } - {Path("pyproject.toml")}
+    folder = installed / target
+    packed = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     assert ours
     assert ours <= packed
+
+
+def test_distribution_installs_no_common_names(installed: Path) -> None:
+    names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    assert not names & {"infra", "custom_image", "images", "tests", "tools", "bench"}
 
 
 def test_preview_declares_everything_with_the_packed_files(installed: Path, project: Path) -> None:

@@ -27,7 +27,7 @@ from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.gateway.sign_in import CLIENT
 from batch_emulator.launches import NodeNames
 from batch_emulator.server import Server
-from infra.config.naming import Names
+from runner_infra.config.naming import Names
 from tests.arm_server import ArmServer, resource_id
 from tests.e2e.conftest import new_home, until
 from tests.e2e.test_program_pools import PASSED, azurite_of, declared_pool, node_tools

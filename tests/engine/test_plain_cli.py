@@ -9,7 +9,7 @@ import pytest
 from tests.engine.stage import CONFIG, ROOT, Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-POLICY = ("--policy-pack", str(ROOT / "infra/policy"))
+POLICY = ("--policy-pack", str(ROOT / "infra/runner_infra/policy"))
 _PROGRAM = """from tests.engine.small_program import Settings, program
 program(Settings())()
 """

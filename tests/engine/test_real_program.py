@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pulumi import automation
 
-from infra.program import program as real_program
+from runner_infra.program import program as real_program
 from tests.engine.stage import CONFIG, Stage
 from tests.unit.infra.cloud import ACCOUNT_KEY
 

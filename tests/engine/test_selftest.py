@@ -27,7 +27,7 @@ from azure.storage.blob import BlobServiceClient
 
 from batch_emulator.domain.account import Limits
 from batch_emulator.server import Server
-from infra.config.naming import Names
+from runner_infra.config.naming import Names
 from tests import plain_http
 from tests.contract.server import eventually
 from tests.e2e.conftest import RUNNER, SHARED_MNIST, new_home

@@ -29,7 +29,7 @@ def project() -> dict[str, Any]:
 
 
 def product() -> list[str]:
-    """Return the names of the packages that the distribution contains."""
+    """Return the folders of the packages that the distribution contains, such as `runner`."""
     return project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
@@ -71,9 +71,10 @@ def assert_none(offences: Iterable[str], advice: str) -> None:
 def modules() -> dict[str, Path]:
     """Return the product's modules and packages by their dotted names."""
     found: dict[str, Path] = {}
-    for path in sources(*product()):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for package in map(Path, product()):
+        for path in sources(str(package)):
+            parts = path.relative_to(ROOT / package.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 

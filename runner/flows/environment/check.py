@@ -17,9 +17,9 @@ from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from infra.config.stack import StackConfig
-    from infra.planning.pool_plan import PoolPlan
     from runner.azure.arm.client import ArmClient
+    from runner_infra.config.stack import StackConfig
+    from runner_infra.planning.pool_plan import PoolPlan
 
 
 _SOON_DAYS = 180
@@ -55,14 +55,14 @@ def _api_check() -> Check:
     Azure lists versions before 2025-06-01 as retiring, without a date:
     github.com/Azure/Batch/issues/140 (read 2026-11-20).
     """
-    from infra.planning.pool_plan import BATCH_API  # noqa: PLC0415  pydantic, YAML
+    from runner_infra.planning.pool_plan import BATCH_API  # noqa: PLC0415  pydantic, YAML
 
     detail = f"pools use Batch API {BATCH_API}, the newest in azure-native's SDK; "
     return passed("batch-api", f"{detail}Azure will retire versions before 2025-06-01")
 
 
 def _config_warnings(stack: StackConfig) -> Iterator[Check]:
-    from infra.config.contradictions import warnings  # noqa: PLC0415  pydantic, YAML
+    from runner_infra.config.contradictions import warnings  # noqa: PLC0415  pydantic, YAML
 
     for found in warnings(stack):
         yield warned("config", found.what, found.fix)
@@ -75,7 +75,7 @@ def check_pools(
 
     Pools are planned one at a time, so that an error in one does not hide an error in another.
     """
-    from infra.planning.pool_plan import plan_pools  # noqa: PLC0415  pydantic, YAML
+    from runner_infra.planning.pool_plan import plan_pools  # noqa: PLC0415  pydantic, YAML
 
     plans: list[PoolPlan] = []
     checks: list[Check] = []

@@ -10,8 +10,8 @@ from runner.core.checks import Check, failed, passed, run_check, warned
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from infra.config.stack import StackConfig
     from runner.azure.arm.client import ArmClient
+    from runner_infra.config.stack import StackConfig
 
 _ROLES = "Microsoft.Authorization/roleAssignments/write"
 _GROUP = "Microsoft.Resources/subscriptions/resourceGroups/write"

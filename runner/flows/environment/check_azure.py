@@ -19,10 +19,10 @@ from runner.flows.environment.check_adopted import check_adopted, needed_actions
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from infra.config.naming import Names
-    from infra.config.stack import StackConfig
-    from infra.planning.pool_plan import MarketplaceImage, PoolPlan
     from runner.azure.arm.subscription import BatchAccountInfo
+    from runner_infra.config.naming import Names
+    from runner_infra.config.stack import StackConfig
+    from runner_infra.planning.pool_plan import MarketplaceImage, PoolPlan
 
 
 _AGENT_SOON_DAYS = 180

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.engine import automation
 from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.azure.auth.sign_in import provider_variables
 from runner.azure.batch.schedules import list_schedules
@@ -26,6 +25,7 @@ from runner.flows.environment.images import (
 )
 from runner.flows.environment.pools import find_active
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.engine import automation
 
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
 

@@ -17,7 +17,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from infra.engine.automation import Change, Deployed, Environment
+    from runner_infra.engine.automation import Change, Deployed, Environment
 
 
 def container_registry_host(outputs: StackOutputs, stack: str) -> str:
@@ -342,7 +342,7 @@ def deleted_images(
     """Return deployed resources and image versions if a deployment deletes the definition."""
     if not deletes_image(changes):
         return (), ()
-    from infra.engine.automation import deployed  # noqa: PLC0415  pulumi
+    from runner_infra.engine.automation import deployed  # noqa: PLC0415  pulumi
 
     resources = deployed(environment)
     return resources, versions_of(resources, env)

@@ -12,19 +12,19 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.config.stack import StackConfig
-from infra.config.stack_file import load_stack_config
-from infra.engine.unfinished import has_stack, state_backend
-from infra.planning.autoscale_formula import idle_nodes
-from infra.planning.pool_plan import PoolPlan, plan_pools
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.core.yaml_files import read_document
 from runner.flows.export.extras import install_command
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.stack import StackConfig
+from runner_infra.config.stack_file import load_stack_config
+from runner_infra.engine.unfinished import has_stack, state_backend
+from runner_infra.planning.autoscale_formula import idle_nodes
+from runner_infra.planning.pool_plan import PoolPlan, plan_pools
 
 if TYPE_CHECKING:
-    from infra.engine.offline import PreviewedResource
+    from runner_infra.engine.offline import PreviewedResource
 
 PROJECT = "Pulumi.yaml"
 _NAME = "runner"
@@ -166,7 +166,7 @@ def find_project(cwd: Path) -> Path:
 def offline_preview(plan: Plan, now: datetime) -> list[PreviewedResource]:
     """Return the resources of a first deployment, without Azure and without the engine."""
     need_pulumi()
-    from infra.engine.offline import preview_resources  # noqa: PLC0415  pulumi takes half a second to import
+    from runner_infra.engine.offline import preview_resources  # noqa: PLC0415  pulumi takes half a second to import
 
     return preview_resources(plan.config, now, plan.prices)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from pulumi_azure_native import authorization
 
-from infra.components.deployer import Deployer
-from infra.components.identity import Operator
-from infra.config.stack import StackConfig
-from infra.config.stack_file import parse_stack_config
-from infra.program import declare
+from runner_infra.components.deployer import Deployer
+from runner_infra.components.identity import Operator
+from runner_infra.config.stack import StackConfig
+from runner_infra.config.stack_file import parse_stack_config
+from runner_infra.program import declare
 from tests.unit.infra import cloud
 from tests.unit.infra.recording import Recording, record
 

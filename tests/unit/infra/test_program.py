@@ -11,14 +11,14 @@ import pulumi
 import pytest
 from pulumi.runtime.settings import reset_options
 
-from infra.components.deployer import Deployer, find_deployer
-from infra.program import (
+from runner.contract import StackOutputs, parse_stack_outputs
+from runner.protocol.errors import RunnerError
+from runner_infra.components.deployer import Deployer, find_deployer
+from runner_infra.program import (
     _selected_config,  # pyright: ignore[reportPrivateUsage]
     declare,
     program,
 )
-from runner.contract import StackOutputs, parse_stack_outputs
-from runner.protocol.errors import RunnerError
 from tests.unit.infra import cloud
 from tests.unit.infra.oracle import validate
 from tests.unit.infra.recording import Recording, Registered, record

@@ -18,13 +18,13 @@ from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from infra.engine.automation import Change, Deployed, Environment
-    from infra.engine.offline import PreviewedResource
     from runner.contract import StackOutputs
     from runner.core.checks import Check
     from runner.core.settings import Settings
     from runner.flows.environment.deploy import Remains
     from runner.flows.environment.plan import Plan, PoolCost
+    from runner_infra.engine.automation import Change, Deployed, Environment
+    from runner_infra.engine.offline import PreviewedResource
 
 
 RESOURCE_COLUMNS = ("change", "type", "name", "part_of", "kept_by_down")

@@ -12,8 +12,8 @@ import pytest
 
 from batch_emulator.domain.model import Pool, Task, TaskState
 from batch_emulator.domain.transitions import autoscale, eviction
-from infra.config.pool import PoolConfig
-from infra.planning.autoscale_formula import NodeCaps, formula_text
+from runner_infra.config.pool import PoolConfig
+from runner_infra.planning.autoscale_formula import NodeCaps, formula_text
 from tests.unit.emulator.autoscale.formulas import PUBLISHED
 from tests.unit.emulator.world import World
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from infra.config.naming import Names
 from runner.cli.commands.environment import deploy
 from runner.cli.main import main
 from runner.protocol.errors import ExitCode
+from runner_infra.config.naming import Names
 from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
 
-pytest.importorskip("infra.planning.pool_plan")
+pytest.importorskip("runner_infra.planning.pool_plan")
 
 T4 = "Standard_NC4as_T4_v3"
 NAMES = Names("dev", SUBSCRIPTION)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from infra.engine.unfinished import has_stack
 from runner.cli.commands.environment.deploy import cost_documents, cost_rows
 from runner.cli.main import main
 from runner.core.home import HomePaths
@@ -18,6 +17,7 @@ from runner.core.pricing.prices import Price, PriceKey, render_prices
 from runner.core.settings import load_settings
 from runner.flows.environment.plan import plan_environment, refuse_changed
 from runner.protocol.errors import RunnerError
+from runner_infra.engine.unfinished import has_stack
 from tests.unit.infra.cloud import SUBSCRIPTION
 from tests.unit.infra.stacks import NOW, plain_stack
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from infra.engine import automation
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduleView
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
 from runner.flows.environment import deploy, pools
 from runner.protocol.errors import RunnerError
+from runner_infra.engine import automation
 from tests.unit.infra.stacks import plain_stack
 
 _ACCOUNT, _POOL = "azure-native:batch:BatchAccount", "azure-native:batch:Pool"

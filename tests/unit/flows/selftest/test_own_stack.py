@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.config.stack_file import load_stack_config
 from runner.core.settings import load_settings
 from runner.flows.selftest.own_stack import OwnStack, plan_own_stack
 from runner.flows.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.stack_file import load_stack_config
 from tests.unit.source_tree import ROOT
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"

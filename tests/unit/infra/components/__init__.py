@@ -1,1 +1,1 @@
-"""Tests of infra.components."""
+"""Tests of runner_infra.components."""

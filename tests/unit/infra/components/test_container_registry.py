@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pulumi_azure_native import authorization
 
-from infra.components.identity import Operator
+from runner_infra.components.identity import Operator
 from tests.unit.infra import cloud
 from tests.unit.infra.recording import Recording, record
 
@@ -23,9 +23,9 @@ OPERATORS = (
 def declare(operators: tuple[Operator, ...]) -> dict[str, Any]:
     import pulumi
 
-    from infra.components.container_registry import ContainerRegistry
-    from infra.components.context import StackContext
-    from infra.config.naming import Names
+    from runner_infra.components.container_registry import ContainerRegistry
+    from runner_infra.components.context import StackContext
+    from runner_infra.config.naming import Names
 
     context = StackContext(
         names=Names("dev", cloud.SUBSCRIPTION),

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from infra.config.naming import Names
-from infra.config.stack import ImageConfig
-from infra.planning import image_source
-from infra.planning.image_source import (
+from runner.protocol.errors import RunnerError
+from runner_infra.config.naming import Names
+from runner_infra.config.stack import ImageConfig
+from runner_infra.planning import image_source
+from runner_infra.planning.image_source import (
     ImageFile,
     delivery_script,
     load_files,
     load_versions,
     template_steps,
 )
-from runner.protocol.errors import RunnerError
 from tests.unit.infra import cloud, image_machine
 from tests.unit.infra.oracle import validate
 from tests.unit.infra.recording import Recording, record
@@ -40,8 +40,8 @@ def declared(
     def declare() -> Mapping[str, Any]:
         import pulumi
 
-        from infra.components.context import StackContext
-        from infra.components.vm_image import ImageFactory
+        from runner_infra.components.context import StackContext
+        from runner_infra.components.vm_image import ImageFactory
 
         names = Names("dev", cloud.SUBSCRIPTION)
         group = f"/subscriptions/{cloud.SUBSCRIPTION}/resourceGroups/rg"
@@ -237,7 +237,7 @@ def test_change_of_any_script_changes_the_template(file: str, monkeypatch: pytes
     known = load_files()
     changed = tuple(replace(f, content=f.content + b"\n") if f.path == file else f for f in known)
     loader: Callable[..., Any] = lambda *_: changed  # noqa: E731
-    monkeypatch.setattr("infra.components.vm_image.load_files", loader)
+    monkeypatch.setattr("runner_infra.components.vm_image.load_files", loader)
     assert declared().exports["template"] != before
 
 

@@ -1,1 +1,1 @@
-"""Tests of infra.config."""
+"""Tests of runner_infra.config."""

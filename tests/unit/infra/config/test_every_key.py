@@ -11,11 +11,12 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from infra.config.stack import StackConfig
+from runner_infra.config.stack import StackConfig
 from tests.unit.infra.stacks import ADOPTED, T4, config_of, deploy
 
 _DATA = {"kind": "blob", "container": "data", "path": "data"}
-_SCRIPT = Path(__file__).parents[4] / "infra" / "planning" / "node_setup.sh"  # any script will do
+_INFRA = Path(__file__).parents[4] / "infra" / "runner_infra"
+_SCRIPT = _INFRA / "planning" / "node_setup.sh"  # any script will do
 _NFS = {"kind": "nfs", "source": "10.0.0.4:/export", "path": "nfs"}
 _SHARE = {"kind": "files", "path": "shared"}
 _OPERATOR = {"id": "22222222-3333-4444-5555-666666666666"}

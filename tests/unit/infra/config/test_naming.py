@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from infra.config.naming import Names
+from runner_infra.config.naming import Names
 from tests.unit.infra.cloud import SUBSCRIPTION
 
 STACKS = [

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from infra.config.contradictions import warnings
-from infra.config.pool import (
+from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.contradictions import warnings
+from runner_infra.config.pool import (
     BlobMount,
     FilesMount,
     ImageChoice,
@@ -21,7 +22,7 @@ from infra.config.pool import (
     OfficeHours,
     PoolConfig,
 )
-from infra.config.stack import (
+from runner_infra.config.stack import (
     BudgetConfig,
     ImageConfig,
     NetworkConfig,
@@ -30,14 +31,13 @@ from infra.config.stack import (
     StackConfig,
     StorageConfig,
 )
-from infra.config.stack_file import (
+from runner_infra.config.stack_file import (
     AZURE_KEYS,
     RUNNER_KEYS,
     UNDECLARED_KEYS,
     load_stack_config,
     parse_stack_config,
 )
-from runner.protocol.errors import ExitCode, RunnerError
 
 _AZURE = {
     "ARM_LOCATION": "westeurope",

@@ -1,1 +1,1 @@
-"""Tests of infra.engine."""
+"""Tests of runner_infra.engine."""

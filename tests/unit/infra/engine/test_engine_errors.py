@@ -10,8 +10,8 @@ import pytest
 from pulumi.automation import CommandResult
 from pulumi.automation.errors import CommandError
 
-from infra.engine import automation, unfinished
 from runner.protocol.errors import RunnerError
+from runner_infra.engine import automation, unfinished
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 

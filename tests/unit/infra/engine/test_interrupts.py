@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from infra.engine.automation import run_despite_interrupt
+from runner_infra.engine.automation import run_despite_interrupt
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra.engine import automation
 from runner.protocol.errors import RunnerError
+from runner_infra.engine import automation
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "x"}

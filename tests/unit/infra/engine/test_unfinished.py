@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from pulumi import automation as auto
 
-from infra.engine.unfinished import arm_id, import_unfinished
+from runner_infra.engine.unfinished import arm_id, import_unfinished
 from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import GOOD
 from tests.unit.infra.stacks import full_stack

@@ -1,1 +1,1 @@
-"""Tests of infra.planning."""
+"""Tests of runner_infra.planning."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.config.pool import PoolConfig
-from infra.planning.autoscale_formula import FALLBACK_WAIT_MINUTES, NodeCaps, formula_text
+from runner_infra.config.pool import PoolConfig
+from runner_infra.planning.autoscale_formula import FALLBACK_WAIT_MINUTES, NodeCaps, formula_text
 from tests.unit.emulator.scheduling.test_autoscaling import scaling
 from tests.unit.emulator.world import World
 from tests.unit.infra.day import Day, Moment

@@ -22,9 +22,9 @@ from batch_emulator.autoscale.dialect import DEFAULT, DIALECTS, Dialect
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
 from batch_emulator.autoscale.samples import PERIOD, SampleHistory
 from batch_emulator.autoscale.values import Timestamp
-from infra.config.pool import PoolConfig
-from infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
 from runner.core.pricing.prices import Price, PriceKey, PriceTable
+from runner_infra.config.pool import PoolConfig
+from runner_infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
 
 _SIZE = "Standard_NC4as_T4_v3"
 _MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)

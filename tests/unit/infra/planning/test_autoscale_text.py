@@ -11,16 +11,16 @@ from batch_emulator.autoscale.evaluate import Inputs, evaluate
 from batch_emulator.autoscale.parser import MAX_STATEMENTS, parse
 from batch_emulator.autoscale.samples import DELAY, SampleHistory
 from batch_emulator.autoscale.values import Timestamp
-from infra.config.pool import OfficeHours, PoolConfig
-from infra.planning.autoscale_formula import (
+from runner.core.pricing.prices import Price, PriceKey, PriceTable
+from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.pool import OfficeHours, PoolConfig
+from runner_infra.planning.autoscale_formula import (
     NodeCaps,
     formula_text,
     idle_nodes,
     node_caps,
 )
-from infra.planning.own_formula import check_formula
-from runner.core.pricing.prices import Price, PriceKey, PriceTable
-from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.planning.own_formula import check_formula
 
 _SIZE = "Standard_NC4as_T4_v3"
 _FALLBACK = "spot_first_with_dedicated_fallback"

@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 from batch_emulator.domain.validation.machine_rules import MachineChoice, check_machine, vm_sizes
-from infra.config.pool import ImageChoice
-from infra.planning.pool_plan import plan_pools
 from runner.core.pricing.machines import machines
 from runner.core.pricing.prices import load_price_table
+from runner_infra.config.pool import ImageChoice
+from runner_infra.planning.pool_plan import plan_pools
 from tests.unit.infra.stacks import T4, config_of
 
 SKUS = get_args(ImageChoice.model_fields["sku"].annotation)

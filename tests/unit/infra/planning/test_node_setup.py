@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from infra.config.pool import ImageChoice, PoolConfig
-from infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options, start_task
 from runner.node.environment.virtual_env import NEWER_PYTHON
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.pool import ImageChoice, PoolConfig
+from runner_infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options, start_task
 
 ROOT = Path(__file__).parents[4]
 _T4 = "Tesla T4, 580.95.05"
@@ -360,7 +360,7 @@ def test_pinned_uv_is_installed_by_its_hashes(node: Node) -> None:
 def test_setup_script_passes_shellcheck() -> None:
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run(
-        [str(shellcheck), "infra/planning/node_setup.sh"],
+        [str(shellcheck), "infra/runner_infra/planning/node_setup.sh"],
         cwd=ROOT,
         capture_output=True,
         text=True,

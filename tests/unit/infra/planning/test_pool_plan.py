@@ -10,7 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from infra.config.pool import (
+from runner.core.pricing.prices import load_price_table
+from runner.flows.environment.plan import EXAMPLE
+from runner.protocol.errors import RunnerError
+from runner_infra.config.pool import (
     BlobMount,
     FilesMount,
     ImageChoice,
@@ -19,7 +22,7 @@ from infra.config.pool import (
     PoolConfig,
     Scenario,
 )
-from infra.config.stack import (
+from runner_infra.config.stack import (
     BudgetConfig,
     ImageConfig,
     NetworkConfig,
@@ -28,11 +31,8 @@ from infra.config.stack import (
     StackConfig,
     StorageConfig,
 )
-from infra.config.stack_file import load_stack_config
-from infra.planning.pool_plan import BATCH_API, plan_pools
-from runner.core.pricing.prices import load_price_table
-from runner.flows.environment.plan import EXAMPLE
-from runner.protocol.errors import RunnerError
+from runner_infra.config.stack_file import load_stack_config
+from runner_infra.planning.pool_plan import BATCH_API, plan_pools
 from tests.unit.infra.stacks import T4, config_of
 
 A10 = {"id": "a10", "vm_size": "Standard_NV12ads_A10_v5", "max_spot": 1}

@@ -1,1 +1,1 @@
-"""Tests of infra.policy."""
+"""Tests of runner_infra.policy."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pulumi_policy.proxy import unknown_checking_proxy
 
-from infra.config.stack_file import load_stack_config
-from infra.planning.own_formula import evaluate_idle
-from infra.policy import rules
+from runner_infra.config.stack_file import load_stack_config
+from runner_infra.planning.own_formula import evaluate_idle
+from runner_infra.policy import rules
 from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import FORMULA, GOOD, POOL
 from tests.unit.infra.oracle import args_class

@@ -1,3 +1,3 @@
 """Azure resources as Pulumi components, one resource family per module. Start in `context`;
-`infra.program` puts them together.
+`runner_infra.program` puts them together.
 """

@@ -21,15 +21,15 @@ import pulumi
 from pulumi import automation as auto
 from pulumi.automation.events import EngineEvent, StepEventMetadata
 
-from infra.engine.unfinished import (
+from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.engine.unfinished import (
     HALF_WRITTEN,
     import_unfinished,
     read_state,
     remove_stale_locks,
     state_backend,
 )
-from infra.program import program
-from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.program import program
 
 _T = TypeVar("_T")
 _POLL_S = 0.2

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pulumi
 from pulumi_azure_native import batch
 
-from infra.components.context import StackContext
-from infra.components.data_store import DataStore
-from infra.components.identity import Identities
-from infra.config.naming import AccountName
+from runner_infra.components.context import StackContext
+from runner_infra.components.data_store import DataStore
+from runner_infra.components.identity import Identities
+from runner_infra.config.naming import AccountName
 
 
 class BatchAccountComponent(pulumi.ComponentResource):

@@ -13,7 +13,10 @@ from typing import Any
 
 from runner.protocol.errors import ExitCode, RunnerError
 
-FOLDER = Path(__file__).parents[2] / "custom_image"
+# In a clone, the folder is at the top level; an installed package contains a copy.
+_PACKAGE = Path(__file__).parents[1]
+_PLACES = (_PACKAGE.parents[1] / "custom_image", _PACKAGE / "custom_image")
+FOLDER = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
 ON_THE_MACHINE = "/opt/runner/image"
 # Files of the folder that the build VM needs.
 _FILE_PATTERNS = ("versions.env", "uv.txt", "*.sh", "steps/*.sh", "probe/*.cu", "probe/*.py")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pulumi
 from pulumi_azure_native import network
 
-from infra.components.context import StackContext
-from infra.config.stack import NetworkConfig
+from runner_infra.components.context import StackContext
+from runner_infra.config.stack import NetworkConfig
 
 
 class PoolNetwork(pulumi.ComponentResource):

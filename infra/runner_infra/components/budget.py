@@ -13,9 +13,9 @@ from datetime import date
 import pulumi
 from pulumi_azure_native import consumption
 
-from infra.components.context import StackContext
-from infra.components.observability import action_group
-from infra.config.stack import BudgetConfig
+from runner_infra.components.context import StackContext
+from runner_infra.components.observability import action_group
+from runner_infra.config.stack import BudgetConfig
 
 
 class MonthlyBudget(pulumi.ComponentResource):

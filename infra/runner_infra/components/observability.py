@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import pulumi
 from pulumi_azure_native import monitor, operationalinsights
 
-from infra.components.batch_account import BatchAccountComponent
-from infra.components.context import StackContext
-from infra.config.stack import ObservabilityConfig
+from runner_infra.components.batch_account import BatchAccountComponent
+from runner_infra.components.context import StackContext
+from runner_infra.config.stack import ObservabilityConfig
 
 _OWNER_ROLE = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
 _WINDOW_SIZE = "PT15M"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_azure_native import authorization
 
-from infra.config.naming import Names
+from runner_infra.config.naming import Names
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from pathlib import Path
 
-from infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
-from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 from runner.core.pricing.machines import REGIONS, region_name
 from runner.core.yaml_files import FieldPath, FieldProblem, did_you_mean
+from runner_infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
+from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 
 # 3 to 24 lower-case letters and digits.
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules

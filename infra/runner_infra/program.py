@@ -13,26 +13,26 @@ import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
 from pulumi_azure_native import resources
 
-from infra.components.batch_account import BatchAccountComponent
-from infra.components.budget import MonthlyBudget
-from infra.components.container_registry import ContainerRegistry
-from infra.components.context import StackContext
-from infra.components.data_store import DataStore, Firewall
-from infra.components.deployer import PRINCIPAL_TYPES, Deployer, find_deployer
-from infra.components.gpu_pool import GpuPool, PoolDependencies
-from infra.components.identity import Identities, Operator, Operators
-from infra.components.network import PoolNetwork
-from infra.components.observability import Observability
-from infra.components.vm_image import ImageFactory
-from infra.config.contradictions import warnings
-from infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
-from infra.config.stack_file import parse_stack_config
-from infra.planning.autoscale_formula import release_minutes
-from infra.planning.pool_plan import PoolPlan, plan_pools
 from runner.contract import CONTRACT_VERSION, PoolOutput
 from runner.core.home import runner_home
 from runner.core.pricing.prices import PriceTable, load_price_table
 from runner.protocol.errors import RunnerError
+from runner_infra.components.batch_account import BatchAccountComponent
+from runner_infra.components.budget import MonthlyBudget
+from runner_infra.components.container_registry import ContainerRegistry
+from runner_infra.components.context import StackContext
+from runner_infra.components.data_store import DataStore, Firewall
+from runner_infra.components.deployer import PRINCIPAL_TYPES, Deployer, find_deployer
+from runner_infra.components.gpu_pool import GpuPool, PoolDependencies
+from runner_infra.components.identity import Identities, Operator, Operators
+from runner_infra.components.network import PoolNetwork
+from runner_infra.components.observability import Observability
+from runner_infra.components.vm_image import ImageFactory
+from runner_infra.config.contradictions import warnings
+from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
+from runner_infra.config.stack_file import parse_stack_config
+from runner_infra.planning.autoscale_formula import release_minutes
+from runner_infra.planning.pool_plan import PoolPlan, plan_pools
 
 _FALLBACK = "spot_first_with_dedicated_fallback"
 

@@ -17,11 +17,11 @@ from pulumi.runtime import mocks
 from pulumi.runtime.rpc import UNKNOWN
 from pulumi_azure_native import authorization
 
-from infra.components.deployer import Deployer
-from infra.components.identity import Operator
-from infra.config.stack import StackConfig
-from infra.program import declare
 from runner.core.pricing.prices import PriceTable
+from runner_infra.components.deployer import Deployer
+from runner_infra.components.identity import Operator
+from runner_infra.config.stack import StackConfig
+from runner_infra.program import declare
 
 # Replaces the signed-in principal, which is in no output.
 _PLACEHOLDER_DEPLOYER = Deployer(

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.config.pool import PoolConfig
 from runner.core.pricing.machines import find_machine
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
 from runner.core.yaml_files import did_you_mean, read_document
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.pool import PoolConfig
+from runner_infra.planning.image_source import FOLDER
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
-_UV_PIN = Path(__file__).parents[2] / "custom_image" / "uv.txt"
+_UV_PIN = FOLDER / "uv.txt"
 # Our choice. The driver of an image may load shortly after boot. The extension installs the driver
 # at boot, which takes "a few minutes" and may reboot the VM:
 # https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux

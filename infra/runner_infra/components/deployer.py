@@ -13,7 +13,7 @@ from typing import Any, cast
 import pulumi
 from pulumi_azure_native import authorization
 
-from infra.components.identity import Operator
+from runner_infra.components.identity import Operator
 
 PRINCIPAL_TYPES: Mapping[str, authorization.PrincipalType] = {
     "user": authorization.PrincipalType.USER,

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from infra.config.contradictions import contradictions
-from infra.config.pool import PoolConfig
-from infra.config.stack import StackConfig
 from runner.core.yaml_files import (
     Document,
     FieldPath,
@@ -21,6 +18,9 @@ from runner.core.yaml_files import (
     read_document,
 )
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.contradictions import contradictions
+from runner_infra.config.pool import PoolConfig
+from runner_infra.config.stack import StackConfig
 
 _CODE = "R-STACK-CONFIG"
 # Fields of StackConfig that are keys of azure-native: by field, the key and its variable.

@@ -13,9 +13,10 @@ import pulumi
 from pulumi_azure_native import authorization, compute, managedidentity
 from pulumi_azure_native import virtualmachineimages as builder
 
-from infra.components.context import StackContext, assign_role
-from infra.config.stack import ImageConfig
-from infra.planning.image_source import (
+from runner.core.pricing.machines import region_name
+from runner_infra.components.context import StackContext, assign_role
+from runner_infra.config.stack import ImageConfig
+from runner_infra.planning.image_source import (
     ON_THE_MACHINE,
     load_files,
     load_versions,
@@ -23,7 +24,6 @@ from infra.planning.image_source import (
     template_hash,
     template_steps,
 )
-from runner.core.pricing.machines import region_name
 
 __all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 

@@ -1,4 +1,4 @@
-"""The policy pack: `pulumi preview --policy-pack infra/policy`."""
+"""The policy pack: `pulumi preview --policy-pack infra/runner_infra/policy`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulumi_policy import (
     StackValidationPolicy,
 )
 
-from infra.policy import rules
+from runner_infra.policy import rules
 
 
 def _resource(name: str, rule: rules.ResourceRule) -> ResourceValidationPolicy:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prepare a node for the tasks of runner. Batch runs this script at every boot, before any task, so
-# the results of an earlier run may exist. infra/planning/node_setup.py sets these variables:
+# the results of an earlier run may exist. infra/runner_infra/planning/node_setup.py sets these variables:
 #   RUNNER_GPUS      number of GPUs of the VM size
 #   RUNNER_GPU_WAIT  maximum time until the driver is loaded, in seconds
 #   RUNNER_UV        a requirements file that pins uv by its hashes, in base64

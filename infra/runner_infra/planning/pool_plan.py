@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from infra.config.pool import PoolConfig
-from infra.config.stack import StackConfig
-from infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
-from infra.planning.image_source import load_versions
-from infra.planning.node_setup import StartTask, start_task
 from runner.core.pricing.machines import Machine, machine
 from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.pool import PoolConfig
+from runner_infra.config.stack import StackConfig
+from runner_infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
+from runner_infra.planning.image_source import load_versions
+from runner_infra.planning.node_setup import StartTask, start_task
 
 _HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver, its Fabric Manager and a container runtime
 # One of Azure's images for the V100. Batch did not list it on 2026-02-03; `runner

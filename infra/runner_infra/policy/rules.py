@@ -12,11 +12,11 @@ from datetime import date
 from typing import Any, cast
 
 from batch_emulator.autoscale.values import FormulaError
-from infra.config.pool import SCENARIO
-from infra.config.stack import BUDGET_TAG
-from infra.planning.own_formula import WEEK, evaluate_idle
 from runner.core.pricing.machines import OS_END_OF_LIFE, machine
 from runner.protocol.errors import RunnerError
+from runner_infra.config.pool import SCENARIO
+from runner_infra.config.stack import BUDGET_TAG
+from runner_infra.planning.own_formula import WEEK, evaluate_idle
 
 Report = Callable[[str], None]
 _TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pulumi
 from pulumi_azure_native import authorization, containerregistry
 
-from infra.components.context import StackContext, assign_role
-from infra.components.identity import Operator
+from runner_infra.components.context import StackContext, assign_role
+from runner_infra.components.identity import Operator
 
 # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers
 # (read 2026-11-21)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_azure_native import authorization, managedidentity
 
-from infra.components.context import StackContext, assign_role
-from infra.components.data_store import DataStore
+from runner_infra.components.context import StackContext, assign_role
+from runner_infra.components.data_store import DataStore
 
 _BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"

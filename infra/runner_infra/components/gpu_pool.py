@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_azure_native import batch
 
-from infra.components.batch_account import BatchAccountComponent
-from infra.components.container_registry import ContainerRegistry
-from infra.components.context import StackContext
-from infra.components.data_store import DataStore
-from infra.components.identity import Identities
-from infra.components.vm_image import ImageFactory
-from infra.config.pool import SCENARIO, BlobMount, FilesMount, Mount, PoolConfig
-from infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
-from infra.planning.pool_plan import PoolPlan
+from runner_infra.components.batch_account import BatchAccountComponent
+from runner_infra.components.container_registry import ContainerRegistry
+from runner_infra.components.context import StackContext
+from runner_infra.components.data_store import DataStore
+from runner_infra.components.identity import Identities
+from runner_infra.components.vm_image import ImageFactory
+from runner_infra.config.pool import SCENARIO, BlobMount, FilesMount, Mount, PoolConfig
+from runner_infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
+from runner_infra.planning.pool_plan import PoolPlan
 
 _RESIZE_TIMEOUT = "PT15M"
 _SSH_PORTS = (40000, 41999)  # one port for each of at most 2,000 nodes

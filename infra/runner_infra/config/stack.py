@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from infra.config.naming import AccountName, Names
-from infra.config.pool import PoolConfig, Section
 from runner.core.yaml_files import TextField, format_value
+from runner_infra.config.naming import AccountName, Names
+from runner_infra.config.pool import PoolConfig, Section
 
 CONTAINERS = ("runs", "models", "data")
 _Email = Annotated[

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from decimal import Decimal
 
-from infra.config.pool import OfficeHours, PoolConfig
 from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.config.pool import OfficeHours, PoolConfig
 
 __all__ = [
     "FALLBACK_WAIT_MINUTES",
@@ -136,7 +136,7 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
         if pool.formula is None:
             return None
         # Only a custom formula needs the language, which takes 1 MiB.
-        from infra.planning.own_formula import capped_formula  # noqa: PLC0415
+        from runner_infra.planning.own_formula import capped_formula  # noqa: PLC0415
 
         limits = ((_SPOT, caps.spot), (_DEDICATED, caps.dedicated))
         return capped_formula(pool.formula, limits, f"pool {pool.id!r}")
@@ -271,7 +271,7 @@ def idle_nodes(pool: PoolConfig, caps: NodeCaps, formula: str | None) -> NodeCap
         return NodeCaps(kept, 0) if caps.spot else NodeCaps(0, kept)
     if pool.formula is None:
         return NodeCaps(0, 0)
-    from infra.planning.own_formula import WEEK, evaluate_idle  # noqa: PLC0415  the language
+    from runner_infra.planning.own_formula import WEEK, evaluate_idle  # noqa: PLC0415  the language
 
     found = [evaluate_idle(formula, at) for at in WEEK]
     return NodeCaps(max(each.spot for each in found), max(each.dedicated for each in found))

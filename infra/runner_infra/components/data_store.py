@@ -10,9 +10,9 @@ from itertools import chain
 import pulumi
 from pulumi_azure_native import storage
 
-from infra.components.context import StackContext
-from infra.config.naming import AccountName
-from infra.config.stack import CONTAINERS, StorageConfig
+from runner_infra.components.context import StackContext
+from runner_infra.config.naming import AccountName
+from runner_infra.config.stack import CONTAINERS, StorageConfig
 
 _SOFT_DELETE_DAYS = 7
 _MAX_STANDARD_SHARE_GIB = 5120

@@ -1,1 +1,0 @@
-"""The Pulumi program of the Azure environment. Start reading in `program`."""
