@@ -201,6 +201,7 @@ VERBS: Mapping[str, Verb] = {
     "config": Verb("Recipes and settings", "client", "config_app"),
     "version": Verb("Recipes and settings", "client", "version"),
     "completion": Verb("Recipes and settings", "client", "completion"),
+    "bug-report": Verb("Recipes and settings", "bug_report", "bug_report"),
 }
 
 _COMPLETE = "_RUNNER_COMPLETE"
@@ -381,6 +382,6 @@ def _bug(err: Exception) -> RunnerError:
         "R-BUG",
         f"{type(err).__name__}: {err}",
         why=f"this is a bug in runner{where}, not in your input",
-        fix="run the command again with --debug and report the output",
+        fix="report the output of the command with --debug, and the archive of `runner bug-report`",
         exit_code=ExitCode.BUG,
     )

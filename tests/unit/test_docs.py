@@ -47,7 +47,7 @@ def test_commands_of_the_pages_parse() -> None:
 def test_python_page_has_a_row_for_every_verb() -> None:
     """Each name in the table exists in `runner`; a verb without a name has a reason."""
     page = (ROOT / "docs/guides/python.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page, re.MULTILINE))
     assert list(rows) == list(VERBS)
     for verb, said in rows.items():
         named = re.findall(r"`(?:with )?runner((?:\.\w+)+)", said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -144,6 +145,21 @@ def test_unexpected_error_is_a_bug_with_its_location(
     assert "Traceback" not in shown
     assert main(["version", "--debug"]) == ExitCode.BUG
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.fix("R-BUG")
+def test_command_that_a_bug_names_works(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "_run", lambda words: 1 // 0)
+        assert main(["version"]) == ExitCode.BUG
+    found = re.search(r"`runner ([\w-]+)`", capsys.readouterr().err)
+    assert found
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main([found[1]]) == 0
+    assert list(tmp_path.glob("runner-bug-report-*.zip"))
 
 
 def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
