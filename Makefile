@@ -64,7 +64,7 @@ format: $(READY) ## let ruff format and fix
 	$(BIN)/ruff format .
 
 bench: $(INFRA_READY) ## ratios against peers measured in the same run
-	$(BIN)/python -m bench $(ARGS)
+	BENCH_MNIST="$${BENCH_MNIST-$(DATA)}" $(BIN)/python -m bench $(ARGS)
 
 schema: $(READY) ## rewrite the generated files (schemas, coverage page, references)
 	$(BIN)/python -m tools.recipe_schema

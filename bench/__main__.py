@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 
 from bench.report import HEAD, PeerMissingError, Ratio, as_json, as_row
+from runner.protocol.errors import RunnerError
 
 MODULES = (
     "cli_start",
@@ -65,6 +66,9 @@ def main() -> int:
             said = err.stderr or err.stdout or b""
             text = said.decode(errors="replace") if isinstance(said, bytes) else said
             print(f"{name} failed: {err}\n{text}", file=sys.stderr, flush=True)
+            missed += 1
+        except RunnerError as err:  # such as data that cannot be downloaded
+            print(f"{name} failed: {err}", file=sys.stderr, flush=True)
             missed += 1
         print(f"[{name}: {time.monotonic() - start:.0f} s]", file=sys.stderr, flush=True)
     return 1 if missed else 0

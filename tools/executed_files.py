@@ -121,8 +121,7 @@ def main() -> None:
     home = ROOT / ".cache" / "executed-files"
     parser.add_argument("--home", type=Path, default=home,
                         help="RUNNER_HOME of the services; its caches are used again")  # fmt: skip
-    beside = ROOT.parent / "shared" / "data" / "mnist"
-    parser.add_argument("--data", type=Path, default=beside if beside.is_dir() else None,
+    parser.add_argument("--data", type=Path,
                         help="folder with MNIST; without it the runner finds the data")  # fmt: skip
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     arguments = parser.parse_args()

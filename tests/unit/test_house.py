@@ -68,6 +68,25 @@ def test_no_file_names_a_package_registry() -> None:
     assert_none(guilty, "files that name a package registry")
 
 
+_FROM_FILE = re.compile(r"__file__\)(?:\.resolve\(\))?\.parents\[(\d+)\]")
+
+
+def _leaves_checkout(path: Path) -> Iterator[str]:
+    """Yield the lines of a module that compute a path beside the checkout."""
+    depth = len(path.relative_to(ROOT).parts)
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        beyond = any(int(found) >= depth for found in _FROM_FILE.findall(line))
+        if beyond or "ROOT.parent" in line:
+            yield f"{shown(path)}:{number}: {line.strip()}"
+
+
+def test_nothing_outside_tests_needs_a_folder_beside_the_checkout() -> None:
+    found = [line for path in sources(*product(), *TOOLS) for line in _leaves_checkout(path)]
+    assert_none(found, "use what the runner finds or downloads, or an option")
+    assert list(_leaves_checkout(ROOT / "tests/e2e/test_recipes.py"))
+    assert list(_leaves_checkout(ROOT / "tests/unit/recipes/test_mnist_download.py"))
+
+
 def test_every_error_has_a_fix() -> None:
     silent = [
         f"{shown(path)}:{node.lineno}"
