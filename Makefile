@@ -18,7 +18,10 @@ ARGS ?=
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder \
   --max-worker-restart 0
 
-.PHONY: help setup train test test-all proof lint preview format bench schema recipes lock clean
+# Programs that few targets need, each in an environment of its own.
+TOOLS := .cache/tools
+
+.PHONY: help setup train test test-all proof lint preview format bench schema recipes dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +33,12 @@ $(READY): requirements/dev.lock pyproject.toml tools/setup.sh
 
 $(INFRA_READY): $(READY) requirements/infra.lock tools/setup_infra.sh
 	@tools/setup_infra.sh $(VENV)
+
+$(TOOLS)/%/.ready: requirements/%.lock $(READY)
+	@echo "once: installing the packages of requirements/$*.lock" >&2
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(TOOLS)/$*
+	@$(BIN)/uv pip install --quiet --python $(TOOLS)/$*/bin/python --require-hashes -r requirements/$*.lock
+	@touch $@
 
 train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a quick one)
 	@$(BIN)/runner train mnist $(if $(DATA),--data $(DATA)) $(ARGS)
@@ -50,11 +59,12 @@ proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two h
 	  tests/unit/core/pricing/test_cost.py tests/contract/test_why_healthy.py \
 	  tests/unit/node/script/test_output_races.py tests/unit/node/agent/test_model_registry_races.py $(ARGS)
 
-lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
+lint: $(INFRA_READY) ## ruff, pyright strict, import rules, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	@tools/lint_workflows.sh $(TOOLS)/workflows
 
 preview: $(INFRA_READY) ## what `runner up` would create in Azure, without Azure
 	@$(BIN)/runner preview --offline $(ARGS)
@@ -76,6 +86,11 @@ recipes: $(READY) ## train each built-in recipe on a part of its data, and write
 	ALL_RECIPES=1 $(BIN)/pytest tests/e2e/test_recipes.py $(ARGS)
 	$(BIN)/python -m tools.recipe_table
 
+dist: $(READY) ## build wheel and source distribution of runner and of the emulator, into dist/
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist/batch-emulator batch_emulator
+	$(BIN)/uv build --quiet --out-dir dist/azure-batch-runner .
+
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --upgrade --quiet \
@@ -91,6 +106,10 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --constraints requirements/infra.lock \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/extras.lock
+	for tool in workflows; do env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
+	  $(BIN)/uv --no-config pip compile requirements/$$tool.in --upgrade --quiet \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --output-file requirements/$$tool.lock; done
 
 clean: ## remove what make made in this folder
-	rm -rf $(VENV) .cache outputs .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .cache outputs dist .pytest_cache .ruff_cache .import_linter_cache

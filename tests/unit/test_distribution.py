@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import batch_emulator
 from runner.flows.export.extras import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,18 @@ def pins(lock: str) -> dict[str, set[str]]:
     for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE):
         found.setdefault(name, set()).add(version)
     return found
+
+
+def test_both_distributions_have_the_licence_and_the_same_version() -> None:
+    file = ROOT / "batch_emulator" / "pyproject.toml"
+    emulator = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    for project, folder in ((PROJECT, ROOT), (emulator, file.parent)):
+        assert project["license"] == "MIT"
+        assert project["license-files"] == ["LICENSE"]
+        text = (folder / "LICENSE").read_text(encoding="utf-8")
+        assert text.startswith("MIT License\n\nCopyright (c) 2026 the azure-batch-runner authors\n")
+        assert text == (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["version"] == batch_emulator.__version__
 
 
 def test_messages_name_the_distribution_of_pyproject() -> None:
