@@ -21,7 +21,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 6 --dist loadfile --no
 # Programs that few targets need, each in an environment of its own.
 TOOLS := .cache/tools
 
-.PHONY: help setup train test test-all proof lint preview format bench schema recipes dist lock clean
+.PHONY: help setup train test test-all proof lint preview format bench schema recipes docs recording dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,11 +59,12 @@ proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two h
 	  tests/unit/core/pricing/test_cost.py tests/contract/test_why_healthy.py \
 	  tests/unit/node/script/test_output_races.py tests/unit/node/agent/test_model_registry_races.py $(ARGS)
 
-lint: $(INFRA_READY) ## ruff, pyright strict, import rules, workflows
+lint: $(INFRA_READY) ## ruff, pyright strict, import rules, links of the pages, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.docs_site --check
 	@tools/lint_workflows.sh $(TOOLS)/workflows
 
 preview: $(INFRA_READY) ## what `runner up` would create in Azure, without Azure
@@ -86,6 +87,12 @@ recipes: $(READY) ## train each built-in recipe on a part of its data, and write
 	ALL_RECIPES=1 $(BIN)/pytest tests/e2e/test_recipes.py $(ARGS)
 	$(BIN)/python -m tools.recipe_table
 
+docs: $(TOOLS)/docs/.ready ## build the documentation as a site, into site/
+	@$(BIN)/python -m tools.docs_site --zensical $(TOOLS)/docs/bin/zensical
+
+recording: $(TOOLS)/recording/.ready ## record `make train` as docs/make-train.svg
+	@tools/recording.sh $(BIN) $(TOOLS)/recording/bin/termtosvg
+
 dist: $(READY) ## build wheel and source distribution of runner and of the emulator, into dist/
 	rm -rf dist
 	$(BIN)/uv build --quiet --out-dir dist/batch-emulator batch_emulator
@@ -106,10 +113,10 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --constraints requirements/infra.lock \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/extras.lock
-	for tool in workflows; do env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
+	for tool in docs recording workflows; do env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile requirements/$$tool.in --upgrade --quiet \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/$$tool.lock; done
 
 clean: ## remove what make made in this folder
-	rm -rf $(VENV) .cache outputs dist .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .cache outputs dist site .pytest_cache .ruff_cache .import_linter_cache

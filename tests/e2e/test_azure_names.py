@@ -210,9 +210,9 @@ def test_resource_manager_lists_accounts_and_keys_with_a_token(cli: Cli) -> None
 
 
 @pytest.mark.smoke
-def test_client_of_the_readme_connects(cli: Cli) -> None:
+def test_client_of_the_guide_connects(cli: Cli) -> None:
     cli.ok("local", "up")
-    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/guides/local.md").read_text(encoding="utf-8")
     code = page.split("python -c '", 1)[1].split("'\n", 1)[0]
     assert "'local'" in _exec(cli, sys.executable, "-c", code, azure=False)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 from collections import Counter
 from operator import attrgetter
+from pathlib import Path
 
 import runner
 from runner.cli.main import VERBS
 from tests.unit.architecture_page import PAGE, main_path, one_run, other_runs
 from tests.unit.command_lines import parse
-from tests.unit.source_tree import ROOT, assert_none
-from tools import cli_reference, recipe_table
+from tests.unit.source_tree import ROOT, TOOLS, assert_none, product, shown, sources, text_of
+from tools import cli_reference, docs_site, recipe_table
 
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs" / "guides").glob("*.md"))]
+# Not "docs/api.md of OWNER/NAME", a page of another repository.
+PAGE_IN_CODE = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?(?! of [\w-]+/)")
 SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
@@ -58,28 +63,43 @@ def test_python_page_has_a_row_for_every_verb() -> None:
             assert hasattr(runner.Run, method), method
 
 
-def _anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
-
-
 def test_links_between_pages_have_existing_targets() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    texts = {page.resolve(): page.read_text(encoding="utf-8") for page in pages}
+    assert_none(docs_site.check_pages(), "links to a file or a heading that does not exist")
+
+
+def test_pages_named_in_code_have_the_named_heading() -> None:
+    """Errors and docstrings refer to pages, some of them with a heading."""
     dead: list[str] = []
-    for page, text in texts.items():
-        for link in re.findall(r"\]\(([^)\s]+)\)", text):
-            if re.match(r"[a-z]+:", link):
-                continue
-            name, _, anchor = link.partition("#")
-            target = (page.parent / name).resolve() if name else page
-            known = _anchors(texts[target]) if target in texts else {anchor}
-            if not target.exists() or (anchor and anchor not in known):
-                dead.append(f"{page.relative_to(ROOT)}: {link}")
-    assert_none(dead, "links to a file or a heading that does not exist")
+    for path in sources(*product(), *TOOLS):
+        for name, anchor in PAGE_IN_CODE.findall(text_of(path)):
+            page = ROOT / name
+            if not page.is_file():
+                dead.append(f"{shown(path)}: {name}")
+            elif anchor and anchor not in docs_site.anchors(page.read_text(encoding="utf-8")):
+                dead.append(f"{shown(path)}: {name}#{anchor}")
+    assert_none(dead, "pages or headings that do not exist")
+
+
+def test_readme_is_read_in_two_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_first_test_of_a_contributor_fails_as_the_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = SHELL_BLOCK.search(page)
+    assert block is not None
+    assert len(block[1].splitlines()) <= 10
+    code = block[1].split("<<'END'\n", 1)[1].split("END\n", 1)[0]
+    expected = re.search(r"# fails: (.+)$", block[1], re.MULTILINE)
+    assert expected is not None
+    (tmp_path / "test_mine.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_mine.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout
+    assert f"assert {expected[1]}" in done.stdout
 
 
 def test_architecture_page_names_existing_files() -> None:
@@ -126,7 +146,7 @@ CLIENTS = {
     "quickstart": "e2e/test_azure_names.py::test_program_for_azure_runs_unchanged",
     "az batch": "clients/test_clients.py::test_client_passes_every_check_of_the_resource",
     "SDK for Python": "clients/test_clients.py::test_client_passes_every_check_of_the_resource",
-    "from azure.batch import": "e2e/test_azure_names.py::test_client_of_the_readme_connects",
+    "from azure.batch import": "e2e/test_azure_names.py::test_client_of_the_guide_connects",
 }
 UNTESTED = re.compile(
     r"\b(Java|JavaScript|TypeScript|C#|Nextflow|Cromwell|AzCopy|R package)\b|\.NET"
@@ -134,7 +154,7 @@ UNTESTED = re.compile(
 
 
 def test_every_client_named_in_a_readme_has_a_test() -> None:
-    pages = ("README.md", "batch_emulator/README.md")
+    pages = ("README.md", "docs/guides/local.md", "batch_emulator/README.md")
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     assert_none(UNTESTED.findall(text), "clients without a test")
     for client, test in CLIENTS.items():
