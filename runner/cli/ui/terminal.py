@@ -223,7 +223,7 @@ class StageDisplay:
 
         console = Console(stderr=True, highlight=False, no_color=not shows_colour(sys.stderr))
         self._live = Progress(
-            *_columns(),
+            *_columns(console.width),
             console=console,
             transient=True,
             redirect_stdout=False,
@@ -233,7 +233,8 @@ class StageDisplay:
         return self._live
 
 
-def _columns() -> list[ProgressColumn]:
+def _columns(width: int) -> list[ProgressColumn]:
+    """Return the columns of a terminal: spinner, text, bar and time, with a space between two."""
     from rich.progress import ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress_bar import ProgressBar
     from rich.table import Column
@@ -246,8 +247,12 @@ def _columns() -> list[ProgressColumn]:
                 return ""
             return ProgressBar(total=task.total, completed=task.completed, width=24)
 
+    # rich would take the place for a long text from the other columns as well.
+    longest = max(width - len("⠋   0:00:00"), _LABEL_WIDTH)
     text = TextColumn(
-        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+        "{task.description}",
+        markup=False,
+        table_column=Column(no_wrap=True, overflow="ellipsis", max_width=longest),
     )
     elapsed = TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00")))
     return [SpinnerColumn(), text, Bar(), elapsed]

@@ -138,6 +138,26 @@ def test_note_during_stages_is_printed_above_the_bars(monkeypatch: pytest.Monkey
     assert screen.getvalue().endswith("later\n")
 
 
+@pytest.mark.parametrize("columns", [40, 60, 92])
+def test_time_and_spinner_are_whole_beside_a_long_message(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Output().stages() as view:
+        view.on_progress(Progress("command", "start", "val_accuracy 0.9891  " * 8))
+        view.on_progress(Progress("upload", "start", "data", 1.0, 2.0, "files"))
+    drawn = [line for line in re.split(r"[\r\n]", screen.getvalue()) if "command " in line]
+    assert drawn
+    for line in drawn:
+        shown = re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", line)
+        assert re.search(r"^\S command .+… .*0:00:0\d$", shown), shown
+        assert len(shown) <= columns
+
+
 def test_json_has_no_nan_or_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
