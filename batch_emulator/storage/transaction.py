@@ -51,7 +51,7 @@ class Transaction:
         self._db = database
         self._folder = folder
         self._work: list[Callable[[], object]] = []
-        self._blocked_at = 0.0
+        self._blocked_at = time.monotonic()  # read only while `blocked` is set
         self.blocked: str | None = None
 
     def run(self, work: Callable[[], _T]) -> _T:

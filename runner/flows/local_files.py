@@ -46,7 +46,7 @@ class BytesMoved:
         self._stop = stop or Event()
         self._lock = Lock()
         self._done = 0
-        self._reported = 0.0
+        self._reported: float | None = None
 
     def add(self, count: int) -> None:
         """Count more bytes. Raise StoppedError if the transfer was stopped."""
@@ -55,7 +55,7 @@ class BytesMoved:
         with self._lock:
             self._done += count
             now = time.monotonic()
-            if now - self._reported < _EVERY_S:
+            if self._reported is not None and now - self._reported < _EVERY_S:
                 return
             self._reported = now
             self._on_progress(

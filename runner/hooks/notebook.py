@@ -206,13 +206,13 @@ class Saver:
 
     def __init__(self, save: Callable[[], None]) -> None:
         self._save = save
-        self._next_at = 0.0
+        self._next_at: float | None = None  # now
         self.is_due = False
 
     def save(self, **_: object) -> None:
         """Save now. If the last save was a moment ago, let `save_regularly` do it later."""
         began = time.monotonic()
-        if began < self._next_at:
+        if self._next_at is not None and began < self._next_at:
             self.is_due = True
             return
         self.is_due = False
@@ -228,7 +228,7 @@ class Saver:
             urgent = termination.is_requested and not was_requested
             if urgent or (self.is_due and time.monotonic() - saved_at >= SAVE_EVERY_S):
                 was_requested = termination.is_requested
-                self._next_at = 0.0
+                self._next_at = None
                 self.save()
                 saved_at = time.monotonic()
 

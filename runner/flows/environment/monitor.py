@@ -142,12 +142,12 @@ class MetricsSource:
         self._every_s = every_s
         self._lock = threading.Lock()
         self._text = ""
-        self._until = 0.0
+        self._until: float | None = None  # the first scrape collects
 
     def text(self) -> str:
         """Return the metrics as text."""
         with self._lock:
-            if time.monotonic() >= self._until:
+            if self._until is None or time.monotonic() >= self._until:
                 self._text = self._collected()
                 self._until = time.monotonic() + self._every_s
             return self._text

@@ -288,17 +288,17 @@ class _Timer:
     """Limits how often a source is read."""
 
     def __init__(self) -> None:
-        self._next = 0.0
+        self._next: float | None = None  # now
 
     def due(self, interval_s: float) -> bool:
         now = time.monotonic()
-        if now < self._next:
+        if self._next is not None and now < self._next:
             return False
         self._next = now + interval_s
         return True
 
     def soon(self) -> None:
-        self._next = 0.0
+        self._next = None
 
 
 class _LogTail:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import pkgutil
 import subprocess
@@ -188,8 +187,8 @@ class SweepTrial:
         self._goal: Goal = trial.goal
         self._sampler = ""
         self._others: list[TrialReport] = []
-        self._others_at = -math.inf
-        self._reported_at = -math.inf
+        self._others_at: float | None = None
+        self._reported_at: float | None = None
         self._is_announced = False
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # reports arrive in their order
@@ -331,7 +330,7 @@ class SweepTrial:
             StorageRequestError: storage refused a request or did not answer.
         """
         self._is_announced = True
-        if self._reported_at == -math.inf:
+        if self._reported_at is None:
             self._write("running", "")
         metadata = index_metadata(self._spec.to_json(), None)
         # The client may have written the outcome of a cancelled run.
@@ -347,7 +346,8 @@ class SweepTrial:
             number = self._trial.number
             reasons = (stop_reason(rule, self._goal, number, curve, others) for curve in curves)
             self.stopped = next((reason for reason in reasons if reason), None)
-        if curves and time.monotonic() - self._reported_at > REPORT_EVERY_S:
+        last = self._reported_at
+        if curves and (last is None or time.monotonic() - last > REPORT_EVERY_S):
             self._write("running", "")
 
     def missing_metric(self) -> StageFailedError | None:
@@ -393,7 +393,7 @@ class SweepTrial:
 
     def _list_others(self, max_age_s: float) -> list[TrialReport]:
         """Return the reports of the other trials, listed at most `max_age_s` ago."""
-        if time.monotonic() - self._others_at > max_age_s:
+        if self._others_at is None or time.monotonic() - self._others_at > max_age_s:
             found = self._runs.list_metadata(reports_folder(self._group))
             reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
             self._others = [one for one in reports if one and one.name != self._trial.name]

@@ -93,10 +93,10 @@ class CheckpointCommitter(threading.Thread):
         self._collect_shards = collect_shards
         self._committed_listing = restored or FolderListing()  # restored files are committed
         self._content: tuple[object, ...] | None = None
-        self._snapshot_at = 0.0  # when the last snapshot began
+        self._snapshot_at = time.monotonic()  # when the last snapshot began
         self._wake = threading.Event()
         self._requested = threading.Event()  # from a request until a snapshot was taken
-        self._request_settles_at = 0.0
+        self._request_settles_at = time.monotonic()
         self._ending = threading.Event()
         self._final = False
         self._alive_ns: int | None = None  # set if the script was killed

@@ -300,9 +300,10 @@ class NodeGroup:
             self._wait(lambda: self._lost() is not None, self.timeouts.cause_s)
         if (lost := self._lost()) is not None and (ended.exit_code or ended.stopped):
             raise lost.to_lost_error(COMMAND_STAGE)
-        if (first := self._first_failed()) is None or first.failure is None:
+        first = self._first_failed()
+        if first is None or first.failure is None or first.ended_at is None:
             return
-        if ended.stopped or not ended.exit_code or (first.ended_at or 0.0) < ended.at:
+        if ended.stopped or not ended.exit_code or first.ended_at < ended.at:
             raise first.failure
 
     def gather(self, order: Callable[[int], dict[str, Any]], report: Report) -> list[int]:
@@ -403,8 +404,12 @@ class NodeGroup:
         return next((w for w in self.workers.values() if w.lost), None)
 
     def _first_failed(self) -> WorkerNode | None:
-        failed = [worker for worker in self.workers.values() if worker.failure]
-        return min(failed, key=lambda worker: worker.ended_at or 0.0, default=None)
+        ends = {
+            rank: worker.ended_at
+            for rank, worker in self.workers.items()
+            if worker.failure is not None and worker.ended_at is not None
+        }
+        return self.workers[min(ends, key=ends.__getitem__)] if ends else None
 
     def _cluster_spec(self, processes: int) -> ClusterSpec:
         workers, own = self.workers.values(), self.hosts.own

@@ -216,8 +216,8 @@ class RejoinServer:
     @property
     def all_waiting(self) -> bool:
         """True if every worker waits to rejoin."""
-        since = time.monotonic() - WAITING_S
-        return all(self._last_seen.get(address, -1.0) > since for address in self._workers)
+        now, last = time.monotonic(), self._last_seen
+        return all(address in last and now - last[address] < WAITING_S for address in self._workers)
 
     def _receive_hello(self, connection: AgentConnection, peer: str) -> None:
         connection.set_timeout(HELLO_S)

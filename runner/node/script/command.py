@@ -308,7 +308,7 @@ class OpenWriters:
         self._open_at_ns: dict[FileId, int] = {}  # when the file was last seen open
         self._incomplete_until: dict[FileId, float] = {}  # files of ended processes
         self._ended: _Writer | None = None  # the script's first process
-        self._scan_at = 0.0  # when the next scan is due
+        self._scan_at: float | None = None  # when the next scan is due; None means now
         self.scanned_ns: int | None = None  # the last scan while the script ran (`time.time_ns`)
 
     def start(self, pid: int) -> None:
@@ -319,7 +319,8 @@ class OpenWriters:
 
     def scan_if_due(self) -> None:
         """Scan if the last scan was some time ago and no other thread is scanning."""
-        if self._clock() >= self._scan_at and self._lock.acquire(blocking=False):
+        is_due = self._scan_at is None or self._clock() >= self._scan_at
+        if is_due and self._lock.acquire(blocking=False):
             try:
                 with suppress(OSError):  # the next scan may succeed
                     self._scan()
@@ -448,7 +449,7 @@ class OpenWriters:
         now = self._clock()
         for file, appends in files.items():
             if not (appends and (except_logs or self._is_kept_open(file, now))):
-                self._incomplete_until[file] = max(until, self._incomplete_until.get(file, 0.0))
+                self._incomplete_until[file] = max(until, self._incomplete_until.get(file, until))
 
     def _is_kept_open(self, file: FileId, now: float) -> bool:
         return now - self._open_since.get(file, now) >= KEPT_OPEN_S

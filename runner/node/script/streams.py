@@ -40,11 +40,11 @@ Report = Callable[..., None]
 def throttle_repeats(report: Report) -> Report:
     """Return a callback for polling loops that drops repeated progress for UNCHANGED_EVERY_S."""
     last: tuple[object, ...] = ()
-    at = 0.0
+    at: float | None = None
 
     def report_changed(*progress: str | float) -> None:
         nonlocal last, at
-        if progress != last or time.monotonic() - at > UNCHANGED_EVERY_S:
+        if progress != last or at is None or time.monotonic() - at > UNCHANGED_EVERY_S:
             last, at = progress, time.monotonic()
             report(*progress)
 
@@ -69,7 +69,7 @@ class EventLog:
         self._queue = queue
         self._redactor = redactor or Redactor()
         self._on_stage = on_stage
-        self._last_progress = 0.0
+        self._last_progress: float | None = None
         self._summary = ""
         self._written: list[bytes] | None = []
         self.current = "code"
@@ -83,7 +83,7 @@ class EventLog:
         """
         started = time.monotonic()
         self.current = name
-        self._last_progress = 0.0  # the first progress of a stage is always shown
+        self._last_progress = None  # the first progress of a stage is always shown
         self._summary = ""
         self._write(name, "start", message)
         if self._on_stage is not None:
@@ -134,7 +134,8 @@ class EventLog:
     ) -> None:
         now = time.monotonic()
         whole = done is not None and done == total
-        if now - self._last_progress < PROGRESS_EVERY_S and not whole:
+        last = self._last_progress
+        if last is not None and now - last < PROGRESS_EVERY_S and not whole:
             return
         self._last_progress = now
         numbers = {"done": done, "total": total, "unit": unit}

@@ -92,8 +92,8 @@ class ManagedIdentityCredential:
             self._headers = {"X-IDENTITY-HEADER": secret}
         self._url = self._url or IMDS_TOKEN_URL
         self._token = ""
-        self._renew_at = 0.0
-        self._renewed_at = 0.0
+        self._renew_at: float | None = None  # now
+        self._renewed_at: float | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -106,15 +106,16 @@ class ManagedIdentityCredential:
     def headers(self) -> dict[str, str]:
         """Return the Authorization header. Raise TokenUnavailableError."""
         with self._lock:
-            if time.monotonic() >= self._renew_at:
+            if self._renew_at is None or time.monotonic() >= self._renew_at:
                 self._renew()
             return {"Authorization": f"Bearer {self._token}"}
 
     def renew_soon(self) -> None:
         """Renew a refused token early, because a new one may include a new role or signing key."""
         with self._lock:
-            soon = max(self._renewed_at + RENEW_AFTER_REFUSAL_S, time.monotonic())
-            self._renew_at = min(self._renew_at, soon)
+            if self._renew_at is not None and self._renewed_at is not None:
+                soon = max(self._renewed_at + RENEW_AFTER_REFUSAL_S, time.monotonic())
+                self._renew_at = min(self._renew_at, soon)
 
     def _renew(self) -> None:
         query = {"api-version": self._version, "resource": self._resource}

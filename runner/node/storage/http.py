@@ -251,9 +251,10 @@ class Transport:
         return f"{path}?{both}" if both else path
 
     def _connection(self) -> http.client.HTTPConnection:
-        if time.monotonic() - getattr(self._local, "used", 0.0) > IDLE_S:
+        now = time.monotonic()
+        if now - getattr(self._local, "used", now) > IDLE_S:
             self.close()
-        self._local.used = time.monotonic()
+        self._local.used = now
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
