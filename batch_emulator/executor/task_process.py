@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from batch_emulator.domain.launch import (
@@ -41,6 +42,8 @@ class TaskProcess:
         self._popen = popen
         self._holds = holds
         self.pid = popen.pid
+        # The kernel lets only root open it once the process has ended, but everybody read it.
+        self._counters = _open_counters(self.pid)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.usage: ResourceUsage | None = (
@@ -105,7 +108,7 @@ class TaskProcess:
         if _HAS_WAITID:
             # its counters vanish when it is collected
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        counters = _io_counters(self.pid)
+        counters = _read_counters(self._counters or _open_counters(self.pid))
         _, status, spent = os.wait4(self.pid, 0)
         self._popen.returncode = os.waitstatus_to_exitcode(status)
         unit = 1 if sys.platform == "darwin" else 1024
@@ -131,13 +134,19 @@ class TaskProcess:
             self.ended.set_result(code)
 
 
-def _io_counters(pid: int) -> dict[str, int]:
-    """Return the I/O counters of a process and the children that it awaited; Linux only."""
+def _open_counters(pid: int) -> FileIO | None:
+    """Open the I/O counters of a process and the children that it awaited; Linux only."""
     try:
-        with open(f"/proc/{pid}/io", "rb", buffering=0) as file:  # noqa: PTH123 - once per task
-            lines = file.read().decode().splitlines()
+        return open(f"/proc/{pid}/io", "rb", buffering=0)  # noqa: PTH123 - once per task
     except OSError:
-        return {}
+        return None
+
+
+def _read_counters(file: FileIO | None) -> dict[str, int]:
+    lines: list[str] = []
+    if file is not None:
+        with suppress(OSError), file:
+            lines = file.read().decode().splitlines()
     return {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
 
 
