@@ -420,7 +420,7 @@ class Loop:
         doomed = self.launches.trash / uuid4().hex
         try:
             doomed.parent.mkdir(parents=True, exist_ok=True)
-            folder.rename(doomed)
+            _move(folder, doomed)
         except FileNotFoundError:
             return []
         except OSError as err:  # a full disk, or another file system: delete in place
@@ -447,6 +447,16 @@ def _require_wanted(execution: Execution) -> None:
     """Raise ExecutionError if the execution is to end: its body may be deleted with its task."""
     if execution.stop is not None:
         raise ExecutionError(ended_by_request())
+
+
+def _move(folder: Path, target: Path) -> None:
+    try:
+        folder.rename(target)
+    except PermissionError:  # moving a folder changes it, and a task may have forbidden that
+        if folder.is_symlink():
+            raise
+        folder.chmod(0o700)
+        folder.rename(target)
 
 
 async def _delete(*folders: Path) -> None:

@@ -1,4 +1,4 @@
-"""Full disks: small real disks, and a fake `os.statvfs`."""
+"""Full disks: small real disks, and a fake `os.statvfs`; folders without permissions."""
 
 from __future__ import annotations
 
@@ -36,6 +36,18 @@ class Disk:
     def free(self) -> None:
         """Report the real values."""
         self.changes = {}
+
+
+needs_ordinary_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may enter every folder")
+
+
+def lock(folder: Path) -> Path:
+    """Create folders that their owner may not enter or change in an existing folder; return it."""
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "c").touch()
+    (folder / "a" / "b").chmod(0o500)
+    (folder / "a").chmod(0)
+    return folder
 
 
 @contextmanager

@@ -6,10 +6,10 @@ directory of a node. Nothing outside the root is shown, read or deleted, not eve
 
 from __future__ import annotations
 
+import errno
 import mimetypes
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,13 +108,13 @@ def delete(root: Path, name: str, *, recursive: bool) -> None:
         if link.is_symlink() or not path.is_dir():
             link.unlink()
         elif recursive:
-            shutil.rmtree(path)
+            remove_tree(path)
+            if path.exists():
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         else:
             path.rmdir()
     except FileNotFoundError as err:
         raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
-    except RecursionError:
-        remove_tree(path)
     except OSError as err:
         message = f"The file cannot be deleted: {err.strerror}. Is recursive=true missing?"
         raise FileFault(409, "OperationInvalidForCurrentState", message) from err

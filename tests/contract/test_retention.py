@@ -11,6 +11,7 @@ from azure.core.exceptions import HttpResponseError
 
 from batch_emulator.domain.clock import SystemClock
 from tests.contract.server import Running, Things, code_of, eventually, serving
+from tests.disks import needs_ordinary_user
 
 HOUR = timedelta(hours=1)
 BRIEF = models.BatchTaskConstraints(retention_time=HOUR)
@@ -46,6 +47,25 @@ def test_files_are_deleted_after_their_retention(tmp_path: Path) -> None:
         shown = client.get_task(job_id, longer).constraints
         assert shown is not None
         assert shown.retention_time == timedelta(days=7)
+
+
+@needs_ordinary_user
+def test_folder_that_its_task_closed_is_deleted_with_the_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path / "data") as running:
+        things = Things(running.client)
+        pool_id = things.pool(target_dedicated_nodes=1)
+        things.wait_nodes(pool_id, 1)
+        job_id = things.job(pool_id)
+        command = "/bin/sh -c 'mkdir -p a/b && touch a/b/c && chmod 0 a/b a && chmod 500 . ..'"
+        task_id = things.task(job_id, command)
+        where = folder(running, things.wait_task(job_id, task_id))
+        assert where.is_dir()
+        running.client.delete_task(job_id, task_id)
+        eventually(lambda: not where.exists())
+        eventually(lambda: not list((tmp_path / "data" / "trash").glob("*")))
+    assert "in place" not in caplog.text, "a new task of the same name would lose its folder"
 
 
 def test_files_expired_while_stopped_are_deleted_after_a_restart(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
-from runner.core.home import HomePaths, disk_reserve, not_writable
+from runner.core.home import HomePaths, disk_reserve, not_writable, remove_tree
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.export.extras import install_command
@@ -215,7 +215,9 @@ def reset(settings: Settings, on_progress: OnProgress) -> None:
         _stop_everything(paths, on_progress)
         try:
             _delete_outside(paths)
-            shutil.rmtree(paths.local)
+            remove_tree(paths.local)
+            if paths.local.exists():
+                shutil.rmtree(paths.local)  # raises the reason
         except OSError as err:
             raise not_writable(paths.local, err) from err
 
@@ -225,7 +227,7 @@ def _delete_outside(paths: HomePaths) -> None:
     link = paths.batch_data / "outside"
     if link.is_symlink():
         for name in ("nodes", "trash", "shares", "nfs", "cifs"):
-            shutil.rmtree(link.readlink() / name, ignore_errors=True)
+            remove_tree(link.readlink() / name)
 
 
 def shell_env(settings: Settings) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,7 @@ from runner.azure.batch.jobs import (
     unfinished_tasks,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.home import HomePaths, disk_reserve
+from runner.core.home import HomePaths, disk_reserve, remove_tree
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
@@ -180,7 +179,7 @@ def _folders(what: str, paths: Iterable[Path]) -> Iterator[PrunableItem]:
 
 def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
     else:
         path.unlink(missing_ok=True)
 

@@ -61,6 +61,7 @@ from runner.node.script.workspace import (
     compilation_variables,
     compiled_folder,
     python_path,
+    remove_tree,
     stacks_file,
     unpack_code,
     write_shell_file,
@@ -189,7 +190,7 @@ class Attempt:
     def set_up(self, access: InputAccess, retry_budget: RetryBudget) -> dict[str, str]:
         """Run the stages `code` to `inputs`. Return the variables that they add for the script."""
         shared, check = self._node.shared_dir, self._termination.check
-        shutil.rmtree(self.launch_folder, ignore_errors=True)  # of an earlier attempt
+        remove_tree(self.launch_folder)  # of an earlier attempt
         with self.events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self.spec.code.sha256)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,11 +17,12 @@ from runner.node.environment.virtual_env import (
     Requirements,
     is_usable,
     missing_packages,
-    remove_tree,
+    remove_environment,
 )
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
+from runner.node.script.workspace import remove_tree
 from runner.protocol.encoding import parse_json
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 
@@ -127,7 +127,7 @@ class ImageEnvironment:
             if is_usable(target):
                 self._report("environment is cached")
                 return target
-            remove_tree(target)
+            remove_environment(target)
             arguments: list[str | Path] = [*packages, "-c", pins]
             if requirements is not None:
                 arguments += ["-r", requirements.path]
@@ -142,7 +142,7 @@ class ImageEnvironment:
         if python is not None and python.is_venv:
             # A virtual environment finds its packages only in its own folder.
             return python.prefix
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         (folder / "bin").mkdir(parents=True)
         if python is not None:
             (folder / "bin" / "python").symlink_to(python.path)
@@ -165,7 +165,7 @@ class ImageEnvironment:
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         for left in target.parent.glob(f"{target.name}.building*"):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
         building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
         environment = uv_environment(self._root / "uv-of-containers")
         try:
@@ -176,7 +176,7 @@ class ImageEnvironment:
             _move_scripts(building, target)
             building.rename(target)
         finally:
-            shutil.rmtree(building, ignore_errors=True)
+            remove_tree(building)
 
     def _plan_commands(
         self, image_python: ImagePython, arguments: Sequence[str | Path], building: Path

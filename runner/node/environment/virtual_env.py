@@ -20,6 +20,7 @@ from runner.node.environment.uv import ask_uv, find_uv, run_uv, uv_environment
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
+from runner.node.script.workspace import remove_tree
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.paths import RunPaths
@@ -154,7 +155,7 @@ class EnvironmentStore:
             return False
         stored = self._folder / name
         if not is_usable(stored):
-            remove_tree(stored)
+            remove_environment(stored)
             return False
         with suppress(OSError):
             os.utime(stored)  # the time of the last use
@@ -189,7 +190,7 @@ class EnvironmentStore:
         stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in stored[MAX_ENVIRONMENTS:]:
             # A task that is copying this environment at the moment fails, and builds its own.
-            remove_tree(path)
+            remove_environment(path)
 
 
 def is_usable(environment: Path) -> bool:
@@ -197,12 +198,12 @@ def is_usable(environment: Path) -> bool:
     return (environment / "bin" / "python").exists()
 
 
-def remove_tree(path: Path) -> None:
+def remove_environment(path: Path) -> None:
     """Delete a folder. It is renamed first, so that no task uses it while it is deleted."""
     with suppress(OSError):
         renamed = path.with_name(f"{path.name}.old-{secrets.token_hex(16)}")
         path.rename(renamed)
-        shutil.rmtree(renamed, ignore_errors=True)
+        remove_tree(renamed)
 
 
 def _link_tree(source: Path, target: Path) -> bool:
@@ -374,7 +375,7 @@ class EnvironmentBuilder:
             if is_usable(target):
                 self._report("environment is cached")
                 return target
-            remove_tree(target)
+            remove_environment(target)
             if self._store.copy_to(target.name, target):
                 self._report("environment is cached")
             else:
@@ -406,7 +407,7 @@ class EnvironmentBuilder:
         # writing, so the new folder has a new name.
         self._envs.mkdir(parents=True, exist_ok=True)
         for left in self._envs.glob(f"{target.name}.building*"):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
         building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
         environment = uv_environment(self._cache / "uv")
         try:
@@ -425,7 +426,7 @@ class EnvironmentBuilder:
                 run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             building.rename(target)
         finally:
-            shutil.rmtree(building, ignore_errors=True)
+            remove_tree(building)
 
     def _report_install(self, requirements: Requirements | None, packages: Sequence[str]) -> None:
         if requirements is not None:

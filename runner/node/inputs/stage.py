@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import json
 import re
-import shutil
 import ssl
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import DataCache, DownloadSource
 from runner.node.script.streams import Report
+from runner.node.script.workspace import remove_tree
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, StorageRequestError
 from runner.node.storage.retries import RetryBudget
@@ -99,7 +99,7 @@ def fetch_inputs(fetch: InputFetch, documents: Mapping[str, InputDocument]) -> d
     Raises:
         StageFailedError: an input is missing or cannot be downloaded.
     """
-    shutil.rmtree(fetch.work_dir / _FOLDER, ignore_errors=True)
+    remove_tree(fetch.work_dir / _FOLDER)
     variables: dict[str, str] = {}
     for name, document in documents.items():
         fetch.report(f"input {name}")

@@ -9,6 +9,7 @@ import pkgutil
 import re
 import shlex
 import shutil
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Collection, Container, Mapping
@@ -47,7 +48,7 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
         StageFailedError: the archive has another hash, is damaged, or contains such a member.
     """
     _check_hash(archive, sha256)
-    shutil.rmtree(target, ignore_errors=True)
+    remove_tree(target)
     target.mkdir(parents=True)
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -265,7 +266,7 @@ def _place(package: Path, files: Mapping[str, bytes], shared_dir: Path | None) -
 
     Python then compiles the package once per node and not in each task.
     """
-    shutil.rmtree(package, ignore_errors=True)
+    remove_tree(package)
     package.unlink(missing_ok=True)
     package.parent.mkdir(parents=True, exist_ok=True)
     if shared_dir is not None:
@@ -368,7 +369,7 @@ def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
     """
     kill_remaining_processes(work_dir, work_dir / "logs")
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
-        shutil.rmtree(part, ignore_errors=True)  # from an interrupted restore
+        remove_tree(part)  # from an interrupted restore
     dirs = AttemptDirs.below(work_dir)
     kept = (dirs.code, dirs.output) if keep_written else ()
     for folder in (dirs.code, dirs.output, dirs.checkpoints, dirs.logs):
@@ -382,13 +383,21 @@ def _clear(path: Path) -> None:
     """Delete a folder, even if the script replaced it or made it unreadable."""
     if path.is_symlink() or path.is_file():
         path.unlink()
-        return
-    shutil.rmtree(path, ignore_errors=True)
-    if path.is_dir():
-        for folder, _, _ in os.walk(path):
-            with suppress(OSError):
-                Path(folder).chmod(0o700)
-        shutil.rmtree(path, ignore_errors=True)
+    else:
+        remove_tree(path)
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder that a script could write to, as far as possible; it may be absent.
+
+    The script may have taken the permissions of folders in it, or nested them deeply.
+    """
+    with suppress(RecursionError):  # before Python 3.13, from a thousand levels on
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_dir() and not folder.is_symlink():
+        for command in ("chmod", "-R", "u+rwx"), ("rm", "-rf"):  # neither follows links
+            with suppress(OSError):  # an image may lack them
+                subprocess.run([*command, "--", str(folder)], check=False, capture_output=True)
 
 
 class TempFolder:
@@ -421,7 +430,7 @@ class TempFolder:
     def remove(self) -> None:
         """Remove the folder, also that of an attempt that was killed."""
         for folder in {self._own, self.path or self._own}:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 def write_shell_file(

@@ -10,6 +10,7 @@ import pytest
 from batch_emulator.executor import node_files
 from batch_emulator.files_share.shares import Share, Shares, StorageAccount
 from batch_emulator.folders import remove_tree
+from tests.disks import lock
 
 
 def dig(folder: Path, levels: int) -> None:
@@ -64,11 +65,17 @@ def test_remains_of_a_deep_share_do_not_block_a_start(tmp_path: Path) -> None:
 
 
 def test_folders_without_permissions_are_deleted(tmp_path: Path) -> None:
-    (tmp_path / "doomed" / "a" / "b").mkdir(parents=True)
-    (tmp_path / "doomed" / "a" / "b" / "f").touch()
-    (tmp_path / "doomed" / "a" / "b").chmod(0o500)
-    (tmp_path / "doomed" / "a").chmod(0)
-    remove_tree(tmp_path / "doomed")
+    (tmp_path / "doomed").mkdir()
+    remove_tree(lock(tmp_path / "doomed"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locked_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
+    (tmp_path / "wd").mkdir()
+    lock(tmp_path / "wd")
+    node_files.delete(tmp_path, "wd/a", recursive=True)
+    assert list((tmp_path / "wd").iterdir()) == []
+    node_files.delete(tmp_path, "wd", recursive=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from batch_emulator.executor.blob_client import BlobRequestError, Uploaded
 from batch_emulator.executor.mirror import Mirror
 from batch_emulator.folders import remove_tree
+from tests.disks import needs_ordinary_user
 from tests.unit.emulator.blob_store import BlobStore, serve
 from tests.unit.emulator.executor.test_mirror import drive, files
 
@@ -238,7 +239,7 @@ def test_folders_deeper_than_the_recursion_limit_are_walked(blobs: BlobStore, fo
     drive(blobs, folder, script)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+@needs_ordinary_user
 def test_unreadable_folder_keeps_its_blobs(blobs: BlobStore, folder: Path) -> None:
     async def script(mirror: Mirror) -> None:
         await mirror.pull()

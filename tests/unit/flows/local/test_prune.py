@@ -16,9 +16,11 @@ from runner.core.progress import ignore_progress
 from runner.core.settings import Settings, load_settings
 from runner.core.states import TaskView
 from runner.flows.local import azurite, prune
+from runner.flows.local.lifecycle import reset
 from runner.flows.runs.history import RunHistory, RunRow
 from runner.protocol.results import LeftOut, parse_result
 from runner.protocol.run_spec import parse_run
+from tests.disks import lock
 from tests.unit.flows.runs.test_run_index import result_of, run_of
 
 
@@ -40,6 +42,23 @@ def pruned(settings: Settings, *, everything: bool = False) -> int:
     plan = prune.plan_prune(settings, everything=everything)
     prune.prune(settings, plan, ignore_progress)
     return plan.size_bytes
+
+
+def test_caches_that_tasks_locked_are_pruned(settings: Settings) -> None:
+    """Go makes the folders of its module cache read-only."""
+    cache = HomePaths(settings.home).cache / "uv"
+    cache.mkdir(parents=True)
+    lock(cache)
+    pruned(settings, everything=True)
+    assert not cache.exists()
+
+
+def test_reset_deletes_folders_that_tasks_locked(settings: Settings) -> None:
+    nodes = HomePaths(settings.home).batch_data / "nodes"
+    nodes.mkdir(parents=True)
+    lock(nodes)
+    reset(settings, ignore_progress)
+    assert not HomePaths(settings.home).local.exists()
 
 
 def test_prune_deletes_unused_versions_and_old_logs(settings: Settings) -> None:

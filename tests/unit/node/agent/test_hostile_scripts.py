@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.node.script.workspace import RESTORE_PART, make_dirs
+from runner.node.environment.virtual_env import remove_environment
+from runner.node.inputs.stage import InputFetch, fetch_inputs
+from runner.node.script.workspace import RESTORE_PART, TempFolder, make_dirs, unpack_code
+from runner.node.storage.retries import RetryBudget
+from tests.disks import lock, needs_ordinary_user
 from tests.unit.node.agent_task import Task
 
 
@@ -26,16 +34,66 @@ def file(path: Path) -> None:
     path.write_text("")
 
 
-def locked(path: Path) -> None:
-    (path / "a" / "b").mkdir(parents=True)
-    (path / "a" / "b" / "c").touch()
-    (path / "a" / "b").chmod(0o500)
-    (path / "a").chmod(0)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="no rights are taken away from root")
+@needs_ordinary_user
 def test_folder_without_permissions_is_recreated(tmp_path: Path) -> None:
-    locked(make_dirs(tmp_path).output)
+    dirs = make_dirs(tmp_path)
+    for folder in (dirs.code, dirs.output, dirs.checkpoints, dirs.logs):
+        lock(folder).chmod(0)
+    dirs = make_dirs(tmp_path)
+    for folder in (dirs.code, dirs.output, dirs.checkpoints, dirs.logs):
+        assert list(folder.iterdir()) == []
+
+
+def _delete_inputs(folder: Path) -> None:
+    access: Any = None  # no input is downloaded
+    fetch_inputs(InputFetch(access, folder, folder.parent, RetryBudget(), print, print), {})
+
+
+def _unpack(folder: Path) -> None:
+    archive = folder.with_name("code.tar.gz")
+    tarfile.open(archive, "w:gz").close()
+    unpack_code(archive, folder, hashlib.sha256(archive.read_bytes()).hexdigest())
+
+
+# What deletes the folders of an earlier attempt, with the name of the folder.
+DELETIONS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "restored checkpoints": (
+        f"checkpoints{RESTORE_PART}0",
+        lambda folder: make_dirs(folder.parent),
+    ),
+    "code": ("code", _unpack),
+    "inputs": ("inputs", _delete_inputs),
+    "environment": ("env", remove_environment),
+}
+
+
+@needs_ordinary_user
+@pytest.mark.parametrize(("name", "delete"), DELETIONS.values(), ids=DELETIONS)
+def test_locked_leftovers_are_deleted(
+    tmp_path: Path, name: str, delete: Callable[[Path], object]
+) -> None:
+    (tmp_path / name).mkdir()
+    delete(lock(tmp_path / name))
+    assert not (tmp_path / name / "a").exists()
+    assert not list(tmp_path.glob(f"{name}*/a"))
+
+
+@needs_ordinary_user
+def test_locked_temporary_files_are_deleted(tmp_path: Path) -> None:
+    temp = TempFolder(tmp_path)
+    temp.create(())
+    assert temp.path is not None
+    lock(temp.path)
+    temp.remove()
+    assert not temp.path.exists()
+
+
+def test_deeply_nested_folders_are_deleted(tmp_path: Path) -> None:
+    """Python cannot delete a thousand levels before 3.13, and the agent runs on 3.10."""
+    folder = tmp_path / "output"
+    folder.mkdir()
+    nest = "for _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')"
+    subprocess.run([sys.executable, "-c", f"import os\n{nest}"], cwd=folder, check=True)
     assert list(make_dirs(tmp_path).output.iterdir()) == []
 
 
