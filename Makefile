@@ -28,8 +28,26 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv with the pinned packages
 
-$(READY): requirements/dev.lock pyproject.toml tools/setup.sh
-	@tools/setup.sh $(PYTHON) $(VENV)
+# An interpreter that was asked for is used, even if .venv was made with another one.
+ASKED := $(if $(filter file,$(origin PYTHON)),,asked)
+ifneq ($(wildcard $(READY)),)
+ifneq ($(shell tools/setup.sh --current "$(PYTHON)" $(VENV) $(ASKED)),yes)
+$(READY): renew
+endif
+endif
+
+.PHONY: renew not-sudo
+renew:
+
+# What root leaves in a clone of a user would be in the way later.
+not-sudo:
+	@if [ "$$(id -u)" = 0 ] && [ -n "$${SUDO_USER:-}" ] && [ "$$(ls -nd . | awk '{print $$3}')" != 0 ]; then \
+	  printf 'error[R-SETUP-SUDO]: %s\n  why: %s\n  fix: %s\n' "make was started with sudo" \
+	    "it would leave files of root in this folder, which belongs to $$SUDO_USER" \
+	    "make $(or $(MAKECMDGOALS),train)" >&2; exit 3; fi
+
+$(READY): requirements/dev.lock pyproject.toml tools/setup.sh | not-sudo
+	@tools/setup.sh "$(PYTHON)" $(VENV) $(ASKED)
 
 $(INFRA_READY): $(READY) requirements/infra.lock tools/setup_infra.sh
 	@tools/setup_infra.sh $(VENV)
@@ -118,5 +136,5 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/$$tool.lock; done
 
-clean: ## remove what make made in this folder
-	rm -rf $(VENV) .cache outputs dist site .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove what make made in this folder, and stop its services
+	@tools/clean.sh $(VENV)

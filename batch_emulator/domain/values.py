@@ -44,7 +44,8 @@ def time_of(text: str) -> datetime:
 # adds missing seconds, and `XsdDateTime` of dotnet/runtime (both read 2026-11-23). A time of day
 # alone, which the service reads as one of the year 1904, is refused [S].
 _TIME = re.compile(
-    r"\s*(\d{4}(?:-\d\d)?|\d{4}-\d\d-\d\d(?:T(\d\d:\d\d)(:\d\d)?(\.\d+)?)?)(Z|z|[+-]\d\d:\d\d)?\s*",
+    r"\s*(\d{4}(?:-\d\d)?|\d{4}-\d\d-\d\d(?:T((?!24)\d\d:\d\d)(:\d\d)?(\.\d+)?)?)"
+    r"(Z|z|[+-]\d\d:\d\d)?\s*",
     re.ASCII,
 )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pathspec
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("bench", "tools")  # ours, but not part of the product
@@ -41,6 +44,20 @@ def sources(*folders: str) -> list[Path]:
 def shown(path: Path) -> str:
     """Return the path relative to the checkout, for messages."""
     return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def checkout() -> tuple[Path, ...]:
+    """Return the files of the checkout that git does not ignore; git itself need not be here."""
+    ignored = pathspec.GitIgnoreSpec.from_lines(
+        [".git", ".hypothesis", *(ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()]
+    )
+    found: list[Path] = []
+    for path, folders, names in os.walk(ROOT):  # `Path.walk` is new in Python 3.12
+        folder, inside = Path(path), Path(path).relative_to(ROOT)
+        folders[:] = [each for each in folders if not ignored.match_file(f"{inside / each}/")]
+        found += [folder / name for name in names if not ignored.match_file(inside / name)]
+    return tuple(sorted(found))
 
 
 @functools.cache

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import batch_emulator
 from runner.flows.export.extras import DISTRIBUTION, install_command
+from tests.unit.source_tree import checkout
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -24,18 +24,10 @@ INSTALLED = re.compile(
 
 def texts() -> dict[str, str]:
     """Return the texts of the tree by path, without the tests of this rule."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     kinds = {".py", ".md", ".ipynb", ".sh", ".toml", ".yaml", ".yml", ".json", ".txt", ""}
-    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
     return {
         str(path.relative_to(ROOT)): path.read_text(encoding="utf-8", errors="replace")
-        for path in paths
+        for path in checkout()
         if path.suffix in kinds
         and path.is_file()
         and path.name not in {Path(__file__).name, "test_structure.py", "test_fixes.py"}

@@ -15,12 +15,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
+from types import CodeType
+from typing import Any, cast
 
 from runner.core.home import HomePaths, make_private, runner_home
 
 # The earliest date of the zip format. It is fixed, so that equal sources give equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = 0b01
+_SLICE = b":"  # TYPE_SLICE of Python/marshal.c since CPython 3.14
 MAIN = "from runner.node.agent.main import start\n\nstart()\n"
 
 
@@ -69,22 +72,58 @@ def pack(sources: Mapping[str, bytes]) -> bytes:
         _add(archive, "runner/__init__.py", b"")
         for name, source in sources.items():
             _add(archive, name, source)
-            if not name.startswith("runner/hooks/"):  # scripts import these with their own Python
-                _add(archive, f"{name}c", _compiled(source, name))
+            # Scripts import the hooks with their own Python.
+            compiled = None if name.startswith("runner/hooks/") else _compiled(source, name)
+            if compiled is not None:
+                _add(archive, f"{name}c", compiled)
     return b"#!/usr/bin/env python3\n" + packed.getvalue()
 
 
-def _compiled(source: bytes, name: str) -> bytes:
+def _compiled(source: bytes, name: str) -> bytes | None:
     """Return the byte code of a module for nodes with the Python of this machine.
 
     Byte code saves a third of a second of each start, which matters for short trials of a sweep.
     Another Python ignores it because of its magic number, and compiles the source. Python does not
-    compare it with the source ("unchecked hash-based", PEP 552).
+    compare it with the source ("unchecked hash-based", PEP 552). None if a future Python has
+    constants that `_marshal` does not know: every Python can start the agent without byte code.
     """
     code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     flags = _UNCHECKED_HASH.to_bytes(4, "little")
-    # Later versions of marshal write references, which depend on other objects in memory.
-    return MAGIC_NUMBER + flags + source_hash(source) + marshal.dumps(code, 2)
+    try:
+        return MAGIC_NUMBER + flags + source_hash(source) + _marshal(code)
+    except ValueError:
+        return None
+
+
+def _marshal(code: CodeType) -> bytes:
+    """Return the marshalled code, with the same bytes in every process.
+
+    Later versions of marshal than 2 write references, which depend on other objects in memory.
+    Version 2 cannot write slices, which are constants since Python 3.14, although every version can
+    read them. They are written as bytes and exchanged afterwards.
+    """
+    slices: dict[bytes, bytes] = {}
+    packed = marshal.dumps(_replace_slices(code, slices), 2)
+    for placeholder, written in slices.items():
+        packed = packed.replace(placeholder, written)
+    return packed
+
+
+def _replace_slices(constant: object, slices: dict[bytes, bytes]) -> Any:
+    """Return the constant with placeholders, and add to `slices` what stands for each of them."""
+    if isinstance(constant, CodeType):
+        constants = tuple(_replace_slices(each, slices) for each in constant.co_consts)
+        return constant.replace(co_consts=constants)
+    if isinstance(constant, tuple):
+        return tuple(_replace_slices(each, slices) for each in cast("tuple[object, ...]", constant))
+    if isinstance(constant, slice):
+        found = cast("slice[Any, Any, Any]", constant)
+        parts: tuple[Any, ...] = (found.start, found.stop, found.step)
+        written = _SLICE + b"".join(marshal.dumps(part, 2) for part in parts)
+        placeholder = b"slice:" + hashlib.sha256(written).digest()
+        slices[marshal.dumps(placeholder, 2)] = written
+        return placeholder
+    return constant
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

@@ -55,6 +55,8 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
             members = [member for member in tar.getmembers() if PurePosixPath(member.name).parts]
             for member in members:
                 _check_member(member)
+            # Python 3.14 would rewrite the targets of links by default; the members were checked.
+            tar.extraction_filter = lambda member, path: member
             for member in members:
                 _extract_member(tar, member, target)
     except (tarfile.TarError, EOFError) as err:

@@ -306,7 +306,7 @@ def test_many_launches_run_concurrently(node: Node) -> None:
 def test_thread_waits_without_pidfd(
     node: Node, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_pid: int) -> NoReturn:
+    def refuse(_pid: int, _flags: int = 0) -> NoReturn:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     collected: list[bool] = []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import marshal
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import runner.node
 from runner.flows.submit import agent_archive
 from runner.flows.submit.agent_archive import build_agent
+from tests.pythons import SUPPORTED, find_python
 
 ROOT = Path(runner.node.__file__).parents[1]
 SOURCES = sorted([*(ROOT / "node").rglob("*.py"), *(ROOT / "protocol").rglob("*.py")])
@@ -102,3 +104,76 @@ def test_agent_starts_on_a_python_with_other_byte_code(
         [sys.executable, archive], capture_output=True, text=True, env={}, check=False
     )
     assert "RUNNER_STORAGE is not set" in done.stdout
+
+
+SLICES = """\
+def middle(text):
+    return text[1:3], text[::2][0:1], text[None:-1:None]
+
+parts = middle("abcdef")
+key = type("Keys", (), {"__getitem__": lambda _, key: key})()[1:2, ..., (3, slice(4)), ::"x"]
+"""
+
+
+def test_byte_code_with_constant_slices_is_equal_and_runs() -> None:
+    code = compile(SLICES, "slices", "exec")
+    packed = agent_archive._marshal(code)
+    assert packed == agent_archive._marshal(compile(SLICES, "slices", "exec"))
+    assert marshal.loads(packed) == code
+    found: dict[str, object] = {}
+    exec(marshal.loads(packed), found)
+    assert found["parts"] == ("bc", "a", "abcde")
+    assert found["key"] == (slice(1, 2), ..., (3, slice(4)), slice(None, None, "x"))
+
+
+@pytest.mark.slow
+def test_byte_code_of_a_future_python_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise ValueError("unmarshallable object")
+
+    monkeypatch.setattr(marshal, "dumps", refuse)
+    archive = tmp_path / "runner-agent.pyz"
+    archive.write_bytes(agent_archive.pack(agent_archive.read_sources()))
+    assert _start(sys.executable, archive) == "RUNNER_STORAGE is not set"
+
+
+# Prints how many modules of an archive have byte code that this Python would make of their source.
+EQUAL = """\
+import marshal, sys, zipfile
+archive = zipfile.ZipFile(sys.argv[1])
+compiled = [each for each in archive.namelist() if each.endswith(".pyc")]
+made = [compile(archive.read(each[:-1]), each[:-1], "exec", dont_inherit=True) for each in compiled]
+print(sum(marshal.loads(archive.read(n)[16:]) == code for n, code in zip(compiled, made)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minor", SUPPORTED)
+def test_agent_of_each_python_starts_on_every_other(minor: int, tmp_path: Path) -> None:
+    maker = find_python(minor)
+    if maker is None:
+        pytest.skip(f"there is no Python 3.{minor} here, so it is not tried")
+    archive = tmp_path / "agent.pyz"
+    make = [maker, "-m", "runner.flows.submit.agent_archive", archive]
+    for home in ("one", "two"):  # each with an empty cache
+        before = archive.read_bytes() if archive.exists() else None
+        variables = {"PYTHONPATH": str(ROOT.parent), "RUNNER_HOME": str(tmp_path / home)}
+        subprocess.run(make, env=variables, cwd=tmp_path, check=True)
+        assert archive.read_bytes() == (before or archive.read_bytes())
+    equal = subprocess.run([maker, "-c", EQUAL, archive], capture_output=True, check=True)
+    assert int(equal.stdout) == sum(each.name != "__main__.py" for each in SOURCES)
+    others = [each for each in map(find_python, (10, *SUPPORTED)) if each is not None]
+    for other in others:  # nodes may have Python 3.10
+        assert _start(other, archive) == "RUNNER_STORAGE is not set", other
+
+
+def _start(python: Path | str, archive: Path) -> str:
+    """Start the agent without its variables. Return the end of the error that it reports."""
+    done = subprocess.run(
+        [python, archive], capture_output=True, text=True, env={}, cwd=archive.parent, check=False
+    )
+    return (
+        "RUNNER_STORAGE is not set" if "RUNNER_STORAGE is not set" in done.stdout else done.stderr
+    )

@@ -1,0 +1,26 @@
+"""The other interpreters of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+SUPPORTED = range(11, 15)  # minor versions, as in tools/setup.sh
+
+
+@cache
+def find_python(minor: int) -> Path | None:
+    """Return an interpreter of CPython 3.`minor`: one on PATH, else one of pyenv; None without."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    on_path = shutil.which(f"python3.{minor}")
+    candidates = [on_path] if on_path else []  # pyenv's shims are there for every version
+    candidates += [str(each) for each in sorted(pyenv.glob(f"3.{minor}.*/bin/python3"))]
+    said = "import platform, sys; print(platform.python_implementation(), *sys.version_info[:2])"
+    for each in candidates:
+        done = subprocess.run([each, "-c", said], capture_output=True, text=True, check=False)
+        if done.stdout.split() == ["CPython", "3", str(minor)]:
+            return Path(each)
+    return None
