@@ -27,6 +27,7 @@ from batch_emulator.folders import shortage
 from batch_emulator.http.app import App
 from batch_emulator.launches import NodeNames
 from batch_emulator.options import OptionError, check_host, parser, settings_of
+from batch_emulator.proxies import exclude_loopback
 from batch_emulator.server import bind, url_of, uvicorn_config, with_files
 from batch_emulator.storage.account_store import StoreFormatError, StoreInUseError
 
@@ -111,6 +112,7 @@ def _stop_when_deleted(folder: Path, server: uvicorn.Server) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the server and return the exit code: 0, 1 (it cannot start) or 2 (usage)."""
     options = parser().parse_args(arguments)
+    os.environ.update(exclude_loopback(os.environ))
     set_up_logs(options.log_format, options.log_level)
     try:
         check_host(options.host)

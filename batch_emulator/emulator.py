@@ -41,6 +41,7 @@ from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.folders import remove_tree, shortage
 from batch_emulator.launches import LaunchBuilder, NodeNames
 from batch_emulator.loop import Loop
+from batch_emulator.proxies import exclude_loopback
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore, StoreFormatError
 
@@ -269,8 +270,9 @@ def inherited_environment(
     Nodes have their own PATH, unless a pattern matches PATH.
     """
     wanted = (*_ALWAYS_PASSED, *patterns)
-    return {
+    passed = {
         name: value
         for name, value in environment.items()
         if any(fnmatchcase(name, pattern) for pattern in wanted)
     }
+    return {**passed, **exclude_loopback(passed)}

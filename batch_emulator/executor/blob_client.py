@@ -23,6 +23,7 @@ from xml.etree import ElementTree as ET
 
 from batch_emulator.executor.blob_sas import without_protocol
 from batch_emulator.folders import open_below
+from batch_emulator.proxies import client_options
 
 if TYPE_CHECKING:
     import httpx
@@ -208,15 +209,12 @@ class BlobClient:
             import httpx  # noqa: PLC0415 - most tasks transfer nothing
 
             logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs with their SAS
-            direct: dict[str, httpx.AsyncBaseTransport | None] = {
-                f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
-            }
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(TIMEOUT_S),
                 auth=self._sign,
                 follow_redirects=True,
                 headers={"Accept-Encoding": "identity"},  # receive blobs as they are stored
-                mounts=direct,  # a proxy cannot reach the loopback of this machine
+                **client_options(),
             )
         return self._client
 

@@ -29,6 +29,7 @@ from runner.cli.ui.output import Output, show_error, show_trace, start_output
 from runner.cli.ui.terminal import open_closed_streams, silence_stdout
 from runner.core.home import full_disk
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.task import exclude_loopback
 
 _DEBUG = "--debug"
 # Why and fix of an unknown option, by command that passes arguments to a script.
@@ -276,6 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_GC_OBJECTS, 20, 100)
     open_closed_streams()
     start_output()
+    os.environ.update(exclude_loopback(os.environ))  # for every process that a verb starts
     words, debug = split_debug(sys.argv[1:] if arguments is None else arguments)
     words = normalize_words(words)
     try:

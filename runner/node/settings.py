@@ -26,6 +26,7 @@ from runner.protocol.task import (
     SECRETS_VARIABLE,
     STORAGE_VARIABLE,
     TRIAL_VARIABLE,
+    exclude_loopback,
 )
 
 STEP = "secrets"
@@ -264,6 +265,7 @@ def process_environment() -> dict[str, str]:
     in `/proc/<pid>/environ`, which shows the memory that the process was started with. A script
     that runs as root, or may trace this process, can still read the rest of its memory.
     """
+    os.environ.update(exclude_loopback(os.environ))  # for every process that the agent starts
     environment = dict(os.environ)
     for name in SECRET_VARIABLES:
         _overwrite(name)

@@ -20,6 +20,7 @@ from runner.core.settings import load_settings
 from runner.flows.local import lifecycle
 from runner.flows.local.lifecycle import StoppedServices
 from tests.e2e.conftest import Cli, new_home, show_ended, until
+from tests.refusing_proxy import refusing_proxy
 
 
 def _exports(cli: Cli) -> dict[str, str]:
@@ -136,14 +137,40 @@ def test_concurrent_local_ups_start_one_set_of_services(own_cli: Cli) -> None:
     assert seen[0]["blob"]["pid"] == seen[1]["blob"]["pid"]
 
 
-def test_local_services_are_reached_without_the_proxy(own_cli: Cli, tmp_path: Path) -> None:
-    script = tmp_path / "hello.py"
-    script.write_text("print('hello past the proxy')\n")
-    dead = "http://127.0.0.1:9"
-    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "ALL_PROXY"), dead)
-    done = own_cli.run("train", script, env={**proxies, "NO_PROXY": "", "no_proxy": ""})
-    assert done.returncode == 0, done.stderr
-    assert "hello past the proxy" in done.stdout
+# Asks this machine as programs of Python do, and leaves a file that is registered as a model.
+PROXIED_SCRIPT = """
+import http.server, os, pathlib, threading, urllib.request
+server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/").read()
+(pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"]) / "model.bin").write_bytes(b"weights")
+print("trained past the proxy")
+"""
+
+
+@pytest.mark.parametrize("socks", [False, True], ids=["http", "socks"])
+@pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+def test_nothing_asks_a_proxy_for_local_services(
+    own_cli: Cli, tmp_path: Path, upper: bool, socks: bool
+) -> None:
+    (tmp_path / "past").mkdir()
+    (tmp_path / "past/train.py").write_text(PROXIED_SCRIPT)
+    (tmp_path / "past/train.yaml").write_text(
+        "name: past\ncommand: [python, train.py]\nmodel: {name: past}\n"
+    )
+    none = dict.fromkeys(("no_proxy", "NO_PROXY"), "")
+    with refusing_proxy() as proxy:
+        url = f"{'socks5h' if socks else 'http'}://{proxy.address}"
+        names = ("all_proxy",) if socks else ("http_proxy", "https_proxy", "all_proxy")
+        variables = {name.upper() if upper else name: url for name in names}
+        # The second run finds services that run, as after `local up` in another shell.
+        for given in ((), ("--env", f"HTTP_PROXY=http://{proxy.address}")):
+            words = ("train", tmp_path / "past", *given)
+            done = own_cli.run(*words, env={**none, **variables}, timeout_s=120)
+            assert done.returncode == 0, done.stderr
+            assert "trained past the proxy" in done.stdout + done.stderr
+            assert "past@" in done.stdout + done.stderr
+        assert not [wanted for wanted in proxy.wanted if "127.0.0.1" in wanted]
 
 
 def test_running_services_missing_from_the_state_are_adopted(own_cli: Cli) -> None:

@@ -24,6 +24,7 @@ from batch_emulator.files_share.routes import files
 from batch_emulator.files_share.routes.files import segments, whole_range, write
 from batch_emulator.files_share.shares import GIB, INCOMING, Item
 from batch_emulator.files_share.tree import BadNameError, parse_path
+from batch_emulator.proxies import client_options
 
 _HEADER = "x-ms-copy-source"
 _TIMEOUT_S = 30.0
@@ -132,7 +133,7 @@ def _remote(call: FilesCall, url: str, span: tuple[int, int] | None) -> Generato
         headers["Authorization"] = call.header("x-ms-copy-source-authorization")
     try:
         with (
-            httpx.Client(timeout=_TIMEOUT_S) as client,
+            httpx.Client(timeout=_TIMEOUT_S, **client_options()) as client,
             client.stream("GET", url, headers=headers) as answer,
         ):
             if answer.status_code not in _OK or (span and answer.status_code == _OK[0]):

@@ -28,6 +28,7 @@ from runner.flows.local.state import (
     service_answers,
 )
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.task import exclude_loopback
 
 if TYPE_CHECKING:
     import psutil
@@ -228,17 +229,10 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     return ServiceLaunch(
         name=BATCH,
         arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *files, *patterns],
-        environment={**inherited, **_no_proxy(), **secrets},
+        environment={**inherited, **exclude_loopback(inherited), **secrets},
         log=paths.logs / "batch.log",
         marker=data,
     )
-
-
-def _no_proxy() -> dict[str, str]:
-    """Return variables that exclude Azurite from the proxy of tasks and the emulator."""
-    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    value = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
-    return {"no_proxy": value, "NO_PROXY": value}
 
 
 def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> ServiceLaunch:
@@ -260,6 +254,7 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
         ],
         environment={
             **environment,
+            **exclude_loopback(environment),  # Azurite reads the source of a copy from itself
             "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}",
             JOURNAL_VARIABLE: journal_version(),
         },

@@ -73,7 +73,13 @@ from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec, expand_variables
-from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, NOTEBOOK_STOPPED, WORKER_LOG
+from runner.protocol.task import (
+    AGENT_FILE,
+    CODE_ARCHIVE,
+    NOTEBOOK_STOPPED,
+    WORKER_LOG,
+    exclude_loopback,
+)
 
 if TYPE_CHECKING:
     from runner.node.agent.sweep_trial import SweepTrial
@@ -354,6 +360,7 @@ class Attempt:
             **named,
             **inherited,
             **spec.env,
+            **exclude_loopback({**inherited, **spec.env}),
             **SINGLE_NODE,
             **prepared,
             PROCESSES_VARIABLE: str(place.processes),

@@ -118,7 +118,9 @@ class AgentModelStore:
                 **self._runs.transport.copy_source(source),
                 "x-ms-source-range": f"bytes={first}-{last}",
             }
-            answer = self._transport.send("PUT", name, query=query, headers=headers)
+            answer = self._transport.send(
+                "PUT", name, query=query, headers=headers, retry_s=COPY_RETRY_S
+            )
             if _is_missing(answer):
                 return False
             _expect(answer, "copy", source)
@@ -176,6 +178,9 @@ STEP = "model"
 RECORD_FORMAT = 1
 THREADS = 4
 EVENTS_FLUSH_S = 10.0
+# The service reads the source by itself, and may be unable to, although it answers. The run has
+# ended, so that its slot must not wait as long as for other requests; a client copies later.
+COPY_RETRY_S = 90.0
 
 
 def register_model(

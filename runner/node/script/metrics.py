@@ -398,7 +398,7 @@ class MetricPatterns:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):  # pending data is discarded
+            with suppress(OSError, ValueError):  # pending data is discarded, or both threads close it
                 if pipe is not None:
                     pipe.close()
 

@@ -56,7 +56,7 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
             for member in members:
                 _check_member(member)
             # Python 3.14 would rewrite the targets of links by default; the members were checked.
-            tar.extraction_filter = lambda member, path: member
+            tar.extraction_filter = lambda member, _: member
             for member in members:
                 _extract_member(tar, member, target)
     except (tarfile.TarError, EOFError) as err:

@@ -120,6 +120,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         retry_auth_errors: bool = True,
+        retry_s: float | None = None,
     ) -> StorageResponse:
         """Send the request, and retry it after temporary failures.
 
@@ -130,6 +131,7 @@ class Transport:
             headers: the headers without those of the credential.
             body: the whole body.
             retry_auth_errors: retry 401 and 403 that may be temporary.
+            retry_s: the time for retries, if it is not that of the retry budget.
 
         Returns:
             The response. It may be an error, for example an auth error that persists.
@@ -141,7 +143,7 @@ class Transport:
         last: Exception | str = ""
         refused: StorageResponse | None = None
         tries = 0
-        for _ in self._retry_budget.tries():
+        for _ in self._retry_budget.tries(retry_s):
             tries += 1
             if tries == TRIES_BEFORE_WARNING:
                 logger.warning("%s: no proper answer yet (%s), retrying", what, last)

@@ -146,36 +146,36 @@ class RetryBudget:
         until = self._until
         return None if until is None else max(until - time.monotonic(), 0.0)
 
-    def tries(self) -> Iterator[int]:
+    def tries(self, normal_s: float | None = None) -> Iterator[int]:
         """Yield the number of each try from 0, with exponential backoff. There is at least one try.
 
         Half of each delay is random, so that nodes that lost storage together do not return at the
         same moment.
+
+        Args:
+            normal_s: the time for these tries, if it is not that of the budget.
         """
+        within_s = self._normal_s if normal_s is None else normal_s
         started = time.monotonic()
         delay_s = FIRST_DELAY_S
         number = 0
         while True:
             yield number
             number += 1
-            if not self._sleep(delay_s * random.uniform(0.5, 1.0), started):  # noqa: S311
+            if not self._sleep(delay_s * random.uniform(0.5, 1.0), started + within_s):  # noqa: S311
                 return
             delay_s = min(delay_s * 2, MAX_DELAY_S)
 
-    def _sleep(self, delay_s: float, started: float) -> bool:
+    def _sleep(self, delay_s: float, end: float) -> bool:
         """Sleep at most `delay_s`. Return False if no time is left for another try."""
         until = time.monotonic() + delay_s
         while True:
             now = time.monotonic()
-            if now >= self._end(started):
+            if now >= (end if self._until is None else min(end, self._until)):
                 return False
             if now >= until:
                 return True
             time.sleep(min(SLEEP_SLICE_S, until - now))
-
-    def _end(self, started: float) -> float:
-        end = started + self._normal_s
-        return end if self._until is None else min(end, self._until)
 
 
 def run_watched(

@@ -274,14 +274,19 @@ def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.Mon
     assert "NODE_OPTIONS" not in blob.environment
 
 
-def test_tasks_reach_local_services_past_a_proxy(
+def test_services_and_tasks_reach_each_other_past_a_proxy(
     paths: HomePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet,127.0.0.1")
     monkeypatch.delenv("no_proxy", raising=False)
-    keys = {"batch": "k", "storage": "l"}
-    environment = services.batch_launch(paths, _STATE, keys).environment
-    assert environment["no_proxy"] == environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
+    for launch in (
+        services.batch_launch(paths, _STATE, {"batch": "k", "storage": "l"}),
+        services.blob_launch(paths, 2, "l", program),
+    ):
+        direct = {launch.environment[name] for name in ("no_proxy", "NO_PROXY")}
+        assert direct == {"intranet,127.0.0.1,localhost"}
 
 
 def test_start_task_links_a_cache_that_outlives_the_node(paths: HomePaths, tmp_path: Path) -> None:

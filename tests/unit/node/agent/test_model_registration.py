@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 
-from runner.node.agent.model_registration import register_model
+from runner.node.agent import model_registration
+from runner.node.agent.model_registration import AgentModelStore, register_model
 from runner.node.script.redaction import Redactor
 from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.http import Transport
+from runner.node.storage.http import StorageUnreachableError, Transport
 from runner.node.storage.retries import RetryBudget
 from runner.protocol.models import (
     ModelError,
@@ -85,6 +87,22 @@ def test_copy_requests_authorize_their_source(
     named = Transport(service.url, identity, retry_budget).copy_source("r/x")
     assert named["x-ms-copy-source"] == f"{service.url}/r/x"
     assert named["x-ms-copy-source-authorization"].startswith("Bearer token-")
+
+
+def test_copy_without_progress_ends_within_its_own_limit(
+    service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_registration, "COPY_RETRY_S", 0.5)
+    container = ContainerClient(Transport(service.url, SasCredential("s"), RetryBudget(600.0)))
+    service.faults.extend([500] * 1000)  # the service cannot read the source, but answers
+    started = time.monotonic()
+    with pytest.raises(StorageUnreachableError):
+        AgentModelStore(container, container).copy("run/output/a", "cats/a", 5, replace=False)
+    assert time.monotonic() - started < 60
+    service.faults.clear()
+    service.faults.extend([500, 503])
+    service.put("run/output/a", b"model")
+    assert AgentModelStore(container, container).copy("run/output/a", "cats/a", 5, replace=False)
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a.b", "a" * 64, "ä", "a@3", "a\n"])

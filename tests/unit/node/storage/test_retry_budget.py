@@ -75,3 +75,12 @@ def test_hurry_ends_current_waits(clock: Clock) -> None:
     assert clock.now - hurried == pytest.approx(3.0)
     assert budget.left_s == 0.0
     assert list(budget.tries()) == [0]
+
+
+def test_own_limit_ends_earlier_than_the_budget(clock: Clock) -> None:
+    budget = RetryBudget(600.0)
+    times = [clock.now for _ in budget.tries(90.0)]
+    assert 90.0 - MAX_DELAY_S <= times[-1] - times[0] <= 90.0
+    budget.shorten(5.0)
+    until = clock.now + 5.0
+    assert [clock.now for _ in budget.tries(90.0)][-1] <= until
