@@ -398,7 +398,8 @@ class MetricPatterns:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            with suppress(OSError, ValueError):  # pending data is discarded, or both threads close it
+            # Pending data is discarded. The other thread may close the pipe, too.
+            with suppress(OSError, ValueError):
                 if pipe is not None:
                     pipe.close()
 
