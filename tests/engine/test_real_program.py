@@ -24,6 +24,28 @@ def _config(**pool: Any) -> dict[str, str]:
     return {**CONFIG, "runner:pools": json.dumps(pools)}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"mounts": [{"kind": "blob", "container": "data", "path": "data"}]},
+        {"ssh_from": ["203.0.113.7/32"]},
+        {"containers": True},
+        {"vm_size": "Standard_D4s_v5", "scenario": "fixed"},
+    ],
+    ids=["plain", "mounts", "ssh", "containers", "cpu"],
+)
+def test_pool_of_any_kind_is_updated_in_place(stage: Stage, more: dict[str, Any]) -> None:
+    stage.stack(program, _config(max_spot=1, **more)).up()
+    changed = stage.stack(program, _config(max_spot=2, **more)).up().summary.resource_changes
+    assert changed is not None
+    assert (changed.get("update"), changed.get("replace")) == (1, None)
+    assert [done for done, where in stage.azure.journal() if where.endswith("/pools/t4")] == [
+        "create",
+        "update",
+    ]
+
+
 def test_stack_is_created_once_and_previews_match_its_changes(stage: Stage) -> None:
     stack = stage.stack(program, _config())
     made = stack.up().summary.resource_changes or {}

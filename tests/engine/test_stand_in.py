@@ -66,6 +66,39 @@ def test_pool_accepts_a_new_formula_but_no_new_size(azure: Azure) -> None:
     assert found["inputs"]["scaleSettings"] == scale
 
 
+@pytest.mark.parametrize(
+    "empty",
+    [
+        {"mountConfiguration": []},
+        {"userAccounts": []},
+        {"displayName": ""},
+        {"networkConfiguration": {"publicIPAddressConfiguration": {"ipAddressIds": []}}},
+    ],
+)
+def test_pool_update_with_an_unchanged_empty_value_is_refused(
+    azure: Azure, empty: dict[str, Any]
+) -> None:
+    create(azure, "batch:BatchAccount")
+    machine = {"virtualMachineConfiguration": {"imageReference": {"publisher": "p"}}}
+    own = {**POOL, "deploymentConfiguration": machine}
+    del own["networkConfiguration"]
+    pool, _ = azure.create("azure-native:batch:Pool", {**own, **empty})
+    with pytest.raises(AzureError, match=f"PropertyCannotBeUpdated.*{next(iter(empty))}"):
+        azure.update("azure-native:batch:Pool", pool, {**own, **empty, "metadata": []})
+
+
+def test_resent_input_is_refused_once_the_switch_is_set(azure: Azure) -> None:
+    create(azure, "batch:BatchAccount")
+    machine = {"virtualMachineConfiguration": {"imageReference": {"publisher": "p"}}}
+    network = {"publicIPAddressConfiguration": {"provision": "BatchManaged"}}
+    own = {**POOL, "deploymentConfiguration": machine, "networkConfiguration": network}
+    pool, _ = azure.create("azure-native:batch:Pool", own)
+    azure.update("azure-native:batch:Pool", pool, {**own, "taskSlotsPerNode": 1})
+    azure.refuse_resent("batch:Pool", "networkConfiguration")
+    with pytest.raises(AzureError, match=r"PropertyCannotBeUpdated.*networkConfiguration"):
+        azure.update("azure-native:batch:Pool", pool, own)
+
+
 def test_used_resource_is_kept_until_its_group_is_deleted(azure: Azure) -> None:
     create(azure, "network:PublicIPAddress")
     create(azure, "network:NatGateway")

@@ -75,6 +75,6 @@ def _notification(
         operator=consumption.OperatorType.GREATER_THAN_OR_EQUAL_TO,
         threshold=percent,
         threshold_type=kind,
-        contact_emails=list(config.emails),
-        contact_groups=list(groups),
+        contact_emails=list(config.emails),  # required, even if empty
+        contact_groups=list(groups) or None,
     )

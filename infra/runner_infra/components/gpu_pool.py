@@ -96,7 +96,9 @@ class GpuPool(pulumi.ComponentResource):
             deployment_configuration=self._machine(plan),
             scale_settings=_scale(plan),
             start_task=_start_task(plan.start),
-            mount_configuration=[self._mount(mount) for mount in pool.mounts],
+            # Batch refuses an update with an empty list (github.com/Azure/bicep/issues/7902, read
+            # 2026-11-28), and azure-native sends every input again.
+            mount_configuration=[self._mount(mount) for mount in pool.mounts] or None,
             network_configuration=self._network(plan.pool),
             metadata=[
                 batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
@@ -150,7 +152,7 @@ class GpuPool(pulumi.ComponentResource):
             nfs_mount_configuration=batch.NFSMountConfigurationArgs(
                 source=mount.source,
                 relative_mount_path=mount.path,
-                mount_options=mount.options,
+                mount_options=mount.options or None,
             )
         )
 

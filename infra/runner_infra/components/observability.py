@@ -155,8 +155,9 @@ def action_group(
                 name=f"email-{number}", email_address=email, use_common_alert_schema=True
             )
             for number, email in enumerate(emails)
-        ],
-        arm_role_receivers=[] if emails else [owners],
+        ]
+        or None,
+        arm_role_receivers=None if emails else [owners],
         tags=dict(context.tags),
         opts=opts,
     )

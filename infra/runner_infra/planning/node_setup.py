@@ -66,7 +66,7 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
             ("RUNNER_GPUS", str(gpus)),
             ("RUNNER_GPU_WAIT", str(_driver_wait(pool))),
             ("RUNNER_UV", _base64(_UV_PIN.read_bytes())),
-            ("RUNNER_PRELOAD", " ".join(_list_preloads(pool, gpus))),
+            *_preload_setting(pool, gpus),
             *_script_setting(pool),
         ),
     )
@@ -89,10 +89,16 @@ def _driver_wait(pool: PoolConfig) -> int:
     return _EXTENSION_WAIT_S if by_extension and from_marketplace else _DRIVER_WAIT_S
 
 
+def _preload_setting(pool: PoolConfig, gpus: int) -> Iterator[tuple[str, str]]:
+    """Yield the variable of the recipes to preload, if there are any."""
+    if entries := list(_list_preloads(pool, gpus)):
+        yield "RUNNER_PRELOAD", " ".join(entries)
+
+
 def _script_setting(pool: PoolConfig) -> Iterator[tuple[str, str]]:
     """Yield the variable of the pool's start script, if it has one."""
-    if pool.start_script is not None:
-        yield "RUNNER_START_SCRIPT", _base64(Path(pool.start_script).read_bytes())
+    if pool.start_script is not None and (script := Path(pool.start_script).read_bytes()):
+        yield "RUNNER_START_SCRIPT", _base64(script)
 
 
 def _list_preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:

@@ -5,7 +5,7 @@
 #   RUNNER_GPU_WAIT  maximum time until the driver is loaded, in seconds
 #   RUNNER_UV        a requirements file that pins uv by its hashes, in base64
 #   RUNNER_PRELOAD   recipe:file:python:text of each requirements file, separated by spaces; python
-#                    and text are in base64, and python may be empty
+#                    and text are in base64, and python may be empty; may be unset
 #   RUNNER_START_SCRIPT  the script of the pool, in base64; may be unset
 # RUNNER_PAUSE overrides the time between two tries, in seconds.
 set -euo pipefail

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from tests.engine.azure_native.immutable import changed_keys, refused
+from tests.engine.azure_native.immutable import changed_keys, refused, refused_empty
 from tests.unit.infra import cloud
 
 _RESOURCE = re.compile(
@@ -49,6 +49,12 @@ class Azure:
         """Let the next `times` creations, updates or deletions of the named resource fail."""
         plan = self._plan()
         plan["failures"].append({"operation": operation, "name": name, "code": code, "left": times})
+        self._write(self._folder / "plan.json", plan)
+
+    def refuse_resent(self, kind: str, name: str) -> None:
+        """Refuse every update of a type that contains this input, even if it does not change."""
+        plan = self._plan()
+        plan["fixed"].setdefault(kind, []).append(name)
         self._write(self._folder / "plan.json", plan)
 
     def slow_down(self, seconds: float) -> None:
@@ -95,7 +101,8 @@ class Azure:
             if old is None:
                 raise AzureError("ResourceNotFound", f"{resource_id} was not found")
             kind = cloud.short_type(token)
-            if no := refused(kind, changed_keys(old["inputs"], inputs)):
+            no = refused(kind, changed_keys(old["inputs"], inputs)) + refused_empty(kind, inputs)
+            if no := no + [name for name in self._plan()["fixed"].get(kind, []) if name in inputs]:
                 message = f"A property that cannot be updated was specified: {', '.join(no)}"
                 raise AzureError("PropertyCannotBeUpdated", message)
             self._must_exist(resource_id, inputs)
@@ -172,7 +179,8 @@ class Azure:
 
     def _plan(self) -> dict[str, Any]:
         path = self._folder / "plan.json"
-        return self._read(path) if path.exists() else {"latency_s": 0.0, "failures": []}
+        none = {"latency_s": 0.0, "failures": [], "fixed": {}}
+        return self._read(path) if path.exists() else none
 
     def _file(self, resource_id: str) -> Path:
         """Return the file of a resource: a hash, because IDs are long and ignore case."""

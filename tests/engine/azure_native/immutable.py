@@ -5,13 +5,17 @@ provider's list changes: provider/pkg/gen/replacement.go of pulumi/pulumi-azure-
 That list has no types of Batch. azure-native therefore treats a changed `vmSize` as an update, and
 Azure answers PropertyCannotBeUpdated (github.com/Azure/Batch/issues/85 and 153). A program needs
 `replace_on_changes` to get a replacement, also in its preview.
+
+azure-native sends every input of a resource with each update, changed or not. Pools refuse empty
+values (Azure/bicep#7902), and reports say that they refuse an unchanged network
+(Azure/terraform-provider-azapi#263, hashicorp/terraform-provider-azurerm#7316; read 2026-11-28).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
 from tests.unit.infra.cloud import PATHS
 
@@ -50,6 +54,18 @@ _REFUSED: dict[str, frozenset[str]] = {
     ),
     "authorization:RoleAssignment": frozenset({"roleDefinitionId", "principalType"}),
 }
+# Inputs that an update must not contain with an empty value.
+_REFUSED_EMPTY: dict[str, frozenset[str]] = {
+    "batch:Pool": frozenset(
+        {
+            "userAccounts",
+            "mountConfiguration",
+            "applicationLicenses",
+            "displayName",
+            "networkConfiguration.publicIPAddressConfiguration.ipAddressIds",
+        }
+    )
+}
 
 
 def replacing(kind: str) -> frozenset[str]:
@@ -65,6 +81,26 @@ def in_path(kind: str) -> frozenset[str]:
 def refused(kind: str, changed: Iterable[str]) -> list[str]:
     """Return the changed inputs that Azure cannot update in place."""
     return sorted(set(changed) & _REFUSED.get(kind, frozenset()))
+
+
+def refused_empty(kind: str, inputs: Mapping[str, Any]) -> list[str]:
+    """Return the empty inputs that Azure refuses in an update, even if they do not change."""
+    return sorted(set(empty_paths(inputs)) & _REFUSED_EMPTY.get(kind, frozenset()))
+
+
+def empty_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of every empty list, map and text in a resource's inputs.
+
+    The elements of a list share a path, such as `customize[].name`.
+    """
+    if value in ([], {}, ""):
+        yield path
+    elif isinstance(value, Mapping):
+        for key, item in cast("Mapping[str, Any]", value).items():
+            yield from empty_paths(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from empty_paths(item, f"{path}[]")
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from runner_infra.program import (
     declare,
     program,
 )
+from tests.engine.azure_native.immutable import empty_paths
 from tests.unit.infra import cloud
-from tests.unit.infra.oracle import validate
+from tests.unit.infra.oracle import plain, validate
 from tests.unit.infra.recording import Recording, Registered, record
 from tests.unit.infra.stacks import (
     ADOPTED,
@@ -80,6 +82,52 @@ def test_every_resource_is_valid_for_azure_native(stack: object) -> None:
         assert not validate(resource.type, resource.name, resource.inputs), resource.name
         judged += 1
     assert judged >= 20
+
+
+# Inputs that may be empty, and why.
+_MAY_BE_EMPTY = {
+    # Storage keeps the rules of an omitted list, so removed rules need an empty one.
+    ("storage:StorageAccount", "networkRuleSet.ipRules"),
+    ("storage:StorageAccount", "networkRuleSet.virtualNetworkRules"),
+    # Required by the API, also with an action group.
+    ("consumption:Budget", "notifications.*.contactEmails"),
+    # The SDK's default.
+    ("virtualmachineimages:VirtualMachineImageTemplate", "customize[].sha256Checksum"),
+    (
+        "virtualmachineimages:VirtualMachineImageTemplate",
+        "validate.inVMValidations[].sha256Checksum",
+    ),
+}
+_MANY_STACKS: list[dict[str, Any]] = [
+    {},
+    dict(EVERYTHING),
+    {"adopt": dict(ADOPTED), "image": {}, "registry": True},
+    {"budget": None, "observability": None, "pools": [{**T4, "preload": []}]},
+    {"budget": {"emails": ["ops@example.com"]}, "observability": {}, "network": {}},
+    {
+        "pools": [
+            {**T4, "ssh_from": ["203.0.113.7/32"], "containers": True, "container_images": []},
+            {
+                "id": "cpu",
+                "vm_size": "Standard_D4s_v5",
+                "scenario": "fixed",
+                "mounts": [
+                    {"kind": "nfs", "source": "10.0.0.4:/export", "path": "n", "options": ""}
+                ],
+            },
+        ],
+    },
+]
+
+
+def test_no_resource_has_an_empty_input_unless_it_is_listed() -> None:
+    found: set[tuple[str, str]] = set()
+    for stack in _MANY_STACKS:
+        for resource in deploy(config_of(**stack)).resources:
+            for path in empty_paths(plain(resource.inputs)):
+                named = re.sub(r"^notifications\.[^.]+", "notifications.*", path)
+                found.add((resource.kind, named))
+    assert found == _MAY_BE_EMPTY
 
 
 @both
