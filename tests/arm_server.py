@@ -68,6 +68,7 @@ class ArmState:
         default_factory=lambda: dict.fromkeys(NAMESPACES, "Registered")
     )
     account_quota: int = 3
+    token: str = TOKEN  # of every sign-in
     # Resources by ID, including Batch accounts. A list contains the resources below a path.
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skus: list[dict[str, Any]] = field(default_factory=list)
@@ -223,7 +224,7 @@ class ArmServer:
         for part, status, code, headers in self.state.faults:
             if part in path.lower():
                 return (*fault(status, code), headers)
-        if wrong := _wrong(request, path, query):
+        if wrong := _wrong(request, path, query, self.state.token):
             return (*wrong, {})
         for method, part, answer in self.state.handlers:
             if method == request.command and part in path.lower():
@@ -236,7 +237,11 @@ class ArmServer:
             return 401, {"statusCode": 401, "message": "the header is wrong"}
         self.credential.scopes.append(query.get("resource", ""))
         expires = str(int(time.time()) + 86400)
-        return 200, {"access_token": TOKEN, "expires_on": expires, "token_type": "Bearer"}
+        return 200, {
+            "access_token": self.state.token,
+            "expires_on": expires,
+            "token_type": "Bearer",
+        }
 
     def _route(self, method: str, path: str, below: str, query: dict[str, str], body: Any) -> Reply:
         known: list[tuple[str, Callable[[list[str]], Reply]]] = [
@@ -369,8 +374,10 @@ class ArmServer:
         return 200, body
 
 
-def _wrong(request: BaseHTTPRequestHandler, path: str, query: dict[str, str]) -> Reply | None:
-    if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+def _wrong(
+    request: BaseHTTPRequestHandler, path: str, query: dict[str, str], token: str
+) -> Reply | None:
+    if request.headers.get("Authorization") != f"Bearer {token}":
         return fault(401, "InvalidAuthenticationToken")
     if "api-version" not in query:
         return fault(400, "MissingApiVersionParameter")

@@ -28,11 +28,11 @@ from runner_infra.components.identity import Identities, Operator, Operators
 from runner_infra.components.network import PoolNetwork
 from runner_infra.components.observability import Observability
 from runner_infra.components.vm_image import ImageFactory
-from runner_infra.config.contradictions import warnings
 from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 from runner_infra.config.stack_file import parse_stack_config
 from runner_infra.planning.autoscale_formula import release_minutes
 from runner_infra.planning.pool_plan import PoolPlan, plan_pools
+from runner_infra.planning.warnings import access_warning, stack_warnings
 
 _FALLBACK = "spot_first_with_dedicated_fallback"
 
@@ -50,7 +50,10 @@ def program(folder: Path) -> None:
     """
     try:
         prices = load_price_table(runner_home(os.environ))
-        exports = declare(_selected_config(folder), find_deployer(), datetime.now(UTC), prices)
+        config, deployer = _selected_config(folder), find_deployer()
+        if found := access_warning(config, deployer.signed_in):
+            pulumi.log.warn(str(found))
+        exports = declare(config, deployer, datetime.now(UTC), prices)
     except RunnerError as err:
         raise pulumi.RunError(str(err)) from err
     for key, value in exports.items():
@@ -74,10 +77,8 @@ def declare(
         RunnerError: a pool cannot be planned.
     """
     plans = plan_pools(config, prices or load_price_table(None), now.date())
-    for found in warnings(config):
-        pulumi.log.warn(f"{found.what}: {found.fix}")
-    if text := _storage_warning(config, deployer):
-        pulumi.log.warn(text)
+    for found in stack_warnings(config, plans):
+        pulumi.log.warn(str(found))
     return _Stack(config, deployer, now).declare(plans)
 
 
@@ -256,26 +257,6 @@ def _value(config: pulumi.Config, key: str) -> Any:
         return config.get_object(key)
     except pulumi.ConfigTypeError:
         return config.get(key)
-
-
-def _storage_warning(config: StackConfig, deployer: Deployer) -> str | None:
-    """Return a warning if the firewall may exclude users of the storage account, or None."""
-    if config.network is None or config.network.storage_from is not None:
-        return None
-    if config.adopted.storage_account:
-        return "the firewall of the adopted storage account must allow the subnet of the pools"
-    fix = "set network.storage_from to the ranges that need access, such as [203.0.113.0/24]"
-    if deployer.address is None:
-        return (
-            "the storage account allows only the subnet of the pools, because your public IPv4 "
-            f"address is unknown: {fix}"
-        )
-    if len(_operators(config, deployer.operator)) > 1:
-        return (
-            f"the storage account allows only the subnet of the pools and {deployer.address}, "
-            f"which may exclude the operators: {fix}"
-        )
-    return None
 
 
 def _operators(config: StackConfig, deployer: Operator) -> list[Operator]:

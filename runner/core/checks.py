@@ -63,6 +63,11 @@ def run_check(name: str, check: Callable[[], str | Check]) -> Check:
     return passed(name, found) if isinstance(found, str) else found
 
 
+def warning_text(check: Check) -> str:
+    """Return the warning that a check found, with the next step."""
+    return f"{check.detail}: {check.fix}" if check.fix else check.detail
+
+
 def exit_code(checks: Sequence[Check]) -> ExitCode:
     """Return the exit code of the first failed check, else OK."""
     return next((each.exit_code for each in checks if each.state == "failed"), ExitCode.OK)

@@ -25,6 +25,18 @@ class Progress:
     unit: str | None = None
 
 
+class Warnings:
+    """The warnings of one command, each once, in the order in which they were found."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, text: str) -> None:
+        """Add a warning, unless it is known."""
+        if text not in self.found:
+            self.found.append(text)
+
+
 OnProgress = Callable[[Progress], None]
 
 

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 _T = TypeVar("_T")
 _TIMEOUT_S = 600
+_NETWORKED = "  runner:network: {storage_from: all}\n"
+_DOWN_ALL = ("down", "-y", "--force", "--everything", "-o", "json")
 _IMAGE = "  runner:image: {}\n"
 
 
@@ -94,7 +96,7 @@ def test_down_keeps_data_unless_everything_is_given(
 ) -> None:
     deployed_once.copy_to(stage)
     # No services answer for the stand-in's account: whether runs are active cannot be asked.
-    left = printed(runner("down", "-y", "--force", "-o", "json"))
+    left = printed(runner("down", "-y", "--force", "-o", "json"))["remaining"]
     kinds = {row["type"] for row in left}
     assert {"storage:StorageAccount", "storage:BlobContainer", "resources:ResourceGroup"} <= kinds
     assert "batch:Pool" not in kinds
@@ -102,7 +104,7 @@ def test_down_keeps_data_unless_everything_is_given(
     assert not [found for found in stage.azure.ids() if "/batchAccounts/" in found]
 
     assert printed(runner("up", "-y", "--no-check", "-o", "json"))["pools"]
-    assert printed(runner("down", "-y", "--force", "--everything", "-o", "json")) == []
+    assert printed(runner(*_DOWN_ALL))["remaining"] == []
     assert stage.azure.ids() == stage.ids_in_state() == set()
     again = runner("down", "-y")
     assert again.returncode == 0
@@ -124,9 +126,9 @@ def test_adopted_accounts_are_unchanged_by_up_and_down(
     assert printed(runner("preview", "-o", "json"))["changes"] == []
     made = stage.azure.ids() - theirs
     assert any(found.endswith("/batchAccounts/teambatch/pools/t4") for found in made)
-    left = printed(runner("down", "-y", "--force", "-o", "json"))
+    left = printed(runner("down", "-y", "--force", "-o", "json"))["remaining"]
     assert {row["type"] for row in left} == {"storage:BlobContainer"}
-    assert printed(runner("down", "-y", "--force", "--everything", "-o", "json")) == []
+    assert printed(runner(*_DOWN_ALL))["remaining"] == []
     assert stage.azure.ids() == theirs
     assert not {found for _, found in stage.azure.journal()[len(theirs) :]} & theirs
 
@@ -143,6 +145,100 @@ def _team(stage: Stage) -> set[str]:
     ):
         azure.create(f"azure-native:{kind}", inputs)
     return azure.ids()
+
+
+_LOCKED_OUT = "the storage account allows only the subnet of the pools, because your public IPv4"
+
+
+def test_warnings_of_the_program_are_shown_once_and_asked_about(
+    project: Path, stage: Stage, runner: Runner
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(f"{file.read_text()}  runner:network: {{}}\n")
+    warning, price = printed(runner("preview", "-o", "json"))["warnings"]
+    assert "unknown price of t4" in price
+    assert warning.startswith(_LOCKED_OUT)
+    assert "set network.storage_from" in warning
+
+    declined = answer(stage, "n", "up", "--no-check")
+    assert declined.returncode == 2
+    assert f"warning: {warning}" in declined.stderr
+    assert " changes despite 2 warnings? [y/N]" in declined.stderr
+    assert stage.azure.ids() == set()
+
+    done = runner("up", "-y", "--no-check", "-o", "json")
+    assert printed(done)["warnings"] == [warning, price]
+    assert done.stderr.count(_LOCKED_OUT) == 1
+    assert parse_stack_outputs(done.stdout).pools
+
+
+def answer(stage: Stage, said: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `runner` with a terminal as its input, on which a person answers."""
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, f"{said}\n".encode())
+        return subprocess.run(
+            [RUNNER, *words],
+            cwd=stage.folder / "project",
+            env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner")},
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_warnings_of_a_provider_are_shown_by_every_command(
+    project: Path, stage: Stage, runner: Runner, deployed_once: DeployedOnce
+) -> None:
+    deployed_once.copy_to(stage)
+    stage.azure.warn("pool-t4", "API version 2024-07-01 will be retired")
+    change(project, "max_spot: 4", "max_spot: 2")
+    expected = ["API version 2024-07-01 will be retired"]
+    assert printed(runner("preview", "-o", "json"))["warnings"][:1] == expected
+    shown = runner("up", "-y", "--no-check")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr.count(f"warning: {expected[0]}") == 1
+    assert printed(runner("down", "-y", "--force", "-o", "json"))["warnings"] == expected
+
+
+@pytest.mark.fix("R-POOL-UPDATE")
+def test_pool_whose_update_azure_refuses_is_replaced_on_request(
+    project: Path, stage: Stage, runner: Runner, deployed_once: DeployedOnce
+) -> None:
+    deployed_once.copy_to(stage, _NETWORKED)
+    stage.azure.refuse_resent("batch:Pool", "networkConfiguration")
+    change(project, "max_spot: 4", "max_spot: 2")
+    refused = runner("up", "-y", "--no-check")
+    assert refused.returncode == 3
+    assert "error[R-POOL-UPDATE]: Azure refuses to update pool 't4' in place" in refused.stderr
+    assert "networkConfiguration" in refused.stderr
+    assert "fix: `runner up --stack dev --replace t4`" in refused.stderr
+
+    words = ("--stack", "dev", "--replace", "t4")
+    (changed,) = printed(runner("preview", *words, "-o", "json"))["changes"]
+    assert (changed["change"], changed["name"]) == ("± replace", "pool-t4")
+    assert printed(runner("up", *words, "-y", "--no-check", "-o", "json"))["pools"]
+    assert [done for done, where in stage.azure.journal() if where.endswith("/pools/t4")] == [
+        "create",
+        "delete",
+        "create",
+    ]
+    assert printed(runner("preview", "-o", "json"))["changes"] == []
+
+
+def test_only_deployed_pools_are_replaced(
+    stage: Stage, runner: Runner, deployed_once: DeployedOnce
+) -> None:
+    deployed_once.copy_to(stage)
+    unknown = runner("up", "-y", "--no-check", "--replace", "t44")
+    assert unknown.returncode == 2
+    assert "error[R-UP-POOL]: stack 'dev' has no deployed pool 't44'" in unknown.stderr
+    assert "did you mean 't4'" in unknown.stderr
 
 
 def test_nothing_is_deployed_without_consent(stage: Stage, runner: Runner) -> None:
@@ -184,7 +280,7 @@ def test_second_down_lists_kept_resources_and_changes_nothing(
     stage: Stage, runner: Runner, deployed_once: DeployedOnce
 ) -> None:
     deployed_once.copy_to(stage)
-    left = printed(runner("down", "-y", "--force", "-o", "json"))
+    left = printed(runner("down", "-y", "--force", "-o", "json"))["remaining"]
     assert not [row for row in left if row["type"].startswith("pulumi:")]
     journal = stage.azure.journal()
     # Nobody is signed in, and there is no Batch account to ask any more: sizes are unknown.
@@ -198,7 +294,7 @@ def test_second_down_lists_kept_resources_and_changes_nothing(
 def test_down_of_an_unknown_stack_creates_no_files(
     project: Path, stage: Stage, runner: Runner
 ) -> None:
-    assert printed(runner("down", "--stack", "other", "-o", "json")) == []
+    assert printed(runner("down", "--stack", "other", "-o", "json"))["remaining"] == []
     assert not (project / "Pulumi.other.yaml").exists()
     assert not list((stage.folder / "state").rglob("other.json"))
 

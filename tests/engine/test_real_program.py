@@ -37,8 +37,7 @@ def _config(**pool: Any) -> dict[str, str]:
 )
 def test_pool_of_any_kind_is_updated_in_place(stage: Stage, more: dict[str, Any]) -> None:
     stage.stack(program, _config(max_spot=1, **more)).up()
-    changed = stage.stack(program, _config(max_spot=2, **more)).up().summary.resource_changes
-    assert changed is not None
+    changed: Any = stage.stack(program, _config(max_spot=2, **more)).up().summary.resource_changes
     assert (changed.get("update"), changed.get("replace")) == (1, None)
     assert [done for done, where in stage.azure.journal() if where.endswith("/pools/t4")] == [
         "create",

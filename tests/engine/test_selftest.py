@@ -116,8 +116,30 @@ def test_stack_is_deployed_compared_and_removed(stage: Stage, project: Path) -> 
     assert (document["passed"], document["different"], document["left"]) == (True, 0, [])
     assert document["equal"] > 60
     assert 0 < document["usd"] < document["usd_at_most"] < 5
+    assert document["pool_updates"] == [
+        {"pool": pool, "in_place": True, "answer": "updated in place"}
+        for pool in ("t4", "with-network")
+    ]
     made = [what for operation, what in stage.azure.journal() if operation == "create"]
     assert any(what.endswith(f"/batchAccounts/{ACCOUNT}/pools/t4") for what in made)
+    assert_gone(stage)
+
+
+def test_refused_updates_of_pools_are_reported_one_by_one(stage: Stage, project: Path) -> None:
+    stage.azure.refuse_resent("batch:Pool", "networkConfiguration")
+    with (
+        Server(account=ACCOUNT) as server,
+        gateway_names(stage, server.key, ACCOUNT, server.url, NO_BLOBS, NO_FILES) as names,
+    ):
+        done = selftest(stage, names=names)
+    assert done.returncode == 1, done.stderr
+    document = report(stage)
+    assert (document["passed"], document["different"], document["left"]) == (False, 0, [])
+    plain, networked = document["pool_updates"]
+    assert plain["in_place"]
+    assert not networked["in_place"]
+    assert "PropertyCannotBeUpdated" in networked["answer"]
+    assert "networkConfiguration" in done.stderr
     assert_gone(stage)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import ipaddress
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pulumi
 from pulumi_azure_native import authorization
 
 from runner_infra.components.identity import Operator
+from runner_infra.planning.warnings import SignedIn, public_address, token_claims
 
 PRINCIPAL_TYPES: Mapping[str, authorization.PrincipalType] = {
     "user": authorization.PrincipalType.USER,
@@ -32,6 +30,11 @@ class Deployer:
     operator: Operator
     address: str | None = None
 
+    @property
+    def signed_in(self) -> SignedIn:
+        """The deployer, as warnings need it."""
+        return SignedIn(self.operator.principal_id, self.address)
+
 
 def find_deployer() -> Deployer:
     """Return the signed-in principal, for every method of the provider.
@@ -45,20 +48,7 @@ def find_deployer() -> Deployer:
     claims = token_claims(authorization.get_client_token().token)
     found = authorization.get_client_config()
     kind = PRINCIPAL_TYPES["user" if _is_user(claims) else "service_principal"]
-    return Deployer(Operator(found.object_id, kind), _public_address(claims.get("ipaddr")))
-
-
-def token_claims(token: str) -> Mapping[str, Any]:
-    """Return the claims of a token, which is not verified; empty if it is not a JSON web token."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        claims: object = json.loads(text)
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", claims) if isinstance(claims, dict) else {}
+    return Deployer(Operator(found.object_id, kind), public_address(claims))
 
 
 def _is_user(claims: Mapping[str, Any]) -> bool:
@@ -69,11 +59,3 @@ def _is_user(claims: Mapping[str, Any]) -> bool:
     configured = pulumi.Config("azure-native")
     machine = any(configured.get(name) for name in _MACHINE_KEYS)
     return not (machine or any(os.environ.get(name) for name in _MACHINE_VARIABLES))
-
-
-def _public_address(address: object) -> str | None:
-    try:
-        found = ipaddress.IPv4Address(str(address))
-    except ValueError:
-        return None
-    return str(found) if found.is_global else None

@@ -69,7 +69,6 @@ class GpuPool(pulumi.ComponentResource):
     ) -> None:
         super().__init__("runner:infra:GpuPool", name, None, opts)
         self._dependencies = dependencies
-        _warn_of_mounts(plan)
         self.pool = self._pool(name, context, plan)
         self.register_outputs({"pool": self.pool.name})
 
@@ -241,16 +240,6 @@ def _ssh(allowed: Sequence[str]) -> batch.PoolEndpointConfigurationArgs:
             )
         ]
     )
-
-
-def _warn_of_mounts(plan: PoolPlan) -> None:
-    blobs = [mount for mount in plan.pool.mounts if isinstance(mount, BlobMount)]
-    if len(blobs) > 1 and plan.node_agent.endswith("24.04"):
-        pulumi.log.warn(
-            f"pool {plan.pool.id!r} mounts {len(blobs)} containers on Ubuntu 24.04, where Batch "
-            "may mount only the first, which makes the node unusable "
-            "(github.com/Azure/Batch/issues/190): mount only one, or use image.sku '2204'"
-        )
 
 
 def _scale(plan: PoolPlan) -> batch.ScaleSettingsArgs:

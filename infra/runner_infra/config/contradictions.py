@@ -1,4 +1,4 @@
-"""Contradictions between keys of a stack's file, and warnings."""
+"""Contradictions between keys of a stack's file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import chain
 from pathlib import Path
 
-from runner.core.pricing.machines import REGIONS, region_name
-from runner.core.yaml_files import FieldPath, FieldProblem, did_you_mean
+from runner.core.yaml_files import FieldPath, FieldProblem
 from runner_infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
 from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
 
@@ -50,63 +49,6 @@ def contradictions(config: StackConfig, folder: Path) -> Iterator[FieldProblem]:
         if place not in seen:  # only one problem per field
             yield FieldProblem(place, what, "", fix)
         seen.add(place)
-
-
-def warnings(config: StackConfig) -> Iterator[FieldProblem]:
-    """Yield warnings about configurations that can be deployed but are probably not intended."""
-    for place, what, fix in chain(_region_warnings(config), _network_warnings(config)):
-        yield FieldProblem(place, what, "", fix)
-    for number, pool in enumerate(config.pools):
-        for key, what, fix in chain(_ssh_warnings(pool), _mount_warnings(pool)):
-            yield FieldProblem(("pools", number, key), f"pool {pool.id!r}: {what}", "", fix)
-
-
-def _region_warnings(config: StackConfig) -> Iterator[_Problem]:
-    named: list[tuple[tuple[int | str, ...], str]] = [(("location",), config.location)]
-    if config.image is not None:
-        regions = enumerate(config.image.replicate_to)
-        named += [(("image", "replicate_to", number), region) for number, region in regions]
-    for place, name in named:
-        if (region := region_name(name)) not in REGIONS:
-            fix = did_you_mean(region, REGIONS) or "run `az account list-locations -o table`"
-            yield place, f"unknown region {name!r}", fix
-
-
-def _network_warnings(config: StackConfig) -> Iterator[_Problem]:
-    if config.network is None:
-        return
-    subnet = ipaddress.IPv4Network(config.network.pool_subnet)
-    room = subnet.num_addresses - _RESERVED_ADDRESSES
-    nodes = sum(pool.max_spot + pool.max_dedicated for pool in config.pools)
-    if nodes > room:
-        what = f"{subnet} has addresses for {room} nodes, but the pools may have {nodes}"
-        yield (
-            ("network", "pool_subnet"),
-            what,
-            "use a larger subnet, or lower the maximum numbers of nodes",
-        )
-    allowed = config.network.storage_from
-    if isinstance(allowed, tuple) and any(_is_internet(text) for text in allowed):
-        what = "the storage account accepts connections from the whole internet"
-        yield ("network", "storage_from"), what, "list the address ranges that need access"
-
-
-def _ssh_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
-    if any(_is_internet(text) for text in pool.ssh_from):
-        what = "port 22 of its nodes accepts connections from the whole internet"
-        yield "ssh_from", what, "use your own address, such as 203.0.113.7/32"
-
-
-def _is_internet(text: str) -> bool:
-    return ipaddress.IPv4Network(text).prefixlen == 0
-
-
-def _mount_warnings(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
-    paths = sorted((mount.path for mount in pool.mounts), key=str.lower)
-    for outer, inner in combinations(paths, 2):
-        if inner.lower().startswith(f"{outer.lower()}/"):
-            what = f"mount {inner!r} is inside mount {outer!r}: one may hide the other"
-            yield "mounts", what, "use paths that do not contain each other"
 
 
 def _script_problems(pools: Sequence[PoolConfig], folder: Path) -> Iterator[_Problem]:

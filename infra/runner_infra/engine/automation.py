@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import pulumi
 from pulumi import automation as auto
-from pulumi.automation.events import EngineEvent, StepEventMetadata
+from pulumi.automation.events import DiagnosticEvent, EngineEvent, StepEventMetadata
 
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.engine.unfinished import (
@@ -83,12 +83,17 @@ def run_despite_interrupt(work: Callable[[], _T], on_interrupt: Callable[[], Non
 _STACK_TYPE = "pulumi:pulumi:Stack"
 # Marks of an encrypted value: sdk/go/common/resource/sig/sig.go (2026-11-28).
 _KIND, _SECRET = "4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"
+_POOL_TYPE = "azure-native:batch:Pool"
+# Batch's answer to an update with a property that can only be set when a pool is created.
+_FIXED_PROPERTY = "PropertyCannotBeUpdated"
 # Prefixes of types that are not resources in Azure: the stack, its providers and our components.
 _LOCAL_TYPES = ("pulumi:", "runner:")
 # The engine reports three steps for a replacement; we show one.
 _REPLACEMENT_STEPS = ("create-replacement", "delete-replaced")
 # The SDK's prefix before the output of a failed command.
 _STREAM_PREFIX = re.compile(r"^(?:stdout|stderr):\s*")
+_WARNING = "warning: "
+_MARKUP = re.compile(r"<\{%.*?%\}>")  # colours in messages of events
 _URN_NAME = re.compile(r"urn:pulumi:[^\s\"]*::([\w.-]+)")
 _PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
@@ -108,9 +113,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentProgress:
-    """An event of the engine; `phase` is start, end, failed, error or stopping.
+    """An event of the engine; `phase` is start, end, failed, warning, error or stopping.
 
-    `message` has the details of the last two.
+    `message` has the details of the last three.
     """
 
     phase: str
@@ -140,6 +145,7 @@ class Deployed:
     name: str
     id: str
     protect: bool
+    urn: str = ""
 
 
 OnProgress = Callable[[DeploymentProgress], None]
@@ -209,13 +215,26 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
-    """Return the changes that `up` would make, in the engine's order. Raises RunnerError."""
+def preview(
+    environment: Environment, on_progress: OnProgress, *, replace: Sequence[str] = ()
+) -> list[Change]:
+    """Return the changes that `up` would make, in the engine's order.
+
+    Args:
+        environment: the stack.
+        on_progress: called with every event.
+        replace: URNs of resources to delete and create again.
+
+    Raises:
+        RunnerError: the engine failed.
+    """
     steps = _Steps(on_progress)
     with _engine_errors("previewing", environment, steps):
         stack = _select_stack(environment, steps)
         run_despite_interrupt(
-            lambda: stack.preview(on_event=steps.handle, suppress_outputs=True),
+            lambda: stack.preview(
+                **steps.callbacks, suppress_outputs=True, replace=list(replace) or None
+            ),
             steps.report_stopping,
         )
     return steps.planned()
@@ -229,20 +248,23 @@ def refresh(environment: Environment, on_progress: OnProgress) -> None:
         stack = _select_stack(environment, steps)
         import_unfinished(stack)
         run_despite_interrupt(
-            lambda: stack.refresh(on_event=steps.handle, suppress_outputs=True, show_secrets=False),
+            lambda: stack.refresh(**steps.callbacks, suppress_outputs=True, show_secrets=False),
             steps.report_stopping,
         )
 
 
-def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
-    """Deploy the stack and return its outputs without secrets. Raises RunnerError."""
+def up(
+    environment: Environment, on_progress: OnProgress, *, replace: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Deploy the stack and return its outputs without secrets. See `preview`."""
     steps = _Steps(on_progress)
     remove_stale_locks(environment.backend, environment.stack)
     with _engine_errors("deploying", environment, steps):
         stack = _select_stack(environment, steps)
         import_unfinished(stack)
         result = run_despite_interrupt(
-            lambda: stack.up(on_event=steps.handle, show_secrets=False), steps.report_stopping
+            lambda: stack.up(**steps.callbacks, show_secrets=False, replace=list(replace) or None),
+            steps.report_stopping,
         )
     return {key: found.value for key, found in result.outputs.items() if not found.secret}
 
@@ -262,7 +284,7 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
             _unprotect(stack)
         run_despite_interrupt(
             lambda: stack.destroy(
-                on_event=steps.handle, exclude_protected=not everything, show_secrets=False
+                **steps.callbacks, exclude_protected=not everything, show_secrets=False
             ),
             steps.report_stopping,
         )
@@ -315,6 +337,7 @@ def _deployed(resource: Mapping[str, Any]) -> Deployed:
         name=str(outputs.get("name") or resource["urn"].rpartition("::")[2]),
         id=str(resource.get("id", "")),
         protect=bool(resource.get("protect")),
+        urn=resource["urn"],
     )
 
 
@@ -387,13 +410,28 @@ def _is_secret(value: Any) -> bool:
 
 
 class _Steps:
-    """Turns events of the engine into progress, and keeps the changes and errors."""
+    """Turns events of the engine into progress, and keeps the changes and errors.
+
+    `refused` are the changes whose operation failed.
+    """
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
         self._changes: dict[str, Change] = {}
         self.errors: list[str] = []
+        self.refused: list[Change] = []
         self.program_error: RunnerError | None = None
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        """The arguments of every operation of the SDK that receives events and messages."""
+        return {"on_event": self.handle, "on_error": self.handle_line}
+
+    def handle_line(self, line: str) -> None:
+        """Handle a line that the CLI prints on stderr, such as a warning about its settings."""
+        text = _STREAM_PREFIX.sub("", line.strip())
+        if text.startswith(_WARNING):
+            self._warn(text.removeprefix(_WARNING))
 
     def handle(self, event: EngineEvent) -> None:
         """Handle an event. The SDK calls this in its own thread."""
@@ -403,13 +441,15 @@ class _Steps:
             self._end(event.res_outputs_event.metadata)
         elif event.res_op_failed_event is not None:
             change = _change(event.res_op_failed_event.metadata)
+            self.refused.append(change)
             self._on_progress(DeploymentProgress("failed", change))
-        elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
-            # Keep the first line of a Python trace. The engine repeats the last error.
-            message = event.diagnostic_event.message.strip().partition("\n")[0]
-            if not message.startswith("an unhandled error occurred"):
-                self.errors.append(message)
-            self._on_progress(DeploymentProgress("error", None, message))
+        elif event.diagnostic_event is not None:
+            self._diagnose(event.diagnostic_event)
+        elif event.policy_event is not None and event.policy_event.enforcement_level != "mandatory":
+            found = event.policy_event
+            self._warn(f"policy {found.policy_name}: {found.message}")
+        elif event.stdout_event is not None:
+            self.handle_line(_plain(event.stdout_event.message))
 
     def report_stopping(self) -> None:
         """Report that Ctrl-C was pressed."""
@@ -420,6 +460,19 @@ class _Steps:
         """Return the steps that change a resource."""
         return [change for change in self._changes.values() if change.op != "same"]
 
+    def _diagnose(self, found: DiagnosticEvent) -> None:
+        if found.severity == "warning":
+            self._warn(found.message)
+        elif found.severity == "error":
+            # Keep the first line of a Python trace. The engine repeats the last error.
+            message = found.message.strip().partition("\n")[0]
+            if not message.startswith("an unhandled error occurred"):
+                self.errors.append(message)
+            self._on_progress(DeploymentProgress("error", None, message))
+
+    def _warn(self, message: str) -> None:
+        self._on_progress(DeploymentProgress("warning", None, " ".join(_plain(message).split())))
+
     def _begin(self, metadata: StepEventMetadata) -> None:
         change = _change(metadata)
         if _is_in_azure(metadata.type) and change.op not in _REPLACEMENT_STEPS:
@@ -429,6 +482,10 @@ class _Steps:
     def _end(self, metadata: StepEventMetadata) -> None:
         if _is_in_azure(metadata.type):
             self._on_progress(DeploymentProgress("end", _change(metadata)))
+
+
+def _plain(message: str) -> str:
+    return _MARKUP.sub("", message)
 
 
 def _change(metadata: StepEventMetadata) -> Change:
@@ -464,6 +521,9 @@ def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Gener
             raise _wrong_passphrase(doing, lines) from err
         if any(HALF_WRITTEN in line for line in lines):
             raise _incomplete_state(doing, lines) from err
+        pools = [change for change in steps.refused if change.type == _POOL_TYPE]
+        if pools and any(_FIXED_PROPERTY in line for line in lines):
+            raise _refused_pools(environment.stack, pools, lines) from err
         if any("marked for protection" in line or "unable to replace" in line for line in lines):
             raise _protected(environment.stack, lines) from err
         raise RunnerError(
@@ -494,6 +554,20 @@ def _wrong_passphrase(doing: str, lines: Sequence[str]) -> RunnerError:
         "first deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
         fix="deploy from that machine, copy its RUNNER_HOME/pulumi here, or set "
         "PULUMI_CONFIG_PASSPHRASE; if nothing was deployed, remove encryptionsalt",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _refused_pools(stack: str, pools: Sequence[Change], lines: Sequence[str]) -> RunnerError:
+    """Build the error for an update that Batch refuses, although the provider can send it."""
+    ids = list(dict.fromkeys(change.name.removeprefix("pool-") for change in pools))
+    listed = ",".join(ids)
+    return RunnerError(
+        "R-POOL-UPDATE",
+        f"Azure refuses to update pool {' and '.join(map(repr, ids))} in place",
+        why=next(line for line in lines if _FIXED_PROPERTY in line),
+        fix=f"`runner up --stack {stack} --replace {listed}` deletes it and creates it again; its "
+        "tasks then start again from their last checkpoint",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -7,6 +7,7 @@ unknown, as in a preview of the engine.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ from runner.core.pricing.prices import PriceTable
 from runner_infra.components.deployer import Deployer
 from runner_infra.components.identity import Operator
 from runner_infra.config.stack import StackConfig
+from runner_infra.planning.warnings import access_warning
 from runner_infra.program import declare
 
 # Replaces the signed-in principal, which is in no output.
@@ -56,8 +58,8 @@ class PreviewedResource:
 
 def preview_resources(
     config: StackConfig, now: datetime, prices: PriceTable
-) -> list[PreviewedResource]:
-    """Return every resource of the stack, grouped by component.
+) -> tuple[list[PreviewedResource], list[str]]:
+    """Return every resource of the stack, grouped by component, and the program's warnings.
 
     Args:
         config: the stack's configuration.
@@ -67,7 +69,7 @@ def preview_resources(
     Raises:
         RunnerError: a pool cannot be planned.
     """
-    monitor = _Monitor()
+    monitor, log = _Monitor(), _WarningLog()
 
     @mocks.test  # pyright: ignore[reportUnknownMemberType]
     def run() -> pulumi.Output[Any]:
@@ -76,10 +78,24 @@ def preview_resources(
 
     with asyncio.Runner() as loop:
         loop.get_loop()  # Pulumi uses the event loop of the thread, and there may be none
-        mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
+        mocks.set_mocks(monitor.mocks, "runner", config.stack, True, log, monitor)
         run()
     components = list(dict.fromkeys(found.component for found in monitor.found))
-    return sorted(monitor.found, key=lambda found: components.index(found.component))
+    if found := access_warning(config, None):
+        log.warnings.append(str(found))
+    return sorted(monitor.found, key=lambda each: components.index(each.component)), log.warnings
+
+
+class _WarningLog(logging.Logger):
+    """Collects the warnings of the program instead of printing them."""
+
+    def __init__(self) -> None:
+        super().__init__("pulumi", logging.WARNING)
+        self.warnings: list[str] = []
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Keep the message of a record."""
+        self.warnings.append(record.getMessage())
 
 
 class _Mocks(mocks.Mocks):

@@ -281,10 +281,10 @@ class ArmClient:
         """The prefix of all paths in the subscription."""
         return f"/subscriptions/{self.subscription_id}"
 
-    def sign_in(self) -> None:
-        """Get a token. Raise RunnerError R-AZURE-SIGN-IN if that fails."""
+    def sign_in(self) -> str:
+        """Return a token, which must not be printed. Raise RunnerError R-AZURE-SIGN-IN."""
         try:
-            self._credential.get_token(self._audience)
+            return self._credential.get_token(self._audience).token
         except AzureError as err:
             raise service_fault(err, "signing in") from err
 

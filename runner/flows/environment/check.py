@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _SOON_DAYS = 180
+CONFIG = "config"  # the checks of the stack's file; the program logs their warnings, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
         pools = format_count(len(stack.pools), "pool")
         return f"{file.name}: {pools} in {stack.location}"
 
-    check = run_check("config", read)
+    check = run_check(CONFIG, read)
     return Config(check, found[0] if found else None)
 
 
@@ -61,11 +62,22 @@ def _api_check() -> Check:
     return passed("batch-api", f"{detail}Azure will retire versions before 2025-06-01")
 
 
-def _config_warnings(stack: StackConfig) -> Iterator[Check]:
-    from runner_infra.config.contradictions import warnings  # noqa: PLC0415  pydantic, YAML
+def _config_warnings(stack: StackConfig, plans: Sequence[PoolPlan]) -> Iterator[Check]:
+    from runner_infra.planning.warnings import stack_warnings  # noqa: PLC0415  pydantic, YAML
 
-    for found in warnings(stack):
-        yield warned("config", found.what, found.fix)
+    for found in stack_warnings(stack, plans):
+        yield warned(CONFIG, found.what, found.fix)
+
+
+def _access_warnings(stack: StackConfig, token: str | None) -> Iterator[Check]:
+    """Warn of a firewall that excludes the users of the storage, who include the signed-in one."""
+    from runner_infra.planning.warnings import (  # noqa: PLC0415  pydantic, YAML
+        access_warning,
+        read_token,
+    )
+
+    if found := access_warning(stack, read_token(token) if token else None):
+        yield warned(CONFIG, found.what, found.fix)
 
 
 def check_pools(
@@ -173,14 +185,17 @@ def run_checks(
     checklist.add(config.check)
     pools: Sequence[PoolPlan] = ()
     if config.stack is not None:
-        checklist.add(*_config_warnings(config.stack))
         prices = load_price_table(settings.home)
         pools, checks = check_pools(config.stack, prices, today)
-        checklist.add(*checks, _api_check())
+        checklist.add(*_config_warnings(config.stack, pools), *checks, _api_check())
     from runner.flows.environment.check_tools import check_tools  # noqa: PLC0415  pydantic, YAML
 
     checklist.add(*check_tools(settings.home, env))
-    management = _signed_in(checklist, config.stack.subscription_id if config.stack else "", env)
+    management, token = _signed_in(
+        checklist, config.stack.subscription_id if config.stack else "", env
+    )
+    if config.stack is not None:
+        checklist.add(*_access_warnings(config.stack, token))
     if management is None or config.stack is None:
         why = "not signed in" if management is None else "the configuration is invalid"
         checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS))
@@ -202,21 +217,21 @@ def run_checks(
 
 def _signed_in(
     checklist: _Checklist, subscription_id: str, env: Mapping[str, str]
-) -> ArmClient | None:
+) -> tuple[ArmClient | None, str | None]:
+    """Return the client and its token, or None for both."""
     from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415  azure-core
     from runner.azure.auth.sign_in import describe_sign_in  # noqa: PLC0415
 
-    management: list[ArmClient] = []
+    found: list[tuple[ArmClient, str]] = []
 
     def sign_in() -> str:
         client = ArmClient(subscription_id, endpoint=arm_endpoint(env))
-        client.sign_in()
-        management.append(client)
+        found.append((client, client.sign_in()))
         return f"token for {client.endpoint} from {describe_sign_in(env)}"
 
     checklist.on_progress(Progress("sign-in", "start", "signing in"))
-    ok = checklist.add(run_check("sign-in", sign_in))
-    return management[0] if ok else None
+    checklist.add(run_check("sign-in", sign_in))
+    return found[0] if found else (None, None)
 
 
 def first_failure(checks: Sequence[Check]) -> RunnerError | None:

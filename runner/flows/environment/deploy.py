@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection, connect, outputs_path
@@ -14,9 +15,10 @@ from runner.azure.batch.schedules import list_schedules
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import make_private
-from runner.core.progress import OnProgress, Progress
+from runner.core.progress import OnProgress, Progress, Warnings
 from runner.core.settings import Settings, stack_option
 from runner.core.units import format_count
+from runner.core.yaml_files import did_you_mean
 from runner.flows.environment.images import (
     delete_versions_of,
     has_image,
@@ -56,14 +58,59 @@ def open_engine(
 
 
 def preview(
-    environment: automation.Environment, on_progress: OnProgress, *, refresh: bool = False
+    environment: automation.Environment,
+    on_progress: OnProgress,
+    warnings: Warnings,
+    *,
+    refresh: bool = False,
+    replace: Sequence[str] = (),
 ) -> list[automation.Change]:
-    """Return the changes of `up`; with `refresh`, compared with the present resources in Azure."""
+    """Return the changes of `up`.
+
+    Args:
+        environment: the stack.
+        on_progress: called with every step.
+        warnings: receives the warnings of program, engine and provider.
+        refresh: compare with the present resources in Azure, not only with the state.
+        replace: URNs of resources to delete and create again.
+
+    Raises:
+        RunnerError: the engine failed.
+    """
     if refresh:
         on_progress(Progress("refresh", "start", "comparing the state with Azure"))
-        automation.refresh(environment, lambda _: None)
+        automation.refresh(environment, partial(_add_warning, warnings))
         on_progress(Progress("refresh", "end", ""))
-    return automation.preview(environment, StepReport("preview", on_progress, None).see)
+    report = StepReport("preview", on_progress, None, warnings)
+    return automation.preview(environment, report.see, replace=replace)
+
+
+def _add_warning(warnings: Warnings, step: automation.DeploymentProgress) -> None:
+    if step.phase == "warning":
+        warnings.add(step.message)
+
+
+def find_pools(environment: automation.Environment, pool_ids: str | None) -> list[str]:
+    """Return the URNs of deployed pools, whose IDs are separated by commas.
+
+    Raises:
+        RunnerError: R-UP-POOL, the stack has no such pool.
+    """
+    if pool_ids is None:
+        return []
+    wanted = [pool_id.strip() for pool_id in pool_ids.split(",")]
+    found = {r.name.lower(): r for r in automation.deployed(environment) if r.type == _POOL}
+    for pool_id in wanted:
+        if pool_id.lower() not in found:
+            known = [each.name for each in found.values()]
+            raise RunnerError(
+                "R-UP-POOL",
+                f"stack {environment.stack!r} has no deployed pool {pool_id!r}",
+                why=f"its pools: {', '.join(known) or 'none'}",
+                fix=did_you_mean(pool_id, known) or "use the ID of a deployed pool",
+                exit_code=ExitCode.USAGE,
+            )
+    return [found[pool_id.lower()].urn for pool_id in wanted]
 
 
 def deploy(
@@ -71,11 +118,14 @@ def deploy(
     environment: automation.Environment,
     changes: Sequence[automation.Change],
     on_progress: OnProgress,
+    warnings: Warnings,
+    *,
+    replace: Sequence[str] = (),
 ) -> StackOutputs:
-    """Deploy, and store the outputs, so that later commands do not need Pulumi."""
+    """Deploy, and store the outputs, so that later commands do not need Pulumi. See `preview`."""
     total = sum(change.type.startswith("azure-native:") for change in changes)
-    report = StepReport("deploy", on_progress, total)
-    outputs = _outputs(automation.up(environment, report.see))
+    report = StepReport("deploy", on_progress, total, warnings)
+    outputs = _outputs(automation.up(environment, report.see, replace=replace))
     report.end()
     keep_outputs(settings, outputs)
     return outputs
@@ -105,17 +155,21 @@ def _outputs(raw: Mapping[str, object]) -> StackOutputs:
 
 
 class StepReport:
-    """Reports the steps of the engine as the progress of one stage."""
+    """Reports the steps of the engine as the progress of one stage, and collects its warnings."""
 
-    def __init__(self, stage: str, on_progress: OnProgress, total: int | None) -> None:
+    def __init__(
+        self, stage: str, on_progress: OnProgress, total: int | None, warnings: Warnings
+    ) -> None:
         self._stage = stage
         self._on_progress = on_progress
         self._total = total
+        self._warnings = warnings
         self.done = 0
         on_progress(Progress(stage, "start", "starting the engine"))
 
     def see(self, step: automation.DeploymentProgress) -> None:
         """Report one event of the engine."""
+        _add_warning(self._warnings, step)
         if step.phase == "stopping":
             self._report("progress", step.message)
         change = step.change
@@ -255,6 +309,7 @@ def destroy(
     environment: automation.Environment,
     env: Mapping[str, str],
     on_progress: OnProgress,
+    warnings: Warnings,
     *,
     everything: bool,
 ) -> list[automation.Deployed]:
@@ -264,7 +319,7 @@ def destroy(
         automation.check_passphrase(environment)  # the engine would check it after this
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
-    report = StepReport("down", on_progress, len(going))
+    report = StepReport("down", on_progress, len(going), warnings)
     try:
         automation.down(environment, report.see, everything=everything)
     finally:

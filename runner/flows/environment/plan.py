@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
+from runner.core.progress import Warnings
 from runner.core.settings import Settings
 from runner.core.yaml_files import read_document
 from runner.flows.export.extras import install_command
@@ -163,12 +164,15 @@ def find_project(cwd: Path) -> Path:
     )
 
 
-def offline_preview(plan: Plan, now: datetime) -> list[PreviewedResource]:
+def offline_preview(plan: Plan, now: datetime, warnings: Warnings) -> Sequence[PreviewedResource]:
     """Return the resources of a first deployment, without Azure and without the engine."""
     need_pulumi()
     from runner_infra.engine.offline import preview_resources  # noqa: PLC0415  pulumi takes half a second to import
 
-    return preview_resources(plan.config, now, plan.prices)
+    resources, found = preview_resources(plan.config, now, plan.prices)
+    for text in found:
+        warnings.add(text)
+    return resources
 
 
 def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:

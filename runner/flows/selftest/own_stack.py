@@ -14,7 +14,7 @@ from runner.core.progress import OnProgress
 from runner.core.settings import Settings
 from runner.flows.environment.plan import find_project, need_pulumi, plan_environment
 from runner.flows.selftest.contract import Leftover
-from runner.flows.selftest.report import SelftestReport, charging
+from runner.flows.selftest.report import PoolUpdate, SelftestReport, charging
 from runner.flows.selftest.scenario import VM_SIZE
 from runner.flows.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.protocol.errors import ExitCode, RunnerError
@@ -39,18 +39,27 @@ config:
   runner:pools:
     - id: t4
       vm_size: {vm_size}
-      max_spot: 1
+      max_spot: {t4}
+    - id: with-network
+      vm_size: {vm_size}
+      max_spot: {with_network}
+      ssh_from: [192.0.2.1/32]
 """
+# The pools of the stack, with what their updates show. Tasks run on the first only; the other one
+# has a network configuration, for which nodes are not needed.
+_POOLS = ("t4", "with-network")
 
 
 @dataclass(frozen=True, slots=True)
 class OwnStack:
     """A stack that exists for one self-test.
 
+    Its pools have at most one node each until `update_pools`, which runs when nothing else does.
+
     Attributes:
         settings: The settings with this stack.
         folder: Its Pulumi project.
-        usd_per_hour: The price of its only node.
+        usd_per_hour: The price of a node; only one pool gets tasks, one at a time.
         usd_at_most: The bound of all costs.
         is_new: False if its folder remains from an earlier self-test of this machine.
     """
@@ -61,6 +70,7 @@ class OwnStack:
     location: str
     usd_per_hour: float
     usd_at_most: float
+    subscription_id: str
 
 
 def plan_own_stack(
@@ -79,12 +89,9 @@ def plan_own_stack(
     is_new = not (folder / f"Pulumi.{STACK}.yaml").exists()
     (folder / "infra").mkdir(parents=True, exist_ok=True)  # the engine changes to this folder
     shutil.copyfile(project / "Pulumi.yaml", folder / "Pulumi.yaml")
-    text = _FILE.format(
-        location=config.location, subscription_id=config.subscription_id, vm_size=VM_SIZE
-    )
-    (folder / f"Pulumi.{STACK}.yaml").write_text(text, encoding="utf-8")
     own = replace(settings, stack=STACK)
-    [cost] = plan_environment(own, cwd=folder, env=env, now=now).costs
+    _write_file(folder, config.location, config.subscription_id)
+    cost = plan_environment(own, cwd=folder, env=env, now=now).costs[0]
     usd_at_most = _bound(cost, config.location)
     if usd_at_most > max_usd:
         raise RunnerError(
@@ -95,7 +102,22 @@ def plan_own_stack(
             exit_code=ExitCode.COST_CAP,
         )
     usd_per_hour = cost.usd_per_hour_max or 0.0
-    return OwnStack(own, folder, is_new, config.location, usd_per_hour, usd_at_most)
+    return OwnStack(
+        own,
+        folder,
+        is_new,
+        config.location,
+        usd_per_hour,
+        usd_at_most,
+        config.subscription_id,
+    )
+
+
+def _write_file(folder: Path, location: str, subscription_id: str, **caps: int) -> None:
+    """Write the settings of the stack; `caps` are the caps of pools with more than one node."""
+    most = {**dict.fromkeys(("t4", "with_network"), 1), **caps}
+    text = _FILE.format(location=location, subscription_id=subscription_id, vm_size=VM_SIZE, **most)
+    (folder / f"Pulumi.{STACK}.yaml").write_text(text, encoding="utf-8")
 
 
 def _bound(cost: PoolCost, location: str) -> float:
@@ -130,7 +152,7 @@ def deployed_stack(
     from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
 
     environment = deploy.open_engine(own.settings, own.folder, env, consent)
-    changes = deploy.preview(environment, on_progress)
+    changes = deploy.preview(environment, on_progress, report.warnings)
     if own.is_new and {change.op for change in changes} != {"create"}:
         raise RunnerError(
             "R-SELFTEST-STACK",
@@ -141,14 +163,41 @@ def deployed_stack(
         )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
         try:
-            deploy.deploy(own.settings, environment, changes, on_progress)
+            deploy.deploy(own.settings, environment, changes, on_progress, report.warnings)
             yield
+            report.updates += [
+                _update_pool(own, environment, pool, report, on_progress) for pool in _POOLS
+            ]
         except RunnerError as err:
             report.problem = err  # more important than an error of the removal
             raise
         finally:
             with charging(report, "node during the removal", own.usd_per_hour):
                 _remove(own, environment, env, report, on_progress)
+
+
+def _update_pool(
+    own: OwnStack, environment: Any, pool: str, report: SelftestReport, on_progress: OnProgress
+) -> PoolUpdate:
+    """Raise the cap of a pool from 1 to 2, and return what the service answered.
+
+    Pools are updated one after the other, so that each answer belongs to one of them.
+    """
+    from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
+
+    place = (own.folder, own.location, own.subscription_id)
+    _write_file(*place, **{pool.replace("-", "_"): 2})
+    try:
+        changes = deploy.preview(environment, on_progress, report.warnings)
+        ops = {change.op for change in changes}
+        if ops != {"update"}:
+            return PoolUpdate(pool, False, f"the preview shows {', '.join(sorted(ops)) or 'none'}")
+        deploy.deploy(own.settings, environment, changes, on_progress, report.warnings)
+    except RunnerError as err:
+        return PoolUpdate(pool, False, err.why or err.what)
+    finally:
+        _write_file(*place)
+    return PoolUpdate(pool, True, "updated in place")
 
 
 def _remove(
@@ -164,7 +213,7 @@ def _remove(
     again = f"cd {own.folder} && runner down --stack {STACK} --everything --force --yes"
     kept = Leftover(f"stack {STACK}", again)
     report.left.append(kept)  # unless the next lines succeed
-    deploy.destroy(own.settings, environment, env, on_progress, everything=True)
+    deploy.destroy(own.settings, environment, env, on_progress, report.warnings, everything=True)
     remains = deploy.find_remains(own.settings, environment, env, on_progress, ask=False)
     report.left.clear()  # pools and jobs were deleted with their account
     if remains.resources:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.home import not_writable
+from runner.core.progress import Warnings
 from runner.flows.selftest.contract import Compared, Leftover
 from runner.flows.selftest.training import TrainingReport
 from runner.protocol.errors import RunnerError
@@ -32,6 +33,15 @@ class BillLine:
         return self.seconds / 3600 * self.usd_per_hour
 
 
+@dataclass(frozen=True, slots=True)
+class PoolUpdate:
+    """The update of a pool's cap; `answer` is what the service answered if it refused it."""
+
+    pool: str
+    in_place: bool
+    answer: str
+
+
 @dataclass(slots=True)
 class SelftestReport:
     """The report of a self-test, which is filled while it runs.
@@ -40,6 +50,8 @@ class SelftestReport:
         target: The name of the account that is compared with the emulator.
         usd_at_most: The bound that was computed before the start.
         usd_per_hour: The price of a node.
+        updates: The updates of the stack's pools, on Azure only.
+        warnings: The warnings of the deployments.
         left: Resources that could not be removed.
         problem: The error that ended the test, or None.
     """
@@ -51,6 +63,8 @@ class SelftestReport:
     ended: datetime | None = None
     steps: Sequence[Compared] = ()
     training: TrainingReport | None = None
+    updates: list[PoolUpdate] = field(default_factory=list[PoolUpdate])
+    warnings: Warnings = field(default_factory=Warnings)
     bill: list[BillLine] = field(default_factory=list[BillLine])
     left: list[Leftover] = field(default_factory=list[Leftover])
     problem: RunnerError | None = None
@@ -62,8 +76,9 @@ class SelftestReport:
 
     @property
     def passed(self) -> bool:
-        """True if all answers are equal, the run succeeded, and nothing is left."""
+        """True if all answers are equal, run and updates succeeded, and nothing is left."""
         ok = self.training is None or not self.training.problem
+        ok = ok and all(update.in_place for update in self.updates)
         return ok and not (self.different or self.left or self.problem)
 
     @property
@@ -83,6 +98,8 @@ class SelftestReport:
             "different": len(self.different),
             "steps": [_step(step) for step in self.steps],
             "training": dataclasses.asdict(training) if training else None,
+            "pool_updates": [dataclasses.asdict(each) for each in self.updates],
+            "warnings": self.warnings.found,
             "usd_at_most": self.usd_at_most,
             "usd": self.usd,
             "bill": [{**dataclasses.asdict(line), "usd": line.usd} for line in self.bill],
@@ -106,6 +123,9 @@ class SelftestReport:
             pairs = dataclasses.asdict(self.training).items()
             rows = [(name, str(value)) for name, value in pairs]
             lines += ["## Training", "", *_table(("", "value"), rows)]
+        if self.updates:
+            updates = [(each.pool, each.answer) for each in self.updates]
+            lines += ["## Updates of pools", "", *_table(("pool", "answer"), updates)]
         bill = [(b.what, f"{b.seconds / 60:.0f}", f"{b.usd:.4f}") for b in self.bill]
         bill.append(("sum", "", f"{self.usd:.4f}, bound {self.usd_at_most:.2f}"))
         lines += ["## Bill", "", *_table(("for", "minutes", "USD at most"), bill)]

@@ -57,6 +57,19 @@ class Azure:
         plan["fixed"].setdefault(kind, []).append(name)
         self._write(self._folder / "plan.json", plan)
 
+    def warn(self, name: str, message: str) -> None:
+        """Let the provider log a warning with each check and deletion of a resource.
+
+        `name` is that of the resource in Pulumi.
+        """
+        plan = self._plan()
+        plan["warnings"].append([name, message])
+        self._write(self._folder / "plan.json", plan)
+
+    def warnings_of(self, name: str) -> list[str]:
+        """Return the warnings of a resource."""
+        return [message for of, message in self._plan()["warnings"] if of == name]
+
     def slow_down(self, seconds: float) -> None:
         """Set the duration of all operations, including those that have begun."""
         self._write(self._folder / "plan.json", {**self._plan(), "latency_s": seconds})
@@ -179,7 +192,7 @@ class Azure:
 
     def _plan(self) -> dict[str, Any]:
         path = self._folder / "plan.json"
-        none = {"latency_s": 0.0, "failures": [], "fixed": {}}
+        none = {"latency_s": 0.0, "failures": [], "fixed": {}, "warnings": []}
         return self._read(path) if path.exists() else none
 
     def _file(self, resource_id: str) -> Path:

@@ -11,7 +11,13 @@ from typing import Any
 
 import grpc
 from google.protobuf import empty_pb2, json_format, struct_pb2
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import (
+    engine_pb2,
+    engine_pb2_grpc,
+    plugin_pb2,
+    provider_pb2,
+    provider_pb2_grpc,
+)
 
 from tests.engine.azure_native.azure import Azure, AzureError
 from tests.engine.azure_native.immutable import changed_keys, changed_paths, in_path, replacing
@@ -41,11 +47,13 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
     def __init__(self, azure: Azure) -> None:
         self._azure = azure
         self._config: dict[str, str] = {}
+        self._engine: str | None = None
 
     def Handshake(self, request: Any, context: Any) -> Any:
         return provider_pb2.ProviderHandshakeResponse(accept_secrets=False)
 
     def Attach(self, request: Any, context: Any) -> Any:
+        self._engine = request.address
         return empty_pb2.Empty()
 
     def GetPluginInfo(self, request: Any, context: Any) -> Any:
@@ -76,6 +84,7 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
     def Check(self, request: Any, context: Any) -> Any:
         token = _token(request.urn)
         inputs = _dict(request.news)
+        self._warn(request.urn)
         found = args_class(token)
         # azure-native uses the configured location of the stack.
         if found is not None and hasattr(found, "location") and "location" not in inputs:
@@ -143,8 +152,20 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
 
     @_arm_errors
     def Delete(self, request: Any, context: Any) -> Any:
+        self._warn(request.urn)
         self._azure.delete(request.id)
         return empty_pb2.Empty()
+
+    def _warn(self, urn: str) -> None:
+        """Log the planned warnings of a resource in the engine, to which this is attached."""
+        for message in self._azure.warnings_of(urn.rpartition("::")[2]):
+            assert self._engine, "an engine that starts the plugin gives no address"
+            with grpc.insecure_channel(self._engine) as channel:
+                engine_pb2_grpc.EngineStub(channel).Log(
+                    engine_pb2.LogRequest(
+                        severity=engine_pb2.WARNING, message=f"{message}\n", urn=urn
+                    )
+                )
 
     def Cancel(self, request: Any, context: Any) -> Any:
         return empty_pb2.Empty()

@@ -293,33 +293,6 @@ def test_storage_with_network_admits_all_if_configured(told: object) -> None:
     assert (rules["defaultAction"], rules["ipRules"]) == ("Allow", [])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "address", "says"),
-    [
-        ({"network": {}}, None, ["only the subnet of the pools, because"]),
-        ({"network": {}, "operators": [_GROUP]}, None, ["only the subnet of the pools, because"]),
-        ({"network": {}, "operators": [_GROUP]}, "198.18.0.9", ["and 198.18.0.9, which may"]),
-        ({"network": {}, "operators": [{"id": cloud.DEPLOYER}]}, "198.18.0.9", []),
-        ({"network": {}}, "198.18.0.9", []),
-        ({"network": {"storage_from": "all"}, "operators": [_GROUP]}, None, []),
-        ({"network": {"storage_from": []}}, None, []),
-        ({"operators": [_GROUP]}, None, []),
-    ],
-)
-def test_users_outside_the_storage_network_cause_a_warning(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], address: str | None, says: list[str]
-) -> None:
-    warned: list[str] = []
-    monkeypatch.setattr("pulumi.log.warn", warned.append)
-    deployer = dataclasses.replace(DEPLOYER, address=address)
-    record(lambda: declare(config_of("net", **given), deployer, NOW), stack="net")
-    assert len(warned) == len(says)
-    for text, part in zip(warned, says, strict=True):
-        assert part in text
-        assert "set network.storage_from" in text
-
-
 @pytest.mark.parametrize(
     ("claims", "kind"),
     [

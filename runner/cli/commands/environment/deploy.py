@@ -14,6 +14,7 @@ import typer
 from runner.cli.options import StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
+from runner.core.progress import Warnings
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -32,6 +33,14 @@ CHANGE_COLUMNS = ("change", "type", "name", "because_of")
 LEFT_COLUMNS = ("type", "name")
 REMAINING_COLUMNS = ("what", "size", "usd_per_month")
 COST_COLUMNS = ("pool", "vm_size", "gpu", "nodes", "usd_per_hour", "idle_usd", "prices_of")
+ReplaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--replace",
+        metavar="POOL[,...]",
+        help="Delete pools and create them again, for updates that Azure refuses.",
+    ),
+]
 _SYMBOLS = {"create": "+", "update": "~", "replace": "±", "delete": "-"}
 
 
@@ -124,6 +133,27 @@ def _money(usd: float | None, before: str = "") -> str:
     return "unknown" if usd is None else f"{before}{usd:.2f}"
 
 
+class _ShownWarnings(Warnings):
+    """Prints warnings on stderr: those found so far with `show`, the others when the block ends."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__()
+        self._out = out
+        self._shown = 0
+
+    def __enter__(self) -> _ShownWarnings:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.show()
+
+    def show(self) -> None:
+        """Print the warnings that were added since the last call."""
+        for text in self.found[self._shown :]:
+            self._out.warning(text)
+        self._shown = len(self.found)
+
+
 def _azure_settings(stack: str | None) -> Settings:
     from runner.core.settings import load_settings
 
@@ -149,13 +179,15 @@ def _open_environment(out: Output, settings: Settings, folder: Path, *, yes: boo
     return open_engine(settings, folder, os.environ, lambda question: yes or out.confirm(question))
 
 
-def _show_declared(out: Output, plan: Plan) -> None:
+def _show_declared(out: Output, plan: Plan, warnings: _ShownWarnings) -> None:
     """Print every resource of a first deployment and the costs of the pools."""
     from runner.flows.environment.plan import EXAMPLE, offline_preview
 
-    rows = resource_rows(offline_preview(plan, datetime.now(UTC)))
+    rows = resource_rows(offline_preview(plan, datetime.now(UTC), warnings))
+    _warn_of_prices(plan, warnings)
     if out.format is OutputFormat.JSON:
-        out.record({"resources": rows, "pools": cost_documents(plan.costs)})
+        costs = cost_documents(plan.costs)
+        out.record({"resources": rows, "pools": costs, "warnings": warnings.found})
         return
     out.rows(_short_types(out, rows), RESOURCE_COLUMNS, spare=("part_of",))
     count = format_count(len(rows), "resource")
@@ -165,11 +197,18 @@ def _show_declared(out: Output, plan: Plan) -> None:
     _show_costs(out, plan)
 
 
-def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
+def _refuse_impossible(
+    out: Output, settings: Settings, plan: Plan, warnings: _ShownWarnings
+) -> None:
     """Raise the error of the first problem that would make a deployment fail."""
-    from runner.flows.environment.check import first_failure
+    from runner.core.checks import warning_text
+    from runner.flows.environment.check import CONFIG, first_failure
 
-    failure = first_failure(run_stack_checks(out, settings, plan.folder))
+    checks = run_stack_checks(out, settings, plan.folder)
+    for each in checks:
+        if each.state == "warning" and each.name != CONFIG:
+            warnings.add(warning_text(each))
+    failure = first_failure(checks)
     if failure is not None:
         out.note("run `runner check` to see every problem", style="dim")
         raise failure
@@ -192,22 +231,14 @@ def run_stack_checks(
         )
 
 
-def _find_changes(
-    out: Output, settings: Settings, plan: Plan, *, yes: bool, refresh: bool = False
-) -> tuple[Environment, Sequence[Change]]:
-    """Return the engine and the changes that it would make."""
-    environment = _open_environment(out, settings, plan.folder, yes=yes)
-    from runner.flows.environment import deploy
-
-    with out.stages() as view:
-        return environment, deploy.preview(environment, view.on_progress, refresh=refresh)
-
-
-def _show_changes(out: Output, plan: Plan, changes: Sequence[Change]) -> None:
+def _show_changes(
+    out: Output, plan: Plan, changes: Sequence[Change], warnings: _ShownWarnings
+) -> None:
     """Print the changes and the costs of the pools."""
     rows = change_rows(changes)
     if out.format is OutputFormat.JSON:
-        out.record({"changes": rows, "pools": cost_documents(plan.costs)})
+        costs = cost_documents(plan.costs)
+        out.record({"changes": rows, "pools": costs, "warnings": warnings.found})
         return
     out.rows(_short_types(out, rows), CHANGE_COLUMNS, empty="no changes")
     _show_costs(out, plan)
@@ -225,10 +256,13 @@ def _show_costs(out: Output, plan: Plan) -> None:
         return
     out.text()
     out.rows(cost_rows(plan.costs), COST_COLUMNS, spare=("prices_of", "gpu"))
+
+
+def _warn_of_prices(plan: Plan, warnings: _ShownWarnings) -> None:
     unknown = [cost.pool for cost in plan.costs if cost.usd_per_hour_max is None]
     if unknown:
         load = f"runner skus --refresh --region {plan.config.location}"
-        out.warning(f"unknown price of {', '.join(unknown)}: run `{load}`")
+        warnings.add(f"unknown price of {', '.join(unknown)}: run `{load}`")
 
 
 def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -298,30 +332,61 @@ def up(
             "--refresh", help="Create resources again that were deleted in Azure by other means."
         ),
     ] = False,
+    replace: ReplaceOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
     out = Output(output)
     settings, plan = _read_plan(stack)
-    if check:
-        _refuse_impossible(out, settings, plan)
-    environment, changes = _find_changes(out, settings, plan, yes=yes, refresh=refresh)
-    if output is OutputFormat.TABLE:  # with a machine-readable format, stdout has only the outputs
-        _show_changes(out, plan, changes)
+    with _ShownWarnings(out) as warnings:
+        if check:
+            _refuse_impossible(out, settings, plan, warnings)
+        environment = _open_environment(out, settings, plan.folder, yes=yes)
+        from runner.flows.environment import deploy
+
+        with out.stages() as view:
+            pools = deploy.find_pools(environment, replace)
+            changes = deploy.preview(
+                environment, view.on_progress, warnings, refresh=refresh, replace=pools
+            )
+        _warn_of_prices(plan, warnings)
+        if out.as_text:  # with a machine-readable format, stdout has only the outputs
+            _show_changes(out, plan, changes, warnings)
+        outputs = _deploy(out, settings, plan, environment, changes, warnings, pools, yes=yes)
+        _print_outputs(out, settings, outputs, warnings)
+
+
+def _deploy(
+    out: Output,
+    settings: Settings,
+    plan: Plan,
+    environment: Environment,
+    changes: Sequence[Change],
+    warnings: _ShownWarnings,
+    pools: Sequence[str],
+    *,
+    yes: bool,
+) -> StackOutputs:
+    """Deploy the changes after a question, which follows the warnings."""
     from runner.flows.environment import deploy, images
     from runner.flows.environment.plan import refuse_changed
 
     doomed, versions = images.deleted_images(environment, changes, os.environ)
-    _warn_of_images(out, versions)
-    count = len(change_rows(changes))
-    if count and not (yes or out.confirm(f"Deploy {format_count(count, 'change')}?")):
-        raise _declined("R-UP-DECLINED", "nothing was deployed")
+    _warn_of_images(versions, warnings)
+    warnings.show()
+    if count := len(change_rows(changes)):
+        question = f"Deploy {format_count(count, 'change')}"
+        if warnings.found:
+            question += f" despite {format_count(len(warnings.found), 'warning')}"
+        if not (yes or out.confirm(f"{question}?")):
+            raise _declined("R-UP-DECLINED", "nothing was deployed")
     refuse_changed(plan, settings, env=os.environ, now=datetime.now(UTC))
     with out.stages() as view:
         if versions:
             images.delete_versions_of(doomed, os.environ, view.on_progress)
-        outputs = deploy.deploy(settings, environment, changes, view.on_progress)
-    _print_outputs(out, settings, outputs)
+        return deploy.deploy(
+            settings, environment, changes, view.on_progress, warnings, replace=pools
+        )
 
 
 def _declined(code: str, what: str) -> RunnerError:
@@ -334,19 +399,22 @@ def _declined(code: str, what: str) -> RunnerError:
     )
 
 
-def _warn_of_images(out: Output, versions: Sequence[str]) -> None:
+def _warn_of_images(versions: Sequence[str], warnings: _ShownWarnings) -> None:
     if versions:
-        out.warning(
+        warnings.add(
             f"this deletes the VM image and its versions ({', '.join(versions)}); "
             "`runner image build` builds a new one in about an hour"
         )
 
 
-def _print_outputs(out: Output, settings: Settings, outputs: StackOutputs) -> None:
+def _print_outputs(
+    out: Output, settings: Settings, outputs: StackOutputs, warnings: _ShownWarnings
+) -> None:
+    warnings.show()
     if not out.as_text:
         import dataclasses
 
-        out.record(dataclasses.asdict(outputs))
+        out.record({**dataclasses.asdict(outputs), "warnings": warnings.found})
         return
     out.panel(
         "The environment is ready",
@@ -371,6 +439,7 @@ def preview(
             "--offline", help="Preview a first deployment, without a sign-in or the Pulumi CLI."
         ),
     ] = False,
+    replace: ReplaceOption = None,
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="Install the Pulumi CLI without asking.")
     ] = False,
@@ -378,12 +447,27 @@ def preview(
 ) -> None:
     """Show what `runner up` would create or change in Azure, and what it costs."""
     out = Output(output)
+    if offline and replace:
+        raise RunnerError(
+            "R-PREVIEW-OPTIONS",
+            "--replace cannot be combined with --offline",
+            why="--replace needs the state of the stack, which an offline preview does not read",
+            fix="remove one of them",
+            exit_code=ExitCode.USAGE,
+        )
     settings, plan = _read_plan(stack, example=offline)
-    if offline:
-        _show_declared(out, plan)
-        return
-    _, changes = _find_changes(out, settings, plan, yes=yes)
-    _show_changes(out, plan, changes)
+    with _ShownWarnings(out) as warnings:
+        if offline:
+            _show_declared(out, plan, warnings)
+            return
+        environment = _open_environment(out, settings, plan.folder, yes=yes)
+        from runner.flows.environment import deploy
+
+        with out.stages() as view:
+            pools = deploy.find_pools(environment, replace)
+            changes = deploy.preview(environment, view.on_progress, warnings, replace=pools)
+        _warn_of_prices(plan, warnings)
+        _show_changes(out, plan, changes, warnings)
 
 
 def down(
@@ -418,37 +502,46 @@ def down(
         return
     if not force:
         deploy.refuse_active_runs(remains, stack=stack, everything=everything)
-    _show_removal(out, settings, remains, everything=everything)
-    if not (everything or any(not r.protect for r in remains.resources)):
-        out.note("already deleted; `runner down --everything` also deletes the remaining resources")
-        _print_remaining(out, remains.resources)
-        return
-    question = (
-        "Delete everything, with all runs and models?" if everything else "Delete these resources?"
-    )
-    if not (yes or out.confirm(question)):
-        raise _declined("R-DOWN-DECLINED", "nothing was deleted")
-    with out.stages() as view:
-        left = deploy.destroy(
-            settings, environment, os.environ, view.on_progress, everything=everything
-        )
-    _print_remaining(out, left)
+    with _ShownWarnings(out) as warnings:
+        _show_removal(out, settings, remains, warnings, everything=everything)
+        if not (everything or any(not r.protect for r in remains.resources)):
+            more = "`runner down --everything` also deletes the remaining resources"
+            out.note(f"already deleted; {more}")
+            _print_remaining(out, remains.resources, warnings)
+            return
+        all_of_it = "Delete everything, with all runs and models?"
+        question = all_of_it if everything else "Delete these resources?"
+        if not (yes or out.confirm(question)):
+            raise _declined("R-DOWN-DECLINED", "nothing was deleted")
+        with out.stages() as view:
+            left = deploy.destroy(
+                settings, environment, os.environ, view.on_progress, warnings, everything=everything
+            )
+        _print_remaining(out, left, warnings)
 
 
 def _print_not_deployed(out: Output, settings: Settings) -> None:
     out.note(f"stack {settings.stack!r} is not deployed")
     if not out.as_text:
-        out.rows([], LEFT_COLUMNS)
+        _print_left(out, [], Warnings())
 
 
-def _show_removal(out: Output, settings: Settings, remains: Remains, *, everything: bool) -> None:
+def _show_removal(
+    out: Output,
+    settings: Settings,
+    remains: Remains,
+    warnings: _ShownWarnings,
+    *,
+    everything: bool,
+) -> None:
     doomed = [r for r in remains.resources if everything or not r.protect]
     total = len(remains.resources)
     out.note(f"stack {settings.stack!r}: deletes {len(doomed)} of {total} resources")
-    _warn_of_images(out, remains.versions)
+    _warn_of_images(remains.versions, warnings)
     if everything:
-        out.warning("this deletes runs, models and data permanently")
-    elif out.as_text:
+        warnings.add("this deletes runs, models and data permanently")
+    warnings.show()
+    if not everything and out.as_text:
         out.note("remaining resources and their costs:")
         out.rows([_remaining_row(part) for part in remains.parts], REMAINING_COLUMNS)
 
@@ -464,7 +557,8 @@ def _remaining_row(part: tuple[str, int | None, float | None]) -> dict[str, str]
     }
 
 
-def _print_remaining(out: Output, left: Sequence[Deployed]) -> None:
+def _print_remaining(out: Output, left: Sequence[Deployed], warnings: _ShownWarnings) -> None:
+    warnings.show()
     rows = [{"type": r.type.removeprefix("azure-native:"), "name": r.name} for r in left]
     if out.as_text and not rows:
         out.note("no resources are left")
@@ -472,4 +566,11 @@ def _print_remaining(out: Output, left: Sequence[Deployed]) -> None:
     out.note(
         f"remaining: {format_count(len(rows), 'resource')}; `runner up` creates the others again"
     )
-    out.rows(rows, LEFT_COLUMNS)
+    _print_left(out, rows, warnings)
+
+
+def _print_left(out: Output, rows: Sequence[dict[str, str]], warnings: Warnings) -> None:
+    if out.format is OutputFormat.JSON:
+        out.record({"remaining": rows, "warnings": warnings.found})
+    else:
+        out.rows(rows, LEFT_COLUMNS)

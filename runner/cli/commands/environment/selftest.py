@@ -161,8 +161,12 @@ def _show(out: Output, found: SelftestReport, page: Path) -> None:
         pairs["training"] = run.problem or (
             f"{run.run_id} {run.state} after {run.attempts} attempts, {run.model_file}"
         )
+    if found.updates:
+        pairs["pool updates"] = "; ".join(f"{each.pool}: {each.answer}" for each in found.updates)
     pairs["cost"] = f"{found.usd:.2f} USD at most, {found.usd_at_most:.2f} were allowed"
     pairs["report"] = str(page)
     out.panel("The self-test passed" if found.passed else "The self-test failed", pairs)
+    for text in found.warnings.found:
+        out.warning(text)
     for each in found.left:
         out.warning(f"{each.what} was not removed; to remove it: {each.command}")

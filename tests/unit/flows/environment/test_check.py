@@ -15,6 +15,7 @@ from runner.cli.main import main
 from runner.protocol.errors import ExitCode
 from runner_infra.config.naming import Names
 from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
+from tests.unit.infra.cloud import token_of
 
 pytest.importorskip("runner_infra.planning.pool_plan")
 
@@ -439,6 +440,31 @@ def test_suspicious_setting_is_a_warning(project: Project):
     assert code == 0
     (warning,) = [each for each in found if each["state"] == "warning"]
     assert (warning["check"], "whole internet" in warning["detail"]) == ("config", True)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [(None, "your public IPv4 address is unknown"), ("8.8.4.4", "8.8.4.4, which may exclude")],
+)
+def test_firewall_that_excludes_users_is_a_warning(
+    project: Project, address: str | None, says: str
+):
+    project.server.state.token = token_of({"oid": "me", "ipaddr": address})
+    project.write(network={}, operators=[{"id": "22222222-3333-4444-5555-666666666666"}])
+    code, found = project.check()
+    assert code == 0
+    (warning,) = [each for each in found if each["state"] == "warning"]
+    assert says in warning["detail"]
+    assert "network.storage_from" in warning["fix"]
+    project.write(network={"storage_from": "all"})
+    assert "warning" not in {each["state"] for each in project.check()[1]}
+
+
+def test_pool_with_two_containers_on_ubuntu_2404_is_a_warning(project: Project):
+    mounts = [{"kind": "blob", "container": name, "path": name} for name in ("data", "runs")]
+    project.write({**_POOL, "image": {"sku": "2404"}, "mounts": mounts})
+    (warning,) = [each for each in project.check()[1] if each["state"] == "warning"]
+    assert "mounts 2 containers on Ubuntu 24.04" in warning["detail"]
 
 
 @pytest.mark.parametrize(("own_image", "failures"), [(True, 1), (False, 0)])

@@ -53,7 +53,7 @@ def test_down_of_an_undeployed_stack_needs_no_engine(
     assert main(["down"]) == 0
     assert "stack 'dev' is not deployed" in capsys.readouterr().err
     assert main(["down", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(capsys.readouterr().out) == {"remaining": [], "warnings": []}
 
 
 @pytest.mark.parametrize("state", ["runner/dev.json", "runner/dev.json.gz", "dev.json"])

@@ -11,7 +11,7 @@ import pytest
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduleView
-from runner.core.progress import Progress
+from runner.core.progress import Progress, Warnings
 from runner.core.settings import load_settings
 from runner.flows.environment import deploy, pools
 from runner.protocol.errors import RunnerError
@@ -140,5 +140,5 @@ def test_versions_of_an_image_are_kept_if_the_passphrase_is_wrong(
     settings = load_settings({"target": "azure"}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path)})
     environment: Any = None
     with pytest.raises(RunnerError) as caught:
-        deploy.destroy(settings, environment, {}, lambda _: None, everything=True)
+        deploy.destroy(settings, environment, {}, lambda _: None, Warnings(), everything=True)
     assert caught.value is wrong

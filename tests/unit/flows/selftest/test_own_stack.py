@@ -49,12 +49,13 @@ def test_bound_is_the_dedicated_price_for_the_longest_time(project: Path) -> Non
     assert own.usd_per_hour == 0.526
 
 
-def test_selftest_stack_has_one_spot_node_in_the_same_region(project: Path) -> None:
+def test_selftest_stack_has_one_spot_node_per_pool_in_the_same_region(project: Path) -> None:
     own = plan(project, location="westus2")
     config = load_stack_config(own.folder / "Pulumi.selftest.yaml", environment={})
-    [pool] = config.pools
     assert (config.location, config.subscription_id) == ("westus2", SUBSCRIPTION)
-    assert (pool.max_spot, pool.max_dedicated, config.budget) == (1, 0, None)
+    assert config.budget is None
+    assert [(pool.max_spot, pool.max_dedicated) for pool in config.pools] == [(1, 0), (1, 0)]
+    assert [bool(pool.ssh_from) for pool in config.pools] == [False, True]  # runs use the first
     assert own.settings.stack == "selftest"
 
 

@@ -13,7 +13,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from runner.protocol.errors import ExitCode, RunnerError
-from runner_infra.config.contradictions import warnings
 from runner_infra.config.pool import (
     BlobMount,
     FilesMount,
@@ -554,48 +553,3 @@ def odd_stacks(odd: object, sections: dict[str, Any]) -> Iterator[dict[str, Any]
         kind = model.__name__.removesuffix("Mount").lower()
         for key in model.model_fields:
             yield {"pools": [pool(mounts=[{"kind": kind, "path": "a", key: odd}])]}
-
-
-def told(load: _Load, **values: Any) -> list[str]:
-    return [f"{found.what} ({found.fix})" for found in warnings(load(**values))]
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"pools": [pool(ssh_from=["0.0.0.0/0"])]}, "whole internet"),
-        ({"network": {"storage_from": ["0.0.0.0/0"]}}, "whole internet"),
-        ({"network": {"pool_subnet": "10.20.0.0/29"}}, "for 3 nodes, but the pools may have 4"),
-        (
-            {
-                "pools": [
-                    pool(
-                        mounts=[
-                            {"kind": "blob", "container": "data", "path": "data"},
-                            {"kind": "blob", "container": "runs", "path": "Data/runs"},
-                        ]
-                    )
-                ]
-            },
-            "mount 'Data/runs' is inside mount 'data'",
-        ),
-        ({"image": {"replicate_to": ["westeurop"]}}, "unknown region 'westeurop' (did you mean"),
-        ({"environment": {**_AZURE, "ARM_LOCATION": "eastus9"}}, "unknown region 'eastus9'"),
-    ],
-)
-def test_suspicious_setting_is_a_warning(load: _Load, values: dict[str, Any], says: str) -> None:
-    (only,) = told(load, **values)
-    assert says in only
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"pools": [pool(ssh_from=["203.0.113.0/24"])]},
-        {"network": {"pool_subnet": "10.20.0.0/28"}},
-        {"image": {"replicate_to": ["West Europe", "eastus"]}},
-        {"budget": None},
-    ],
-)
-def test_usual_settings_cause_no_warning(load: _Load, values: dict[str, Any]) -> None:
-    assert told(load, **values) == []

@@ -59,6 +59,37 @@ def test_preview_fits_a_narrow_terminal(
     assert max(map(len, shown.splitlines())) <= 80
 
 
+_NETWORK = """\
+  azure-native:location: eastus
+  runner:network: {}
+  runner:operators: [{id: 22222222-3333-4444-5555-666666666666}]
+"""
+
+
+def test_offline_preview_shows_the_warnings_of_the_program_once(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    text = file.read_text().replace(
+        "max_spot: 4", "max_spot: 4\n      image: {sku: '2404'}\n      mounts: " + _MOUNTS
+    )
+    file.write_text(text + _NETWORK)
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    said = capsys.readouterr()
+    mounts, access = json.loads(said.out)["warnings"]
+    assert "mounts 2 containers on Ubuntu 24.04" in mounts
+    assert "and the address of the deployer, which may exclude the operators" in access
+    assert said.err.splitlines() == [f"warning: {mounts}", f"warning: {access}"]
+
+
+_MOUNTS = "[{kind: blob, container: data, path: a}, {kind: blob, container: runs, path: b}]"
+
+
+def test_offline_preview_replaces_no_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", "--offline", "--replace", "t4"]) == 2
+    assert "error[R-PREVIEW-OPTIONS]" in capsys.readouterr().err
+
+
 def test_preview_needs_no_event_loop_of_its_caller() -> None:
     asyncio.set_event_loop(None)
     assert main(["preview", "--offline"]) == 0
