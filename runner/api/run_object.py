@@ -102,8 +102,12 @@ class Run:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Parameters by name."""
-        return self._spec.params
+        """All parameters by name: declared, set and swept ones, and arguments of the script.
+
+        A flag without a value is True. An option that was given several times has a list.
+        """
+        spec = self._spec if self._spec.command else self.spec  # listings omit long commands
+        return spec.all_params
 
     @checked
     def logs(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from runner.protocol.metrics import MetricPoint, MetricSummary, format_metric
+from runner.protocol.parameters import get_parameter, is_same_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,18 @@ def align(curves: Sequence[Curve]) -> list[tuple[int, tuple[float | None, ...]]]
 
 
 def differing(params: Sequence[Mapping[str, object]]) -> dict[str, tuple[object, ...]]:
-    """Return the parameters that differ between runs, with the value of each run or None."""
-    names = list(dict.fromkeys(name for each in params for name in each))
-    found = {name: tuple(each.get(name) for each in params) for name in names}
+    """Return the parameters that differ between runs, with the value of each run or None.
+
+    `-` and `_` in names are equivalent, and `0.1` and `1e-1` are equal.
+    """
+    names: dict[str, str] = {}
+    for name in (name for each in params for name in each):
+        names.setdefault(name.replace("-", "_"), name)
+    found = {name: tuple(get_parameter(each, name) for each in params) for name in names.values()}
     return {
         name: values
         for name, values in found.items()
-        if any(value != values[0] or type(value) is not type(values[0]) for value in values)
+        if not all(is_same_value(value, values[0]) for value in values)
     }
 
 

@@ -20,6 +20,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import ExpectedRange, Goal
 from runner.protocol.models import ModelRequest
+from runner.protocol.parameters import code_words, read_parameters
 from runner.protocol.paths import code_blob
 
 FORMAT = 1  # of run.json, result.json and groups/<id>.json
@@ -640,6 +641,13 @@ class RunSpec(RecipeSpec):
         )
 
     @property
+    def all_params(self) -> dict[str, Any]:
+        """The parameters of the script, those in the words of the command included."""
+        return read_parameters(
+            {"command": self.command, "params": self.params, "trial": self.trial}
+        )
+
+    @property
     def is_workspace(self) -> bool:
         """True for a run of `runner dev`, whose command only waits or serves JupyterLab."""
         return self.recipe == WORKSPACE and self.command[:1] in (("sleep",), ("sh",))
@@ -683,16 +691,13 @@ def _part(raw: JsonObject, name: str) -> dict[str, Any]:
 
 
 _REFERENCE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
-_INTERPRETER = re.compile(r"(?:python[\d.]*|(?:ba|da|z|k|a)?sh)")
-_VALUE_OPTION = re.compile(r"[-+][A-Za-z]*[oOWX]")  # `bash -euo pipefail`, `python -W error`
-_CODE_OPTION = re.compile(r"-[A-Za-z]*c")  # `sh -c CODE`, `bash -lc CODE`, `python -c CODE`
 
 
 def referenced_variables(command: Sequence[str]) -> list[str]:
     """Return the names of the variables that `expand_variables` replaces, in order."""
     if not any("$" in word for word in command):
         return []
-    code = _code_words(command)
+    code = code_words(command)
     return [
         found[2] or found[3]
         for number, word in enumerate(command)
@@ -710,7 +715,7 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
     Raises:
         KeyError: a variable is not in `environment`; its argument is the name.
     """
-    code = _code_words(command)
+    code = code_words(command)
 
     def value(found: re.Match[str]) -> str:
         return found[1] or environment[found[2] or found[3]]
@@ -838,26 +843,6 @@ def replace_arguments(
         if list(command[start : start + len(before)]) == before:
             return (*command[:start], *after, *command[start + len(before) :])
     return None
-
-
-def _code_words(command: Sequence[str]) -> set[int]:
-    """Return the positions of the words that an interpreter of the command runs as code."""
-    found: set[int] = set()
-    for number, word in enumerate(command):
-        if not _INTERPRETER.fullmatch(word.rstrip("/").rpartition("/")[2]):
-            continue
-        value_follows = False
-        for option in range(number + 1, len(command)):
-            if value_follows:  # `bash -o pipefail -c CODE`
-                value_follows = False
-            elif not command[option].startswith(("-", "+")):
-                break
-            elif _CODE_OPTION.fullmatch(command[option]):
-                found.add(option + 1)
-                break
-            else:
-                value_follows = bool(_VALUE_OPTION.fullmatch(command[option]))
-    return found
 
 
 def parse_run_spec(body: bytes) -> RunSpec:

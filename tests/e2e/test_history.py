@@ -74,6 +74,27 @@ def test_metrics_of_two_runs_are_shown_side_by_side(cli: Cli, script: Write) -> 
     assert "fix: did you mean 'acc'?" in refused.stderr
 
 
+def test_arguments_are_parameters_in_every_view(cli: Cli, script: Write) -> None:
+    folder = script("print('loss: 0.5')")
+
+    def trained(*words: str) -> str:
+        text = cli.ok("train", folder, "--no-download", "-e", "typed", "-o", "json", *words)
+        return json.loads(text)["run_id"]
+
+    one = trained("--", "fit", "--lr", "0.1", "--amp")
+    same = trained("--set", "lr=1e-1", "--", "fit", "--amp")
+    two = trained("--", "test", "lr=0.2", "--shift", "-1")
+    assert "the parameters are equal" in cli.ok("metrics", one, "--compare", same)
+    assert cli.json("metrics", one, "--compare", two)["differing_params"] == {
+        "lr": [0.1, 0.2], "amp": [True, None], "shift": [None, -1], "arguments": ["fit", "test"],
+    }  # fmt: skip
+    listed = {row["run_id"]: row["params"] for row in cli.json("ps", "-e", "typed")}
+    assert listed[one] == listed[same] == {"lr": 0.1, "amp": True}
+    assert listed[two] == {"lr": 0.2, "shift": -1}
+    assert "lr=0.1, amp=True" in cli.ok("show", one)
+    assert cli.json("experiments", "show", "typed")["params"]["lr"] in (0.1, 0.2)
+
+
 def test_metrics_are_plotted_to_a_file(cli: Cli, script: Write) -> None:
     run_id = cli.json("train", measured(script), "--no-download")["run_id"]
     for name in ("curves.svg", "curves.html"):

@@ -118,3 +118,14 @@ def test_every_test_has_an_assertion() -> None:
         and not any(_asserts(inner) for inner in ast.walk(node))
     ]
     assert_none(mute, "a helper that waits or checks is no claim that a reader can see")
+
+
+def test_views_show_all_parameters_of_a_run() -> None:
+    folders = ("runner/api", "runner/cli", "runner/flows")
+    partial = [
+        f"{shown(path)}:{number}"
+        for path in sources(*folders)
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
+        if re.search(r"\bspec\.params\b", line)
+    ]
+    assert_none(partial, "`params` of run.json lack arguments; use `all_params`")

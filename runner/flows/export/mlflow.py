@@ -146,7 +146,8 @@ def _describe(client: Any, run_id: str, view: RunView) -> None:
     tags["mlflow.source.name"] = view.spec.recipe
     if revision := known.get("code.git_revision"):
         tags["mlflow.source.git.commit"] = revision
-    params = {_name(name): str(value)[:_PARAM_LIMIT] for name, value in view.spec.params.items()}
+    given = view.spec.all_params
+    params = {_name(name): str(value)[:_PARAM_LIMIT] for name, value in given.items()}
     there: dict[str, str] = client.get_run(run_id).data.params
     new = [entities.Param(name, value) for name, value in params.items() if name not in there]
     _send(client, run_id, params=new)

@@ -131,7 +131,7 @@ class EventFolder:
         """Write the parameters for the HPARAMS page."""
         params = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in self._spec.params.items()
+            for name, value in self._spec.all_params.items()
         }
         if not params:
             return

@@ -22,7 +22,7 @@ from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
 from runner.flows.runs.costs import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.groups import list_group_ids, with_later_runs
-from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs
+from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs, with_commands
 from runner.flows.runs.ranking import MetricOrder, goal_of, rank, with_metrics
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
@@ -32,6 +32,7 @@ from runner.protocol.groups import (
     group_blob,
     parse_group,
 )
+from runner.protocol.parameters import swept_parameters
 from runner.protocol.sweeps import STOPPED_EARLY, SWEEP_FAILED, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
@@ -112,10 +113,10 @@ class Leaderboard(Experiment):
         return {run_id: name for name, run_id in (*earlier, *newest)}
 
     def params(self, row: RunRow) -> dict[str, Any]:
-        """Return the parameters of a trial; a sampler chooses them when it starts."""
+        """Return the swept parameters of a trial; a sampler chooses them when it starts."""
         decided = row.spec.trial if row.spec else None
         drawn = self.sweep.trials.get(self.names[row.run_id], {})
-        return dict(drawn if decided is None else decided.get("params") or drawn)
+        return swept_parameters(row.params, (decided or {}).get("params") or drawn)
 
     def state(self, row: RunRow) -> str:
         """Return the state of a trial: that of its run, `paused` or `stopped early`."""
@@ -227,7 +228,8 @@ def load_leaderboard(
     ids = [*(run_id for chain in chains for run_id in chain), *filter(None, [merge_id])]
     found = {row.run_id: row for row in known if row.result is not None and _is_decided(row)}
     missing = [run_id for run_id in ids if run_id not in found]
-    found |= {row.run_id: row for row in list_runs(connection, limit=None, ids=missing).rows}
+    listed = with_commands(connection, list_runs(connection, limit=None, ids=missing))
+    found |= {row.run_id: row for row in listed.rows}
     merge = found.get(merge_id)
     # The newest run of a trial may not exist, if it was claimed and its submission then failed. A
     # resumed trial has the attempts of all its runs.
@@ -371,7 +373,8 @@ def find_experiment(connection: Connection, name: str) -> Experiment:
 
 def _grouped(connection: Connection, only: RunFilter) -> list[Experiment]:
     groups: dict[str, list[RunRow]] = {}
-    for row in list_runs(connection, limit=None, only=only).rows:
+    listed = with_commands(connection, list_runs(connection, limit=None, only=only))
+    for row in listed.rows:
         if row.spec is not None:
             groups.setdefault(row.spec.experiment, []).append(row)
     return [Experiment(name, tuple(rows)) for name, rows in groups.items()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import islice, pairwise
+from itertools import islice
 from posixpath import commonprefix
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -114,16 +114,9 @@ class RunRow:
         return primary if primary in self.metrics else next(iter(self.metrics), None)
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The parameters, and arguments of the command such as `--lr 0.1` and `lr=0.1`."""
-        if self.spec is None:
-            return {}
-        return {**_arguments(self.spec.command), **self.spec.params}
-
-    def setting(self, name: str) -> Any:
-        """Return a parameter or an argument, or None; `-` and `_` are equivalent."""
-        settings = self.settings
-        return settings.get(name, settings.get(name.replace("-", "_")))
+    def params(self) -> dict[str, Any]:
+        """All parameters. Without `with_commands`, those of a long command may be missing."""
+        return self.spec.all_params if self.spec else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +178,20 @@ class GroupedHistory:
     older: int
 
 
-def _arguments(command: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word, following in pairwise((*command, "--")):
-        name, equals, value = word.partition("=")
-        if name.startswith("--") and name != "--":
-            name = name[2:].replace("-", "_")
-            found[name] = value if equals else "yes" if following[:2] == "--" else following
-        elif equals and name.isidentifier():
-            found[name] = value
-    return found
+def with_commands(connection: Connection, found: RunHistory) -> RunHistory:
+    """Return the rows with their commands. The index has no command that is long."""
+    cut = [row for row in found.rows if row.spec and row.spec.raw and not row.spec.command]
+    if not cut:
+        return found
+    container = runs_container(connection)
+
+    def read_whole(row: RunRow) -> RunRow:
+        with suppress(RunnerError):  # it was damaged or deleted in the meantime
+            return replace(row, spec=parse_run(read_run(container, row.run_id) or b"", row.run_id))
+        return row
+
+    whole = {row.run_id: row for row in in_parallel(read_whole, cut)}
+    return replace(found, rows=tuple(whole.get(row.run_id, row) for row in found.rows))
 
 
 def list_runs(

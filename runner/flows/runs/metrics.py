@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from runner.core.curves import Curve, differing, to_curves
 from runner.flows.runs.documents import load_points
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricSummary, summarize_metrics
+from runner.protocol.parameters import other_arguments
 from runner.protocol.run_spec import RunSpec
 
 
@@ -79,7 +81,13 @@ def compare_metrics(
             raise _unknown(name, known, specs)
     if wanted:
         runs = [_only(run, wanted) for run in runs]
-    return MetricComparison(tuple(runs), differing([spec.params for spec in specs]))
+    return MetricComparison(tuple(runs), differing([_with_arguments(spec) for spec in specs]))
+
+
+def _with_arguments(spec: RunSpec) -> Mapping[str, object]:
+    """Return the parameters of a run, and as `arguments` the other words of its command."""
+    others = other_arguments({"command": spec.command, "template": spec.template})
+    return spec.all_params | ({"arguments": shlex.join(others)} if others else {})
 
 
 def _only(run: RunMetrics, wanted: tuple[str, ...]) -> RunMetrics:

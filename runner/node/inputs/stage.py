@@ -25,6 +25,7 @@ from runner.node.storage.retries import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.names import as_stored, file_path
+from runner.protocol.parameters import read_parameters, swept_parameters
 from runner.protocol.paths import is_selected_output
 from runner.protocol.run_spec import DataFile, parse_data_files
 
@@ -251,7 +252,7 @@ def _trial_result(
         "run_id": run_id,
         "status": result.get("status") or "missing",
         "message": result.get("message"),
-        "params": trial.get("params") or params,
+        "params": swept_parameters(read_parameters(run), trial.get("params") or params),
         "metrics": result.get("metrics") or {},
     }
 

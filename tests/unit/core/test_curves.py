@@ -42,6 +42,8 @@ def test_parameters_differ_by_value_or_type() -> None:
     found = differing([{"lr": 0.1, "epochs": 1, "seed": 1}, {"lr": 0.2, "epochs": 1, "seed": True}])
     assert found == {"lr": (0.1, 0.2), "seed": (1, True)}
     assert differing([{"a": 1}, {}]) == {"a": (1, None)}
+    assert differing([{"batch-size": 8, "lr": 0.1}, {"batch_size": "8", "lr": "1e-1"}]) == {}
+    assert differing([{"batch-size": 8}, {"batch_size": 16}]) == {"batch-size": (8, 16)}
 
 
 def test_not_a_number_is_last_but_never_best() -> None:

@@ -88,7 +88,7 @@ def _document(experiment: Experiment, metric: str | None) -> dict[str, Any]:
         "metric": metric,
         "value": best.metrics[metric] if best and metric else None,
         "best": best.run_id if best else None,
-        "params": best.settings if best else {},
+        "params": best.params if best else {},
         "duration_s": dict(experiment.durations_s),
         "newest": created[0],
         "oldest": created[-1],

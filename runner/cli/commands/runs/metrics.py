@@ -95,7 +95,7 @@ def _document(compared: MetricComparison) -> dict[str, Any]:
         "runs": [
             {
                 "run_id": run.spec.run_id,
-                "params": dict(run.spec.params),
+                "params": run.spec.all_params,
                 "metrics": {
                     s.name: {
                         "last": s.last, "last_step": s.last_step, "best": s.best,

@@ -125,7 +125,9 @@ def ps(
         RunFilter,
         list_grouped,
         list_runs,
+        with_commands,
     )
+    from runner.flows.runs.ranking import MetricOrder, list_ranked
 
     out = call.out
     only = RunFilter(experiment, parse_states(status or ()), _parse_moment(since))
@@ -149,11 +151,11 @@ def ps(
             return dataclasses.replace(grouped, lines=grouped.lines[::-1]) if reverse else grouped
         if sort is None:
             found = list_runs(connection, limit=most, only=only, ids=ids)
-            return dataclasses.replace(found, rows=found.rows[::-1]) if reverse else found
-        from runner.flows.runs.ranking import MetricOrder, list_ranked
-
-        order = MetricOrder.parse(sort, reverse=reverse)
-        return list_ranked(connection, order, limit=most, only=only, ids=ids)
+            found = dataclasses.replace(found, rows=found.rows[::-1]) if reverse else found
+        else:
+            order = MetricOrder.parse(sort, reverse=reverse)
+            found = list_ranked(connection, order, limit=most, only=only, ids=ids)
+        return with_commands(connection, found) if names or not out.as_text else found
 
     extra = _Extra(None if sort is None else sort.lstrip("+-"), names)
     show = functools.partial(_show, out, extra=extra, is_filtered=only != EVERY_RUN)
@@ -182,8 +184,9 @@ class _Extra:
     def values(self, row: RunRow, *, as_text: bool) -> dict[str, Any]:
         """Return the values of a run by column."""
         from runner.protocol.metrics import format_metric
+        from runner.protocol.parameters import get_parameter
 
-        found = [row.setting(name) for name in self.params]
+        found = [get_parameter(row.params, name) for name in self.params]
         if self.metric is not None:
             value = row.metrics.get(self.metric)
             shown = format_metric(value) if as_text and value is not None else value
@@ -192,10 +195,12 @@ class _Extra:
 
     def check(self, rows: Sequence[RunRow]) -> None:
         """Raise RunnerError if no listed run has the parameter."""
+        from runner.protocol.parameters import get_parameter
+
+        params = [row.params for row in rows] if self.params else []
         for name in self.params:
-            if rows and all(row.setting(name) is None for row in rows):
-                known = sorted({each for row in rows for each in row.settings})
-                raise _unknown_param(name, known)
+            if params and all(get_parameter(each, name) is None for each in params):
+                raise _unknown_param(name, sorted({name for each in params for name in each}))
 
 
 def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
@@ -297,7 +302,7 @@ def _row(row: RunRow) -> dict[str, Any]:
         "took_s": row.took_s,
         "metric": row.metrics.get(name) if name else None,
         "metrics": dict(row.metrics),
-        "params": dict(spec.params) if spec else {},
+        "params": row.params,
         "attempts": row.attempts,
         "evicted": row.evicted,
         "origin": dataclasses.asdict(spec.origin) if spec and spec.origin else None,

@@ -95,7 +95,7 @@ def command(shown: RunDetails) -> dict[str, str]:
     spec = shown.view.spec
     params, env = (
         ", ".join(f"{name}={value}" for name, value in pairs.items())
-        for pairs in (spec.params, spec.env)
+        for pairs in (spec.all_params, spec.env)
     )
     return {"command": shlex.join(spec.command), "parameters": params, "env": env}
 

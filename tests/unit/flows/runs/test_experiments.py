@@ -63,7 +63,7 @@ def test_best_run_has_succeeded_with_a_finite_metric() -> None:
     assert cats.main_metric == "acc"
     best, smallest = cats.best("acc"), cats.best("loss")
     assert best is not None
-    assert (best.metrics["acc"], best.settings) == (0.9, {"lr": 4})
+    assert (best.metrics["acc"], best.params) == (0.9, {"lr": 4})
     assert smallest is not None
     assert smallest.metrics["loss"] == 2.0
     assert Experiment("cats", ROWS[-1:]).best("acc") is None
@@ -150,6 +150,15 @@ def test_leaderboard_names_a_metric_that_never_came(
     found = board(*rows, metric=next(iter(metrics), None), wanted=wanted).metric_problem
     assert found.startswith(problem)
     assert bool(found) == bool(problem)
+
+
+def test_words_after_the_swept_ones_are_the_parameters_of_a_trial() -> None:
+    first = row(1, "succeeded", loss=1)
+    assert first.spec is not None
+    command = ("t.py", "--lr", "0.1", "--lr", "0.7", "--seed", "3")
+    spec = replace(first.spec, params={}, command=command, trial={"params": {"lr": 0.1}})
+    found = board(replace(first, spec=spec))
+    assert found.params(found.rows[0]) == {"lr": 0.7}
 
 
 def test_unknown_experiment_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,18 @@ from runner.flows.runs.experiments import load_leaderboard
 from runner.flows.runs.groups import GroupView, load_group_view
 from runner.flows.runs.history import (
     RunFilter,
+    RunHistory,
     RunRow,
     SweepLine,
     list_grouped,
     list_runs,
+    with_commands,
 )
 from runner.flows.runs.ranking import MetricOrder, list_ranked, rank
 from runner.flows.runs.stuck import PoolFacts
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
+from runner.protocol.parameters import get_parameter
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
 from runner.protocol.sweeps import TrialReport, TrialState
@@ -557,19 +560,32 @@ def test_unknown_metric_names_similar_ones(connection: Connection, store: Store)
     assert "loss, test_accuracy" in caught.value.why
 
 
-def test_settings_are_parameters_and_arguments(connection: Connection, store: Store) -> None:
+def test_parameters_of_a_row_include_arguments(connection: Connection, store: Store) -> None:
     words = ["python", "train.py", "--learning-rate", "0.1", "--amp", "--epochs=3", "--bias", "-1"]
     words += ["seed=4", "--last"]
     for number in range(COUNT):
         store.add(number, indexed=True, over=True, command=words, params={"epochs": 9})
     row = rows_of(connection)[0]
-    found = {name: row.setting(name) for name in ("learning-rate", "learning_rate", "nothing")}
-    assert found == {"learning-rate": "0.1", "learning_rate": "0.1", "nothing": None}
-    assert row.settings == {
-        "learning_rate": "0.1", "amp": "yes", "epochs": 9, "bias": "-1", "seed": "4", "last": "yes",
+    names = ("learning-rate", "learning_rate", "nothing")
+    found = {name: get_parameter(row.params, name) for name in names}
+    assert found == {"learning-rate": 0.1, "learning_rate": 0.1, "nothing": None}
+    assert row.params == {
+        "epochs": 9, "learning_rate": 0.1, "amp": True, "bias": -1, "seed": 4, "last": True,
     }  # fmt: skip
+    assert with_commands(connection, RunHistory((row,), 0)).rows == (row,)
     assert not store.read, "the index has the command"
-    older = RunRow("a", parse_run(json.dumps(run_of("a")).encode(), "a"), None, None)
-    assert set(older.settings) == {"name", "é"}, "entries of before have no command"
     long = index_metadata(run_of("a", command=["x" * 2000]), result_of("a"))
     assert "result" in long, "a long command takes the place of nothing"
+
+
+def test_parameters_of_a_long_command_are_read_from_its_document(
+    connection: Connection, store: Store
+) -> None:
+    words = ["python", "train.py", "--lr", "0.1", "--note", "x" * 2000]
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True, command=words)
+    listed = RunHistory((rows_of(connection)[0],), 0)
+    assert "lr" not in listed.rows[0].params
+    (whole,) = with_commands(connection, listed).rows
+    assert get_parameter(whole.params, "lr") == 0.1
+    assert store.read == [f"{whole.run_id}/run.json"], "nothing else is needed"

@@ -284,6 +284,9 @@ def test_merge_task_gets_the_newest_results_of_all_trials(take: Take, service: F
     service.put("run-2/result.json", b'{"status": "failed", "message": "no memory"}')
     later = {"run_id": "run-1", "created": "2026-11-24T12:00:00+00:00"}  # resumed: run-3 failed
     service.put("sweeps/swept/runs/3.2", json.dumps(later).encode())
+    command = ["t.py", "--lr", "0.2", "--lr", "0.7", "--seed", "1"]
+    run = {"trial": {"params": {"lr": 0.2}}, "command": command}
+    service.put("run-2/run.json", json.dumps(run).encode())
     folder = take({"kind": "trials", "group": "swept"})
     found = {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*/*") if p.is_file()
@@ -294,7 +297,7 @@ def test_merge_task_gets_the_newest_results_of_all_trials(take: Take, service: F
     listed = json.loads((folder / "trials.json").read_text())
     assert [(each["trial"], each["status"], each["params"]) for each in listed] == [
         ("1", "succeeded", {"lr": 0.1}),
-        ("2", "failed", {"lr": 0.2}),
+        ("2", "failed", {"lr": 0.7}),
         ("3", "succeeded", {"lr": 0.3}),
     ]
     assert listed[1]["message"] == "no memory"
