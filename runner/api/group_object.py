@@ -115,11 +115,15 @@ class Group(Mapping[str, Run]):
     def best(self, metric: str | None = None) -> Run | None:
         """Return the trial of a sweep that succeeded with the best value of a metric, or None.
 
-        The default is the primary metric of the recipe, or the first one that was measured.
+        The default is the metric of the sweep or recipe, or the first value that is clearly one.
+
+        Raises:
+            RunnerError: R-METRIC-UNCLEAR, no reported value is clearly a metric.
         """
         from runner.flows.runs.experiments import load_leaderboard
 
         board = load_leaderboard(self.session.connection, self._document, metric)
+        board.check_metric()
         row = board.best(board.metric) if board.metric else None
         return None if row is None or row.spec is None else Run(self.session, row.spec)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -137,11 +137,42 @@ def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> 
     return [_summary(name, seen, goals.get(name)) for name, seen in by_name.items()]
 
 
+# Words of metrics. They are also searched in printed lines, so they are unusual elsewhere.
+METRIC_WORDS = frozenset({
+    "loss", "losses", "acc", "acc1", "acc5", "accuracy", "auc", "f1", "precision", "recall",
+    "perplexity", "ppl", "mse", "rmse", "mae", "mape", "bleu", "rouge", "iou", "miou", "dice",
+    "ndcg", "wer", "cer", "r2", "top1", "top5", "reward", "score", "metric", "nll", "elbo", "psnr",
+    "ssim", "fid", "mcc", "err", "error",
+})  # fmt: skip
+# More words that are metrics if a script reports a value by name.
+_REPORTED_WORDS = METRIC_WORDS | {
+    "ap", "map", "roc", "kappa", "correlation", "pearson", "spearman", "spearmanr", "similarity",
+    "return", "returns", "rew", "fitness", "rougel", "rougelsum", "smape", "mase", "rmsle",
+    "success", "win", "match",
+}  # fmt: skip
+# Words after that of the metric: `loss_epoch`, `f1_macro`, `mAP50-95(B)`, `error_rate`.
+_QUALIFIERS = frozenset({
+    "test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev", "train",
+    "training", "avg", "average", "mean", "median", "macro", "micro", "weighted", "overall",
+    "final", "best", "last", "max", "min", "sum", "total", "epoch", "step", "iter", "batch",
+    "episode", "per", "at", "top", "rate", "b", "m",
+})  # fmt: skip
+_COUNTED = frozenset({"num", "number", "n", "time"})  # `num_errors`, `time_to_accuracy`
+# Words of what scripts report beside their metrics: counts, durations, speeds, parameters.
+_COUNTS = _COUNTED | {
+    "epoch", "epochs", "step", "steps", "iter", "iters", "iteration", "iterations", "batch",
+    "batches", "size", "count", "counts", "sample", "samples", "example", "examples", "images",
+    "tokens", "lr", "learning", "seed", "decay", "momentum", "dropout", "units", "layers",
+    "elapsed", "duration", "seconds", "sec", "secs", "ms", "hours", "minutes", "throughput",
+    "speed", "fps", "runtime", "flos", "flops", "memory", "mem", "gpu", "cpu", "eta", "params",
+    "parameters",
+}  # fmt: skip
+_SEGMENTS = re.compile(r"[A-Za-z0-9]+")
 _WORDS = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")  # of `val_loss`, `main/loss`, `valLoss`
 _SMALLER_IS_BETTER = frozenset(
     {
         *("losses", "error", "err", "mse", "mae", "rmse", "mape", "perplexity", "ppl", "nll"),
-        *("wer", "cer", "fid", "seconds"),
+        *("wer", "cer", "fid", "seconds", "smape", "mase", "rmsle"),
     }
 )
 
@@ -151,6 +182,57 @@ def default_goal(name: str) -> Goal:
     words = [word.lower() for word in _WORDS.findall(name)]
     smaller = any(word in _SMALLER_IS_BETTER or word.endswith("loss") for word in words)
     return "min" if smaller else "max"
+
+
+def is_metric_name(name: str, words: Collection[str] = _REPORTED_WORDS) -> bool:
+    """Return True for a name that is clearly a metric: `val_loss`, `acc@1`, not `loss_scale`.
+
+    Args:
+        name: the name in any spelling, such as `val_loss`, `valLoss` or `Val loss`.
+        words: words of metrics, one of which is the last one, except for qualifiers.
+    """
+    parts = _SEGMENTS.findall(name)
+    while parts and (parts[-1].isdigit() or parts[-1].lower() in _QUALIFIERS):
+        parts.pop()
+    if not parts or not _COUNTED.isdisjoint(part.lower() for part in parts):
+        return False
+    camel = _WORDS.findall(parts[-1])
+    while len(camel) > 1 and camel[-1].lower() in _QUALIFIERS:
+        camel.pop()
+    found = {text.lower() for text in (parts[-1], camel[-1])}
+    found |= {text.rstrip("0123456789") for text in found}
+    return not found.isdisjoint(words) or any(text.endswith("loss") for text in found)
+
+
+def choose_metric(names: Iterable[str], params: Iterable[str] = ()) -> str | None:
+    """Return the first name that is clearly a metric and not a parameter of the run, or None.
+
+    Args:
+        names: the names of the reported values, in the order in which they were reported.
+        params: the names of the run's parameters, which are not iterated without need.
+    """
+    found = [name for name in names if is_metric_name(name)]
+    own = frozenset(map(_spelling, params)) if found else frozenset[str]()
+    return next((name for name in found if _spelling(name) not in own), None)
+
+
+def choose_shown(names: Iterable[str], params: Iterable[str] = ()) -> str | None:
+    """Return the value that describes a run best: a metric, or else no count and no parameter."""
+    known, own = tuple(names), tuple(params)
+    if (found := choose_metric(known, own)) is not None:
+        return found
+    spelled = frozenset(map(_spelling, own))
+    others = (name for name in known if _spelling(name) not in spelled)
+    return next((name for name in others if not _is_count(name)), None)
+
+
+def _is_count(name: str) -> bool:
+    return any(word.lower() in _COUNTS for word in _WORDS.findall(name))
+
+
+def _spelling(name: str) -> str:
+    """Return the name without separators: `Batch size`, `batch-size` and `batchSize` are equal."""
+    return "".join(_SEGMENTS.findall(name)).lower()
 
 
 def format_metric(value: float) -> str:

@@ -91,6 +91,26 @@ def test_model_of_a_sweep_without_outputs_is_not_suggested(cli: Cli, script: Wri
     assert "error[R-MODEL-FILES]" in refused.stderr
 
 
+@pytest.mark.fix("R-METRIC-UNCLEAR")
+def test_sweep_without_a_clear_metric_is_not_ranked(cli: Cli, script: Write) -> None:
+    folder = script(
+        "import sys\n"
+        "for name, value in (('Batch size', sys.argv[2]), ('gap', '-' + sys.argv[2])):\n"
+        "    print(f'Attempted to log scalar metric {name}:\\n{value}')\n"
+    )
+    found = cli.json("sweep", "start", folder, "-p", "batch_size=256,512", "-e", "unclear")
+    assert (found["metric"], [trial["trial"] for trial in found["trials"]]) == (None, ["1", "2"])
+    assert found["problems"] == [
+        "no reported value is clearly a metric; --metric takes one of Batch size, gap"
+    ]
+    assert cli.json("experiments", "show", "unclear")["best"] is None
+    refused = cli.run("sweep", "best", found["sweep"])
+    assert "error[R-METRIC-UNCLEAR]" in refused.stderr
+    fix = refused.stderr.partition("fix: runner ")[2].partition("\n")[0]
+    best = cli.json(*fix.replace("NAME", "gap").split())
+    assert (best["trial"], best["value"]) == ("1", -256.0)
+
+
 # A script that reads NAME=VALUE, as scripts of Hydra do.
 KEY_VALUE_SCRIPT = """
 import sys

@@ -6,7 +6,7 @@ import difflib
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -23,7 +23,14 @@ from runner.flows.runs.costs import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.groups import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs, with_commands
-from runner.flows.runs.ranking import MetricOrder, goal_of, rank, with_metrics
+from runner.flows.runs.ranking import (
+    MetricOrder,
+    compared_metric,
+    declared_metric,
+    goal_of,
+    rank,
+    with_metrics,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
     MERGE_TASK,
@@ -58,6 +65,12 @@ class Experiment:
         """The main metric of the newest run that has one."""
         names = (row.main_metric for row in self.rows)
         return next((name for name in names if name), None)
+
+    @property
+    def metric_problem(self) -> str:
+        """Why the runs cannot be ranked without a choice of the metric, or an empty string."""
+        measured = {name for row in self.rows for name in row.metrics}
+        return "" if self.main_metric or not measured else _unclear(measured)
 
     @cached_property
     def failures(self) -> Mapping[str, list[RunRow]]:
@@ -136,6 +149,12 @@ class Leaderboard(Experiment):
         code, message, fix = counts.most_common(1)[0][0]
         return WaitCause(code, message, fix)
 
+    @cached_property
+    def measured(self) -> frozenset[str]:
+        """The names of the values that the trials which succeeded reported."""
+        good = (row for row in self.rows if row.status and row.status.state is RunState.SUCCEEDED)
+        return frozenset(name for row in good for name in row.metrics)
+
     @property
     def metric_problem(self) -> str:
         """Why no succeeded trial can be compared by the metric of the sweep.
@@ -143,23 +162,32 @@ class Leaderboard(Experiment):
         Empty if one can be compared, or if no trial has succeeded yet.
         """
         ended = [row for row in self.rows if row.status and row.status.state is RunState.SUCCEEDED]
-        if not ended:
-            return ""
-        measured = {name: None for row in ended for name in row.metrics}
-        name = self.wanted or self.metric
-        if name is None or name not in measured:
-            missing = f"no trial reported {name or 'a metric'}"
-            if measured:
-                return f"{missing}; --metric takes one of {', '.join(sorted(measured))}"
-            example = name or "loss"
-            return f"{missing}: print it like `{example}: 0.1`, or write it to $RUNNER_METRICS_FILE"
+        name, known = self.wanted or self.metric, sorted(self.measured)
         finite = sorted({n for row in ended for n, v in row.metrics.items() if math.isfinite(v)})
-        if name in finite:
+        if not ended or name in finite:
             return ""
-        problem = f"no trial that succeeded has a finite value of {name}"
-        if finite:
-            return f"{problem}; --metric takes one of {', '.join(finite)}"
-        return f"{problem}: correct the script, and start another sweep"
+        if name is None and known:
+            return _unclear(known)
+        if name is None or name not in known:
+            problem, others = f"no trial reported {name or 'a metric'}", known
+            example = name or "loss"
+            fix = f"print it like `{example}: 0.1`, or write it to $RUNNER_METRICS_FILE"
+        else:
+            problem, others = f"no trial that succeeded has a finite value of {name}", finite
+            fix = "correct the script, and start another sweep"
+        if others:
+            return f"{problem}; --metric takes one of {', '.join(others)}"
+        return f"{problem}: {fix}"
+
+    def check_metric(self) -> None:
+        """Raise RunnerError (R-METRIC-UNCLEAR) if trials reported values, but no clear metric."""
+        if self.metric is None and self.measured:
+            raise RunnerError(
+                "R-METRIC-UNCLEAR",
+                f"the trials of {self.sweep.group_id} cannot be ranked",
+                why=self.metric_problem,
+                fix=f"runner sweep best {self.sweep.group_id} --metric NAME",
+            )
 
     @property
     def problems(self) -> list[str]:
@@ -217,7 +245,8 @@ def load_leaderboard(
     Args:
         connection: the services.
         sweep: a group with trials.
-        metric: the metric to sort by; None means the recipe's, or the first measured one.
+        metric: the metric to sort by; None means that of the sweep or recipe. If neither names one,
+            it is the first that is clearly a metric, see `choose_metric`.
         known: rows of its runs. Those that have ended are not read again.
 
     Raises:
@@ -236,8 +265,8 @@ def load_leaderboard(
     there = [[found[run_id] for run_id in chain if run_id in found] for chain in chains]
     newest = [reduce(_with_attempts, each[-2::-1], each[-1]) for each in there if each]
     rows = in_parallel(lambda row: with_metrics(connection, row), newest)
-    wanted = metric or _declared(rows)
-    metric = metric or _compared(rows)
+    wanted = metric or declared_metric(rows)
+    metric = metric or compared_metric(rows)
     if metric is not None:
         rows = rank(rows, MetricOrder(metric))
     note = f"{SUBMITTING_FOLDER}{sweep.group_id}.json"
@@ -321,19 +350,9 @@ def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str
     return sweep_html(sweep.group_id, svg) if page else svg
 
 
-def _compared(rows: Sequence[RunRow]) -> str | None:
-    """Return the metric of the sweep if a trial measured it, else the first measured one."""
-    named = _declared(rows)
-    if named is not None and any(named in row.metrics for row in rows):
-        return named
-    return next(filter(None, (row.main_metric for row in rows)), None)
-
-
-def _declared(rows: Sequence[RunRow]) -> str | None:
-    """Return the metric of the sweep, or None if its submission named none."""
-    wanted = ((row.spec.trial or {}).get("metric") for row in rows if row.spec)
-    named = next(filter(None, wanted), None)
-    return None if named is None else str(named)
+def _unclear(measured: Iterable[str]) -> str:
+    known = ", ".join(sorted(measured))
+    return f"no reported value is clearly a metric; --metric takes one of {known}"
 
 
 def _is_of(row: RunRow, metric: str) -> bool:

@@ -7,7 +7,7 @@ unfinished runs Batch is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,6 +29,7 @@ from runner.flows.runs.documents import (
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
+from runner.protocol.metrics import choose_metric, choose_shown
 from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
 from runner.protocol.results import RunResult, parse_attempt_start
 from runner.protocol.run_spec import RunSpec, parse_run
@@ -109,9 +110,26 @@ class RunRow:
 
     @property
     def main_metric(self) -> str | None:
-        """The primary metric if it was measured, else the first one, or None."""
-        primary = self.spec.primary_metric if self.spec else None
-        return primary if primary in self.metrics else next(iter(self.metrics), None)
+        """The metric that ranks the run, or None.
+
+        It is that of its sweep or recipe if it was measured, else the first that is clearly one.
+        """
+        return self._primary or choose_metric(self.metrics, self._names())
+
+    @property
+    def shown_metric(self) -> str | None:
+        """The value that lists show: the main metric, or else no count and no parameter."""
+        return self._primary or choose_shown(self.metrics, self._names())
+
+    @property
+    def _primary(self) -> str | None:
+        if self.spec is None:
+            return None
+        named = ((self.spec.trial or {}).get("metric"), self.spec.primary_metric)
+        return next((name for name in named if name in self.metrics), None)
+
+    def _names(self) -> Iterator[str]:
+        yield from self.params
 
     @property
     def params(self) -> dict[str, Any]:

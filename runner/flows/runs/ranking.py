@@ -79,6 +79,24 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
     return sorted(rows, key=key)
 
 
+def compared_metric(rows: Sequence[RunRow]) -> str | None:
+    """Return the metric that compares the trials of a sweep, or None if no trial measured it.
+
+    If the sweep names none, it is the first clear metric of a trial.
+    """
+    named = declared_metric(rows)
+    if named is not None:
+        return named if any(named in row.metrics for row in rows) else None
+    return next(filter(None, (row.main_metric for row in rows)), None)
+
+
+def declared_metric(rows: Sequence[RunRow]) -> str | None:
+    """Return the metric of a sweep, or None if its submission named none."""
+    wanted = ((row.spec.trial or {}).get("metric") for row in rows if row.spec)
+    named = next(filter(None, wanted), None)
+    return None if named is None else str(named)
+
+
 def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
     """Return the goal of the newest run that declares one, or the default for the metric."""
     for row in rows:

@@ -27,7 +27,7 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import parse_json
-from runner.protocol.metrics import Goal, default_goal
+from runner.protocol.metrics import Goal, choose_metric, default_goal
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import (
@@ -183,6 +183,7 @@ class SweepTrial:
         self._curve: tuple[Point, ...] = ()
         self._undecided: list[tuple[Point, ...]] = []  # the curve after each new value
         self._metric = trial.metric
+        self._params = tuple(spec.all_params)
         self._measured: dict[str, None] = {}  # names of other metrics
         self._goal: Goal = trial.goal
         self._sampler = ""
@@ -293,7 +294,7 @@ class SweepTrial:
     def observe(self, name: str, value: float, step: int | None) -> None:
         """Add a value of a metric. Safe to call from any thread."""
         with self._lock:
-            if self._metric is None:
+            if self._metric is None and choose_metric((name,), self._params):
                 self._metric, self._goal = name, default_goal(name)
             if name == self._metric:
                 self._curve = with_point(self._curve, step, value)

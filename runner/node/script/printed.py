@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from runner.node.script.metrics import LINE_END, MetricLog
+from runner.protocol.metrics import METRIC_WORDS, is_metric_name
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +28,11 @@ MAX_OTHER_LINES = 50  # between the rows of a table
 BUDGET_S = 20.0
 BUDGET_SHARE = 0.1
 
-_METRICS = frozenset({
-    "loss", "losses", "acc", "acc1", "acc5", "accuracy", "auc", "f1", "precision", "recall",
-    "perplexity", "ppl", "mse", "rmse", "mae", "mape", "bleu", "rouge", "iou", "miou", "dice",
-    "ndcg", "wer", "cer", "r2", "top1", "top5", "reward", "score", "metric", "nll", "elbo", "psnr",
-    "ssim", "fid", "mcc", "err", "error",
-})  # fmt: skip
 # Text without any of these words is not searched further. This is true for most text.
 _HINTS = tuple(
-    word for word in _METRICS | {"epoch"} if not any(each in word for each in _METRICS - {word})
+    word
+    for word in METRIC_WORDS | {"epoch"}
+    if not any(each in word for each in METRIC_WORDS - {word})
 )
 _NEEDS_QUALIFIER = frozenset({"error", "err"})  # `test error: 3` is a metric, `error: 3` is not
 _PHASE = r"test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?|dev"
@@ -290,11 +287,7 @@ def _may_have_metric(text: str, wanted: Iterable[str] = ()) -> bool:
 
 @functools.lru_cache(maxsize=1000)  # scripts print the same words many times
 def _is_metric(token: str) -> bool:
-    """Return True for `loss`, `val_loss`, `validation/main/accuracy`, `acc@1`; not `loss_scale`."""
-    parts = re.split(r"[/_.@-]|(?<=[a-z])(?=[A-Z])", token)
-    while len(parts) > 1 and parts[-1].isdigit():
-        parts.pop()
-    return parts[-1].lower() in _METRICS
+    return is_metric_name(token, METRIC_WORDS)
 
 
 def _value(text: str) -> float | None:

@@ -7,9 +7,13 @@ import math
 import pytest
 
 from runner.protocol.metrics import (
+    METRIC_WORDS,
+    choose_metric,
+    choose_shown,
     default_goal,
     describe_non_finite,
     format_metric,
+    is_metric_name,
     parse_metric_line,
     summarize_metrics,
 )
@@ -76,3 +80,53 @@ def test_goal_by_name_matches_whole_words(name: str, goal: str) -> None:
 )
 def test_values_are_written_with_four_digits(value: float, text: str) -> None:
     assert format_metric(value) == text
+
+
+_METRICS = """\
+loss Loss val_loss valLoss main/loss train_loss_epoch train/loss_step validation/main/accuracy
+acc@1 top5 accuracy_top_5 f1_macro precision_at_10 metrics/mAP50-95(B) mAP@0.5 rouge1 eval_rougeL
+mlogloss episode_reward_mean rollout/ep_rew_mean reward_per_episode success_rate batch_loss
+epoch_accuracy roc_auc eval-RMSE
+"""
+_COUNTS = """\
+batch_size batch-size BatchSize batchSize epoch Epochs max_epochs step global_step steps iteration
+iterations lr LearningRate lr-Adam samples num_samples train_samples_per_second time elapsed_time
+time_to_accuracy throughput images/sec train_runtime total_flos num_errors loss_scale loss_weight
+error_count dropout_rate sample_rate momentum seed grad_norm gpu_memory validation best total 1 _
+glossy sharpe mapping returned
+"""
+
+
+@pytest.mark.parametrize("name", [*_METRICS.split(), "Validation loss", "Error rate", "Test R2"])
+def test_name_of_a_metric_is_recognised_in_any_spelling(name: str) -> None:
+    assert is_metric_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*_COUNTS.split(), "", "Batch size", "learning rate", "Elapsed time", "accuracy threshold"],
+)
+def test_name_of_a_count_or_parameter_is_no_metric(name: str) -> None:
+    assert not is_metric_name(name)
+    assert choose_metric([name, "val_acc"]) == "val_acc"
+    assert choose_metric([name]) is None
+
+
+def test_parameter_of_the_run_is_no_metric() -> None:
+    names = ["Target score", "targetScore", "target-score", "loss"]
+    assert choose_metric(names) == "Target score"
+    assert choose_metric(names, ["target_score"]) == "loss"
+    assert choose_metric(names[:3], ["target_score"]) is None
+
+
+def test_run_without_a_clear_metric_shows_a_value_that_is_no_count() -> None:
+    names = ["Batch size", "elapsed_time", "alpha", "sharpe", "epoch"]
+    assert choose_shown(names, ["alpha"]) == "sharpe"
+    assert choose_shown([*names, "val_loss"], ["alpha"]) == "val_loss"
+    assert choose_shown(["epoch", "alpha"], ["alpha"]) is None
+
+
+def test_words_in_printed_lines_are_those_of_metrics() -> None:
+    assert all(map(is_metric_name, METRIC_WORDS))
+    assert is_metric_name("return")
+    assert not is_metric_name("return", METRIC_WORDS), "`return: 1` is printed for other reasons"

@@ -72,6 +72,8 @@ def show(
         out.record({**document, "failures": failures})
         return
     out.record({name: value for name, value in _texts(document).items() if value})
+    if metric is None and found.metric_problem:
+        out.warning(found.metric_problem)
     if failures:
         out.text()
         out.rows(failures, ("failed", "cause", "newest"))

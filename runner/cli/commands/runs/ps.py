@@ -318,7 +318,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     ended = status is None or status.state.final
     reason = row.problem or (status.reason if status else "")
     state = status.label if status else "unreadable"
-    name = row.main_metric
+    name = row.shown_metric
     took = row.took_s
     return {
         "run": row.run_id,
@@ -336,7 +336,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
 
 def _sweep_row(line: SweepLine) -> dict[str, Any]:
     from runner.core.units import format_age
-    from runner.flows.runs.ranking import MetricOrder, rank
+    from runner.flows.runs.ranking import MetricOrder, compared_metric, rank
     from runner.protocol.metrics import format_metric
 
     specs = [row.spec for row in line.rows if row.spec]
@@ -362,7 +362,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
             "pool": ", ".join(sorted({spec.pool for spec in specs})),
             "age": format_age(age),
         }
-    name = next((row.main_metric for row in line.rows if row.main_metric), None)
+    name = compared_metric(line.rows)
     if name is not None and not line.counted:  # otherwise, the best may not have been read
         best = rank(line.rows, MetricOrder(name))[0]
         found["metric"] = f"{name} {format_metric(best.metrics[name])}"

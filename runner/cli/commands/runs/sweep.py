@@ -345,6 +345,7 @@ def best(
     out = call.out
     connection = call.connect()
     board = load_leaderboard(connection, _find(connection, sweep), metric)
+    board.check_metric()
     row = board.best(board.metric) if board.metric else None
     if row is None or row.spec is None:
         raise RunnerError(

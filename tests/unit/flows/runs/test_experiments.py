@@ -14,6 +14,7 @@ from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import experiments
 from runner.flows.runs.experiments import Experiment, Leaderboard, find_experiment, load_leaderboard
 from runner.flows.runs.history import RunFilter, RunHistory, RunRow
+from runner.flows.runs.ranking import compared_metric
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.results import RunResult
@@ -131,6 +132,11 @@ def test_leaderboard_of_an_interrupted_submission_names_the_command_that_complet
         ({}, None, "no trial reported a metric: print it like `loss: 0.1`"),
         ({"loss": 1.0}, "acc", "no trial reported acc; --metric takes one of loss"),
         (
+            {"Batch size": 512.0, "Epochs": 3.0},
+            None,
+            "no reported value is clearly a metric; --metric takes one of Batch size, Epochs",
+        ),
+        (
             {"acc": float("nan")},
             "acc",
             "no trial that succeeded has a finite value of acc: correct the script",
@@ -147,9 +153,42 @@ def test_leaderboard_names_a_metric_that_never_came(
     metrics: dict[str, float], wanted: str | None, problem: str
 ) -> None:
     rows = (row(1, "succeeded", 0, "", **metrics), row(2, "failed", acc=0.9))
-    found = board(*rows, metric=next(iter(metrics), None), wanted=wanted).metric_problem
+    found = board(*rows, metric=wanted, wanted=wanted).metric_problem
     assert found.startswith(problem)
     assert bool(found) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "trial", "compared"),
+    [
+        ({"Batch size": 512.0, "val_acc": 0.5}, {}, "val_acc"),
+        ({"lr": 0.1, "score": 0.5, "loss": 0.1}, {"params": {"score": 1}}, "loss"),
+        ({"Batch size": 512.0, "sharpe": 2.0}, {}, None),
+        ({"Batch size": 512.0, "loss": 2.0}, {"metric": "Batch size"}, "Batch size"),
+        ({"Batch size": 512.0, "loss": 2.0}, {"metric": "accuracy"}, None),
+    ],
+)
+def test_trials_are_ranked_by_the_named_or_a_clear_metric(
+    metrics: dict[str, float], trial: dict[str, Any], compared: str | None
+) -> None:
+    first = row(1, "succeeded", 0, "", **metrics)
+    assert first.spec is not None
+    first = replace(first, spec=replace(first.spec, trial=trial))
+    assert compared_metric([row(2, "running"), first]) == compared
+    if "metric" not in trial:
+        assert Experiment("cats", (first,)).main_metric == compared
+
+
+def test_trials_without_a_clear_metric_are_not_ranked() -> None:
+    first = row(1, "succeeded", 0, "", **{"Batch size": 512.0})
+    with pytest.raises(RunnerError) as caught:
+        board(first, metric=None).check_metric()
+    assert caught.value.code == "R-METRIC-UNCLEAR"
+    assert caught.value.why.endswith("--metric takes one of Batch size")
+    assert Experiment("cats", (first,)).metric_problem == caught.value.why
+    board(first, metric="Batch size").check_metric()
+    board(row(1, "failed", loss=1), metric=None).check_metric()
+    assert Experiment("cats", (row(1, "succeeded", loss=1),)).metric_problem == ""
 
 
 def test_words_after_the_swept_ones_are_the_parameters_of_a_trial() -> None:

@@ -200,6 +200,16 @@ def test_script_without_the_metric_of_its_sweep_fails(
     assert trial.missing_metric() is None
 
 
+def test_curve_of_a_trial_is_that_of_a_clear_metric(
+    runs: ContainerClient, service: FakeBlobs
+) -> None:
+    trial = opened(runs, submitted(service, TrialSpec("11", 11, {"score": 0.25})))
+    for name, value in (("Batch size", 512.0), ("score", 0.25), ("val_acc", 0.5), ("loss", 2.0)):
+        trial.observe(name, value, 1)
+    trial.finish("succeeded")
+    assert own_report(runs).curve == ((1, 0.5),)
+
+
 def test_short_trial_of_a_sweep_that_succeeded_here_sends_one_report(
     runs: ContainerClient, service: FakeBlobs, tmp_path: Path
 ) -> None:
