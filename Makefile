@@ -98,6 +98,7 @@ bench: $(INFRA_READY) ## ratios against peers measured in the same run
 schema: $(READY) ## rewrite the generated files (schemas, coverage page, references)
 	$(BIN)/python -m tools.recipe_schema
 	$(BIN)/python -m tools.cli_reference
+	$(BIN)/python -m tools.error_reference
 	$(BIN)/python -m tools.emulator_coverage > docs/emulator-coverage.md
 	$(BIN)/python -m tools.emulator_reference
 

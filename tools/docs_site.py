@@ -83,11 +83,16 @@ def without_code(text: str) -> str:
     return _CODE.sub("", _FENCE.sub("", text))
 
 
+def headings(text: str) -> list[str]:
+    """Return the titles of the headings of a page in order."""
+    return _HEADING.findall(_FENCE.sub("", text))
+
+
 def anchors(text: str) -> list[str]:
     """Return the anchors of the headings of a page in order, as GitHub makes them."""
     found: Counter[str] = Counter()
     names: list[str] = []
-    for heading in _HEADING.findall(_FENCE.sub("", text)):
+    for heading in headings(text):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip())
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         names.append(f"{slug}-{found[slug]}" if found[slug] else slug)

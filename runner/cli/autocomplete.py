@@ -131,6 +131,18 @@ def complete_target(incomplete: str) -> list[str]:
     return _matching(lambda: ("local", "azure"), incomplete)
 
 
+def complete_error_code(incomplete: str) -> list[str]:
+    """Return codes of errors and causes as the user spells them: in lower case, without `R-`."""
+    from runner.core.explanations import load_explanations
+
+    wanted = incomplete.upper()
+    spelled = str.lower if incomplete.islower() else str
+    whole = [code for code in load_explanations() if code.upper().startswith(wanted)]
+    bare = [code.removeprefix("R-") for code in load_explanations() if incomplete]
+    rest = [code for code in bare if code.upper().startswith(wanted) and code not in whole]
+    return [incomplete + spelled(code[len(incomplete) :]) for code in (*whole, *rest)]
+
+
 def complete_state(incomplete: str) -> list[str]:
     """Return states of runs, also after a comma."""
     from runner.core.states import RunState

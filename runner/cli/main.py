@@ -200,6 +200,7 @@ VERBS: Mapping[str, Verb] = {
     "selftest": Verb("Azure environment", "environment.selftest", "selftest"),
     "recipe": Verb("Recipes and settings", "recipe", "app"),
     "config": Verb("Recipes and settings", "client", "config_app"),
+    "explain": Verb("Recipes and settings", "explain", "explain"),
     "version": Verb("Recipes and settings", "client", "version"),
     "completion": Verb("Recipes and settings", "client", "completion"),
     "bug-report": Verb("Recipes and settings", "bug_report", "bug_report"),

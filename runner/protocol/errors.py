@@ -1,7 +1,8 @@
 """The base of all expected errors: what, why and fix, with an error code and an exit code.
 
-An error is raised where the problem is found, with a new code for each new fix. There is no list of
-codes. tests/unit/fix_situations.py has the situation of each fix that is a `runner` command.
+An error is raised where the problem is found, with a new code for each new fix. Each code has an
+entry in runner/explanations, which `runner explain` prints. tests/unit/fix_situations.py has the
+situation of each fix that is a `runner` command.
 """
 
 from __future__ import annotations

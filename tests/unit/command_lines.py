@@ -140,7 +140,7 @@ def parse(words: Sequence[str]) -> None:
     Raises:
         LookupError: there is no such verb, or `runner` would refuse its options or arguments.
     """
-    passed_on = words[1] in ("exec",)  # the words after -- are a required argument
+    passed_on = "exec" in words[1:3]  # the words after -- are a required argument
     own = list(words[1 : words.index("--")] if "--" in words and not passed_on else words[1:])
     verb = app().commands[own[0]]
     rest = own[1:]

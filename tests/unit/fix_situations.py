@@ -81,6 +81,7 @@ ALONE: Mapping[str, FixCase] = {
         {_OUTPUTS: _UNPRICED.to_json()},
         beyond=("R-PRICES-FETCH",),
     ),
+    "R-EXPLAIN-UNKNOWN": FixCase("explain R-RUN-UNKNWON", cured=""),
     "R-IMAGE-NONE": FixCase(
         "image ls", {_OUTPUTS: _DEPLOYED.to_json()}, beyond=("R-PROJECT-MISSING",)
     ),

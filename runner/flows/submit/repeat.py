@@ -198,12 +198,14 @@ def check_parts(connection: Connection, spec: RunSpec) -> None:
     code = spec.code
     size = runs_container(connection).renew(code.blob)
     if size is None or size != (code.size_bytes or size):
-        raise _missing_from_storage(spec, "code", code.blob, connection.outputs.container_runs)
+        raise _missing_from_storage(
+            "R-REPEAT-CODE", spec, "code", code.blob, connection.outputs.container_runs
+        )
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     uploaded = [each for each in spec.inputs.values() if each.get("kind") in ("path", "dataset")]
     for data in (spec.data.to_json() if spec.data else None, *uploaded):
         if data and (gone := _missing_file(container, data)):
-            raise _missing_from_storage(spec, "data", gone, container.name)
+            raise _missing_from_storage("R-REPEAT-DATA", spec, "data", gone, container.name)
 
 
 def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | None:
@@ -233,9 +235,11 @@ def _still_active(spec: RunSpec, state: RunState) -> RunnerError:
     )
 
 
-def _missing_from_storage(spec: RunSpec, what: str, blob: str, container: str) -> RunnerError:
+def _missing_from_storage(
+    error: str, spec: RunSpec, what: str, blob: str, container: str
+) -> RunnerError:
     return RunnerError(
-        f"R-REPEAT-{what.upper()}",
+        error,
         f"the {what} of {spec.run_id} is no longer in blob storage",
         why=f"{blob} is missing in container {container}, or has a different size",
         fix="run `runner train RECIPE` again, with the recipe and the data on this machine",
