@@ -229,7 +229,7 @@ def test_formula_is_evaluated_only_where_autoscale_is_enabled(command: Command) 
     fixed = command.things.pool()
     code, err = command.error("autoscale", "evaluate", GROW)
     assert (code, "no pool has a formula" in err) == (3, True)
-    words = shlex.split(err.partition("fix: ")[2])
+    words = shlex.split(err.partition("fix: ")[2].partition("\n")[0])
     assert words[-2:] == ["--pool", fixed]
     eventually(lambda: command.row(fixed)["allocation"] == "steady")
     command.text(*words[2:], "--yes")
@@ -414,7 +414,7 @@ def test_resize_of_a_pool_with_a_formula_needs_its_removal(command: Command) -> 
     assert "R-POOL-AUTOSCALED" in err
     assert "--disable-autoscale" in err
     eventually(lambda: command.row(pool)["allocation"] == "steady")
-    [printed] = commands_in(err)
+    [printed] = commands_in(err.partition("  more: ")[0])
     other = "$TargetLowPriorityNodes = 0;"
     command.text(*[other if word == "FORMULA" else word for word in printed.split()[2:]], "--yes")
     assert command.row(pool)["formula"] == other

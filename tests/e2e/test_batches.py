@@ -341,7 +341,7 @@ def refused_partial(cli: Cli, folder: Path, param: str) -> str:
     """Return the error of a sweep without a merge task, whose fix works."""
     cli.ok("sweep", "start", folder, "-p", param)
     refused = cli.run("sweep", "resume", "@last", "--partial").stderr
-    cli.ok(*refused.partition("fix: runner ")[2].split())
+    cli.ok(*refused.partition("fix: runner ")[2].partition("\n")[0].split())
     return refused
 
 

@@ -47,7 +47,9 @@ def error_of(words: list[str], capsys: Capture) -> dict[str, str]:
     shown = capsys.readouterr().err
     if code == 0:
         return {}
-    found = re.search(r"error\[(R-[\w-]+)\]: .*?(?:^  fix: (.*?))?(?=^\S|\Z)", shown, re.S | re.M)
+    found = re.search(
+        r"error\[(R-[\w-]+)\]: .*?(?:^  fix: (.*?))?(?=^  more: |^\S|\Z)", shown, re.S | re.M
+    )
     assert found, (words, code, shown)
     return {"code": found[1], "fix": found[2] or ""}
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _ANY_WIDTH = 1_000_000  # width of a table that a program reads
 _SENTENCE = 30  # columns with at least this width and several words may be wrapped
 _SENTENCE_MIN = 16
+# The help of the command explains a wrong command line better than a text about all of them.
+_WITHOUT_MORE = frozenset({"R-USAGE", "R-EXPLAIN-UNKNOWN"})
 _LONG_CHARS = 50_000  # size from which a JSON document is not indented at all depths
 
 
@@ -284,7 +286,7 @@ def start_output() -> None:
 
 
 def show_error(err: RunnerError, *, as_json: bool = False) -> None:
-    """Print what, why and fix on stderr, one line each.
+    """Print what, why, fix and the command that explains the code on stderr, one line each.
 
     With `as_json`, also print the error as JSON on stdout, unless a document was printed before.
     """
@@ -306,6 +308,19 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
         label, _, text = detail.partition(": ")
         style = "bold green" if label.strip() == "fix" else "bold"
         sys.stderr.write(f"{styled(label + ':', style, sys.stderr)} {visible(text)}\n")
+    if not as_json and _has_more(err.code):
+        command = f"runner explain {err.code}"
+        sys.stderr.write(f"{styled('  more:', 'bold', sys.stderr)} {command}\n")
+
+
+def _has_more(code: str) -> bool:
+    """Return True if `runner explain` says more than the error."""
+    from runner.core.explanations import is_explained
+
+    try:
+        return code not in _WITHOUT_MORE and is_explained(code)
+    except OSError:  # which may also be the problem that the error is about
+        return False
 
 
 def show_trace(trace: str) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -349,3 +350,34 @@ def test_long_json_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str])
     assert json.loads(text)["trials"][-1] == {"run": "mnist-1999", "metrics": {"loss": "NaN"}}
     assert '    {"run": "mnist-7", "metrics": {"loss": "NaN"}},' in text.splitlines()
     assert text.startswith('{\n  "sweep": "lr",\n  "states": {\n    "succeeded": 2000\n  },\n')
+
+
+def test_error_names_the_command_that_explains_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(RunnerError("R-STACK-MISSING", "stack 'dev' is unknown", fix="runner up"))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "  more: runner explain R-STACK-MISSING"
+    assert main(last.partition("runner ")[2].split()) == 0
+
+
+@pytest.mark.parametrize("code", ["R-USAGE", "R-EXPLAIN-UNKNOWN", "R-MINE"])
+def test_error_without_more_to_say_names_no_command(
+    code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_error(RunnerError(code, "wrong", fix="correct it"))
+    assert "more:" not in capsys.readouterr().err
+
+
+def test_error_is_printed_where_the_entries_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed(*_: object, **__: object) -> str:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    show_error(RunnerError("R-STACK-MISSING", "wrong", fix="correct it"))
+    assert capsys.readouterr().err == "error[R-STACK-MISSING]: wrong\n  fix: correct it\n"
+
+
+def test_json_error_has_no_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(RunnerError("R-STACK-MISSING", "wrong", fix="correct it"), as_json=True)
+    assert "more:" not in "".join(capsys.readouterr())
