@@ -16,23 +16,26 @@ skip() { say "skipped: $*"; exit 75; }
 for program in unshare setpriv python3; do
   command -v "$program" >/dev/null || skip "there is no $program, which is part of Linux distributions"
 done
-clock=(unshare --time "--monotonic=-$(python3 -c 'import time; print(int(time.monotonic()))')"
-  "--boottime=-$(cut -d. -f1 /proc/uptime)" --fork)
+# Runs its arguments with clocks that begin now; options of unshare come first.
+with_new_clocks() {
+  unshare --time --monotonic="-$(python3 -c 'import time; print(int(time.monotonic()))')" \
+    --boottime="-$(cut -d. -f1 /proc/uptime)" --fork "$@"
+}
 
 if [ "$(id -u)" != 0 ]; then
-  clock+=(--user --map-current-user)
-  "${clock[@]}" true 2>/dev/null || skip "this system lets users create no time namespace"
-  exec "${clock[@]}" make test "$@"
+  with_new_clocks --user --map-current-user true 2>/dev/null || skip "users may create no time namespace here"
+  with_new_clocks --user --map-current-user make test "$@"
+  exit
 fi
 
 if [ -z "${HAS_OWN_MOUNTS:-}" ]; then
   unshare --mount true 2>/dev/null || skip "root may not create a mount namespace here, as in most containers"
-  HAS_OWN_MOUNTS=1 exec unshare --mount "$0" "$@"
+  HAS_OWN_MOUNTS=1 exec unshare --mount tools/test_as_user.sh "$@"
 fi
 unset HAS_OWN_MOUNTS
-if ! "${clock[@]}" true 2>/dev/null; then
+if ! with_new_clocks true 2>/dev/null; then
   say "this system has no time namespaces: the clocks of the tests are those of the machine"
-  clock=()
+  with_new_clocks() { "$@"; }
 fi
 [ -z "$(git status --porcelain)" ] || say "the clone lacks what is not committed"
 
@@ -51,6 +54,8 @@ chmod 1777 "$folder/tmp"
 mount --bind "$folder/passwd" /etc/passwd
 mount --bind "$folder/group" /etc/group
 mount --bind "$folder/tmp" /tmp
+[ ! -d ../shared ] || ln -s "$(realpath ../shared)" "$folder/shared" # data that some tests read
+cd "$folder/clone"                                                   # the checkout may be in /tmp
 
 # The environment without the folders of root, which the user may not enter.
 user=(setpriv "--reuid=$id" "--regid=$id" --clear-groups)
@@ -67,6 +72,6 @@ done
 "${user[@]}" python3 -c pass || skip "the user has no python3: it is in a folder of root"
 
 say "setting up a clone for $("${user[@]}" id), with $("${user[@]}" python3 --version)"
-"${user[@]}" make --directory "$folder/clone" .venv/.ready-infra
-say "testing, $("${clock[@]}" cut -d' ' -f1 /proc/uptime) s after the start of the machine"
-"${clock[@]}" "${user[@]}" make --directory "$folder/clone" test "$@"
+"${user[@]}" make .venv/.ready-infra
+say "testing, $(with_new_clocks cut -d' ' -f1 /proc/uptime) s after the start of the machine"
+with_new_clocks "${user[@]}" make test "$@"
