@@ -4,15 +4,18 @@ set -euo pipefail
 
 venv=$1 me=$(id -un)
 # Without the environment, nothing could stop the services that run in it.
-runs='
+homes='
 import sys, psutil
 command = [sys.executable, "-m", "batch_emulator"]
-sys.exit(not any((p.info["cmdline"] or [])[:3] == command for p in psutil.process_iter(["cmdline"])))'
-if "$venv/bin/python" -c "$runs" 2>/dev/null; then
-  "$venv/bin/runner" local down || echo "the local services of $PWD still run" >&2
-fi
-home=${RUNNER_HOME:-}
-[ -n "$home" ] || home=$("$venv/bin/python" -c 'import os; from runner.core.home import runner_home; print(runner_home(os.environ))' 2>/dev/null) || true
+for process in psutil.process_iter(["cmdline"]):
+    words = process.info["cmdline"] or []
+    if words[:3] == command and "--data-dir" in words:
+        print(words[words.index("--data-dir") + 1].removesuffix("/local/batch"))'
+while IFS= read -r running; do
+  RUNNER_HOME=$running "$venv/bin/runner" local down || echo "the local services of $running still run" >&2
+done < <("$venv/bin/python" -c "$homes" 2>/dev/null)
+default='import os; from runner.core.home import runner_home; print(runner_home(os.environ))'
+home=$("$venv/bin/python" -c "$default" 2>/dev/null) || home=${RUNNER_HOME:-}
 
 made=("$venv" .cache outputs dist build site .hypothesis .pytest_cache .ruff_cache .import_linter_cache)
 while IFS= read -r -d '' folder; do made+=("$folder"); done < <(

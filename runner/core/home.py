@@ -72,6 +72,14 @@ def runner_home(env: Mapping[str, str]) -> Path:
     return Path(platformdirs.user_data_dir("runner", appauthor=False))
 
 
+def cache_variables(paths: HomePaths, env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that let npm and uv keep their caches here if HOME cannot be written."""
+    if os.access(env.get("HOME") or "/nonexistent", os.W_OK):
+        return {}
+    caches = {"npm_config_cache": "npm", "UV_CACHE_DIR": "uv"}
+    return {name: str(paths.cache / folder) for name, folder in caches.items() if name not in env}
+
+
 def make_private(folder: Path) -> None:
     """Create a folder and its missing parents with mode 700, regardless of the umask.
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from runner.core.home import HomePaths, make_private, not_writable
+from runner.core.home import HomePaths, cache_variables, make_private, not_writable, runner_home
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.builtin import BUILTIN_FOLDER, builtin_names
 from runner.core.storage_paths import check_storage_name
@@ -159,6 +159,8 @@ def _run(
         from runner.flows.local.azurite import find_uv  # noqa: PLC0415  only for a download
 
         environment["RUNNER_UV"] = find_uv() or ""
+        paths = HomePaths(runner_home(os.environ))
+        environment |= cache_variables(paths, os.environ)
     reply: dict[str, Any] = {}
     with (
         tempfile.TemporaryFile() as errors,

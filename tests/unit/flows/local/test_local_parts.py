@@ -571,3 +571,17 @@ def test_damaged_keys_are_replaced_for_services_that_do_not_run(paths: HomePaths
     paths.keys.write_text("{")
     keys = ensure_keys(paths, renew=True)
     assert ensure_keys(paths) == keys
+
+
+def test_installations_need_no_writable_home(
+    paths: HomePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(paths.home.parent))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+    names = {"npm_config_cache", "UV_CACHE_DIR"}
+    assert not names & azurite._environment(paths).keys()
+    monkeypatch.setenv("HOME", "/nonexistent")
+    found = azurite._environment(paths)
+    assert {Path(found[name]).parent for name in names} == {paths.cache}
+    monkeypatch.setenv("UV_CACHE_DIR", "/var/cache/uv")
+    assert azurite._environment(paths)["UV_CACHE_DIR"] == "/var/cache/uv"
