@@ -64,6 +64,7 @@ def set_up_logs(form: str, level: str) -> None:
 
 _USAGE_ERROR = 2
 _START_ERROR = 1
+_STATE_FORMAT = "state-format"  # a program that starts the emulator can offer to delete the state
 _LOOK_FOR_FOLDER_S = 1.0
 
 
@@ -161,7 +162,7 @@ def _cannot_use(data_dir: Path, err: Exception) -> str:
         return f"error: cannot use {data_dir}: {err}"
     state = shlex.quote(str(data_dir / "state.sqlite"))
     fix = f"run the version that wrote it, or delete all pools, jobs and tasks: rm {state}*"
-    return f"error: cannot use {data_dir}\n  why: {err}\n  fix: {fix}"
+    return f"error: cannot use {data_dir}\n  why: {err}\n  fix: {fix}\n  code: {_STATE_FORMAT}"
 
 
 if __name__ == "__main__":

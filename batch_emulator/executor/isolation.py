@@ -9,6 +9,7 @@ modes.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import pwd
@@ -19,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.layout import NodeLayout
@@ -33,6 +34,7 @@ _FIRST_UID = 41000
 _LAST_UID = 41999
 _OUTSIDE = Path("/var/lib/batch-emulator")
 _LINK = "outside"  # in the data dir: a link to the folders of tasks, if they are elsewhere
+_CLAIM = "data-dir"  # in a folder of tasks elsewhere: names its data dir, locked while it is used
 _KEPT_FOLDERS = ("shares", "nfs", "cifs")
 _NODE_FOLDERS = ("nodes", "trash")
 
@@ -89,7 +91,10 @@ class Isolation:
         """
         link = data_dir / _LINK
         earlier = link.readlink() if link.is_symlink() else data_dir
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder == data_dir:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        else:
+            _claim(self.folder, data_dir)
         if earlier == self.folder:
             return
         kill_node_processes(earlier / "nodes")
@@ -118,6 +123,31 @@ class Isolation:
         for path in data_dir.iterdir():
             if path.name not in _KEPT_FOLDERS and path.name != "nodes":
                 path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+_CLAIMS: dict[Path, TextIO] = {}  # locked until the process ends
+
+
+def _claim(folder: Path, data_dir: Path) -> None:
+    """Create a folder of tasks elsewhere, and record in it to which data dir it belongs.
+
+    With the record, the folder can be removed when the data dir is gone. Who removes it locks the
+    record first, and gets no lock while an emulator runs.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # removed in this moment
+            claim = (folder / _CLAIM).open("a+", encoding="utf-8", errors="surrogateescape")
+            fcntl.flock(claim, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(claim.fileno()), (folder / _CLAIM).stat()):
+                break
+    (folder / _CLAIM).chmod(0o600)
+    claim.truncate(0)
+    claim.write(os.path.realpath(data_dir))
+    claim.flush()
+    if before := _CLAIMS.pop(folder, None):
+        before.close()
+    _CLAIMS[folder] = claim
 
 
 def _move(source: Path, target: Path) -> None:

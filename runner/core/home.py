@@ -159,6 +159,21 @@ def not_writable(folder: Path, err: OSError) -> RunnerError:
     )
 
 
+def check_room(folder: Path, needed_bytes: int, what: str) -> None:
+    """Raise R-DISK-SPACE if the disk of a folder, which need not exist, has too little space."""
+    real = Path(os.path.realpath(folder))
+    there = next(one for one in (real, *real.parents) if one.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed_bytes:
+        raise RunnerError(
+            "R-DISK-SPACE",
+            f"too little disk space for {what}",
+            why=f"{there} has {free >> 20:,} MB free, and {needed_bytes >> 20:,} MB are needed",
+            fix="free disk space on this machine, or set RUNNER_HOME to a folder on another disk",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
 def full_disk(path: Path) -> RunnerError | None:
     """Return the error for a path on a disk that is full or read-only, or None if it has room.
 

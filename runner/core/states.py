@@ -220,7 +220,8 @@ _ADVICE_FOR_RESULTS = {
     "another metric with --metric; then start another sweep",
     "MetricOutOfRange": "check `runner metrics RUN`, or change `expect` in train.yaml",
     "OutputUnreadable": "write outputs that the task may read",
-    "DiskFull": "write less data, or use a VM size with a larger disk",
+    "DiskFull": "write less data. For a local node, free disk space with `runner local prune`; on "
+    "Azure, use a VM size with a larger disk",
     "StorageFailed": _RETRY,
     "NodesMissing": "allow connections between the nodes of the pool on ports 21000 to 28999",
     "NodeUnhealthy": "set `retries`; if the node fails again, run `runner why NODE` and reboot it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from runner.flows.local import services
+from runner.core.home import HomePaths
+from runner.flows.local import prune, services
 from tests.e2e import warm
 from tests.e2e.extras import Extras, ensure_extras
 
@@ -43,6 +45,12 @@ def new_home(path: Path) -> Path:
         (KEPT / name).mkdir(parents=True, exist_ok=True)
         (path / name).symlink_to(KEPT / name)
     return path
+
+
+def remove_outside(home: Path) -> None:
+    """Remove the folders that the emulator made elsewhere, which pytest does not."""
+    for folder in prune.folders_outside(HomePaths(home)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,7 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
     cli.ok("local", "up", "--nodes", "2")
     yield home
     cli.ok("local", "down")
+    remove_outside(home)
 
 
 @pytest.fixture
@@ -164,6 +173,7 @@ def own_cli(tmp_path: Path) -> Generator[Cli]:
     cli = Cli(new_home(tmp_path / "home"), tmp_path / "work")
     yield cli
     cli.run("local", "down")
+    remove_outside(cli.home)
 
 
 @pytest.fixture

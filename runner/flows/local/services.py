@@ -304,8 +304,19 @@ def _blocked(launch: ServiceLaunch, why: str) -> RunnerError:
 
 def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerError:
     title = TITLES[launch.name]
+    log = _log_since(launch.log, log_start)
+    said = _parse_error(log)
+    if said.get("code") == _STATE_FORMAT:
+        return RunnerError(
+            STATE_CODE,
+            f"another version of runner wrote the state in {launch.marker}",
+            why=said.get("why", ""),
+            fix="use that version, or delete local pools, jobs and tasks, but no runs or models: "
+            "runner local reset --state",
+            exit_code=ExitCode.PREFLIGHT,
+        )
     what = f"{title} ended while starting" if died else f"{title} does not respond"
-    why, fix = last_error(_log_since(launch.log, log_start))
+    why, fix = last_error(log)
     return RunnerError(
         "R-LOCAL-START",
         what,
@@ -320,15 +331,32 @@ def last_error(log: str) -> tuple[str, str]:
 
     The emulator prints its errors as `error: ...`, `why: ...` and `fix: ...`.
     """
-    lines = [line.strip()[:300] for line in log.splitlines() if line.strip()] or [_SILENT]
-    said = dict(each.split(": ", 1) for each in lines[-3:] if ": " in each)
+    said = _parse_error(log)
     if "error" in said:
         return ": ".join(said[part] for part in ("error", "why") if part in said), said.get(
             "fix", ""
         )
-    return lines[-1], ""
+    lines = [line.strip()[:300] for line in log.splitlines() if line.strip()]
+    return (lines or [_SILENT])[-1], ""
 
 
+def _parse_error(log: str) -> dict[str, str]:
+    """Return the parts of the error that ends a log; empty if there is none."""
+    lines = [line.strip()[:300] for line in log.splitlines() if line.strip()]
+    found: dict[str, str] = {}
+    for line in reversed(lines[-4:]):
+        part, colon, text = line.partition(": ")
+        if not colon or part not in _ERROR_PARTS:
+            break
+        found[part] = text
+        if part == "error":
+            return found
+    return {}
+
+
+_ERROR_PARTS = ("error", "why", "fix", "code")
+_STATE_FORMAT = "state-format"  # as in batch_emulator/__main__.py
+STATE_CODE = "R-LOCAL-STATE"
 _SILENT = "it printed nothing"
 
 

@@ -237,6 +237,7 @@ class _Wire:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
+        retry_s: float | None = None,
     ) -> StorageResponse:
         service, key = self._process.race.service, self._container + name
         return self._process.send(

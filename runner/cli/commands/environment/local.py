@@ -53,19 +53,31 @@ def up(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start the services; omitted options keep their last values."""
-    from runner.flows.local import lifecycle
+    from functools import partial
 
-    out = Output(output)
-    with out.stages() as view:
-        found = lifecycle.up(
-            _settings(),
-            view.on_progress,
-            nodes=nodes,
-            slots=slots,
-            port=port,
-            blob_port=blob_port,
-            azure_names=azure_names,
-        )
+    from runner.flows.local import lifecycle
+    from runner.flows.local.services import STATE_CODE
+
+    out, settings = Output(output), _settings()
+    start = partial(
+        lifecycle.up,
+        settings,
+        nodes=nodes,
+        slots=slots,
+        port=port,
+        blob_port=blob_port,
+        azure_names=azure_names,
+    )
+    try:
+        with out.stages() as view:
+            found = start(view.on_progress)
+    except RunnerError as err:
+        question = f"{err.what}. Delete its pools, jobs and tasks, and keep runs and models?"
+        if err.code != STATE_CODE or not out.confirm(question):
+            raise
+        with out.stages() as view:
+            lifecycle.reset_state(settings, view.on_progress)
+            found = start(view.on_progress)
     _show(out, found)
     if out.as_text:
         out.note('to connect other clients: eval "$(runner local env)"', style="dim")
@@ -193,23 +205,46 @@ def _when(not_before: str | None) -> str:
 
 
 @app.command()
-def reset(yes: YesOption = False) -> None:
+def reset(
+    yes: YesOption = False,
+    state: Annotated[
+        bool,
+        typer.Option("--state", help="Delete only pools, jobs and tasks; keep runs and models."),
+    ] = False,
+) -> None:
     """Stop the services and delete their jobs, runs, models and keys."""
     from runner.flows.local import lifecycle
 
     out = Output()
     settings = _settings()
-    question = f"Delete all local jobs, runs and models under {settings.home / 'local'}?"
+    deleted = "pools, jobs and tasks" if state else "jobs, runs and models"
+    question = f"Delete all local {deleted} under {settings.home / 'local'}?"
     if not yes and not out.confirm(question):
         raise RunnerError(
             "R-LOCAL-RESET",
             "nothing was deleted",
             why="the question was not answered with y",
-            fix="runner local reset --yes",
+            fix=f"runner local reset {'--state ' if state else ''}--yes",
         )
     with out.stages() as view:
-        lifecycle.reset(settings, view.on_progress)
-    out.note("deleted the local services; caches and data sets remain")
+        (lifecycle.reset_state if state else lifecycle.reset)(settings, view.on_progress)
+    if state:
+        out.note("deleted pools, jobs and tasks; runs, models and file shares remain")
+        return
+    out.note("deleted the local services")
+    _show_kept(out, settings)
+
+
+def _show_kept(out: Output, settings: Settings) -> None:
+    from runner.core.home import HomePaths
+    from runner.core.units import format_size
+    from runner.flows.local.prune import kept_by_reset
+
+    kept = kept_by_reset(HomePaths(settings.home))
+    for each in kept:
+        out.note(f"kept {each.what} in {each.path} ({format_size(each.size_bytes)})", style="dim")
+    if kept:
+        out.note("to delete packages and data sets: runner local prune --all", style="dim")
 
 
 @app.command()

@@ -187,12 +187,14 @@ def _train(
     from runner.cli.commands.runs.attach import follow, report
     from runner.cli.commands.runs.repeat import show_submitted
     from runner.cli.ui.costs import cost_summary
+    from runner.flows.local.prune import check_packages_room
     from runner.flows.runs.outputs import check_output_folder
     from runner.flows.submit.submit_run import submit_run
 
     output_dir = settings.output_dir if download and not detach else None
     if output_dir is not None:
         check_output_folder(output_dir)
+    check_packages_room(settings, checked.recipe)
     _announce(out, checked.recipe, settings)
     with out.stages() as view:
         connection, plan = _plan(view, checked, settings)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from batch_emulator.executor import isolation
 from runner.azure.batch.jobs import NodeTaskFile
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
@@ -18,8 +24,9 @@ from runner.core.states import TaskView
 from runner.flows.local import azurite, prune
 from runner.flows.local.lifecycle import reset
 from runner.flows.runs.history import RunHistory, RunRow
+from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import LeftOut, parse_result
-from runner.protocol.run_spec import parse_run
+from runner.protocol.run_spec import RecipeSpec, parse_run
 from tests.disks import lock
 from tests.unit.flows.runs.test_run_index import result_of, run_of
 
@@ -29,6 +36,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     (tmp_path / "none.yaml").touch()
     env = {"RUNNER_HOME": str(tmp_path / "home"), "RUNNER_CONFIG": str(tmp_path / "none.yaml")}
     monkeypatch.setattr(prune, "is_reachable", lambda _: False)
+    monkeypatch.setattr(prune, "OUTSIDE", tmp_path / "outside")
     return load_settings({"target": "local"}, cwd=tmp_path, env=env)
 
 
@@ -159,3 +167,126 @@ def test_shared_cache_is_kept(settings: Settings, tmp_path: Path) -> None:
     HomePaths(settings.home).cache.symlink_to(tmp_path / "shared")
     assert pruned(settings, everything=True) == 0
     assert wheel.exists()
+
+
+def outside(data: Path, name: str = "0123456789abcdef") -> Path:
+    """Let an emulator that has ended leave a folder of tasks elsewhere; return the folder."""
+    folder = prune.OUTSIDE / name
+    data.mkdir(parents=True, exist_ok=True)
+    isolation.Isolation(folder).settle(data)
+    isolation._CLAIMS.pop(folder).close()
+    write(folder / "cache" / "uv" / "wheel", 100)
+    return folder
+
+
+def test_record_of_the_emulator_is_the_one_that_prune_reads() -> None:
+    assert (Path("/var/lib/batch-emulator"), prune._CLAIM) == (isolation._OUTSIDE, isolation._CLAIM)
+
+
+@pytest.mark.parametrize("inside", ["", "local/batch"], ids=["alone", "home"])
+def test_folders_of_removed_homes_are_pruned(
+    settings: Settings, tmp_path: Path, inside: str
+) -> None:
+    gone, used = tmp_path / "gone", tmp_path / "used"
+    folder = outside(gone / inside)
+    kept = outside(used / inside, "kept")
+    shutil.rmtree(gone)
+    plan = prune.plan_prune(settings, everything=False)
+    assert [item.path for item in plan.items] == [str(folder)]
+    assert str(gone) in plan.items[0].what
+    assert pruned(settings) > 100
+    assert list(prune.OUTSIDE.iterdir()) == [kept]
+
+
+def test_folder_of_a_running_emulator_is_kept(settings: Settings, tmp_path: Path) -> None:
+    folder = outside(tmp_path / "gone")
+    isolation.Isolation(folder).settle(tmp_path / "gone")  # it runs, and its data dir is deleted
+    shutil.rmtree(tmp_path / "gone")
+    pruned(settings)
+    assert (folder / "cache" / "uv" / "wheel").is_file()
+    isolation._CLAIMS.pop(folder).close()
+    pruned(settings)
+    assert not folder.exists()
+
+
+def test_home_that_returns_after_the_listing_keeps_its_folder(
+    settings: Settings, tmp_path: Path
+) -> None:
+    folder = outside(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    plan = prune.plan_prune(settings, everything=False)
+    (tmp_path / "gone").mkdir()
+    prune.prune(settings, plan, ignore_progress)
+    assert (folder / "cache").is_dir()
+
+
+def test_emulator_claims_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    """It waits for the removal, and gets a new folder instead of the removed one."""
+    folder, data = tmp_path / "outside", tmp_path / "data"
+    data.mkdir()
+    folder.mkdir()
+    with (folder / prune._CLAIM).open("a") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        thread = threading.Thread(target=isolation.Isolation(folder).settle, args=(data,))
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        folder.rename(tmp_path / "removed")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert (folder / prune._CLAIM).read_text() == str(data)
+    isolation._CLAIMS.pop(folder).close()
+
+
+def test_home_on_a_disk_that_is_not_mounted_is_not_gone(settings: Settings, tmp_path: Path) -> None:
+    outside(tmp_path / "mount" / "home")
+    shutil.rmtree(tmp_path / "mount" / "home")
+    assert pruned(settings) == 0
+
+
+def test_folders_without_a_record_become_a_note(settings: Settings) -> None:
+    write(prune.OUTSIDE / ("0" * 16) / "cache" / "wheel")
+    plan = prune.plan_prune(settings, everything=True)
+    assert not plan.items
+    assert any("1 folder of an earlier version" in note for note in plan.notes)
+
+
+def test_packages_outside_are_found_after_a_reset(settings: Settings) -> None:
+    paths = HomePaths(settings.home)
+    folder = outside(paths.batch_data)
+    shutil.rmtree(paths.local)  # as a reset does, with the link to the folder
+    kept = {(each.what, each.path): each.size_bytes for each in prune.kept_by_reset(paths)}
+    assert kept["packages", folder] >= 100
+    assert pruned(settings) == 0
+    assert pruned(settings, everything=True) == 100
+    assert not (folder / "cache" / "uv").exists()
+
+
+def test_first_training_needs_room_for_its_packages(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = RecipeSpec(requirements_file="requirements.txt")
+    prune.check_packages_room(settings, recipe)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300 << 20))
+    with pytest.raises(RunnerError) as caught:
+        prune.check_packages_room(settings, recipe)
+    assert (caught.value.code, caught.value.exit_code) == ("R-DISK-SPACE", ExitCode.PREFLIGHT)
+    assert "has 300 MB free, and 1,024 MB are needed" in (caught.value.why or "")
+    prune.check_packages_room(settings, replace(recipe, requirements_file=None))
+    prune.check_packages_room(replace(settings, target="azure"), recipe)
+    write(HomePaths(settings.home).cache / "user" / "uv" / "wheel")
+    prune.check_packages_room(settings, recipe)
+
+
+def test_installations_need_room(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 << 20))
+    runtime = azurite.NodejsRuntime(Path("node"), ("npm",))
+    paths = HomePaths(settings.home)
+    for install in (
+        lambda: azurite._install(paths, runtime, ignore_progress),
+        lambda: azurite._install_nodejs(paths, ignore_progress),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            install()
+        assert caught.value.code == "R-DISK-SPACE"
+        assert "on this machine" in (caught.value.fix or "")

@@ -77,7 +77,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 class Twice(RetryBudget):
     """Two tries, however slow the machine is."""
 
-    def tries(self) -> Iterator[int]:
+    def tries(self, normal_s: float | None = None) -> Iterator[int]:
         yield from range(2)
 
 
