@@ -117,6 +117,7 @@ class Emulator:
         self.account = Account(settings.account, settings.limits, _network(settings.data_dir))
         environment = inherited_environment(os.environ, settings.pass_env)
         self.applications = Applications(settings.data_dir / "applications")
+        self.service_logs = settings.data_dir / "service-logs"  # while they are uploaded
         self.certificates = Certificates(settings.data_dir / "certificates.json")
         self.account.check_references = self._check_references
         packages = PackageInstaller(self.applications, isolation.owner)
@@ -190,8 +191,9 @@ class Emulator:
         return self.launches.layout(node.pool.id, node.id).root.is_dir()
 
     def _delete_leftovers(self) -> None:
-        """Delete what a crash left: folders of deleted nodes, and folders being deleted."""
+        """Delete what a crash left: nodes, folders being deleted, and logs being uploaded."""
         remove_tree(self.launches.trash)
+        remove_tree(self.service_logs)
         known = {
             self.launches.node_dir(pool.id, node.id)
             for pool in self.account.pools.values()

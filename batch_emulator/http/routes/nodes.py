@@ -197,7 +197,8 @@ def upload_service_logs(call: Call) -> Reply:
         raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
     emulator = call.emulator
     directory = f"{node.pool.id}/{node.id}/{call.request_id}"
-    folder = Path(tempfile.mkdtemp(prefix="service-logs-"))
+    emulator.service_logs.mkdir(mode=0o700, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=emulator.service_logs))
     layout = emulator.launches.layout(node.pool.id, node.id)
     files = _collect_logs(folder, emulator.account.events, node, layout, period)
     emulator.loop.spawn(_send_logs(call, body, directory, files, folder))

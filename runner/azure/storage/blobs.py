@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -457,9 +458,11 @@ class BlobContainer:
         Blocks of zeros become holes, so that a sparse file stays sparse.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_old_parts(path.parent)
         part = path.with_name(f".{path.name[:_PART_NAME_CHARS]}.{uuid4().hex[:8]}.part")
         try:
             with service_errors(f"downloading {blob}"), part.open("wb") as target:
+                _lock(target.fileno())
                 stream = self.blob(blob).download_blob()
                 for chunk in stream.chunks():
                     if chunk == bytes(len(chunk)):
@@ -472,6 +475,33 @@ class BlobContainer:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+_PART_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+_CLEANED: set[Path] = set()  # folders without parts of processes that were killed before
+
+
+def _remove_old_parts(folder: Path) -> None:
+    """Remove the parts that killed processes left in a folder, once in this process."""
+    if folder in _CLEANED:
+        return
+    _CLEANED.add(folder)
+    for part in folder.iterdir():
+        if _PART_NAME.fullmatch(part.name) and part.is_file() and not part.is_symlink():
+            with contextlib.suppress(OSError), part.open("ab") as held:
+                if _lock(held.fileno()):  # nobody writes it
+                    part.unlink()
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file until it is closed. Return False if another process has, or nobody can."""
+    import fcntl  # noqa: PLC0415  not on Windows
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # also on a file system without locks
+        return False
+    return True
 
 
 class BlobStore:
