@@ -11,13 +11,12 @@ from contextlib import contextmanager
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Refuses every request, and notes what was wanted."""
 
-    server: RefusingProxy
-
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Print nothing."""
 
     def _refuse(self) -> None:
-        self.server.wanted.append(f"{self.command} {self.path}")
+        if isinstance(self.server, RefusingProxy):
+            self.server.wanted.append(f"{self.command} {self.path}")
         self.send_error(403)
 
     do_CONNECT = do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = _refuse  # noqa: N815

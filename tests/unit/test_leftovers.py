@@ -10,8 +10,8 @@ from tests.unit.source_tree import assert_none, nodes, product, shown, sources
 
 # Python does not delete these if the process is killed: they must be where their owner finds them.
 NEED_A_FOLDER = ("mkdtemp",)
-# Paths of sockets must be short. This is used only if the folder with a name known beforehand belongs
-# to another user, and the attempt removes it.
+# Paths of sockets must be short. This is used only if the folder with a name known beforehand
+# belongs to another user, and the attempt removes it.
 EXCEPTIONS = ("runner/node/script/workspace.py",)
 
 

@@ -308,7 +308,7 @@ def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerEr
     said = _parse_error(log)
     if said.get("code") == _STATE_FORMAT:
         return RunnerError(
-            STATE_CODE,
+            "R-LOCAL-STATE",
             f"another version of runner wrote the state in {launch.marker}",
             why=said.get("why", ""),
             fix="use that version, or delete local pools, jobs and tasks, but no runs or models: "
@@ -356,7 +356,6 @@ def _parse_error(log: str) -> dict[str, str]:
 
 _ERROR_PARTS = ("error", "why", "fix", "code")
 _STATE_FORMAT = "state-format"  # as in batch_emulator/__main__.py
-STATE_CODE = "R-LOCAL-STATE"
 _SILENT = "it printed nothing"
 
 

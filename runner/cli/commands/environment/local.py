@@ -56,7 +56,6 @@ def up(
     from functools import partial
 
     from runner.flows.local import lifecycle
-    from runner.flows.local.services import STATE_CODE
 
     out, settings = Output(output), _settings()
     start = partial(
@@ -73,7 +72,7 @@ def up(
             found = start(view.on_progress)
     except RunnerError as err:
         question = f"{err.what}. Delete its pools, jobs and tasks, and keep runs and models?"
-        if err.code != STATE_CODE or not out.confirm(question):
+        if err.code != "R-LOCAL-STATE" or not out.confirm(question):
             raise
         with out.stages() as view:
             lifecycle.reset_state(settings, view.on_progress)
