@@ -262,7 +262,8 @@ def test_state_of_another_version_is_refused_with_a_command_that_helps(tmp_path:
     database.close()
     done = refused(tmp_path / "data")
     assert done.returncode != 0
-    what, why, fix = done.stderr.strip().splitlines()[-3:]
+    what, why, fix, code = done.stderr.strip().splitlines()[-4:]
+    assert code == "  code: state-format"
     assert what == f"error: cannot use {tmp_path / 'data'}"
     assert why.startswith("  why: its state has format 1, this emulator reads ")
     subprocess.run(["/bin/sh", "-c", fix.rpartition(": ")[2]], check=True)
