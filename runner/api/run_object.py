@@ -513,6 +513,7 @@ def _attempt_cells(attempt: AttemptRow) -> dict[str, object]:
         "started": attempt.started,
         "took": "" if attempt.took_s is None else format_duration(attempt.took_s),
         "exit code": attempt.exit_code,
+        "lost": attempt.lost_text,
     }
 
 

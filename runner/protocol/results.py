@@ -180,6 +180,7 @@ class AttemptStart:
         dedicated: None in older documents.
         host: Host name.
         evictions: Evictions of a rehearsal before this attempt; None without a rehearsal.
+        signs: True if the agent writes signs of life to the events of the attempt.
     """
 
     attempt: int
@@ -194,6 +195,7 @@ class AttemptStart:
     rank: int = 0
     evictions: int | None = None
     node_times: NodeTimes = NodeTimes()
+    signs: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return start.json."""
@@ -209,6 +211,7 @@ class AttemptStart:
             **({"rank": self.rank} if self.rank else {}),
             **({} if self.evictions is None else {"evictions": self.evictions}),
             **({"node_times": times} if (times := self.node_times.to_json()) else {}),
+            **({"signs": True} if self.signs else {}),
         }
 
 
@@ -307,6 +310,7 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
                     for name in ("booted", "created", "ready")
                 }
             ),
+            signs=raw.get("signs") is True,
         )
     except DAMAGED:
         return None
@@ -388,6 +392,19 @@ def _time_text(time: datetime | None) -> str | None:
 StageState = Literal["start", "progress", "end", "failed"]
 # Events that do not change the current stage.
 SIDE_STAGES = frozenset({"checkpoint", "metrics", "notice"})
+# The stage of lines that only show that the agent was alive at their time. They are no events.
+ALIVE_STAGE = "alive"
+_MIN_SIGN_S, _MAX_SIGN_S = 5.0, 300.0
+_SIGN_SHARE = 0.1  # of the time since the start of the attempt
+
+
+def sign_interval_s(age_s: float) -> float:
+    """Return the seconds from one sign of life of an agent to the next.
+
+    Args:
+        age_s: Seconds since the start of the attempt.
+    """
+    return min(max(_SIGN_SHARE * age_s, _MIN_SIGN_S), _MAX_SIGN_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,11 +433,11 @@ class StageEvent:
 
 
 def parse_event_line(line: str, attempt: int) -> StageEvent | None:
-    """Read a line of events.jsonl. Return None if it is damaged."""
+    """Read a line of events.jsonl. Return None if it is damaged, or only a sign of life."""
     try:
         raw: Any = parse_json(line)
         state = raw["state"]
-        if state not in ("start", "progress", "end", "failed"):
+        if state not in ("start", "progress", "end", "failed") or raw["stage"] == ALIVE_STAGE:
             return None
         return StageEvent(
             attempt=attempt,

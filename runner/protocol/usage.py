@@ -13,11 +13,19 @@ from typing import Any
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptEnd, parse_attempt_end, parse_attempt_start
+from runner.protocol.results import (
+    AttemptEnd,
+    parse_attempt_end,
+    parse_attempt_start,
+    sign_interval_s,
+)
 from runner.protocol.run_spec import DAMAGED
 
 USAGE_VERSION = 1
 MAX_ATTEMPTS = 10_000
+_MISSING_SIGNS = 2
+_PLAN_SKEW_MS = 2000  # a rehearsal counts from the start of the task, the attempt from its agent's
+_NOTICE_S = 30.0  # of a rehearsal: the emulator's default
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 
 Read = Callable[[str], "bytes | None"]
@@ -38,6 +46,8 @@ class AttemptUsage:
         kept: End of the work that later attempts continued, from a checkpoint or on the same node.
         saved: Time of the last checkpoint.
         pool: Pool of the node. It differs from the run's if the run was moved. Empty if unknown.
+        ends_by: Latest end of an attempt without `ended`: the next attempt began, or signs of life
+            are missing. None if nothing limits it, and for an attempt with `ended`.
     """
 
     attempt: int
@@ -56,6 +66,49 @@ class AttemptUsage:
     kept: int | None = None
     saved: int | None = None
     pool: str = ""
+    ends_by: int | None = None
+
+    @property
+    def last_sign(self) -> int:
+        """Time of the last record of the attempt: it ran at least until then."""
+        known = (self.started, self.command, self.seen, self.saved)
+        return max((each for each in known if each is not None), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LostWork:
+    """Work of an attempt that no later attempt continued, in milliseconds.
+
+    If the end of the attempt is on record, `least_ms` and `most_ms` are equal. If nothing limits
+    the end, `most_ms` is None.
+    """
+
+    least_ms: int
+    most_ms: int | None
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the loss is exact, not a bound."""
+        return self.least_ms == self.most_ms
+
+def find_lost_work(usage: AttemptUsage, *, is_last: bool) -> LostWork:
+    """Return the work of an ended attempt that no other attempt continues.
+
+    Work is the time of the script: since its start, or since the checkpoint that a later attempt
+    restored. An attempt that was lost before its script began loses its preparation.
+
+    Args:
+        usage: The attempt.
+        is_last: Its run waits for another attempt, which will start from its last checkpoint.
+    """
+    since, kept = usage.started or 0, usage.saved if is_last else usage.kept
+    if usage.command is not None:
+        since = max(usage.command, kept or 0)
+    if usage.ended is not None:
+        least = most = max(usage.ended - since, 0)
+        return LostWork(least, most)
+    least = max(usage.last_sign - since, 0)
+    return LostWork(least, None if usage.ends_by is None else max(usage.ends_by - since, least))
 
 
 _FIELDS = tuple(AttemptUsage.__dataclass_fields__)
@@ -116,6 +169,8 @@ class _Records:
     usage: AttemptUsage
     commits: Mapping[int, int]
     resumed: tuple[int, int] | None  # attempt and checkpoint; None if they are of another run
+    signs: bool = False  # the agent wrote signs of life
+    evictions: int | None = None  # of a rehearsal, before the attempt
 
 
 def load_usage(
@@ -148,6 +203,7 @@ def load_usage(
     if found and found[-1].usage.ended is None and status in ("succeeded", "failed"):
         last = replace(found[-1].usage, ended=to_milliseconds(ended), why=status)
         found[-1] = replace(found[-1], usage=last)
+    found = _with_ends(found, read, paths, to_milliseconds(ended) if status else None)
     usage: list[AttemptUsage] = []
     for primary in _with_kept_work(found, has_succeeded=status == "succeeded"):
         usage.append(primary)
@@ -180,10 +236,77 @@ def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Re
             saved=max(commits.values(), default=None),
         ),
     )
+    record = parse_attempt_start(start)
     resumed = None
     if number > 1:  # the first attempt can only resume another run
         resumed = _resumed(read(paths.attempt_resume(number)) or b"", paths.run_id)
-    return _Records(usage, commits, resumed)
+    return _Records(
+        usage,
+        commits,
+        resumed,
+        signs=record is not None and record.signs,
+        evictions=record.evictions if record is not None else None,
+    )
+
+
+def _with_ends(
+    found: Sequence[_Records], read: Read, paths: RunPaths, run_ended: int | None
+) -> list[_Records]:
+    """Return the attempts with the ends of those that did not record theirs, or with a limit."""
+    ends: list[_Records] = []
+    for number, each in enumerate(found):
+        usage = each.usage
+        if usage.ended is None and usage.started is not None:
+            after = found[number + 1] if number + 1 < len(found) else None
+            limit = after.usage.started if after is not None else run_ended
+            planned = _planned_end(each, after, read, paths)
+            if planned is not None and (limit is None or planned <= limit + _PLAN_SKEW_MS):
+                planned = planned if limit is None else min(planned, limit)
+                usage = replace(usage, ended=max(planned, usage.last_sign))
+            else:
+                usage = replace(usage, ends_by=_latest_end(usage, limit, signs=each.signs))
+        ends.append(replace(each, usage=usage))
+    return ends
+
+
+def _latest_end(usage: AttemptUsage, limit: int | None, *, signs: bool) -> int | None:
+    """Return the latest end of an attempt on a lost node, or None if nothing limits it.
+
+    Args:
+        usage: The attempt.
+        limit: When the next attempt began, or the run ended.
+        signs: Its agent wrote signs of life, of which two in a row are missing after its end.
+    """
+    last = usage.last_sign
+    limits = [] if limit is None else [limit]
+    if signs:
+        interval_s = sign_interval_s((last - (usage.started or last)) / 1000)
+        limits.append(last + int(_MISSING_SIGNS * interval_s * 1000))
+    return max(min(limits), last) if limits else None
+
+
+def _planned_end(
+    each: _Records, after: _Records | None, read: Read, paths: RunPaths
+) -> int | None:
+    """Return when a rehearsal evicted the node of an attempt, or None if it did not."""
+    number, started = each.evictions, each.usage.started
+    if number is None or started is None or after is None or (after.evictions or 0) <= number:
+        return None
+    try:
+        run: Any = parse_json(read(paths.run) or b"")
+        return started + int(1000 * sum(planned_times(run["rehearsal"]["evictions"][number])))
+    except (IndexError, *DAMAGED):
+        return None
+
+
+def planned_times(planned: Sequence[float | None]) -> tuple[float, float]:
+    """Return the seconds from the start of an attempt to the notice, and from there to the eviction.
+
+    Args:
+        planned: An entry of `rehearsal.evictions` in run.json.
+    """
+    after_s, notice_s = float(planned[0] or 0.0), planned[1]
+    return after_s, _NOTICE_S if notice_s is None else float(notice_s)
 
 
 def _on_node(start: bytes, number: int, rank: int, like: AttemptUsage) -> AttemptUsage:

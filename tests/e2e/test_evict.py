@@ -38,6 +38,13 @@ def test_evicted_run_continues_in_another_attempt(cli: Cli, script: Callable[[st
     attempts = cli.json("show", run_id)["attempts"]
     assert [(each["attempt"], each["spot"]) for each in attempts] == [(1, True), (2, True)]
     assert [each["why"] for each in attempts] == ["lost", "succeeded"]
+    assert (attempts[0]["lost_s"] > 0, attempts[1]["lost_s"]) == (True, None)
+    assert attempts[0]["lost_is_bound"]  # without a notice, the end is not on record
+    [spent] = cli.json("cost", run_id)["rows"]
+    lost = spent["parts"]["lost"]
+    assert lost["node_ms"] == round(1000 * attempts[0]["lost_s"])
+    assert 0 < lost["bound_node_ms"] <= lost["node_ms"]
+    assert "<= " in cli.ok("cost", run_id)
     last_s = attempts[-1]["took_s"]
     assert row["took_s"] > last_s, "the first attempt counts, too"
 
@@ -93,5 +100,10 @@ def test_rehearsal_evicts_at_the_given_times_and_reports_the_loss(
     first, second = report["lost"]
     assert (first["attempt"], second["attempt"]) == (1, None)  # no agent starts within 0.1 s
     assert 0 < first["lost_s"] <= 6
+    assert not report["lost_s_is_bound"]  # the plan has the time
+    attempts = cli.json("show")["attempts"]
+    assert attempts[0]["lost_s"] == first["lost_s"]
+    [spent] = cli.json("cost", "@last")["rows"]
+    assert spent["parts"]["lost"]["node_ms"] == round(1000 * first["lost_s"])
     assert 0 < first["lost_steps"] <= 60
     assert [each["why"] for each in cli.json("show")["attempts"]] == ["lost", "succeeded"]

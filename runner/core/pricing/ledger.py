@@ -6,7 +6,10 @@ ended last pay for idle time. So the costs of a run do not change when other run
 later, and all parts of a node sum exactly to its time times its price, rounded once to a
 micro-dollar.
 
-Node time that was not recorded is a `Gap` and part of no sum.
+If the end of an attempt was not recorded, as on a node that was lost without a notice, the attempt
+counts until its latest possible end. The sums then contain the time from its last record to that end
+as `bound_ms`, and are upper limits. Other node time that was not recorded is a `Gap` and part of no
+sum.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class NodeCosts:
 
     Attributes:
         unpriced_ms: Node time with an unknown price, which is not in `micro`.
+        bound_ms: Node time that was used at most, by part. It is part of `ms`.
         spot_ms: Node time on spot nodes.
         repeated_ms: The part of `spot_ms` that evictions caused.
         spot_micro: Price of `spot_ms`; None if unknown.
@@ -88,6 +92,7 @@ class NodeCosts:
     ms: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     micro: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     unpriced_ms: int = 0
+    bound_ms: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     spot_ms: int = 0
     repeated_ms: int = 0
     spot_micro: int | None = 0
@@ -104,6 +109,11 @@ class NodeCosts:
         return None if self.unpriced_ms else sum(self.micro.values())
 
     @property
+    def is_bound(self) -> bool:
+        """True if the sums are upper limits, because the end of an attempt is not on record."""
+        return any(self.bound_ms.values())
+
+    @property
     def goodput(self) -> float | None:
         """The share of the node time that was useful work; None without node time."""
         return self.ms["useful"] / self.total_ms if self.total_ms else None
@@ -113,6 +123,7 @@ class NodeCosts:
         for part in PARTS:
             self.ms[part] += other.ms[part]
             self.micro[part] += other.micro[part]
+            self.bound_ms[part] += other.bound_ms[part]
         self.unpriced_ms += other.unpriced_ms
         self.spot_ms += other.spot_ms
         self.repeated_ms += other.repeated_ms
@@ -243,17 +254,26 @@ _Accounts = dict[tuple[str, str], NodeCosts]  # by run and pool
 
 @dataclass(frozen=True, slots=True)
 class _NodeUse:
-    """An attempt on a node. `segments` are its contiguous parts: purpose, start and end."""
+    """An attempt on a node. `segments` are its contiguous parts: purpose, start and end.
+
+    The attempt ran at least until `known_ms`.
+    """
 
     run: RunUsage
     usage: AttemptUsage
     segments: tuple[tuple[Part, int, int], ...]
+    known_ms: int
     node_started_ms: int | None = None
     is_lost: bool = False
 
     @property
     def stay(self) -> PoolStay:
         return self.run.find_pool(self.usage)
+
+    @property
+    def bound_since_ms(self) -> int:
+        """When the time begins that the attempt used at most; the end if there is none."""
+        return self.ended_ms if self.usage.ended is not None else self.known_ms
 
     @property
     def started_ms(self) -> int:
@@ -282,8 +302,9 @@ def _find_uses(
             gaps.append(found)
             continue
         if _is_lost(usage, run, is_last=usage.attempt == last):
-            until = following.started if following else None
-            gaps.append(_gap("lost", run, usage, found.ended_ms, until))
+            if usage.ended is None and usage.ends_by is None:
+                until = following.started if following else None
+                gaps.append(_gap("lost", run, usage, found.ended_ms, until))
             found = replace(found, is_lost=True)
         yield replace(found, node_started_ms=_node_start(usage, share_kernel=share_kernel))
 
@@ -295,8 +316,8 @@ def _gap(
 
 
 def _is_lost(usage: AttemptUsage, run: RunUsage, *, is_last: bool) -> bool:
-    """Return True if the attempt ended, but no record has the time."""
-    return usage.ended is None and not (is_last and run.is_running)
+    """Return True if the attempt ended with its node, which is not in its records."""
+    return (usage.ended is None or not usage.why) and not (is_last and run.is_running)
 
 
 def _to_use(
@@ -309,11 +330,11 @@ def _to_use(
 ) -> _NodeUse | Gap:
     """Return the use of a node by an attempt, or a gap if the clock of the node was set back."""
     started = usage.started or 0
-    ended = usage.ended
-    if ended is None:
+    ended = known = usage.ended
+    if ended is None or known is None:
         is_running = is_last and run.is_running
-        known = [t for t in (started, usage.command, usage.seen, usage.saved) if t is not None]
-        ended = now_ms if is_running else max(known)
+        known = now_ms if is_running else usage.last_sign
+        ended = known if is_running else max(known, usage.ends_by or known)
     command = usage.command
     is_behind = ended < started - _MAX_SKEW_MS or (
         command is not None and command < started - _MAX_SKEW_MS
@@ -324,7 +345,11 @@ def _to_use(
         return _gap("clock", run, usage, started)
     ended = max(ended, started)
     command = ended if command is None else min(max(command, started), ended)
-    segments: list[tuple[Part, int, int]] = [("setup", started, command)]
+    # The preparation is lost too if the node was lost before the script began.
+    is_over = not (is_last and (run.is_running or run.status))
+    is_repeated = is_over and usage.command is None and usage.why != "failed"
+    before: Part = "lost" if is_repeated else "setup"
+    segments: list[tuple[Part, int, int]] = [(before, started, command)]
     segments += _command_parts(run, usage, command, ended, is_last=is_last)
     gone = usage.node_ends
     if gone is not None and following is not None and following.node == usage.node:
@@ -332,7 +357,7 @@ def _to_use(
         gone = gone if following.started is None else min(gone, following.started)
     if usage.why == "terminated" and gone is not None and gone > ended:
         segments.append(("evicted", ended, gone))
-    return _NodeUse(run, usage, tuple(segments))
+    return _NodeUse(run, usage, tuple(segments), max(known, started))
 
 
 def _command_parts(
@@ -341,7 +366,9 @@ def _command_parts(
     has_failed = run.status in ("failed", "cancelled")
     if is_last and (run.is_running or run.status):
         return [("failed" if has_failed else "useful", command, ended)]
-    kept = command if usage.kept is None else min(max(usage.kept, command), ended)
+    # A run without a result will continue from the last checkpoint.
+    kept = usage.saved if is_last else usage.kept
+    kept = command if kept is None else min(max(kept, command), ended)
     rest: Part = "failed" if usage.why == "failed" else "lost"
     return [("failed" if has_failed else "useful", command, kept), (rest, kept, ended)]
 
@@ -403,7 +430,8 @@ def _has_recorded_end(use: _NodeUse) -> bool:
     return use.segments[-1][0] == "evicted"
 
 
-_Payers = Sequence[tuple[str, Part]]
+# By run: the purpose, and True if the node was used at most.
+_Payers = Sequence[tuple[str, Part, bool]]
 
 
 def _split_life(
@@ -414,14 +442,15 @@ def _split_life(
     last = [use.run.run_id for use in uses if use.started_ms == begin]
     ready = uses[0].usage.ready
     ready = begin if ready is None else min(max(ready, start), begin)
-    yield [(each, "boot") for each in last], start, ready
-    yield [(each, "idle") for each in last], ready, begin
+    yield [(each, "boot", False) for each in last], start, ready
+    yield [(each, "idle", False) for each in last], ready, begin
     changes: dict[int, list[tuple[int, Part | None]]] = defaultdict(list)
     for number, use in enumerate(uses):
         for part, since, until in use.segments:
             if since < until:
                 changes[since].append((number, part))
         changes[use.ended_ms].append((number, None))
+        changes[use.bound_since_ms] += ()  # a piece ends there
     active: dict[int, Part] = {}
     moments = sorted({*changes, ended})
     for moment, following in zip(moments, (*moments[1:], ended), strict=True):
@@ -432,8 +461,11 @@ def _split_life(
         for number in gone:
             active.pop(number, None)
         last = [uses[number].run.run_id for number in gone] or last
-        payers: _Payers = [(uses[number].run.run_id, active[number]) for number in sorted(active)]
-        yield payers or [(each, "idle") for each in last], moment, following
+        payers: _Payers = [
+            (uses[number].run.run_id, active[number], moment >= uses[number].bound_since_ms)
+            for number in sorted(active)
+        ]
+        yield payers or [(each, "idle", False) for each in last], moment, following
 
 
 def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
@@ -442,9 +474,10 @@ def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: 
     times = _divide(end - begin, count)
     paid = _divide(_piece_price(life, begin, end, life.micro_per_hour), count)
     dedicated = _divide(_piece_price(life, begin, end, life.dedicated_per_hour), count)
-    for number, (run_id, part) in enumerate(payers):
+    for number, (run_id, part, is_bound) in enumerate(payers):
         account = spent[run_id, life.pool]
         account.ms[part] += times[number]
+        account.bound_ms[part] += times[number] if is_bound else 0
         account.micro[part] += paid[number]
         if life.micro_per_hour is None:
             account.unpriced_ms += times[number]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.units import format_duration
 from runner.flows.runs.documents import load_attempt_ends, load_attempts, runs_container
 from runner.flows.runs.watch import RunView
 from runner.protocol.checkpoints import (
@@ -21,6 +22,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart
 from runner.protocol.run_spec import RunSpec
+from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage
 
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
@@ -161,6 +163,9 @@ class AttemptRow:
         why: How it ended: succeeded, failed, terminated, lost, cancelled or running.
         others: The nodes of rank 1 and up in a run over several nodes; None has not started.
         message: Names the lost node if its loss ended the attempt.
+        lost_s: Work of an evicted or lost attempt that no later attempt continued, in seconds; None
+            if there is none, or no record limits it.
+        lost_is_bound: True if at most `lost_s` were lost, because no record has the end.
     """
 
     attempt: int
@@ -175,21 +180,65 @@ class AttemptRow:
     resumed: Resumed | None = None
     others: tuple[str | None, ...] = ()
     message: str | None = None
+    lost_s: float | None = None
+    lost_is_bound: bool = False
+
+    @property
+    def lost_text(self) -> str:
+        """The lost work for people, such as `<= 12.0 s`; empty if there is none."""
+        if self.lost_s is None:
+            return ""
+        return f"{'<= ' if self.lost_is_bound else ''}{format_duration(self.lost_s)}"
 
 
 def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
     """Return all attempts that started, in order."""
     if not view.attempts:
         return ()
-    found = load_attempt_ends(runs_container(connection), view.spec.run_id)
-    ends = {end.attempt: end for end in found}
+    recorded = load_attempt_ends(runs_container(connection), view.spec.run_id)
+    ends = {end.attempt: end for end in recorded}
     resumes = load_resumes(runs_container(connection), view.spec.run_id)
     last = view.attempts[-1].attempt
     rows = (_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
     others = _other_nodes(connection, view.spec)
-    return tuple(
+    found = [
         replace(row, resumed=resumes.get(row.attempt), others=others(row.attempt)) for row in rows
+    ]
+    if not any(row.why in _UNDONE for row in found):
+        return tuple(found)
+    usage = {each.attempt: each for each in _load_usage(connection, view)}
+    has_result = view.result is not None
+    return tuple(
+        _with_lost_work(row, usage.get(row.attempt), is_last=row.attempt == last, over=has_result)
+        for row in found
     )
+
+
+# How attempts end whose work another attempt has to repeat.
+_UNDONE = ("lost", "terminated")
+
+
+def _load_usage(connection: Connection, view: RunView) -> tuple[AttemptUsage, ...]:
+    """Return the usage of the attempts of a run on its primary node."""
+    result, container = view.result, runs_container(connection)
+    return load_usage(
+        container.read,
+        view.spec.run_id,
+        nodes=1,
+        status=result.status if result else "",
+        ended=result.ended if result else None,
+    )
+
+
+def _with_lost_work(
+    row: AttemptRow, usage: AttemptUsage | None, *, is_last: bool, over: bool
+) -> AttemptRow:
+    if usage is None or row.why not in _UNDONE or (is_last and over):
+        return row  # the work of a cancelled run is not repeated
+    lost = find_lost_work(usage, is_last=is_last)
+    if not lost.most_ms:
+        return row
+    return replace(row, lost_s=round(lost.most_ms / 1000, 3), lost_is_bound=not lost.is_measured)
 
 
 def _other_nodes(connection: Connection, spec: RunSpec) -> Callable[[int], tuple[str | None, ...]]:

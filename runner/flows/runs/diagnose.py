@@ -41,7 +41,7 @@ from runner.core.diagnosis import (
 )
 from runner.core.states import JOB_DISABLED, RunState, TaskView, WaitCause
 from runner.core.units import format_count
-from runner.flows.runs.attempts import list_checkpoints
+from runner.flows.runs.attempts import list_attempts, list_checkpoints
 from runner.flows.runs.documents import (
     find_run,
     load_attempt_ends,
@@ -244,6 +244,8 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
     found = [Evidence(where, "started", _parse_moment(last.started))]
     if end is not None:
         found.append(Evidence(where, f"{end.why} in {end.step}", _parse_moment(end.ended)))
+    if lost := list_attempts(connection, view)[-1].lost_text:
+        found.append(Evidence(where, f"lost work: {lost}"))
     since = view.task.since if view.task else None
     found.append(Evidence("task", "requeued, because its node was lost", since))
     return replace(

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.flows.runs.attempts import AttemptRow, Resumed, list_attempts
-from runner.flows.runs.documents import load_points, runs_container
+from runner.flows.runs.documents import load_points
 from runner.flows.runs.watch import load_view
-from runner.protocol.encoding import parse_json
-from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
-
-_NOTICE_S = 30.0  # the emulator's default
+from runner.protocol.usage import planned_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,8 @@ class RehearsedEviction:
         after_s, notice_s: Planned time from the start of the attempt to the notice, and from
             the notice to the eviction.
         lost_s: Work of the attempt that the next attempt repeated: since the checkpoint from which
-            that resumed, or since the start; None if a time is missing.
+            that resumed, or since the start of the script; None if a time is missing.
+        is_bound: True if `lost_s` is the most that can be lost, because no record has the end.
         lost_steps: The same work in steps of metrics; None without metrics.
         resumed: Checkpoint that the next attempt resumed from, or None.
     """
@@ -40,6 +37,7 @@ class RehearsedEviction:
     lost_s: float | None
     lost_steps: int | None
     resumed: Resumed | None
+    is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,11 @@ class RehearsalReport:
         """The total repeated work in seconds, without unknown values."""
         return sum(each.lost_s or 0.0 for each in self.evictions)
 
+    @property
+    def is_bound(self) -> bool:
+        """True if `lost_s` is an upper limit."""
+        return any(each.is_bound for each in self.evictions)
+
     def to_json(self) -> dict[str, Any]:
         """Return the report; `log` is the reproducible part, which depends on the seed or trace."""
         return {
@@ -74,6 +77,7 @@ class RehearsalReport:
                     "eviction": e.number,
                     "attempt": e.attempt,
                     "lost_s": e.lost_s,
+                    "lost_s_is_bound": e.is_bound,
                     "lost_steps": e.lost_steps,
                     "resumed_from": e.resumed
                     and {"checkpoint": e.resumed.checkpoint, "step": e.resumed.step},
@@ -81,6 +85,7 @@ class RehearsalReport:
                 for e in self.evictions
             ],
             "lost_s": round(self.lost_s, 3),
+            "lost_s_is_bound": self.is_bound,
         }
 
 
@@ -95,33 +100,29 @@ def load_rehearsal(connection: Connection, spec: RunSpec) -> RehearsalReport:
     came = max([*began, *(number + 1 for number in evicted if number is not None)], default=0)
     loss = _Loss(connection, spec, attempts)
     found: list[RehearsedEviction] = []
-    planned_times: Sequence[Sequence[float | None]] = planned.get("evictions") or ()
-    for number, times in enumerate(planned_times[:came]):
-        after_s, notice = _times(times)
+    all_planned: Sequence[Sequence[float | None]] = planned.get("evictions") or ()
+    for number, times in enumerate(all_planned[:came]):
+        after_s, notice_s = planned_times(times)
         row = evicted.get(number)
-        lost: tuple[float | None, int | None, Resumed | None] = (after_s, None, None)
-        if row is not None:  # otherwise it happened before the agent began
-            seconds = loss.seconds(row, after_s + notice)
-            lost = seconds, loss.steps(row), loss.resumed_after(row)
-        attempt = row.attempt if row is not None else None
-        found.append(RehearsedEviction(number + 1, attempt, after_s, notice, *lost))
-    missed = _times(planned_times[0]) if planned_times and not came else None
+        if row is None:  # it happened before the agent began
+            eviction = RehearsedEviction(number + 1, None, after_s, notice_s, after_s, None, None)
+        else:
+            steps, resumed = loss.steps(row), loss.resumed_after(row)
+            eviction = RehearsedEviction(
+                number + 1, row.attempt, after_s, notice_s, row.lost_s, steps, resumed,
+                is_bound=row.lost_is_bound,
+            )  # fmt: skip
+        found.append(eviction)
+    missed = planned_times(all_planned[0]) if all_planned and not came else None
     return RehearsalReport(str(planned.get("spec") or ""), tuple(found), missed)
 
 
-def _times(planned: Sequence[float | None]) -> tuple[float, float]:
-    """Return the planned seconds until the notice, and from the notice to the eviction."""
-    after_s, notice_s = float(planned[0] or 0.0), planned[1]
-    return after_s, _NOTICE_S if notice_s is None else float(notice_s)
-
-
 class _Loss:
-    """Measures the lost work of attempts: since the checkpoint that the next attempt restored."""
+    """Measures the lost steps of attempts: since the checkpoint that the next attempt restored."""
 
     def __init__(
         self, connection: Connection, spec: RunSpec, attempts: Sequence[AttemptRow]
     ) -> None:
-        self._container, self._run_id = runs_container(connection), spec.run_id
         self._following = {row.attempt - 1: row for row in attempts}
         self._reached: dict[int, int] = {}  # last step of any metric, by attempt
         for point in load_points(connection, spec):
@@ -133,15 +134,6 @@ class _Loss:
         after = self._following.get(row.attempt)
         return after.resumed if after is not None else None
 
-    def seconds(self, row: AttemptRow, until_s: float) -> float | None:
-        """Return the lost seconds, or None if a time is missing.
-
-        An attempt without a recorded end, on a lost node, ended `until_s` after its start.
-        """
-        since = self._kept_until(row)
-        ended = _time(row.ended) or _add_seconds(_time(row.started), until_s)
-        return None if since is None or ended is None else _seconds(ended - since)
-
     def steps(self, row: AttemptRow) -> int | None:
         reached, resumed = self._reached.get(row.attempt), self.resumed_after(row)
         if resumed is not None and resumed.attempt == row.attempt:
@@ -149,32 +141,3 @@ class _Loss:
         else:  # no work of this attempt was kept
             kept = row.resumed.step if row.resumed else 0
         return None if reached is None or kept is None else max(0, reached - kept)
-
-    def _kept_until(self, row: AttemptRow) -> datetime | None:
-        resumed = self.resumed_after(row)
-        if resumed is None or (resumed.run_id, resumed.attempt) != (self._run_id, row.attempt):
-            return _time(row.started)
-        events = self._container.read(RunPaths(self._run_id).attempt_events(row.attempt)) or b""
-        for line in events.splitlines():
-            try:
-                event: Any = parse_json(line)
-                if event.get("checkpoint") == resumed.checkpoint:
-                    return _time(event["time"])
-            except (ValueError, KeyError, AttributeError):
-                continue
-        return None
-
-
-def _seconds(passed: timedelta) -> float:
-    return round(max(0.0, passed.total_seconds()), 3)
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-
-
-def _add_seconds(start: datetime | None, seconds: float) -> datetime | None:
-    return None if start is None else start + timedelta(seconds=seconds)

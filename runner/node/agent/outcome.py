@@ -256,6 +256,8 @@ class AttemptOutcome:
         self, why: str, exit_code: int | None, step: str | None, message: str | None = None
     ) -> None:
         agent = self._agent
+        if self._streams is not None:
+            self._streams.signs.stop()
         try:
             end = AttemptEnd(
                 attempt=self._number,

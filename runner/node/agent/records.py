@@ -67,6 +67,7 @@ def describe_start(
         rank=rank,
         evictions=node.evictions,
         node_times=find_node_times(node.root_dir),
+        signs=True,
     )
 
 

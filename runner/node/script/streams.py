@@ -20,7 +20,13 @@ from runner.node.storage.blobs import AppendBlob, BlobShrankError, ContainerClie
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import StageEvent, StageState, parse_attempt_start
+from runner.protocol.results import (
+    ALIVE_STAGE,
+    StageEvent,
+    StageState,
+    parse_attempt_start,
+    sign_interval_s,
+)
 
 if TYPE_CHECKING:
     from runner.node.script.printed import PrintedMetrics
@@ -153,6 +159,32 @@ class EventLog:
                 self._written = None
 
 
+class SignsOfLife:
+    """Adds a line to the events now and then, which shows that the agent was alive at that time.
+
+    The end of an attempt whose node is lost without a notice is on no other record.
+    """
+
+    def __init__(self, queue: LineQueue) -> None:
+        self._queue = queue
+        self._began = self._last = time.monotonic()
+        self._stopped = False
+
+    def poll(self, ending: bool) -> None:
+        """Add a line if it is due, until the end of the attempt is recorded."""
+        now = time.monotonic()
+        due = self._last + sign_interval_s(now - self._began)
+        if ending or self._stopped or now < due:
+            return
+        self._last = now
+        line = StageEvent(0, now_text(), ALIVE_STAGE, "progress", "").to_json()
+        self._queue.put(json.dumps(line).encode())
+
+    def stop(self) -> None:
+        """Add no more lines, because the end of the attempt is recorded."""
+        self._stopped = True
+
+
 _ATTEMPT_FILE = ".attempt"  # in the folder of the logs: the number of the attempt
 
 
@@ -205,6 +237,7 @@ class Streams:
         redactor: Redactor,
     ) -> None:
         self.events = LineQueue()
+        self.signs = SignsOfLife(self.events)
         metric_lines = LineQueue()
         self.metrics = MetricLog(attempt, metric_lines, redactor)
         self._patterns = MetricPatterns(patterns, self.metrics)
@@ -222,6 +255,7 @@ class Streams:
         self._events = Shipper(
             self.events,
             AppendBlob(runs, blobs.attempt_events(attempt)),
+            self.signs.poll,
             first_wait_s=FIRST_EVENTS_S,
         )
         self._shippers = (self._events, self._stdout, self._stderr, self._metrics)

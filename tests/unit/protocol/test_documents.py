@@ -297,6 +297,7 @@ def test_client_reads_start_and_end_of_attempts() -> None:
         work_dir="/mnt/batch/tasks/workitems/job/job-1/task/wd",
         dedicated=False,
         host="node-1",
+        signs=True,
     )
     assert parse_attempt_start(golden("old-attempt-start.json")) == AttemptStart(
         attempt=1, node="tvm-1", started="2026-11-01T12:00:05+00:00", stdout_offset=0,

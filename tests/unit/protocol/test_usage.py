@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.protocol.results import LIMIT_BYTES, index_metadata
+from runner.protocol.results import (
+    ALIVE_STAGE,
+    LIMIT_BYTES,
+    index_metadata,
+    parse_event_line,
+    sign_interval_s,
+)
 from runner.protocol.usage import (
     AttemptUsage,
+    LostWork,
+    find_lost_work,
     load_usage,
     parse_usage,
     to_milliseconds,
@@ -44,6 +52,7 @@ class Records:
         node = more.get("node", "tvm-1")
         times = {"booted": at(0), "created": at(1), "ready": at(2)}
         document = {"attempt": number, "node": node, "started": at(start), "dedicated": False}
+        document |= more.get("start_json", {})
         self._put(f"{folder}start.json", {**document, "node_times": times})
         if end is not None:
             why = {"attempt": number, "ended": at(end), "why": more.get("why", "succeeded")}
@@ -54,6 +63,10 @@ class Records:
         for checkpoint, second in more.get("checkpoints", {}).items():
             state = {"stage": "checkpoint", "state": "progress", "checkpoint": checkpoint}
             lines.append({"time": at(second), **state})
+        lines += [
+            {"time": at(second), "stage": ALIVE_STAGE, "state": "progress"}
+            for second in more.get("signs", ())
+        ]
         text = "\n".join(map(json.dumps, lines)) + '\n{"time": "2026-11-2'
         self.blobs[f"{folder}events.jsonl"] = text.encode()
         if "resumed" in more:
@@ -119,6 +132,92 @@ def test_result_ends_an_attempt_without_an_end() -> None:
     assert (found.ended, found.why) == (ms(90), "succeeded")
     (found,) = records.load(status="cancelled", ended=at(90))  # the client decided, not the node
     assert (found.ended, found.why) == (None, "")
+
+
+SIGNS = {"signs": True}
+
+
+def lost(usage: AttemptUsage, *, is_last: bool = False) -> tuple[float, float | None]:
+    found = find_lost_work(usage, is_last=is_last)
+    return found.least_ms / 1000, None if found.most_ms is None else found.most_ms / 1000
+
+
+def test_lost_attempt_ends_at_the_start_of_the_next_one_at_the_latest() -> None:
+    records = Records()
+    records.attempt(1, 0, command=5, checkpoints={1: 20})
+    records.attempt(2, 40, command=45)  # started over
+    records.attempt(3, 60, command=65)
+    one, two, _ = records.load(status="succeeded", ended=at(90))
+    assert (one.ends_by, two.ends_by) == (ms(40), ms(60))
+    assert (lost(one), lost(two)) == ((15, 35), (0, 15))
+
+
+def test_work_since_the_restored_checkpoint_is_lost() -> None:
+    records = Records()
+    records.attempt(1, 0, command=5, checkpoints={1: 20, 2: 30})
+    records.attempt(2, 40, 90, command=45, resumed=(1, 1))
+    one, _ = records.load(status="succeeded")
+    assert lost(one) == (10, 20)
+
+
+def test_signs_of_life_limit_the_end_of_an_attempt_however_long_its_run_waits() -> None:
+    records = Records()
+    records.attempt(1, 0, command=5, signs=(10, 20, 30), start_json=SIGNS)
+    assert lost(records.load()[0], is_last=True) == (25, 35)  # no other attempt
+    assert lost(records.load(status="cancelled", ended=at(33))[0]) == (25, 28)
+    records.attempt(2, 3000, 3300, command=3010)
+    assert lost(records.load(status="succeeded")[0]) == (25, 35)
+
+
+def test_attempt_lost_before_its_script_loses_its_preparation() -> None:
+    records = Records()
+    records.attempt(1, 0, start_json=SIGNS)
+    records.attempt(2, 60, 90, command=65)
+    assert lost(records.load(status="succeeded")[0]) == (0, 10)
+
+
+def test_attempt_without_records_after_its_start_is_unlimited_only_without_signs() -> None:
+    records = Records()
+    records.attempt(1, 0, command=5)  # of an agent that writes none
+    assert lost(records.load()[0], is_last=True) == (0, None)
+
+
+def test_saved_work_of_a_waiting_run_is_not_lost() -> None:
+    records = Records()
+    records.attempt(1, 0, 60, why="terminated", command=5, checkpoints={1: 50})
+    (found,) = records.load()
+    assert lost(found, is_last=True) == (10, 10)
+
+
+@pytest.mark.parametrize("notice", [0, None])
+def test_rehearsed_eviction_has_its_planned_time(notice: int | None) -> None:
+    records = Records()
+    records.blobs[f"{RUN}/run.json"] = json.dumps(
+        {"rehearsal": {"evictions": [[30, notice, None], [1, 0, None]]}}
+    ).encode()
+    records.attempt(1, 0, command=5, start_json={"evictions": 0, **SIGNS})
+    records.attempt(2, 70, 100, command=75, start_json={"evictions": 1})
+    one, _ = records.load(status="succeeded")
+    assert find_lost_work(one, is_last=False) == LostWork(
+        *((25_000, 25_000) if notice == 0 else (55_000, 55_000))
+    )
+    assert find_lost_work(one, is_last=False).is_measured
+
+
+def test_other_end_of_a_rehearsed_attempt_is_a_bound() -> None:
+    records = Records()
+    records.blobs[f"{RUN}/run.json"] = b'{"rehearsal": {"evictions": [[30, 0, null]]}}'
+    records.attempt(1, 0, command=5, start_json={"evictions": 0})  # killed, not evicted
+    records.attempt(2, 20, 50, command=25, start_json={"evictions": 0})
+    assert lost(records.load(status="succeeded")[0]) == (0, 15)
+    records.blobs[f"{RUN}/run.json"] = b"{"
+    records.attempt(2, 40, 50, command=45, start_json={"evictions": 1})
+    assert lost(records.load(status="succeeded")[0]) == (0, 35)
+
+
+def test_signs_of_life_become_rare_and_are_no_events() -> None:
+    assert [sign_interval_s(age) for age in (0, 50, 1000, 86_400)] == [5, 5, 100, 300]
+    assert parse_event_line('{"time": "", "stage": "alive", "state": "progress"}', 1) is None
 
 
 def test_other_nodes_of_a_run_have_their_own_times() -> None:

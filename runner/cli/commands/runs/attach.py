@@ -214,7 +214,9 @@ def show_rehearsal(out: Output, spec: RunSpec, found: RehearsalReport) -> None:
             "eviction": each.number,
             "attempt": each.attempt,
             "after": format_duration(each.after_s),
-            "lost": "unknown" if each.lost_s is None else format_duration(each.lost_s),
+            "lost": "unknown"
+            if each.lost_s is None
+            else f"{'<= ' if each.is_bound else ''}{format_duration(each.lost_s)}",
             "lost_steps": each.lost_steps,
             "resumed_from": _restored(each, spec.run_id),
         }
@@ -224,7 +226,8 @@ def show_rehearsal(out: Output, spec: RunSpec, found: RehearsalReport) -> None:
     steps = any(each.lost_steps is not None for each in found.evictions)
     out.rows(rows, tuple(name for name in columns if steps or name != "lost_steps"))
     count = format_count(len(rows), "eviction")
-    out.note(f"rehearsal {found.spec}: {count}, {format_duration(found.lost_s)} of work lost")
+    lost = f"{'at most ' if found.is_bound else ''}{format_duration(found.lost_s)}"
+    out.note(f"rehearsal {found.spec}: {count}, {lost} of work lost")
 
 
 def _watch(

@@ -48,6 +48,7 @@ _COLUMNS = (
     "runs", "cost", "node_hours", "useful", "boot", "setup", "lost", "evicted", "failed", "idle",
 )  # fmt: skip
 _SPARE = ("setup", "boot", "failed", "idle", "runs")
+_AT_MOST = "<= "
 _MAX_BARS = 20  # maximum number of bars
 _MARKERS: dict[str, str] = {
     "useful": "#", "boot": "b", "setup": "s", "lost": "x", "evicted": "e", "failed": "f",
@@ -280,9 +281,15 @@ def _document(spent: NodeCosts) -> dict[str, Any]:
         "cost_micro_usd": spent.total_micro,
         "node_ms": spent.total_ms,
         "unpriced_node_ms": spent.unpriced_ms,
+        "bound_node_ms": sum(spent.bound_ms.values()),
         "goodput": spent.goodput,
         "parts": {
-            part: {"micro_usd": spent.micro[part], "node_ms": ms} for part, ms in spent.ms.items()
+            part: {
+                "micro_usd": spent.micro[part],
+                "node_ms": ms,
+                "bound_node_ms": spent.bound_ms[part],
+            }
+            for part, ms in spent.ms.items()
         },
         "break_even": None
         if even is None
@@ -323,6 +330,7 @@ def _flat(report: CostReport, row: CostRow) -> dict[str, Any]:
         "node_ms": spent.total_ms,
         **{f"{part}_micro_usd": micro for part, micro in spent.micro.items()},
         **{f"{part}_ms": ms for part, ms in spent.ms.items()},
+        "bound_ms": sum(spent.bound_ms.values()),
     }
 
 
@@ -332,10 +340,15 @@ def _text_row(report: CostReport, row: CostRow) -> dict[str, Any]:
 
 def _texts(report: CostReport, spent: NodeCosts) -> dict[str, Any]:
     total = spent.total_ms
-    shares = {part: f"{100 * ms / total:.1f} %" if ms else "" for part, ms in spent.ms.items()}
+    shares = {
+        part: f"{_AT_MOST if spent.bound_ms[part] else ''}{100 * ms / total:.1f} %" if ms else ""
+        for part, ms in spent.ms.items()
+    }
+    at_most = _AT_MOST if spent.is_bound else ""
+    cost = "free" if report.is_free else _usd(spent.total_micro)
     return {
-        "cost": "free" if report.is_free else _usd(spent.total_micro),
-        "node_hours": f"{total / 3_600_000:.2f}",
+        "cost": cost if spent.total_micro is None or report.is_free else f"{at_most}{cost}",
+        "node_hours": f"{at_most}{total / 3_600_000:.2f}",
         **shares,
     }
 
@@ -364,6 +377,15 @@ def _print_notes(out: Output, report: CostReport) -> None:
         out.note(f"not on record: {_GAPS[cause]}: {count}", style="yellow")
     if report.gaps:
         out.note("to list them: runner cost -o json", style="dim")
+    if report.total.is_bound:
+        from runner.core.units import format_duration
+
+        most_s = sum(report.total.bound_ms.values()) / 1000
+        out.note(
+            "at most (<=): no record has the end of an attempt on a lost node; up to "
+            f"{format_duration(most_s)} of the node time is after its last sign of life",
+            style="yellow",
+        )
     if report.is_free:
         out.note(
             "nodes on this machine are free; for the price on Azure, add --vm-size and --region",
@@ -382,10 +404,11 @@ def _print_notes(out: Output, report: CostReport) -> None:
             f"the price of {hours:.2f} node hours is unknown; the others cost {_usd(known)}; "
             f"to load prices: runner skus --refresh --region {report.region}"
         )
+    at_most = "at most " if report.total.is_bound else ""
     if (even := report.total.break_even) is not None:
         out.note(
             f"spot {_usd(even.spot_micro)}, dedicated {_usd(even.dedicated_micro)} for the same "
-            f"work; evictions cost {100 * even.repeated:.1f} % of the spot node time, and "
+            f"work; evictions cost {at_most}{100 * even.repeated:.1f} % of the spot node time, and "
             + (
                 f"above {100 * even.limit:.1f} %, dedicated nodes would cost less"
                 if even.limit > 0

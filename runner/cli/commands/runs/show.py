@@ -212,6 +212,7 @@ def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
             "took": None if row.took_s is None else format_duration(row.took_s),
             "ended": row.why + (f" in {row.step}" if row.step else ""),
             "exit_code": row.exit_code,
+            "lost": row.lost_text,
             "resumed_from": row.resumed.text(shown.view.spec.run_id) if row.resumed else None,
         }
         for row in shown.attempts
@@ -268,8 +269,10 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     out.record(lines(shown), title=spec.run_id)
     if shown.attempts:
         out.text()
+        lost = any(row.lost_text for row in shown.attempts)
         resumed = any(row.resumed for row in shown.attempts)
-        columns = ATTEMPT_COLUMNS + (("resumed_from",) if resumed else ())
+        columns = ATTEMPT_COLUMNS + (("lost",) if lost else ())
+        columns += ("resumed_from",) if resumed else ()
         out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
 
 

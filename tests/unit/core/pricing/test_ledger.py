@@ -118,6 +118,46 @@ def test_time_after_the_last_event_of_a_lost_attempt_is_a_gap() -> None:
     assert Gap("lost", "a", "pool", "tvm-1", HOUR, 3 * HOUR) in ledger.gaps
 
 
+@pytest.mark.parametrize(
+    ("changed", "lost", "bound"),
+    [
+        ({"seen": 2 * HOUR}, 3 * HOUR, HOUR),  # no checkpoint
+        ({"command": None, "seen": HOUR // 2}, 3 * HOUR, 5 * HOUR // 2),  # during its preparation
+        ({"saved": HOUR, "kept": HOUR, "seen": HOUR}, 2 * HOUR, 2 * HOUR),
+        ({"why": "lost", "ended": 2 * HOUR, "ends_by": None}, 2 * HOUR, 0),  # measured
+        ({"ended": 2 * HOUR, "ends_by": None}, 2 * HOUR, 0),  # by the plan of a rehearsal
+    ],
+)
+def test_lost_attempt_counts_until_its_latest_end(
+    changed: dict[str, Any], lost: int, bound: int
+) -> None:
+    first = replace(attempt(1, 0, None, created=0), **{"ends_by": 3 * HOUR, **changed})
+    second = attempt(2, 5 * HOUR, 6 * HOUR, node="tvm-2", created=5 * HOUR)
+    for status, running in (("succeeded", False), ("failed", False), ("", True)):
+        ledger = keep(run("a", first, second, status=status, is_running=running))
+        spent = ledger.runs["a"]
+        assert (spent.ms["lost"], spent.bound_ms["lost"]) == (lost, bound)
+        assert spent.is_bound == (bound > 0)
+        assert spent.break_even is not None
+        assert spent.break_even.repeated == lost / spent.spot_ms > 0
+        assert "lost" not in {gap.cause for gap in ledger.gaps}
+        assert_sums(ledger)
+
+
+def test_lost_attempt_without_another_one_counts_until_its_latest_end() -> None:
+    waiting = run("a", replace(attempt(1, 0, None, created=0), ends_by=HOUR), status="")
+    assert parts(keep(waiting).runs["a"]) == {"lost": HOUR}
+    cancelled = keep(replace(waiting, status="cancelled")).runs["a"]
+    assert (parts(cancelled), cancelled.bound_ms["failed"]) == ({"failed": HOUR}, HOUR)
+
+
+def test_attempts_that_share_a_node_share_the_bound_of_a_lost_one() -> None:
+    lost = run("a", replace(attempt(1, 0, None, created=0, seen=HOUR), ends_by=2 * HOUR), status="")
+    ledger = keep(lost, run("b", attempt(1, 0, 2 * HOUR, created=0)))
+    assert (ledger.runs["a"].ms["lost"], ledger.runs["a"].bound_ms["lost"]) == (HOUR, HOUR // 2)
+    assert not ledger.runs["b"].is_bound
+
+
 def test_unknown_price_makes_the_cost_unknown_and_not_zero() -> None:
     known = run("a", attempt(1, 0, HOUR, created=0))
     unknown = run("b", attempt(1, 0, HOUR, node="tvm-2", created=0), vm_size="Standard_New")
@@ -215,6 +255,7 @@ def _attempts(draw: st.DrawFn) -> AttemptUsage:
         node_ends=draw(_MAYBE),
         kept=draw(_MAYBE),
         saved=draw(_MAYBE),
+        ends_by=None if ended is not None else draw(_MAYBE),
     )
 
 
@@ -241,6 +282,7 @@ def _runs(draw: st.DrawFn) -> list[RunUsage]:
 def assert_sums(ledger: Ledger) -> None:
     spent = list(ledger.runs.values())
     assert all(ms >= 0 for each in spent for ms in each.ms.values())
+    assert all(0 <= each.bound_ms[part] <= each.ms[part] for each in spent for part in PARTS)
     assert all(micro >= 0 for each in spent for micro in each.micro.values())
     assert sum(each.total_ms for each in spent) == sum(
         life.ended_ms - life.started_ms for life in ledger.lives
@@ -293,7 +335,7 @@ def test_runs_on_a_shared_node_pay_for_all_of_it(spans: list[tuple[int, int]], p
 def test_constant_clock_offset_changes_no_cost(runs: Sequence[RunUsage], skew: int) -> None:
     """Each node is measured by its own clock."""
     times = ("booted", "created", "ready", "started", "command", "ended", "seen", "node_ends",
-             "kept", "saved")  # fmt: skip
+             "kept", "saved", "ends_by")  # fmt: skip
 
     def moved(each: AttemptUsage) -> AttemptUsage:
         found = {name: getattr(each, name) for name in times}
