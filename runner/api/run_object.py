@@ -330,6 +330,7 @@ class Run:
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
         checkpoint: int | None = None,
+        fresh: bool = False,
         nodes: int | None = None,
         pool: str | None = None,
         wait: bool = False,
@@ -340,6 +341,7 @@ class Run:
         Args:
             set: parameters to change.
             checkpoint: number of the checkpoint; by default the newest complete one.
+            fresh: start from the beginning, without a checkpoint.
             nodes: number of nodes; by default as before.
             pool: pool to run on; by default as before.
             wait: return when the new run has ended.
@@ -350,7 +352,14 @@ class Run:
         connection, overrides = self.session.connection, to_overrides(set)
         return self._submit_again(
             lambda view: resume_run(
-                connection, self.spec, pool, overrides, view.on_progress, checkpoint, nodes=nodes
+                connection,
+                self.spec,
+                pool,
+                overrides,
+                view.on_progress,
+                checkpoint,
+                nodes=nodes,
+                fresh=fresh,
             ),
             wait=wait,
             on_progress=on_progress,

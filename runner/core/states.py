@@ -223,6 +223,8 @@ _ADVICE_FOR_RESULTS = {
     "DiskFull": "write less data. For a local node, free disk space with `runner local prune`; on "
     "Azure, use a VM size with a larger disk",
     "StorageFailed": _RETRY,
+    "ResumeFailed": "start from the beginning with `runner resume RUN --fresh`, which has its own "
+    "cost cap, or resume an earlier checkpoint with `--checkpoint N`",
     "NodesMissing": "allow connections between the nodes of the pool on ports 21000 to 28999",
     "NodeUnhealthy": "set `retries`; if the node fails again, run `runner why NODE` and reboot it",
     "Hung": "read the stacks with `runner logs RUN --stderr`; raise `hang_timeout` if it was busy",

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from runner.protocol.encoding import format_size, parse_json
 from runner.protocol.metrics import json_value
+from runner.protocol.resuming import ResumeFailure, parse_resume_failure
 from runner.protocol.run_spec import DAMAGED, FORMAT, broken_document, parse_document
 
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
@@ -220,6 +221,7 @@ class AttemptEnd:
     """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none.
 
     `node_ends` is the time for which Azure announced the eviction of the node, if it did.
+    `resume_failed` is set if its script failed while it loaded a checkpoint.
     """
 
     attempt: int
@@ -230,6 +232,7 @@ class AttemptEnd:
     message: str | None = None
     checkpoint: Mapping[str, Any] | None = None
     node_ends: str = ""
+    resume_failed: ResumeFailure | None = None
 
     @property
     def was_requeued(self) -> bool:
@@ -250,6 +253,7 @@ class AttemptEnd:
             "checkpoint": self.checkpoint,
             **({"message": self.message} if self.message is not None else {}),
             **({"node_ends": self.node_ends} if self.node_ends else {}),
+            **({"resume_failed": failed.to_json()} if (failed := self.resume_failed) else {}),
         }
 
 
@@ -329,6 +333,7 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             message=raw.get("message"),
             checkpoint=raw.get("checkpoint"),
             node_ends=str(raw.get("node_ends") or ""),
+            resume_failed=parse_resume_failure(data, int(raw["attempt"])),
         )
     except DAMAGED:
         return None

@@ -447,11 +447,13 @@ def parse_data_files(raw: Sequence[JsonObject]) -> list[DataFile]:
 class ResumeFrom:
     """The checkpoint of another run that a new run starts from.
 
-    `checkpoint` is its number, or None for the newest one.
+    `checkpoint` is its number, or None for the newest one. `exact` is True if the user chose it:
+    then no other one takes its place.
     """
 
     run_id: str
     checkpoint: int | None
+    exact: bool = False
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> ResumeFrom:
@@ -459,7 +461,13 @@ class ResumeFrom:
         run_id, number = str(raw["run_id"]), raw.get("checkpoint")
         if not run_id or "/" in run_id or run_id in (".", ".."):
             raise ValueError(f"{run_id!r} is not a run ID")
-        return cls(run_id, None if number is None else int(number))
+        exact = number is not None and raw.get("exact") is True
+        return cls(run_id, None if number is None else int(number), exact)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `resume_from` of run.json."""
+        exact = {"exact": True} if self.exact else {}
+        return {"run_id": self.run_id, "checkpoint": self.checkpoint, **exact}
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +509,7 @@ class RunSpec(RecipeSpec):
         inputs: Named inputs, as docs/run-format.md describes them.
         after: Runs that must succeed before it.
         moved_from: Pools that the run's job was in before, oldest first.
+        job_limit_s: Time limit of the job, from its creation, if the costs of the run have a cap.
         schedule: Name of the schedule that started the run.
         rehearsal: Evictions that the emulator carries out. `spec` is the text of the user, and
             `evictions` has `[after, notice, away]` in seconds for each eviction.
@@ -532,6 +541,7 @@ class RunSpec(RecipeSpec):
     moved_from: tuple[PoolStay, ...] = ()
     job_id: str = ""
     task_id: str = ""
+    job_limit_s: int | None = None
     origin: RunOrigin | None = None
     schedule: str | None = None
     resume_from: ResumeFrom | None = None
@@ -572,6 +582,7 @@ class RunSpec(RecipeSpec):
                 "job_id": self.job_id,
                 "task_id": self.task_id,
                 **({"moved_from": list(map(asdict, self.moved_from))} if self.moved_from else {}),
+                **({"job_limit_s": self.job_limit_s} if self.job_limit_s else {}),
             },
             "price": None,
             "origin": asdict(self.origin) if self.origin else None,
@@ -586,7 +597,7 @@ class RunSpec(RecipeSpec):
             found["template"] = list(self.template)
         repeated = self.origin is not None and self.origin.kind != "reproduce"
         if self.resume_from is not None or repeated or "resume_from" in self.raw:
-            found["resume_from"] = asdict(self.resume_from) if self.resume_from else None
+            found["resume_from"] = self.resume_from.to_json() if self.resume_from else None
         return {**{name: found[name] for name in _KEYS}, **found}
 
     def _requirements(self) -> dict[str, Any] | None:
@@ -628,6 +639,7 @@ class RunSpec(RecipeSpec):
             spot=bool(batch.get("spot")),
             moved_from=tuple(map(PoolStay.from_json, batch.get("moved_from") or ())),
             job_id=str(batch.get("job_id") or ""),
+            job_limit_s=None if (limit := batch.get("job_limit_s")) is None else int(limit),
             task_id=str(batch.get("task_id") or ""),
             origin=RunOrigin(str(origin["kind"]), str(origin["run_id"])) if origin else None,
             schedule=raw.get("schedule"),

@@ -91,6 +91,7 @@ class LostWork:
         """True if the loss is exact, not a bound."""
         return self.least_ms == self.most_ms
 
+
 def find_lost_work(usage: AttemptUsage, *, is_last: bool) -> LostWork:
     """Return the work of an ended attempt that no other attempt continues.
 
@@ -285,9 +286,7 @@ def _latest_end(usage: AttemptUsage, limit: int | None, *, signs: bool) -> int |
     return max(min(limits), last) if limits else None
 
 
-def _planned_end(
-    each: _Records, after: _Records | None, read: Read, paths: RunPaths
-) -> int | None:
+def _planned_end(each: _Records, after: _Records | None, read: Read, paths: RunPaths) -> int | None:
     """Return when a rehearsal evicted the node of an attempt, or None if it did not."""
     number, started = each.evictions, each.usage.started
     if number is None or started is None or after is None or (after.evictions or 0) <= number:
@@ -300,7 +299,7 @@ def _planned_end(
 
 
 def planned_times(planned: Sequence[float | None]) -> tuple[float, float]:
-    """Return the seconds from the start of an attempt to the notice, and from there to the eviction.
+    """Return the seconds until the notice of an eviction, and from there to the eviction.
 
     Args:
         planned: An entry of `rehearsal.evictions` in run.json.
@@ -349,6 +348,39 @@ def _parse_events(content: bytes) -> _Events:
         except DAMAGED:
             continue  # an incomplete last line
     return _Events(command, seen, commits)
+
+
+def first_commit_ms(events: bytes) -> int | None:
+    """Return how long the script of an attempt ran until its first checkpoint was committed.
+
+    Args:
+        events: events.jsonl of the attempt.
+
+    Returns:
+        Milliseconds, or None if it committed none.
+    """
+    found = _parse_events(events)
+    first = min((found.commits or {}).values(), default=None)
+    return None if first is None or found.command is None else max(first - found.command, 0)
+
+
+def load_work_ms(read: Read, run_id: str, attempt: int | None) -> int:
+    """Return how long the scripts of a run worked for its checkpoints, in milliseconds.
+
+    Args:
+        read: As in `load_usage`.
+        run_id: The run.
+        attempt: The last attempt that counts; None for all.
+    """
+    most = MAX_ATTEMPTS if attempt is None else attempt
+    found = load_usage(read, run_id, nodes=1, attempts=most)
+    return sum(map(_work_ms, found))
+
+
+def _work_ms(usage: AttemptUsage) -> int:
+    ends = (usage.kept, usage.saved, usage.ended, usage.last_sign)
+    end = next(each for each in ends if each is not None)
+    return 0 if usage.command is None else max(end - usage.command, 0)
 
 
 def _resumed(content: bytes, run_id: str) -> tuple[int, int] | None:

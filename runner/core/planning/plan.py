@@ -137,6 +137,7 @@ class RunPlan:
             "spot": self.pool.spot,
             "moved_from": (),
             "job_id": self.job_id,
+            "job_limit_s": self.job_limit_s,
             "task_id": self.task_id,
             "origin": RunOrigin(**self.origin) if self.origin else None,
             "group": self.group,

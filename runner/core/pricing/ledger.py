@@ -7,9 +7,9 @@ later, and all parts of a node sum exactly to its time times its price, rounded 
 micro-dollar.
 
 If the end of an attempt was not recorded, as on a node that was lost without a notice, the attempt
-counts until its latest possible end. The sums then contain the time from its last record to that end
-as `bound_ms`, and are upper limits. Other node time that was not recorded is a `Gap` and part of no
-sum.
+counts until its latest possible end. The sums then contain the time from its last record to that
+end as `bound_ms`, and are upper limits. Other node time that was not recorded is a `Gap` and part
+of no sum.
 """
 
 from __future__ import annotations

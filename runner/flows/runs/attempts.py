@@ -21,6 +21,7 @@ from runner.protocol.checkpoints import (
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart
+from runner.protocol.resuming import ResumeHistory, newest_loadable
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage
 
@@ -84,20 +85,33 @@ def find_checkpoint(
     Args:
         container: the container of runs.
         spec: the run.
-        wanted: the number of one of its own checkpoints. None means its newest one, or, if it has
-            none, the checkpoint that the run itself resumed from.
+        wanted: the number of one of its own checkpoints. None means its newest one that no attempt
+            failed to load, or, if it has none, the checkpoint that the run itself resumed from.
     """
     own = list_checkpoints(container, spec.run_id)
-    chosen = next((each for each in own if wanted in (None, each.number)), None)
+    if wanted is not None:
+        chosen = next((each for each in own if each.number == wanted), None)
+        return None if chosen is None else (spec.run_id, chosen)
+    before, history = spec.resume_from, ResumeHistory(spec.run_id)
+    if own or before is not None:
+        history = load_history(container, spec.run_id)
+    chosen = newest_loadable(history, own)
     if chosen is not None:
         return spec.run_id, chosen
-    before = spec.resume_from
-    if before is None or wanted is not None:
+    if before is None:
         return None
     run_id, number = before.run_id, before.checkpoint
     there = list_checkpoints(container, run_id)
     found = next((each for each in there if number in (None, each.number)), None)
-    return (run_id, found) if found else None
+    if found is None or history.is_abandoned(run_id, found) or history.has_failed(run_id, found):
+        return None
+    return run_id, found
+
+
+def load_history(container: BlobContainer, run_id: str) -> ResumeHistory:
+    """Return the attempts of a run that failed to load a checkpoint."""
+    ends = load_attempt_ends(container, run_id)
+    return ResumeHistory(run_id, tuple(each.resume_failed for each in ends if each.resume_failed))
 
 
 def _complete(
@@ -163,6 +177,7 @@ class AttemptRow:
         why: How it ended: succeeded, failed, terminated, lost, cancelled or running.
         others: The nodes of rank 1 and up in a run over several nodes; None has not started.
         message: Names the lost node if its loss ended the attempt.
+        not_loaded: The checkpoint that its script could not load, with the error.
         lost_s: Work of an evicted or lost attempt that no later attempt continued, in seconds; None
             if there is none, or no record limits it.
         lost_is_bound: True if at most `lost_s` were lost, because no record has the end.
@@ -180,6 +195,7 @@ class AttemptRow:
     resumed: Resumed | None = None
     others: tuple[str | None, ...] = ()
     message: str | None = None
+    not_loaded: str = ""
     lost_s: float | None = None
     lost_is_bound: bool = False
 
@@ -265,7 +281,13 @@ def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) 
         step=end.step if end else None,
         took_s=_took_s(start.started, ended),
         message=end.message if end else None,
+        not_loaded=_describe_load(end, view.spec.run_id) if end else "",
     )
+
+
+def _describe_load(end: AttemptEnd, run_id: str) -> str:
+    failure = end.resume_failed
+    return f"{failure.describe(run_id)}: {failure.message}" if failure else ""
 
 
 def _why_without_end(view: RunView, attempt: int, last: int) -> str:

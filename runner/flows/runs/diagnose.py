@@ -41,7 +41,7 @@ from runner.core.diagnosis import (
 )
 from runner.core.states import JOB_DISABLED, RunState, TaskView, WaitCause
 from runner.core.units import format_count
-from runner.flows.runs.attempts import list_attempts, list_checkpoints
+from runner.flows.runs.attempts import list_attempts, list_checkpoints, load_resumes
 from runner.flows.runs.documents import (
     find_run,
     load_attempt_ends,
@@ -65,6 +65,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_run_id
 from runner.protocol.results import AttemptStart
+from runner.protocol.resuming import ResumeHistory
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.sweeps import METRIC_MISSING, SWEEP_FAILED
 
@@ -149,7 +150,40 @@ def diagnose_run(connection: Connection, spec: RunSpec, now: datetime | None = N
     `now` is the present, for tests.
     """
     view = load_view(connection, spec)
-    status = view.status
+    found = _explain_state(connection, view, now or datetime.now(UTC))
+    return _with_load_failures(connection, view, found) if len(view.attempts) > 1 else found
+
+
+def _with_load_failures(connection: Connection, view: RunView, found: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with the checkpoints that the script could not load, if any."""
+    container, run_id = runs_container(connection), view.spec.run_id
+    ends = load_attempt_ends(container, run_id)
+    failures = [(end, end.resume_failed) for end in ends if end.resume_failed is not None]
+    if not failures:
+        return found
+    lines = [
+        Evidence(
+            f"attempt {failure.attempt}",
+            f"could not load {failure.describe(run_id)}: {failure.message}",
+            _parse_moment(end.ended),
+        )
+        for end, failure in failures
+    ]
+    history = ResumeHistory(run_id, tuple(failure for _, failure in failures))
+    resumes = load_resumes(container, run_id)
+    after = next((each for each in view.attempts if each.attempt > failures[-1][1].attempt), None)
+    message = found.message
+    if after is not None:
+        resumed = resumes.get(after.attempt)
+        how = f"resumed from {resumed.text(run_id)}" if resumed else "started from the beginning"
+        lines.append(Evidence(f"attempt {after.attempt}", how, _parse_moment(after.started)))
+        if not message:
+            message = f"attempt {after.attempt} {how}, because {history.describe()}"
+    return replace(found, message=message, evidence=(*lines, *found.evidence))
+
+
+def _explain_state(connection: Connection, view: RunView, now: datetime) -> Diagnosis:
+    spec, status = view.spec, view.status
     blank = Diagnosis(spec.run_id, "run", status.state.value, message=status.reason)
     if status.state is RunState.QUEUED:
         return _queued(connection, view, blank)
@@ -164,7 +198,7 @@ def diagnose_run(connection: Connection, spec: RunSpec, now: datetime | None = N
             command=f"runner retry {spec.run_id}",
         )  # fmt: skip
     if status.state is RunState.RUNNING:
-        return _running(connection, view, blank, now or datetime.now(UTC))
+        return _running(connection, view, blank, now)
     return blank
 
 
@@ -300,6 +334,7 @@ _COMMANDS_AFTER = {
     # `show` names the data and inputs of the run.
     **dict.fromkeys(("DataMissing", "InputMissing"), "runner show {0.run_id}"),
     **dict.fromkeys(("ImageNotPulled", "RegistryDenied"), "runner pool show {0.pool}"),
+    "ResumeFailed": "runner resume {0.run_id} --fresh",
     "IdentityWithoutRole": "runner check",
     "MetricOutOfRange": "runner metrics {0.run_id}",
     SWEEP_FAILED: "runner sweep show {0.group}",

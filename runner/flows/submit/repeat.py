@@ -20,7 +20,12 @@ from runner.core.planning.plan import RunIdentity
 from runner.core.planning.repeat import Repetition, order_runs
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
-from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
+from runner.flows.runs.attempts import (
+    find_checkpoint,
+    incomplete_checkpoints,
+    list_checkpoints,
+    load_history,
+)
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.groups import with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
@@ -106,6 +111,7 @@ def resume_run(
     number: int | None = None,
     *,
     nodes: int | None = None,
+    fresh: bool = False,
 ) -> RunSpec:
     """Submit a new run that resumes an ended one.
 
@@ -118,17 +124,44 @@ def resume_run(
         number: the checkpoint, or None for the newest complete one. An earlier one helps if the
             newest makes the script fail.
         nodes: the number of nodes, or None for that of the run.
+        fresh: start from the beginning, without a checkpoint.
 
     Raises:
         RunnerError: the run has not ended, or has no such checkpoint.
     """
+    if fresh and number is not None:
+        raise RunnerError(
+            "R-RESUME-WHICH",
+            "--fresh and --checkpoint exclude each other",
+            why="a fresh start uses no checkpoint",
+            fix=f"runner resume {spec.run_id} --fresh",
+        )
     state = load_view(connection, spec).status.state
     if not state.final:
         raise _still_active(spec, state)
+    before = None if fresh else _choose_checkpoint(connection, spec, state, number)
+    asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
+    request = RepeatRequest(spec, asked, pool)
+    if state in _TO_RETRY and not overrides:
+        request = _in_sweep(connection, request)
+    return submit_again(connection, request, on_progress)
+
+
+def _choose_checkpoint(
+    connection: Connection, spec: RunSpec, state: RunState, number: int | None
+) -> ResumeFrom:
+    """Return the checkpoint to resume from. Raise RunnerError without one."""
     container = runs_container(connection)
     found = find_checkpoint(container, spec, number)
     if found is None and number is not None:
         raise _no_such_checkpoint(spec, state, number, list_checkpoints(container, spec.run_id))
+    if found is None and (why := load_history(container, spec.run_id).describe()):
+        raise RunnerError(
+            "R-RESUME-FAILED",
+            f"{spec.run_id} has no checkpoint that its script can load",
+            why=why,
+            fix=f"start from the beginning: runner resume {spec.run_id} --fresh",
+        )
     if found is None:
         problems = incomplete_checkpoints(container, spec.run_id)
         wrote_none = (
@@ -141,12 +174,7 @@ def resume_run(
             fix=f"start from the beginning: {_start_over(spec, state)}",
         )
     run_id, checkpoint = found
-    before = ResumeFrom(run_id, checkpoint.number)
-    asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
-    request = RepeatRequest(spec, asked, pool)
-    if state in _TO_RETRY and not overrides:
-        request = _in_sweep(connection, request)
-    return submit_again(connection, request, on_progress)
+    return ResumeFrom(run_id, checkpoint.number, exact=number is not None)
 
 
 def _start_over(spec: RunSpec, state: RunState) -> str:

@@ -72,6 +72,7 @@ from runner.node.settings import NodeSettings
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
 from runner.protocol.results import OutputFile
+from runner.protocol.resuming import ResumeFailure
 from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec, expand_variables
 from runner.protocol.task import (
     AGENT_FILE,
@@ -243,7 +244,17 @@ class Attempt:
     def resume(self) -> dict[str, str]:
         """Run the stage `restore`. Return the variables that it adds for the script."""
         self._termination.check()
-        return self.checkpoints.restore()
+        found = self.checkpoints.restore()
+        if note := self.checkpoints.resume_note:
+            self.events.add("notice", "progress", note)
+            with self._dirs.stderr.open("a", encoding="utf-8") as log:
+                log.write(f"runner: {note}\n")
+        return found
+
+    def find_load_failure(self, failure: StageFailedError) -> ResumeFailure | None:
+        """Return the failure of the script to load its checkpoint, or None for another failure."""
+        took_s = self.events.stages_s.get(command.COMMAND_STAGE, 0.0)
+        return self.checkpoints.find_load_failure(failure, took_s, self._dirs.stderr)
 
     def decide_params(self) -> None:
         """Run the stage `sample` if the run is a trial whose parameters are not decided yet."""

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,18 @@ from runner.node.checkpoints.committer import (
     CheckpointCommitter,
     CollectShards,
 )
-from runner.node.checkpoints.restore import CheckpointRestore, RestoredCheckpoint
+from runner.node.checkpoints.load_failures import (
+    LoadWatch,
+    has_other_cause,
+    limit_s,
+    may_be_load_failure,
+    read_error,
+)
+from runner.node.checkpoints.restore import (
+    RESTORE_STAGE,
+    CheckpointRestore,
+    RestoredCheckpoint,
+)
 from runner.node.checkpoints.snapshot import (
     FolderListing,
     Snapshotter,
@@ -23,6 +35,7 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.checkpoints.store import CheckpointStore
+from runner.node.failures import StageFailedError
 from runner.node.script.command import (
     TERMINATION_GRACE_S,
     OpenWriters,
@@ -34,9 +47,12 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, Termination
 from runner.protocol.paths import RunPaths
+from runner.protocol.resuming import ResumeFailure, ResumeHistory, load_resume_history
 from runner.protocol.run_spec import ResumeFrom, RunSpec
+from runner.protocol.usage import first_commit_ms, load_work_ms
 
 SNAPSHOTS_FOLDER = "snapshots"  # beside the folder of checkpoints
+RESUME_FAILED = "ResumeFailed"  # code of a run that may not start from the beginning
 # The part of the time after SIGTERM that is kept for end.json and the last lines of the log.
 RESERVED_S = 0.8
 # The agent stops the script this long before the eviction, plus the expected time of a commit.
@@ -84,6 +100,8 @@ class AttemptCheckpoints:
         self._pid = 0
         self._found = FolderListing()  # the folder before the script wrote anything
         self.restored: RestoredCheckpoint | None = None
+        self.history = ResumeHistory(blobs.run_id)
+        self._loads: LoadWatch | None = None
         self.has_none = False  # True for a new run: `restore` need not search its checkpoints
 
     def restore(self) -> dict[str, str]:
@@ -91,10 +109,102 @@ class AttemptCheckpoints:
         spec = self._spec
         if (spec.checkpoints is None or self.has_none) and spec.resume_from is None:
             return {}
-        self.restored = self._open_restore().restore(self._number, spec.resume_from)
+        self.history = load_resume_history(
+            self._runs.get, self._blobs.run_id, range(1, self._number)
+        )
+        self.restored = self._open_restore().restore(self._number, spec.resume_from, self.history)
         with suppress(TooManyFilesError):  # the committer reports it while the script runs
             self._found = list_folder(self._folder)
+        if self.restored is not None:
+            self._loads = LoadWatch(self._folder, self._found)
+        elif self.history.is_fresh:
+            self._check_cap()
         return self._variables()
+
+    @property
+    def resume_note(self) -> str:
+        """One line about checkpoints that could not be loaded; empty if none matters any more."""
+        restored, why = self.restored, self.history.describe()
+        if not why:
+            return ""
+        if restored is None:
+            return f"starting from the beginning, because {why}; the checkpoints are kept"
+        last = self.history.failures[-1]
+        if restored.run_id == self._blobs.run_id and restored.checkpoint.attempt > last.attempt:
+            return ""  # it was saved since then
+        again = self.history.has_failed(restored.run_id, restored.checkpoint)
+        name = restored.checkpoint.name
+        how = f"trying {name} again" if again else f"resuming from {name}"
+        return f"{how}, because {why}"
+
+    def _check_cap(self) -> None:
+        """Raise StageFailedError if the cap of the costs does not allow to repeat the lost work."""
+        spec = self._spec
+        if spec.max_cost_micros is None or spec.job_limit_s is None:
+            return
+        passed = datetime.now(timezone.utc) - spec.created  # noqa: UP017  the agent runs on 3.10
+        left_s = max(spec.job_limit_s - passed.total_seconds(), 0.0)
+        repeated_s = self._lost_work_s()
+        if repeated_s <= left_s:
+            return
+        usd = spec.max_cost_micros / 1_000_000
+        costs = usd * repeated_s / spec.job_limit_s
+        raise StageFailedError(
+            RESTORE_STAGE,
+            RESUME_FAILED,
+            f"{self.history.describe()}. A start from the beginning repeats "
+            f"{_duration(repeated_s)} of work, and the cost cap of {usd:.2f} USD leaves "
+            f"{_duration(left_s)}: `runner resume {spec.run_id} --fresh` would cost up to "
+            f"{costs:.2f} USD for this work",
+        )
+
+    def _lost_work_s(self) -> float:
+        """Return how long scripts ran for the checkpoints that cannot be loaded."""
+        spec, failures = self._spec, self.history.failures
+        own = [each.of_attempt for each in failures if each.run_id == spec.run_id]
+        found = load_work_ms(self._runs.get, spec.run_id, max(own, default=0))
+        before = spec.resume_from
+        if before is not None:
+            found += load_work_ms(self._runs.get, before.run_id, None)
+        return found / 1000
+
+    def find_load_failure(
+        self, failure: StageFailedError, took_s: float, stderr: Path
+    ) -> ResumeFailure | None:
+        """Return the failure to load a checkpoint, or None if the attempt failed otherwise.
+
+        Call this when the output of the script is read completely.
+
+        Args:
+            failure: why the attempt failed.
+            took_s: how long the script ran.
+            stderr: its output.
+        """
+        restored, loads, before = self.restored, self._loads, self._spec.resume_from
+        if restored is None or loads is None or self.history.is_exhausted:
+            return None
+        is_own = restored.run_id == self._blobs.run_id
+        if not may_be_load_failure(failure) or (not is_own and before is not None and before.exact):
+            return None
+        if self.has_saved or loads.has_new_state() or not loads.was_read():
+            return None
+        checkpoint = restored.checkpoint
+        events = self._runs.get(RunPaths(restored.run_id).attempt_events(checkpoint.attempt))
+        if took_s > limit_s(first_commit_ms(events or b"")):
+            return None
+        name, line = read_error(stderr)
+        if has_other_cause(line):
+            return None
+        kind = f"{name or failure.code} {failure.exit_code}"
+        message = self._events.clean(line or failure.message)
+        return ResumeFailure(
+            self._number, restored.run_id, checkpoint.number, checkpoint.attempt, kind, message
+        )
+
+    @property
+    def has_saved(self) -> bool:
+        """True if the attempt committed a checkpoint."""
+        return self._thread is not None and self._thread.committed > 0
 
     def restore_same(self, wanted: ResumeFrom) -> dict[str, str]:
         """Restore the checkpoint that the primary restored. Return variables as `restore` does."""
@@ -135,7 +245,7 @@ class AttemptCheckpoints:
         self._pid = pid
         self._thread = CheckpointCommitter(
             Snapshotter(self._folder, self._store, self.writers),
-            CheckpointStore(self._runs, self._blobs, self._number, rule.keep),
+            CheckpointStore(self._runs, self._blobs, self._number, rule.keep, self.history.is_kept),
             rule,
             self._events,
             step=self._step,
@@ -221,6 +331,13 @@ class AttemptCheckpoints:
             options = os.WEXITED | os.WNOWAIT | os.WNOHANG
             return os.waitid(os.P_PID, self._pid, options) is None
         return False
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _last_seen_ns(ended: ScriptResult | None) -> int | None:

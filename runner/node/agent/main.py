@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.node.agent.attempt import LOCK_FILE, Attempt, read_tail
-from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.attempt_checkpoints import RESUME_FAILED, AttemptCheckpoints
 from runner.node.agent.outcome import (
     AttemptOutcome,
     blocked_by,
@@ -197,7 +197,7 @@ def _only_agent_of(work_dir: Path, termination: Termination) -> Generator[None]:
 def run_task(agent: AgentContext, inherited: Mapping[str, str]) -> int:
     """Execute the task. Return the exit code for Batch. Raise StorageError."""
     while (code := _attempt(agent, inherited)) is None:
-        logger.info("all nodes are available again: the next attempt runs here")
+        logger.info("the next attempt runs here")
     return code
 
 
@@ -293,15 +293,42 @@ def _run_attempt(
         _close(attempt, again=True)
         return _after_loss(agent, outcome, attempt, err, spec.retries)
     except StageFailedError as err:
-        if attempt.node_group is not None:
-            _close(attempt, failed=outcome.is_final(spec.retries))
-            _add_node_name(agent.node.node, err)
-        _log_failure(err, finished)
-        if err.step == "command" and (tail := read_tail(dirs.stderr)):
-            logger.error("the end of the script's stderr:\n%s", tail)
-        return outcome.failed(err, spec.retries, attempt)
+        return _after_failure(agent, outcome, attempt, err, dirs)
     _close(attempt)
     return outcome.succeeded(attempt, files, spec.expect)
+
+
+def _after_failure(
+    agent: AgentContext,
+    outcome: AttemptOutcome,
+    attempt: Attempt,
+    err: StageFailedError,
+    dirs: AttemptDirs,
+) -> int | None:
+    """Record the failure of an attempt. Return the exit code, or None to run another one here.
+
+    Another attempt follows in addition to the retries if the script could not load its checkpoint.
+    """
+    load, retries = outcome.find_load_failure(err, attempt), _retries(err, attempt.spec)
+    if attempt.node_group is not None:
+        if load is not None:
+            _close(attempt, again=True)
+        else:
+            _close(attempt, failed=outcome.is_final(retries))
+        _add_node_name(agent.node.node, err)
+    _log_failure(err, attempt.finished)
+    if err.step == "command" and (tail := read_tail(dirs.stderr)):
+        logger.error("the end of the script's stderr:\n%s", tail)
+    if load is None:
+        return outcome.failed(err, retries, attempt)
+    outcome.could_not_load(err, load, attempt)
+    outcome.await_writers()
+    return None
+
+
+def _retries(failure: StageFailedError, spec: RunSpec) -> int:
+    """Return how many failures are retried. A run that may not start over fails at once."""
+    return 0 if failure.code == RESUME_FAILED else spec.retries
 
 
 def _open_attempt(
@@ -472,13 +499,13 @@ def _resolve_secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
         return agent.secrets.resolve(agent.retry_budget)
 
 
-def _log_failure(failure: StageFailedError, finished: FinishedScript) -> None:
+def _log_failure(failure: StageFailedError, finished: FinishedScript | None) -> None:
     """Log the failure to the task's stdout in Batch.
 
     After a storage error, the next attempt may export the outputs of the finished script. After
     any other error, the script has to run again.
     """
-    if failure.code != "StorageFailed":
+    if failure.code != "StorageFailed" and finished is not None:
         finished.forget()
     logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
 

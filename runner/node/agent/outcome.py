@@ -23,6 +23,7 @@ from runner.node.agent.records import (
 )
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.failures import StageFailedError
+from runner.node.script.command import COMMAND_STAGE
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
@@ -30,6 +31,7 @@ from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.metrics import ExpectedRange, range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, ResultStatus, RunResult
+from runner.protocol.resuming import ResumeFailure
 
 BLOCKED_CODE = "Blocked"
 
@@ -190,6 +192,34 @@ class AttemptOutcome:
         attempt.temp.remove()
         return self._commit(outputs, failure, attempt.outputs.left_out)
 
+    def find_load_failure(
+        self, failure: StageFailedError, attempt: Attempt
+    ) -> ResumeFailure | None:
+        """Return the failure of the script to load its checkpoint, or None for another failure.
+
+        Then another attempt follows here, in addition to the retries of the run.
+        """
+        if failure.step != COMMAND_STAGE or self._agent.termination.requested:
+            return None
+        if attempt.checkpoints.restored is None or self._streams is None:
+            return None
+        try:
+            self._streams.finish_script()  # the last metrics too
+            if self._streams.metrics.last():
+                return None
+            return attempt.find_load_failure(failure)
+        except Exception as err:  # noqa: BLE001  the attempt then fails as any other
+            logger.warning("why the script failed was not examined: %s", err)
+            return None
+
+    def could_not_load(
+        self, failure: StageFailedError, load: ResumeFailure, attempt: Attempt
+    ) -> None:
+        """Record that the attempt could not load its checkpoint, before the next one starts."""
+        self._flush()
+        self._end("failed", failure.exit_code, failure.step, load=load)
+        attempt.temp.remove()
+
     def is_final(self, retries: int) -> bool:
         """Return True if a failure of this attempt ends the run, or if this is unknown."""
         runs, blobs = self._agent.runs, self._agent.blobs
@@ -253,7 +283,12 @@ class AttemptOutcome:
             self._events.stages_s["logs"] = round(took_s, 3)
 
     def _end(
-        self, why: str, exit_code: int | None, step: str | None, message: str | None = None
+        self,
+        why: str,
+        exit_code: int | None,
+        step: str | None,
+        message: str | None = None,
+        load: ResumeFailure | None = None,
     ) -> None:
         agent = self._agent
         if self._streams is not None:
@@ -268,6 +303,7 @@ class AttemptOutcome:
                 message=message,
                 checkpoint=self._checkpoint_summary(),
                 node_ends=self._node_ends(),
+                resume_failed=load,
             )
             name = agent.blobs.attempt_end(self._number)
             agent.own[name] = write_end(agent.runs, agent.blobs, end)

@@ -147,10 +147,12 @@ def claim_attempt(
 
 
 def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int:
-    """Return how many earlier attempts failed; lost and terminated ones do not count."""
-    return sum(
-        1 for number in range(1, attempt) if _read_end(runs, blobs, number).get("why") == "failed"
-    )
+    """Return how many earlier attempts failed.
+
+    Lost and terminated ones do not count, nor those that only could not load their checkpoint.
+    """
+    ends = (_read_end(runs, blobs, number) for number in range(1, attempt))
+    return sum(end.get("why") == "failed" and not end.get("resume_failed") for end in ends)
 
 
 def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> bytes:

@@ -20,6 +20,7 @@ from runner.node.checkpoints.snapshot import (
     Snapshotter,
     TooManyFilesError,
     UnsettledError,
+    has_same_state,
     list_folder,
 )
 from runner.node.checkpoints.store import CheckpointStore, lower_priority
@@ -91,7 +92,8 @@ class CheckpointCommitter(threading.Thread):
         self._step = step
         self._script_runs = script_runs
         self._collect_shards = collect_shards
-        self._committed_listing = restored or FolderListing()  # restored files are committed
+        self._restored = restored or FolderListing()
+        self._committed_listing = self._restored  # restored files are committed
         self._content: tuple[object, ...] | None = None
         self._snapshot_at = time.monotonic()  # when the last snapshot began
         self._wake = threading.Event()
@@ -291,6 +293,8 @@ class CheckpointCommitter(threading.Thread):
     def _needs_commit(self, listing: FolderListing) -> bool:
         if not listing.files or listing == self._committed_listing:
             return False
+        if not self.committed and self._restored.files and has_same_state(listing, self._restored):
+            return False  # the script has not saved anything new
         self._left_out = None
         for path, why in sorted(listing.left_out.items())[:1]:
             self._report_problem("left out", f"checkpoints do not contain {path}: it {why}")

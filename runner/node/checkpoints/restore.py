@@ -11,7 +11,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from runner.protocol.checkpoints import (
     select_shards,
 )
 from runner.protocol.paths import RunPaths
+from runner.protocol.resuming import ResumeHistory
 from runner.protocol.run_spec import ResumeFrom
 
 logger = logging.getLogger(__name__)
@@ -129,12 +130,18 @@ class CheckpointRestore:
         self._done_bytes = 0
         self._lock = threading.Lock()
 
-    def restore(self, number: int, resume_from: ResumeFrom | None) -> RestoredCheckpoint | None:
+    def restore(
+        self,
+        number: int,
+        resume_from: ResumeFrom | None,
+        history: ResumeHistory | None = None,
+    ) -> RestoredCheckpoint | None:
         """Restore the run's newest checkpoint. If it has none, restore that of `resume_from`.
 
         Args:
             number: the number of the attempt, whose resume.json is written.
             resume_from: the checkpoint of another run, or None.
+            history: the attempts that failed to load a checkpoint; None for none.
 
         Returns:
             The checkpoint, or None if the script starts from the beginning.
@@ -142,6 +149,7 @@ class CheckpointRestore:
         Raises:
             StageFailedError: `resume_from` has no complete checkpoint, or the disk is full.
         """
+        history = history or ResumeHistory(self._blobs.run_id)
         own = find_checkpoints(self._runs, self._blobs.run_id)
         if not own.checkpoints and not own.problems and resume_from is None:
             return None
@@ -149,12 +157,16 @@ class CheckpointRestore:
             RESTORE_STAGE, "looking for the newest complete checkpoint"
         ) as report:
             try:
-                restored = self._restore_newest(self._blobs.run_id, None, own, report)
-                if restored is None and resume_from is not None:
+                if history.failures:
+                    restored = self._restore_other(history, resume_from, report)
+                else:
+                    restored = self._restore_newest(self._blobs.run_id, None, own, report)
+                is_missing = restored is None and not history.is_fresh
+                if is_missing and resume_from is not None:
                     restored = self._restore_from(resume_from, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
-            self._events.summarise(self._describe(restored))
+            self._events.summarise(self._describe(restored, history))
         if restored is not None:
             document = json.dumps(restored.to_json()).encode()
             self._runs.put(self._blobs.attempt_resume(number), document)
@@ -169,8 +181,48 @@ class CheckpointRestore:
                 restored = self._restore_from(wanted, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
-            self._events.summarise(self._describe(restored))
+            self._events.summarise(self._describe(restored, ResumeHistory(self._blobs.run_id)))
         return restored
+
+    def _restore_other(
+        self, history: ResumeHistory, resume_from: ResumeFrom | None, report: Report
+    ) -> RestoredCheckpoint | None:
+        """Restore the first complete checkpoint in the order of the history, or return None."""
+        tried: set[tuple[str, int]] = set()
+        while True:
+            found: list[tuple[str, CheckpointManifest]] = []
+            sizes: dict[str, int] = {}
+            for run_id, checkpoints in self._find_all(resume_from):
+                found += [(run_id, each) for each in checkpoints.checkpoints]
+                sizes |= checkpoints.sizes
+            left = [one for one in history.order(found) if (one[0], one[1].number) not in tried]
+            if not left:
+                return None
+            run_id, checkpoint = left[0]
+            tried.add((run_id, checkpoint.number))
+            try:
+                self._download(checkpoint, sizes, report)
+                return RestoredCheckpoint(run_id, checkpoint, tuple(self._skipped))
+            except DamagedCheckpointError as err:
+                self._skip(checkpoint, err)
+
+    def _find_all(self, resume_from: ResumeFrom | None) -> Iterator[tuple[str, FoundCheckpoints]]:
+        """Yield the checkpoints of the run, and those of `resume_from` up to the wanted one."""
+        yield self._blobs.run_id, find_checkpoints(self._runs, self._blobs.run_id)
+        if resume_from is None:
+            return
+        only = resume_from.checkpoint if resume_from.exact else None
+        found = find_checkpoints(self._runs, resume_from.run_id, only)
+        orders = {each.number: each.order for each in found.checkpoints}
+        wanted = orders.get(resume_from.checkpoint or 0)
+        if wanted is not None:
+            older = tuple(each for each in found.checkpoints if each.order <= wanted)
+            found = replace(found, checkpoints=older)
+        yield resume_from.run_id, found
+
+    def _skip(self, checkpoint: CheckpointManifest, err: DamagedCheckpointError) -> None:
+        self._skipped.append(self._events.clean(f"{checkpoint.name}: {err}"))
+        logger.warning("skipped %s", self._skipped[-1])
 
     def _restore_from(self, wanted: ResumeFrom, report: Report) -> RestoredCheckpoint:
         self._skipped.clear()
@@ -206,12 +258,13 @@ class CheckpointRestore:
                 self._download(checkpoint, found.sizes, report)
                 return RestoredCheckpoint(run_id, checkpoint, tuple(self._skipped))
             except DamagedCheckpointError as err:
-                self._skipped.append(self._events.clean(f"{checkpoint.name}: {err}"))
-                logger.warning("skipped %s", self._skipped[-1])
+                self._skip(checkpoint, err)
             found = find_checkpoints(self._runs, run_id, number)
 
-    def _describe(self, restored: RestoredCheckpoint | None) -> str:
+    def _describe(self, restored: RestoredCheckpoint | None, history: ResumeHistory) -> str:
         skipped = f"; skipped {', '.join(self._skipped)}" if self._skipped else ""
+        if restored is None and history.is_fresh:
+            return f"starting from the beginning{skipped}"
         if restored is None:
             return f"no complete checkpoint, starting from the beginning{skipped}"
         of = "" if restored.run_id == self._blobs.run_id else f" of run {restored.run_id}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import time
@@ -63,6 +64,19 @@ class FolderListing:
     def size_bytes(self) -> int:
         """The total size of the files."""
         return sum(file.size_bytes for file in self.files.values())
+
+
+# Files that `runner.hooks.automatic.place` writes in each attempt, before the training.
+_OF_HOOKS = re.compile(r"automatic/[^/]+/(?:claim-[^/]*|variables|parallel)")
+
+
+def has_same_state(one: FolderListing, other: FolderListing) -> bool:
+    """Return True if two listings hold the same files, except for names and notes of our hooks."""
+    states = [
+        {state for path, state in each.files.items() if not _OF_HOOKS.fullmatch(path)}
+        for each in (one, other)
+    ]
+    return states[0] == states[1]
 
 
 def list_folder(folder: Path) -> FolderListing:

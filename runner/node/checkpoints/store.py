@@ -47,14 +47,23 @@ class CheckpointStore:
         run: the names of the run's blobs.
         attempt: the number of the attempt.
         keep: how many checkpoints are kept; older ones are deleted.
+        is_kept: returns True for a checkpoint that is never deleted.
     """
 
-    def __init__(self, runs: ContainerClient, run: RunPaths, attempt: int, keep: int) -> None:
+    def __init__(
+        self,
+        runs: ContainerClient,
+        run: RunPaths,
+        attempt: int,
+        keep: int,
+        is_kept: Callable[[CheckpointManifest], bool] = lambda _: False,
+    ) -> None:
         self._runs = runs
         self._blobs = CheckpointBlobs(run.run_id)
         self._next_attempt = run.attempt_start(attempt + 1)
         self._attempt = attempt
         self._keep = keep
+        self._is_kept = is_kept
         self._number = 0
         # By number; None for an unreadable manifest.
         self._manifests: dict[int, CheckpointManifest | None] = {}
@@ -155,7 +164,11 @@ class CheckpointStore:
         try:
             manifests = self._read_manifests(names, newest)
             ours = sorted(
-                (found for found in manifests if found.attempt <= self._attempt),
+                (
+                    found
+                    for found in manifests
+                    if found.attempt <= self._attempt and not self._is_kept(found)
+                ),
                 key=lambda found: found.order,
                 reverse=True,
             )

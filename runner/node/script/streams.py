@@ -243,6 +243,7 @@ class Streams:
         self._patterns = MetricPatterns(patterns, self.metrics)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
         self._printed: PrintedMetrics | None = None
+        self._is_script_finished = False
         self._logs = (
             FileSource(dirs.stdout, self._feed, redactor),
             FileSource(dirs.stderr, redactor=redactor),
@@ -289,7 +290,10 @@ class Streams:
         self.metrics.warn = self._patterns.warn = warn
 
     def finish_script(self, timeout_s: float | None = None) -> None:
-        """Ship the rest of logs and metrics. Raise the error that ended a stream."""
+        """Ship the rest of logs and metrics, once. Raise the error that ended a stream."""
+        if self._is_script_finished:
+            return
+        self._is_script_finished = True
         for log in self._logs:
             log.freeze()  # a process that survives the script must not delay the run
         try:

@@ -382,7 +382,7 @@ def _print_notes(out: Output, report: CostReport) -> None:
 
         most_s = sum(report.total.bound_ms.values()) / 1000
         out.note(
-            "at most (<=): no record has the end of an attempt on a lost node; up to "
+            "<= means at most: the end of an attempt on a lost node is not on record; up to "
             f"{format_duration(most_s)} of the node time is after its last sign of life",
             style="yellow",
         )

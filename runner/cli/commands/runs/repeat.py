@@ -205,6 +205,9 @@ CheckpointOption = Annotated[
         show_default="the newest",
     ),
 ]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Start from the beginning, without a checkpoint.")
+]
 NodesOption = Annotated[
     int | None,
     typer.Option(
@@ -223,6 +226,7 @@ def resume(
     run: options.RunArgument,
     set_: SetOption = None,
     checkpoint: CheckpointOption = None,
+    fresh: FreshOption = False,
     nodes: NodesOption = None,
     pool: OtherPoolOption = None,
     detach: options.DetachOption = False,
@@ -240,7 +244,7 @@ def resume(
         out,
         connection,
         lambda on_progress: resume_run(
-            connection, spec, pool, overrides, on_progress, checkpoint, nodes=nodes
+            connection, spec, pool, overrides, on_progress, checkpoint, nodes=nodes, fresh=fresh
         ),
         detach=detach,
         output_dir=settings.output_dir if download else None,

@@ -210,7 +210,9 @@ def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
             "spot": row.spot,
             "started": local_time(datetime.fromisoformat(row.started)) if row.started else None,
             "took": None if row.took_s is None else format_duration(row.took_s),
-            "ended": row.why + (f" in {row.step}" if row.step else ""),
+            "ended": row.why
+            + (f" in {row.step}" if row.step else "")
+            + (", not loaded" if row.not_loaded else ""),
             "exit_code": row.exit_code,
             "lost": row.lost_text,
             "resumed_from": row.resumed.text(shown.view.spec.run_id) if row.resumed else None,

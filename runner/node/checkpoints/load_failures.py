@@ -1,0 +1,133 @@
+"""Decide whether a script failed while it loaded its checkpoint.
+
+The agent does not know what a script does, so it compares what it can see, and returns False in
+doubt: then the attempt fails as any other. docs/decisions/0023-checkpoints-that-cannot-be-loaded.md
+has the reasons for each condition.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from runner.node.checkpoints.snapshot import (
+    FileState,
+    FolderListing,
+    TooManyFilesError,
+    has_same_state,
+    list_folder,
+)
+from runner.node.failures import StageFailedError
+
+# Without a known time until the first checkpoint, a script that fails later was training.
+SHORTEST_S = 60.0
+LONGEST_S = 600.0
+_CODES = frozenset({"CommandFailed", "NotebookCellFailed"})
+# Signals that end a script from outside, and codes of a shell that cannot run a command.
+_STOPPED = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_NOT_RUN = frozenset({126, 127})
+_TAIL_BYTES = 65_536
+_MAX_MESSAGE = 300
+# The last line of a traceback; torchrun prefixes the lines of its processes.
+_ERROR = re.compile(
+    r"(?m)^(?:\[[\w.]+\]:\s?)?((?:\w+\.)*(\w*(?:Error|Exception|Failure|Exit|Warning)))(?::.*)?$"
+)
+# Launchers raise it when a process of theirs failed.
+_OF_LAUNCHER = frozenset({"ChildFailedError", "CalledProcessError", "ProcessRaisedException"})
+# Errors that have other causes than the content of a checkpoint, so that another one cannot help.
+_OTHER_CAUSE = re.compile(
+    r"ModuleNotFoundError|KeyboardInterrupt|MemoryError|[Oo]ut ?[Oo]f ?[Mm]emory|bad_alloc"
+    r"|Connection\w*Error|Timeout\w*|\bgaierror|HTTPError|URLError|SSLError"
+    r"|[Aa]ddress already in use|No space left|quota exceeded|Read-only file system"
+    r"|NCCL|no CUDA-capable device|CUDA driver"
+)
+
+
+class LoadWatch:
+    """Records what a restore left in the checkpoint folder, to see what the script did with it.
+
+    Create an instance after the restore, before the script starts.
+    """
+
+    def __init__(self, folder: Path, restored: FolderListing) -> None:
+        self._folder = folder
+        self._restored = restored
+        self._read_at = _access_times(folder, restored.files)
+
+    def has_new_state(self) -> bool:
+        """Return True if the script changed, added or removed a file, or if this is unknown."""
+        try:
+            return not has_same_state(list_folder(self._folder), self._restored)
+        except (OSError, TooManyFilesError):
+            return True
+
+    def was_read(self) -> bool:
+        """Return True if the script read a file, or if the file system does not record this."""
+        now = _access_times(self._folder, self._restored.files)
+        if any(now.get(path, time) != time for path, time in self._read_at.items()):
+            return True
+        return bool(self._read_at) and not _records_access(self._folder.parent)
+
+
+def _access_times(folder: Path, paths: Mapping[str, FileState]) -> dict[str, int]:
+    times: dict[str, int] = {}
+    for path in paths:
+        with suppress(OSError):
+            times[path] = (folder / path).stat(follow_symlinks=False).st_atime_ns
+    return times
+
+
+def _records_access(folder: Path) -> bool:
+    """Return True if the file system records when files are read (mount option `relatime`)."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".read-") as file:
+            file.write(b"x")
+            file.flush()
+            path = Path(file.name)
+            os.utime(path, ns=(1, 1))
+            path.read_bytes()
+            return path.stat().st_atime_ns != 1
+    except OSError:
+        return False
+
+
+def limit_s(first_commit_ms: int | None) -> float:
+    """Return the time within which a script that loads a checkpoint fails.
+
+    Args:
+        first_commit_ms: how long the attempt that saved the checkpoint took until its first one.
+    """
+    known_s = 0.0 if first_commit_ms is None else first_commit_ms / 1000
+    return min(max(known_s, SHORTEST_S), LONGEST_S)
+
+
+def may_be_load_failure(failure: StageFailedError) -> bool:
+    """Return True if the script ended by itself with an error."""
+    code = failure.exit_code or 0
+    is_stopped = code > 128 and code - 128 in _STOPPED
+    return failure.code in _CODES and not is_stopped and code not in _NOT_RUN
+
+
+def read_error(stderr: Path) -> tuple[str, str]:
+    """Return the name and the line of the last exception in a script's stderr; empty for none."""
+    try:
+        with stderr.open("rb") as source:
+            source.seek(max(stderr.stat().st_size - _TAIL_BYTES, 0))
+            text = source.read().decode("utf-8", errors="replace")
+    except OSError:
+        return "", ""
+    for found in reversed(list(_ERROR.finditer(text))):
+        if found[2] not in _OF_LAUNCHER:
+            line = found[0][found.start(1) - found.start() :]
+            return found[1], line.strip()[:_MAX_MESSAGE]
+    return "", ""
+
+
+def has_other_cause(line: str) -> bool:
+    """Return True if an error has another cause than the content of a checkpoint."""
+    return bool(_OTHER_CAUSE.search(line))
