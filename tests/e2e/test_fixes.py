@@ -23,7 +23,7 @@ from runner.flows.selftest.training import EvictedTraining
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blob
-from tests.e2e.conftest import Cli, show_ended, until
+from tests.e2e.conftest import Cli, evict_node_of, show_ended, until
 from tests.unit.command_lines import commands_in
 from tests.unit.fix_situations import SERVED, FixCase
 
@@ -288,6 +288,45 @@ def test_runs_that_are_under_way_can_be_awaited_or_cancelled(
     assert error_of(cli, shlex.split(attach)[1:])["code"] == ""  # it has ended as cancelled
     until(lambda: "steady" in follow(cli, steady))
     cli.ok("pool", "resize", "local", "2")
+
+
+_NOT_LOADED = """\
+import os, pathlib, pickle, sys, time
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "state")
+if state.exists():
+    pickle.loads(state.read_bytes())
+if os.environ["RUNNER_ATTEMPT"] != "1":
+    raise KeyError("a bug")
+state.write_bytes(b"not a pickle")
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.feature(32)
+@pytest.mark.fix("R-RESUME-FAILED")
+def test_run_whose_checkpoint_cannot_be_loaded_starts_over(cli: Cli) -> None:
+    """By itself after an eviction, and on request if it failed from the beginning too."""
+    (cli.cwd / "unloaded.py").write_text(_NOT_LOADED)
+    gate = cli.cwd / "gate"
+    run = train(cli, "./unloaded.py", "--", str(gate))
+    until(lambda: cli.json("show", run)["checkpoints"], timeout_s=120)
+    evict_node_of(cli, run, "--notice", "0")
+    shown = show_ended(cli, run)
+    error = "checkpoint 1: _pickle.UnpicklingError: invalid load key, 'n'."
+    assert [each["not_loaded"] for each in shown["attempts"]] == ["", error, error, ""]
+    assert (shown["state"], "a bug" in cli.ok("logs", run, "--stderr")) == ("failed", True)
+    found = cli.json("why", run)
+    assert found["cause"] == "ScriptError"
+    assert [each["text"] for each in found["evidence"][:3]] == [
+        f"could not load {error}", f"could not load {error}", "started from the beginning",
+    ]  # fmt: skip
+    assert len(shown["checkpoints"]) == 1
+    [again] = printed(cli, "R-RESUME-FAILED", "resume", run)
+    assert again == f"runner resume {run} --fresh"
+    gate.touch()
+    assert "succeeded" in follow(cli, again)
+    assert cli.json("show", "@last")["run"]["resume_from"] is None
 
 
 @pytest.mark.fix("R-SELFTEST-TIMEOUT")

@@ -189,6 +189,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-REACH-FORWARD": FixCase("ssh {done} --forward x", beyond=("R-REACH-ENDED",)),
     "R-REACH-ENDED": FixCase("exec {done} -- true"),
     "R-RESUME-NOTHING": FixCase("resume {done}"),
+    "R-RESUME-WHICH": FixCase("resume {done} --fresh --checkpoint 1"),
     "R-RETRY-STATE": FixCase("retry {done}"),
     "R-RETRY-WHICH": FixCase("retry", beyond=("R-RETRY-STATE", "R-RUN-GOES-ON")),
     "R-RM-WHICH": FixCase("rm", beyond=("R-NOT-CONFIRMED",)),
