@@ -18,7 +18,11 @@ FULL_BELOW_BYTES = 1 << 20
 
 
 class StageFailedError(Exception):
-    """A stage failed; `code` is listed in docs/run-format.md, `exit_code` is the script's."""
+    """A stage failed; `code` is listed in docs/run-format.md, `exit_code` is the script's.
+
+    Of a script that failed, `error` has the name and the line of its last exception, and
+    `has_read_checkpoint` is True if it read the restored checkpoint.
+    """
 
     def __init__(self, step: str, code: str, message: str, exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -27,6 +31,8 @@ class StageFailedError(Exception):
         self.message = message
         self.exit_code = exit_code
         self.rank = 0  # of the node that failed, in a run over several nodes
+        self.error = ("", "")
+        self.has_read_checkpoint = False
 
 
 class NodeLostError(StageFailedError):

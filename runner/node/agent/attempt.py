@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation
 from runner.node.agent.records import FINISHED_FILE, FinishedScript
+from runner.node.checkpoints.load_failures import may_be_load_failure, read_error
 from runner.node.cluster import (
     LAUNCHER_VARIABLES,
     SINGLE_NODE,
@@ -254,7 +255,7 @@ class Attempt:
     def find_load_failure(self, failure: StageFailedError) -> ResumeFailure | None:
         """Return the failure of the script to load its checkpoint, or None for another failure."""
         took_s = self.events.stages_s.get(command.COMMAND_STAGE, 0.0)
-        return self.checkpoints.find_load_failure(failure, took_s, self._dirs.stderr)
+        return self.checkpoints.find_load_failure(failure, took_s)
 
     def decide_params(self) -> None:
         """Run the stage `sample` if the run is a trial whose parameters are not decided yet."""
@@ -303,7 +304,13 @@ class Attempt:
             if self._is_stopped_early(ended):
                 return
             self._check_stop(ended)
-            self._check_end(ended)
+            try:
+                self._check_end(ended)
+            except StageFailedError as err:
+                if may_be_load_failure(err):
+                    err.error = read_error(self._dirs.stderr)
+                    err.has_read_checkpoint = self.checkpoints.was_read
+                raise
         if self.finished is not None and self.streams is not None:
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.outputs.collect(), self.streams)

@@ -21,7 +21,6 @@ from runner.node.checkpoints.load_failures import (
     has_other_cause,
     limit_s,
     may_be_load_failure,
-    read_error,
 )
 from runner.node.checkpoints.restore import (
     RESTORE_STAGE,
@@ -168,9 +167,7 @@ class AttemptCheckpoints:
             found += load_work_ms(self._runs.get, before.run_id, None)
         return found / 1000
 
-    def find_load_failure(
-        self, failure: StageFailedError, took_s: float, stderr: Path
-    ) -> ResumeFailure | None:
+    def find_load_failure(self, failure: StageFailedError, took_s: float) -> ResumeFailure | None:
         """Return the failure to load a checkpoint, or None if the attempt failed otherwise.
 
         Call this when the output of the script is read completely.
@@ -178,7 +175,6 @@ class AttemptCheckpoints:
         Args:
             failure: why the attempt failed.
             took_s: how long the script ran.
-            stderr: its output.
         """
         restored, loads, before = self.restored, self._loads, self._spec.resume_from
         if restored is None or loads is None or self.history.is_exhausted:
@@ -186,13 +182,13 @@ class AttemptCheckpoints:
         is_own = restored.run_id == self._blobs.run_id
         if not may_be_load_failure(failure) or (not is_own and before is not None and before.exact):
             return None
-        if self.has_saved or loads.has_new_state() or not loads.was_read():
+        if not failure.has_read_checkpoint or self.has_saved or loads.has_new_state():
             return None
         checkpoint = restored.checkpoint
         events = self._runs.get(RunPaths(restored.run_id).attempt_events(checkpoint.attempt))
         if took_s > limit_s(first_commit_ms(events or b"")):
             return None
-        name, line = read_error(stderr)
+        name, line = failure.error
         if has_other_cause(line):
             return None
         kind = f"{name or failure.code} {failure.exit_code}"
@@ -202,6 +198,11 @@ class AttemptCheckpoints:
         )
 
     @property
+    def was_read(self) -> bool:
+        """True if the script read the restored checkpoint, or if this is not recorded."""
+        return self._loads is not None and self._loads.was_read()
+
+    @property
     def has_saved(self) -> bool:
         """True if the attempt committed a checkpoint."""
         return self._thread is not None and self._thread.committed > 0
@@ -209,6 +210,8 @@ class AttemptCheckpoints:
     def restore_same(self, wanted: ResumeFrom) -> dict[str, str]:
         """Restore the checkpoint that the primary restored. Return variables as `restore` does."""
         self.restored = self._open_restore().restore_same(wanted)
+        with suppress(TooManyFilesError):
+            self._loads = LoadWatch(self._folder, list_folder(self._folder))
         return self._variables()
 
     def _variables(self) -> dict[str, str]:

@@ -373,6 +373,8 @@ class Worker:
             code=err.code,
             message=message,
             exit_code=err.exit_code,
+            error=[self._context.redactor.text(each) for each in err.error],
+            has_read_checkpoint=err.has_read_checkpoint,
         )
 
     def _to_failure(self, err: Exception) -> StageFailedError:

@@ -107,6 +107,9 @@ class WorkerNode:
             None if code is None else int(code),
         )
         failure.rank = self.rank
+        name, line = message.get("error") or ("", "")
+        failure.error = str(name), str(line)
+        failure.has_read_checkpoint = bool(message.get("has_read_checkpoint"))
         return failure
 
 

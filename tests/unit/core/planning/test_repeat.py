@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -143,8 +143,13 @@ def test_retry_waits_for_and_reads_the_retried_predecessors() -> None:
 
 
 def test_resume_records_its_checkpoint() -> None:
-    before = ResumeFrom(RAW["run_id"], 7)
-    assert again(Repetition("resume", resume_from=before))["resume_from"] == asdict(before)
+    before, written = ResumeFrom(RAW["run_id"], 7), {"run_id": RAW["run_id"], "checkpoint": 7}
+    assert again(Repetition("resume", resume_from=before))["resume_from"] == written
+    chosen = replace(before, exact=True)
+    document = again(Repetition("resume", resume_from=chosen))["resume_from"]
+    assert document == {**written, "exact": True}
+    assert ResumeFrom.from_json(document) == chosen
+    assert not ResumeFrom.from_json({**written, "checkpoint": None, "exact": True}).exact
 
 
 def test_changed_parameter_keeps_its_place_in_the_command() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from runner.protocol.sweeps import TrialReport, TrialSpec
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
 
 Until = Callable[..., Any]
+GROUP = "train-20261124-120000-aaaa"
 ERROR = "UnpicklingError: Weights only load failed"
 
 # It saves states that it can load only if they contain "good", and ends when the file `ends` of the
@@ -233,7 +235,7 @@ def copy_to_other_run(task: Task) -> None:
         if name.startswith(f"{RUN}/"):
             task.service.put(
                 f"{OTHER}/{name.removeprefix(f'{RUN}/')}",
-                blob.data.replace(f"{RUN}/".encode(), f"{OTHER}/".encode()),
+                bytes(blob.data).replace(f"{RUN}/".encode(), f"{OTHER}/".encode()),
             )
             del task.service.blobs[name]
 
@@ -270,7 +272,7 @@ def test_fresh_start_needs_the_time_that_the_cost_cap_leaves(
     task: Task, until: Until, left: int, allowed: bool
 ) -> None:
     created = datetime.now(UTC) - timedelta(hours=10)
-    capped = {
+    capped: dict[str, Any] = {
         "created": created.isoformat(),
         "max_cost_micros": 5_000_000,
         "batch": {"job_limit_s": 10 * 3600 + left},
@@ -285,3 +287,15 @@ def test_fresh_start_needs_the_time_that_the_cost_cap_leaves(
         assert "checkpoint 1 could not be loaded: UnpicklingError" in result["message"]
         assert f"leaves 0 s: `runner resume {RUN} --fresh` would cost up to" in result["message"]
         assert ends(task) == [("failed", 1), ("failed", 1), ("failed", None)]
+
+
+def test_trial_that_starts_over_is_not_reported_as_failed(task: Task, until: Until) -> None:
+    trial = TrialSpec("1", 1, {"lr": 0.1}).to_json()
+    submit(task, {"1": ["s1 bad", "s2 never"]}, trial=trial, group=GROUP)
+    save_and_kill(task, until, 1)
+    assert task.run() == 0, task.output
+    assert ends(task) == [("failed", 1), ("failed", 1), ("succeeded", None)]
+    blob = f"sweeps/{GROUP}/trials/1"
+    report = TrialReport.parse(blob, task.service.blobs[blob].metadata)
+    assert report is not None
+    assert report.state == "succeeded"

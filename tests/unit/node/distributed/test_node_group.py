@@ -302,6 +302,43 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("failing", ["rank == 1", "rank == 0", "True"])
+def test_nodes_start_over_if_one_cannot_load_the_checkpoint(
+    node_group: NodeGroupTask, until: Until, failing: str
+) -> None:
+    script = (
+        PID
+        + f"""
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"]) / "step"
+print(state.read_text() if state.exists() else "nothing", flush=True)
+if os.environ["RUNNER_ATTEMPT"] == "1":
+    state.with_suffix(".new").write_text("saved")
+    os.rename(state.with_suffix(".new"), state)
+    time.sleep(300)
+if state.exists():
+    if {failing}:
+        raise ValueError("it is not what it was")
+    time.sleep(300)
+"""
+    )
+    node_group.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 0.2})
+    primary = node_group.start_node_group(2)
+    until(lambda: node_group.has("checkpoints/1/manifest.json"))
+    pids = node_group.pids(2) or {}
+    primary.kill()
+    primary.wait(120)
+    until(lambda: node_group.all_gone(pids))
+    assert node_group.run_node_group(2) == 0, node_group.output
+    for number in (2, 3):
+        failed = node_group.json(f"attempts/{number}/end.json")["resume_failed"]
+        assert (failed["checkpoint"], failed["kind"]) == (1, "ValueError 1")
+        assert failed["message"] == "ValueError: it is not what it was"
+    for log in ("logs/stdout.txt", "nodes/1/stdout.txt"):
+        assert node_group.text(log).splitlines()[-1] == "nothing"
+    assert node_group.json("result.json")["attempt"] == 4
+
+
+@pytest.mark.slow
 def test_metrics_of_workers_are_stored_apart(node_group: NodeGroupTask) -> None:
     script = """
 import json, os
