@@ -31,7 +31,7 @@ class StageFailedError(Exception):
         self.message = message
         self.exit_code = exit_code
         self.rank = 0  # of the node that failed, in a run over several nodes
-        self.error = ("", "")
+        self.error: tuple[str, str] = ("", "")
         self.has_read_checkpoint = False
 
 
