@@ -333,7 +333,9 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             message=raw.get("message"),
             checkpoint=raw.get("checkpoint"),
             node_ends=str(raw.get("node_ends") or ""),
-            resume_failed=parse_resume_failure(data, int(raw["attempt"])),
+            resume_failed=parse_resume_failure(data, int(raw["attempt"]))
+            if raw.get("resume_failed")
+            else None,
         )
     except DAMAGED:
         return None

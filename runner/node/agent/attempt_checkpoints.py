@@ -108,24 +108,25 @@ class AttemptCheckpoints:
         spec = self._spec
         if (spec.checkpoints is None or self.has_none) and spec.resume_from is None:
             return {}
-        self.history = load_resume_history(
-            self._runs.get, self._blobs.run_id, range(1, self._number)
-        )
+        if self._number > 1:
+            self.history = load_resume_history(
+                self._runs.get, self._blobs.run_id, range(1, self._number)
+            )
         self.restored = self._open_restore().restore(self._number, spec.resume_from, self.history)
         with suppress(TooManyFilesError):  # the committer reports it while the script runs
             self._found = list_folder(self._folder)
         if self.restored is not None:
             self._loads = LoadWatch(self._folder, self._found)
-        elif self.history.is_fresh:
+        elif self.history.failures and self.history.is_fresh:
             self._check_cap()
         return self._variables()
 
     @property
     def resume_note(self) -> str:
         """One line about checkpoints that could not be loaded; empty if none matters any more."""
-        restored, why = self.restored, self.history.describe()
-        if not why:
+        if not self.history.failures:
             return ""
+        restored, why = self.restored, self.history.describe()
         if restored is None:
             return f"starting from the beginning, because {why}; the checkpoints are kept"
         last = self.history.failures[-1]
@@ -246,9 +247,10 @@ class AttemptCheckpoints:
         if rule is None:
             return
         self._pid = pid
+        is_kept = self.history.is_kept if self.history.failures else None
         self._thread = CheckpointCommitter(
             Snapshotter(self._folder, self._store, self.writers),
-            CheckpointStore(self._runs, self._blobs, self._number, rule.keep, self.history.is_kept),
+            CheckpointStore(self._runs, self._blobs, self._number, rule.keep, is_kept),
             rule,
             self._events,
             step=self._step,

@@ -47,7 +47,7 @@ class CheckpointStore:
         run: the names of the run's blobs.
         attempt: the number of the attempt.
         keep: how many checkpoints are kept; older ones are deleted.
-        is_kept: returns True for a checkpoint that is never deleted.
+        is_kept: returns True for a checkpoint that is never deleted; None for none.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CheckpointStore:
         run: RunPaths,
         attempt: int,
         keep: int,
-        is_kept: Callable[[CheckpointManifest], bool] = lambda _: False,
+        is_kept: Callable[[CheckpointManifest], bool] | None = None,
     ) -> None:
         self._runs = runs
         self._blobs = CheckpointBlobs(run.run_id)
@@ -167,7 +167,8 @@ class CheckpointStore:
                 (
                     found
                     for found in manifests
-                    if found.attempt <= self._attempt and not self._is_kept(found)
+                    if found.attempt <= self._attempt
+                    and not (self._is_kept and self._is_kept(found))
                 ),
                 key=lambda found: found.order,
                 reverse=True,
