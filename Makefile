@@ -46,7 +46,7 @@ not-sudo:
 	    "it would leave files of root in this folder, which belongs to $$SUDO_USER" \
 	    "make $(or $(MAKECMDGOALS),train)" >&2; exit 3; fi
 
-$(READY): requirements/dev.lock pyproject.toml tools/setup.sh | not-sudo
+$(READY): requirements/dev.lock pyproject.toml batch_emulator/pyproject.toml tools/setup.sh | not-sudo
 	@tools/setup.sh "$(PYTHON)" $(VENV) $(ASKED)
 
 $(INFRA_READY): $(READY) requirements/infra.lock tools/setup_infra.sh
@@ -120,17 +120,17 @@ dist: $(READY) ## build wheel and source distribution of runner and of the emula
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --upgrade --quiet \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator \
 	  --output-file requirements/dev.lock
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --extra infra --extra otlp --upgrade --quiet \
 	  --constraints requirements/dev.lock --constraints requirements/together.in \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator \
 	  --output-file requirements/infra.lock
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard --upgrade --quiet \
 	  --constraints requirements/infra.lock \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator \
 	  --output-file requirements/extras.lock
 	for tool in docs recording workflows; do env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile requirements/$$tool.in --upgrade --quiet \

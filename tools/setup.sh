@@ -94,7 +94,7 @@ not_installed() {
 say "installing the pinned packages"
 uv_install() { "$venv/bin/uv" pip install --quiet --compile-bytecode --python "$venv/bin/python" "$@"; }
 uv_install --require-hashes -r requirements/dev.lock || not_installed "the pinned packages" uv
-uv_install --no-deps --editable . || not_installed "hatchling, which builds runner" uv
+uv_install --no-deps --no-build-isolation --editable ./batch_emulator --editable . || not_installed "runner and batch_emulator" uv
 "$venv/bin/python" -m compileall -q runner batch_emulator
 say "done; the environment is $(du -sh "$venv" | cut -f1)"
 touch "$venv/.ready"

@@ -341,7 +341,11 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
     expected = (
         err
         if isinstance(err, RunnerError)
-        else usage_error(err, words) or _too_long(err) or _disk_full(err) or _bug(err)
+        else usage_error(err, words)
+        or _too_long(err)
+        or _disk_full(err)
+        or _missing_package(err)
+        or _bug(err)
     )
     # During completion, an error would appear in the line that the user types.
     if expected.what and not os.environ.get(_COMPLETE, "").startswith("complete_"):
@@ -374,6 +378,15 @@ def _disk_full(err: Exception) -> RunnerError | None:
         fix="free space on the disk, or redirect standard output to another disk",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def _missing_package(err: Exception) -> RunnerError | None:
+    """Return an error for a package that is not installed, else None."""
+    if not isinstance(err, ModuleNotFoundError):
+        return None
+    from runner.flows.export.extras import missing_package  # loads the metadata of packages
+
+    return missing_package(err)
 
 
 def _bug(err: Exception) -> RunnerError:

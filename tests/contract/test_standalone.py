@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,14 +25,6 @@ FIVE_LINES = README.split("```python\n", 1)[1].split("```", 1)[0]  # as users co
 
 def _bearer(server: Server) -> dict[str, str]:
     return {"authorization": f"Bearer {server.key}"}
-
-
-def test_dependencies_are_those_of_the_local_extra() -> None:
-    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    alone = tomllib.loads((ROOT / "batch_emulator/pyproject.toml").read_text())["project"]
-    assert set(alone["dependencies"]) < set(whole["optional-dependencies"]["local"])
-    assert alone["scripts"].items() <= whole["scripts"].items()
-    assert alone["entry-points"] == whole["entry-points"]
 
 
 @pytest.mark.feature(60)

@@ -160,6 +160,6 @@ def test_missing_extra_is_reported_with_the_install_command(
     ):
         refused = cli.run(*words)
         assert (refused.returncode, "R-EXTRA-MISSING" in refused.stderr) == (3, True)
-        assert f"fix: pip install 'azure-batch-runner[{extra}]'" in refused.stderr
+        assert f"pip install 'azure-batch-runner[{extra}]'\n" in refused.stderr
     unsaid = cli.run("export", run_id, "--to", "mlflow")
     assert (unsaid.returncode, "R-EXPORT-URI" in unsaid.stderr) == (2, True)

@@ -32,8 +32,9 @@ def project() -> dict[str, Any]:
 
 
 def product() -> list[str]:
-    """Return the folders of the packages that the distribution contains, such as `runner`."""
-    return project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    """Return the folders of the packages of both distributions, such as `runner`."""
+    ours = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return [*ours, "batch_emulator"]
 
 
 def sources(*folders: str) -> list[Path]:

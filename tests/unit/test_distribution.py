@@ -15,7 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 LOCKS = ("dev.lock", "infra.lock", "extras.lock")
 # `name[extra]` with an extra of ours, and what follows `pip install`, `uv add`, `pipx install` ...
-REQUIREMENT = re.compile(rf"([\w.-]+)\[\{{?(?:{'|'.join(EXTRAS)}|extra)\}}?\]")
+REQUIREMENT = re.compile(rf"(?<![\w./-])(\w[\w.-]*)\[\{{?(?:{'|'.join(EXTRAS)}|extra)\}}?\]")
 INSTALLED = re.compile(
     r"(?:pip install|pipx install|pipx run|uv add|uv tool install|uvx) [^\n`]*?"
     r"(?<![\w/.=-])(runner)(?![\w/.=-])"
@@ -63,8 +63,31 @@ def test_both_distributions_have_the_licence_and_the_same_version() -> None:
 
 def test_messages_name_the_distribution_of_pyproject() -> None:
     assert PROJECT["name"] == DISTRIBUTION
-    assert install_command("infra") == f"pip install '{PROJECT['name']}[infra]'"
-    assert install_command("local", upgrade=True).startswith("pip install --upgrade '")
+    assert install_command("infra").endswith(f"pip install '{PROJECT['name']}[infra]'")
+    assert "pip install --upgrade '" in install_command("local", upgrade=True)
+
+
+def test_emulator_belongs_to_its_own_distribution_only() -> None:
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    alone = tomllib.loads((ROOT / "batch_emulator/pyproject.toml").read_text(encoding="utf-8"))
+    wheel = whole["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["packages"] == ["runner", "infra/runner_infra"]
+    assert PROJECT["scripts"].keys() == {"runner"}
+    assert alone["project"]["scripts"].keys() == {"batch-emulator"}
+    assert "entry-points" not in PROJECT
+    assert alone["project"]["entry-points"].keys() == {"pytest11"}
+
+
+def test_both_distributions_have_the_same_version() -> None:
+    assert PROJECT["version"] == batch_emulator.__version__
+    assert f"batch-emulator=={PROJECT['version']}" in PROJECT["dependencies"]
+
+
+def test_locks_leave_the_emulator_to_the_clone() -> None:
+    assert not [lock for lock in LOCKS if "batch-emulator" in pins(lock)]
+    assert not [
+        lock for lock in LOCKS if "://" in (ROOT / "requirements" / lock).read_text("utf-8")
+    ]
 
 
 def test_no_text_installs_another_distribution() -> None:
@@ -83,7 +106,7 @@ def test_other_distributions_are_recognised() -> None:
     for good in (
         f"pip install '{DISTRIBUTION}[infra]'",
         f"pip install {DISTRIBUTION}",
-        "pip install ./batch_emulator",
+        "pip install ./batch_emulator '.[local]'",
         "runner.cli[local-part]",
     ):
         assert not other_distributions(good), good

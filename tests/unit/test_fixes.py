@@ -48,7 +48,7 @@ def _refusal(command: str) -> str:
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         return "" if re.search(rf"^{words[1]}:", makefile, re.MULTILINE) else "no such target"
-    if words[0] == "pip":
+    if words[0] == "pip" or words[1:3] == ["-m", "pip"]:
         return _refusal_of_pip(command)
     name = next((" ".join(words[:n]) for n in range(5, 1, -1) if " ".join(words[:n]) in OTHERS), "")
     if not name:
@@ -58,7 +58,9 @@ def _refusal(command: str) -> str:
 
 
 def _refusal_of_pip(command: str) -> str:
-    named = re.fullmatch(r"pip install (?:--\S+ )*'?([\w-]+)(?:\[([\w-]+)\])?'?", command)
+    named = re.fullmatch(
+        r"(?:\S+ -m )?pip install (?:--\S+ )*'?([\w-]+)(?:\[([\w-]+)\])?'?", command
+    )
     if named is None:
         return "not `pip install NAME`"
     extras = {DISTRIBUTION: project()["project"]["optional-dependencies"], **_OF_OTHERS}

@@ -22,13 +22,8 @@ from pulumi import automation as auto
 from pulumi.automation.events import DiagnosticEvent, EngineEvent, StepEventMetadata
 
 from runner.protocol.errors import ExitCode, RunnerError
-from runner_infra.engine.unfinished import (
-    HALF_WRITTEN,
-    import_unfinished,
-    read_state,
-    remove_stale_locks,
-    state_backend,
-)
+from runner_infra.engine.state_folder import remove_stale_locks, state_backend
+from runner_infra.engine.unfinished import HALF_WRITTEN, import_unfinished, read_state
 from runner_infra.program import program
 
 _T = TypeVar("_T")

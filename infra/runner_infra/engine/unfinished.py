@@ -1,19 +1,11 @@
-"""Interrupted deployments: read the state folder without the engine, and repair the state and
-locks that a killed engine left.
-"""
+"""Interrupted deployments: read and repair the state that a killed engine left."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from pulumi import automation as auto
 
@@ -161,80 +153,3 @@ def _find_subscription(stack: auto.Stack, resources: Any) -> str:
             return parts[2]
     configured = stack.get_all_config().get(_SUBSCRIPTION_KEY)
     return configured.value if configured else os.environ.get("ARM_SUBSCRIPTION_ID", "")
-
-
-_ENGINE = "pulumi"
-_LOGIN_FILE = ".pulumi/credentials.json"
-
-
-def remove_stale_locks(backend: str | None, stack: str) -> None:
-    """Remove the stack's locks whose engine ran on this machine and has ended.
-
-    A killed engine leaves its lock, and Pulumi does not check whether the owner is running, so the
-    next deployment would need `pulumi cancel` first. Only backends that are folders are changed.
-    """
-    folder = _state_folder(backend)
-    if folder is None:
-        return
-    for path in (folder / "locks").glob(f"*/*/{stack}/*.json"):
-        if _is_stale(path):
-            path.unlink(missing_ok=True)
-            path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
-
-
-def has_stack(backend: str | None, stack: str) -> bool | None:
-    """Return True if the folder has a state of the stack; None if the backend is not a folder."""
-    folder = _state_folder(backend)
-    if folder is None:
-        return None
-    stacks = folder / "stacks"
-    return any(stacks.glob(f"*/{stack}.json*")) or any(stacks.glob(f"{stack}.json*"))
-
-
-def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
-    """Return the URL of the state: PULUMI_BACKEND_URL, else a folder of `home`.
-
-    Return None if Pulumi is signed in to a backend; only Pulumi knows its URL.
-    """
-    if env.get("PULUMI_BACKEND_URL"):
-        return env["PULUMI_BACKEND_URL"]
-    return None if (Path.home() / _LOGIN_FILE).is_file() else (home / "pulumi").as_uri()
-
-
-def _state_folder(backend: str | None) -> Path | None:
-    """Return the folder of `file:///path` or `file://~` (`pulumi login --local`), else None."""
-    parts = urlsplit(backend or "")
-    if parts.scheme != "file" or parts.netloc not in {"", "~"}:
-        return None
-    path = url2pathname(parts.path)
-    start = Path.home() / path.lstrip("/") if parts.netloc else Path(path)
-    return start / ".pulumi"
-
-
-def _is_stale(path: Path) -> bool:
-    try:
-        lock: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        pid, host = int(lock["pid"]), str(lock["hostname"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return host == socket.gethostname() and not _is_running(pid)
-
-
-def _is_running(pid: int) -> bool:
-    """Return True if the process is a running engine, not a zombie or another program."""
-    if sys.platform == "win32":  # signal 0 would end the process on Windows
-        return True
-    if Path("/proc/self/stat").exists():
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text("utf-8")
-        except OSError:
-            return False
-        name, _, rest = text.rpartition(") ")
-        return name.partition("(")[2].startswith(_ENGINE) and not rest.startswith("Z")
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -48,7 +48,7 @@ def open_engine(
                 "R-PULUMI-MISSING",
                 "the Pulumi CLI is not installed",
                 why="`runner up`, `preview` and `down` need it",
-                fix="add --yes to install it, or see https://www.pulumi.com/docs/install",
+                fix="add --yes to install it, or use `runner preview --offline`",
                 exit_code=ExitCode.PREFLIGHT,
             )
         cli = automation.install_cli(root)

@@ -20,7 +20,7 @@ from runner.flows.export.extras import install_command
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.config.stack import StackConfig
 from runner_infra.config.stack_file import load_stack_config
-from runner_infra.engine.unfinished import has_stack, state_backend
+from runner_infra.engine.state_folder import has_stack, state_backend
 from runner_infra.planning.autoscale_formula import idle_nodes
 from runner_infra.planning.pool_plan import PoolPlan, plan_pools
 
@@ -187,8 +187,8 @@ def need_pulumi() -> None:
             raise RunnerError(
                 "R-INFRA-MISSING",
                 f"package {package} is not installed",
-                why="`runner up`, `preview` and `down` need Pulumi, which an extra installs",
-                fix=f"{install_command('infra')}, or run `make preview` in a clone",
+                why="`runner up`, `preview` and `down` need it, and the extra 'infra' installs it",
+                fix=install_command("infra"),
                 exit_code=ExitCode.PREFLIGHT,
             )
 

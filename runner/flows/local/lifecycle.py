@@ -21,6 +21,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
+from runner.flows.local.azurite import find_uv
 from runner.flows.local.services import find_leftovers, stop_process
 from runner.flows.local.state import (
     ACCOUNT,
@@ -44,7 +45,7 @@ _STAGE = "services"
 _PORT_TRIES = 4
 _LOCK_TIMEOUT_S = 1200.0  # seconds: a first start may install Azurite over a slow connection
 _ACTIVE_WITHIN_S = 5.0  # seconds: stopping services that do not answer takes that much longer
-_PACKAGES = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
+_PACKAGES = ("batch_emulator", "httptools", "httpx", "psutil", "starlette", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +386,7 @@ def _locked(settings: Settings, on_progress: OnProgress) -> AbstractContextManag
 
 def _check_extra() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing += [] if find_uv() else ["uv"]
     if os.name == "nt" or missing:
         windows = os.name == "nt"
         raise RunnerError(

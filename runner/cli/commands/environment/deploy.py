@@ -181,8 +181,15 @@ def _open_environment(out: Output, settings: Settings, folder: Path, *, yes: boo
 
 def _show_declared(out: Output, plan: Plan, warnings: _ShownWarnings) -> None:
     """Print every resource of a first deployment and the costs of the pools."""
-    from runner.flows.environment.plan import EXAMPLE, offline_preview
+    from runner.flows.environment.plan import EXAMPLE, need_pulumi, offline_preview
 
+    try:
+        need_pulumi()
+    except RunnerError:  # the costs of the pools are known without it
+        if out.format is OutputFormat.JSON:
+            out.record({"resources": None, "pools": cost_documents(plan.costs)})
+        _show_costs(out, plan)
+        raise
     rows = resource_rows(offline_preview(plan, datetime.now(UTC), warnings))
     _warn_of_prices(plan, warnings)
     if out.format is OutputFormat.JSON:
@@ -336,8 +343,11 @@ def up(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
+    from runner.flows.environment.plan import need_pulumi
+
     out = Output(output)
     settings, plan = _read_plan(stack)
+    need_pulumi()
     with _ShownWarnings(out) as warnings:
         if check:
             _refuse_impossible(out, settings, plan, warnings)

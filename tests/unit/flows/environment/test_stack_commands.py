@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from runner.core.pricing.prices import Price, PriceKey, render_prices
 from runner.core.settings import load_settings
 from runner.flows.environment.plan import plan_environment, refuse_changed
 from runner.protocol.errors import RunnerError
-from runner_infra.engine.unfinished import has_stack
+from runner_infra.engine.state_folder import has_stack
 from tests.unit.infra.cloud import SUBSCRIPTION
 from tests.unit.infra.stacks import NOW, plain_stack
 
@@ -70,6 +72,56 @@ def test_state_in_the_folder_is_found_in_any_backend(home: Path, state: str) -> 
 @pytest.mark.parametrize("backend", [None, "https://api.pulumi.com", "azblob://state"])
 def test_state_outside_a_folder_is_unknown(backend: str | None) -> None:
     assert has_stack(backend, "dev") is None
+
+
+@pytest.mark.fix("R-PULUMI-MISSING")
+def test_missing_engine_names_the_preview_without_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ARM_SUBSCRIPTION_ID", SUBSCRIPTION)
+    monkeypatch.setenv("ARM_LOCATION", "eastus")
+    assert main(["preview"]) == 3
+    assert "`runner preview --offline`" in capsys.readouterr().err
+    assert main(["preview", "--offline"]) == 0
+
+
+def test_preview_without_the_extra_still_prints_the_costs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("pulumi", "pulumi_azure_native"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(["preview", "--offline"]) == 3
+    shown = capsys.readouterr()
+    assert "USD PER HOUR" in shown.out
+    assert "azure-batch-runner[infra]" in shown.err
+    assert main(["preview", "--offline", "-o", "json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["resources"] is None
+    assert found["pools"][0]["usd_per_hour_max"] > 0
+
+
+# In a process of its own, because other tests have imported Pulumi.
+_WITHOUT_PULUMI = """\
+import sys
+for name in ("pulumi", "pulumi_azure_native", "pulumi_policy"):
+    sys.modules[name] = None
+from runner.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["up", "up --no-check -y", "preview", "preview --offline", "down", "check", "image ls"]
+)
+def test_verb_without_the_extra_is_no_bug(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARM_SUBSCRIPTION_ID", SUBSCRIPTION)
+    monkeypatch.setenv("ARM_LOCATION", "eastus")
+    command = [sys.executable, "-c", _WITHOUT_PULUMI, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if words == "down" else 3), done.stderr
+    assert ("R-INFRA-MISSING" in done.stderr) == words.startswith(("up", "preview"))
+    if words == "check":
+        assert "azure-batch-runner[infra]" in done.stdout + done.stderr
 
 
 def test_down_starts_the_engine_if_there_is_a_state(

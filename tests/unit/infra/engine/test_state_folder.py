@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner_infra.engine.unfinished import has_stack, remove_stale_locks
+from runner_infra.engine.state_folder import has_stack, remove_stale_locks
 
 
 def lock(folder: Path, pid: int, *, host: str = "", stack: str = "dev") -> Path:
