@@ -19,4 +19,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # `python -m` would import the modules of the current folder
     raise SystemExit(main())

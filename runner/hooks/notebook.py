@@ -1,4 +1,4 @@
-"""Execute a notebook with papermill: `python -m runner.hooks.notebook NOTEBOOK`.
+"""Execute a notebook with papermill. The agent starts this file with the path of the notebook.
 
 The parameters come from `$RUNNER_PARAMS`, with their types. Further arguments are ignored. The
 executed notebook is in `$RUNNER_OUTPUT_DIR`. It is replaced as a whole after each cell, and every

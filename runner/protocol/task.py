@@ -10,6 +10,7 @@ from collections.abc import Mapping
 AGENT_FILE = "runner-agent.pyz"
 CODE_ARCHIVE = "code.tar.gz"
 SHELL_FILE = "environment.sh"  # in the folder `logs` of the attempt, which is never exported
+NOTEBOOK_MODULE = "runner.hooks.notebook"  # executes a notebook; the agent starts it by its file
 NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # printed to stderr when a cell fails
 WORKER_LOG = "runner-worker.txt"  # log of a node that is not the primary, in its task's folder
 JOIN_ARGUMENT = "join"  # the agent's argument in a coordination command

@@ -48,7 +48,8 @@ EVICTIONS_VARIABLE = (
 )
 # The files for every node are in the shared folder of the task, not in the working directory.
 _COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
-COMMAND_LINE = f"python3 {AGENT_FILE}"
+# -I: no module of the user, for example in the PYTHONPATH of an image, replaces one of the agent.
+COMMAND_LINE = f"python3 -I {AGENT_FILE}"
 # Arguments of /bin/sh in a container, which replaces the entry point of the image. If the Python of
 # the image is too old for the agent, uv of the image or of the node installs another. The script
 # still uses the Python of the image. The folder is not uv's cache, because that may be a link to a
@@ -62,7 +63,7 @@ _EXEC_IN_IMAGE = (
     f"f() {{ u find --no-project --python-preference only-managed {FALLBACK_PYTHON}; }}; "
     f"p=$(f) || {{ u install {FALLBACK_PYTHON} && p=$(f); }} || "
     f'{{ [ -z "${IMAGE_PYTHON_VARIABLE}" ] && exit {NO_PYTHON}; exit {OLD_PYTHON}; }}; }}; '
-    'exec "$p"'
+    'exec "$p" -I'
 )
 CONTAINER_COMMAND_LINE = f"-c '{_EXEC_IN_IMAGE} {AGENT_FILE}'"
 # A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
@@ -220,7 +221,7 @@ def to_multi_instance(
     """Return the settings of a node group, or None. Each node downloads `files`."""
     if not is_node_group(plan):
         return None
-    start = "exec python3" if plan.recipe.image is None else _EXEC_IN_IMAGE
+    start = "exec python3 -I" if plan.recipe.image is None else _EXEC_IN_IMAGE
     command = _COORDINATE.format(start=start, agent=agent, role=JOIN_ARGUMENT)
     return models.MultiInstanceSettings(
         number_of_instances=plan.recipe.resources.nodes,

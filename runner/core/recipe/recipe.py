@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.core.recipe.inputs import InputSpec
 from runner.protocol.run_spec import RecipeSpec
+from runner.protocol.task import NOTEBOOK_MODULE
 
 if TYPE_CHECKING:
     from runner.core.recipe.sweep import SweepFile
@@ -109,7 +110,7 @@ def list_recipes() -> tuple[Recipe, ...]:
     return file.list_recipes()
 
 
-_NOTEBOOK_DRIVER = ("python", "-m", "runner.hooks.notebook")
+_NOTEBOOK_DRIVER = ("python", "-m", NOTEBOOK_MODULE)
 
 
 def notebook_command(name: str) -> tuple[str, ...]:

@@ -155,6 +155,8 @@ def _run(
     """Run a downloader and return the data set that it reports. Raise RunnerError if it fails."""
     command = [sys.executable, "-Bu", str(script), verb, str(folder)]
     environment = {**os.environ, "PYTHONUTF8": "1"}
+    if script.is_relative_to(BUILTIN_FOLDER):  # a module of the user replaces none of this script
+        environment.pop("PYTHONPATH", None)
     if verb == "fetch":
         from runner.flows.local.azurite import find_uv  # noqa: PLC0415  only for a download
 

@@ -30,6 +30,7 @@ from runner.azure.faults import TRANSIENT_CODES
 from runner.core.export import StepCounter
 from runner.core.home import HomePaths, not_writable
 from runner.core.units import format_duration
+from runner.flows.child_python import command_of
 from runner.flows.export.extras import install_command, load_extra
 from runner.flows.local_files import target_within
 from runner.flows.runs.documents import load_result, runs_container
@@ -344,7 +345,7 @@ def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int
             fix="omit --port, or use another port",
             exit_code=ExitCode.PREFLIGHT,
         )
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
+    command = command_of("tensorboard.main", "--logdir", str(folder))
     command += ["--host", _HOST, "--port", str(chosen), "--reload_interval", "5"]
     with (folder / ".tensorboard.log").open("wb") as log:
         process = subprocess.Popen(

@@ -19,6 +19,7 @@ from runner.contract import StackOutputs
 from runner.core.home import HomePaths, disk_reserve, not_writable, remove_tree
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
+from runner.flows.child_python import command_of
 from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
 from runner.flows.local.azurite import find_uv
@@ -301,7 +302,7 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
             *("--blob", variables["AZURE_STORAGE_BLOB_ENDPOINT"]),
             *("--file", variables["AZURE_STORAGE_FILE_ENDPOINT"]),
         ]
-        words = [sys.executable, "-m", "batch_emulator.gateway", *options, "--", *command]
+        words = command_of("batch_emulator.gateway", *options, "--", *command)
     sys.stdout.flush()
     sys.stderr.flush()
     ignored = signal.signal(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner.contract import LOCAL_VM_SIZE
 from runner.core.home import HomePaths, full_disk, make_private, not_writable
+from runner.flows.child_python import command_of
 from runner.flows.local.azurite import JOURNAL, JOURNAL_VARIABLE, AzuriteProgram, journal_version
 from runner.flows.local.state import (
     ACCOUNT,
@@ -228,7 +228,7 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
     return ServiceLaunch(
         name=BATCH,
-        arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *files, *patterns],
+        arguments=command_of("batch_emulator", *address, *account, *files, *patterns),
         environment={**inherited, **exclude_loopback(inherited), **secrets},
         log=paths.logs / "batch.log",
         marker=data,

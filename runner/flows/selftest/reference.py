@@ -6,7 +6,6 @@ import base64
 import os
 import secrets
 import subprocess
-import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.contract import LOCAL_VM_SIZE
+from runner.flows.child_python import command_of
 from runner.flows.local.services import last_error
 from runner.flows.local.state import ACCOUNT, LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
@@ -35,11 +35,10 @@ def reference_emulator() -> Generator[Connection]:
         log = folder / "emulator.log"
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1"),
+                command_of(
+                    *("batch_emulator", "--host", "127.0.0.1", "--vm-size", LOCAL_VM_SIZE),
                     *("--account", ACCOUNT, "--data-dir", str(folder / "data")),
-                    *("--vm-size", LOCAL_VM_SIZE),
-                ],
+                ),
                 env={**os.environ, "BATCH_EMULATOR_KEY": key},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -452,7 +452,8 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
     path = (recipe.folder / file).resolve()
     if not path.is_file() or not path.is_relative_to(recipe.folder.resolve()):
         raise _refused(generator, f"no file {file} in {recipe.folder}", "correct the file's name")
-    command = [sys.executable, "-c", _GENERATE, str(path), name, str(MAX_TRIALS + 1)]
+    # -P: the imports of this program are not searched in the folder of the recipe
+    command = [sys.executable, "-P", "-c", _GENERATE, str(path), name, str(MAX_TRIALS + 1)]
     try:
         done = subprocess.run(
             command,

@@ -61,6 +61,7 @@ from runner.node.script.workspace import (
     TempFolder,
     compilation_variables,
     compiled_folder,
+    own_script,
     python_path,
     remove_tree,
     stacks_file,
@@ -366,7 +367,6 @@ class Attempt:
         modules = python_path(
             spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH"),
             node.work_dir,
-            environment_dir,
             shared_dir=node.shared_dir,
             automatic=self._is_automatic(written.code_text),
             recorded=spec.keep is not None,
@@ -536,7 +536,8 @@ class Attempt:
                 for name, value in self.spec.params.items()
             }
             self._dirs.params.write_text(json.dumps(params), encoding="utf-8")
-            return expand_variables(self.spec.command, environment)
+            words = expand_variables(self.spec.command, environment)
+            return own_script(words, self._node.work_dir)
         except KeyError as err:
             what = f"the command refers to ${err.args[0]}, which is not set on the node"
             raise _command_error("VariableMissing", what) from None

@@ -106,12 +106,19 @@ def _torchrun_options(rendezvous_id: str, place: NodePlace) -> list[str]:
     ]
 
 
+# Unlike `python -m`, it does not search what torchrun imports in the folder of the code.
+TORCHRUN = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); import runpy; "
+    "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)"
+)
+
+
 def _add_torchrun(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return the command with torchrun, which replaces `python` before a script or module."""
     first = PurePosixPath(words[0]).name
     if first == "torchrun":
         return [words[0], *options, *words[1:]]
-    start = ["python", "-m", "torch.distributed.run", *options]
+    start = ["python", "-c", TORCHRUN, *options]
     if first not in _PYTHONS:
         return [*start, "--no-python", *words]
     start[0] = words[0]

@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_remaining_processes
-from runner.protocol.task import SHELL_FILE
+from runner.protocol.task import NOTEBOOK_MODULE, SHELL_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +124,12 @@ STACKS = "stacks.txt"
 _RUNNER = Path(__file__).parents[2]
 STACKS_SIGNAL = 61  # a real-time signal of Linux that no known program uses
 # Python imports it when it starts. It ends by importing the `sitecustomize` that it has replaced.
+# Its folders become the last of sys.path, so that they hide no module of the script.
 _SITECUSTOMIZE = """\
 import importlib, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
+others = [path for path in sys.path if os.path.abspath(path) != here]
+sys.path[:] = others + [os.path.dirname(here), here]
 try:
     if {recorded!r}:
         importlib.import_module("{package}.written_paths").install({record!r}, {ignored!r})
@@ -144,7 +147,6 @@ try:
 except Exception as err:
     sys.stderr.write("runner: there are no automatic checkpoints: %s\\n" % err)
 machinery = importlib.import_module("importlib.machinery")
-others = [path for path in sys.path if os.path.abspath(path) != here]
 spec = machinery.PathFinder.find_spec("sitecustomize", others)
 if spec is not None and spec.loader is not None:
     module = importlib.import_module("importlib.util").module_from_spec(spec)
@@ -156,37 +158,45 @@ if spec is not None and spec.loader is not None:
 def python_path(
     given: str | None,
     work_dir: Path,
-    environment_dir: Path,
     *,
     shared_dir: Path | None = None,
     automatic: bool = False,
     recorded: bool = True,
     stacks: bool = False,
 ) -> str:
-    """Return PYTHONPATH for the script: `given`, `runner.hooks`, and a `sitecustomize`.
+    """Return PYTHONPATH for the script: a `sitecustomize`, which adds `runner.hooks`, and `given`.
 
-    If the requirements install a package `runner`, it is imported instead; this product's package
-    includes the hooks.
+    `runner` is a namespace package there, the last of sys.path. A module or package `runner` of the
+    script or of its requirements is therefore imported instead. This product's package includes the
+    hooks. A folder `runner` without `__init__.py` and the hooks are found together.
 
     Args:
         given: the PYTHONPATH of the user, or None.
         work_dir: the task's working directory.
-        environment_dir: the Python environment of the script.
         shared_dir: the folder that the tasks of this node share, or None.
         automatic: let each Python save checkpoints of known frameworks.
         recorded: let each Python record the paths that it writes to.
         stacks: let each Python dump its stacks when it gets STACKS_SIGNAL.
     """
-    folders = [given] if given else []
-    installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
-    if next(installed, None) is None:
-        folder = work_dir / HOOKS_FOLDER
-        _place(folder / "runner", _public_hooks(), shared_dir)
-        folders.append(str(folder))
+    _place(work_dir / HOOKS_FOLDER / "runner", _public_hooks(), shared_dir)
     start = _write_start(
         work_dir, shared_dir, automatic=automatic, recorded=recorded, stacks=stacks
     )
-    return os.pathsep.join((*folders, str(start)))
+    return os.pathsep.join((str(start), *([given] if given else ())))
+
+
+def own_script(words: Sequence[str], work_dir: Path) -> list[str]:
+    """Return a command with the file of a notebook's executor in place of its module.
+
+    Python would search `runner`, and every module that the executor imports, in the current folder
+    first, which is that of the code. The file is alone in its folder, which is searched instead.
+    """
+    if tuple(words[1:3]) != ("-m", NOTEBOOK_MODULE):
+        return list(words)
+    file = work_dir / HOOKS_FOLDER / "notebook" / "runner_notebook.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(_read_hook("notebook.py"))
+    return [words[0], str(file), *words[3:]]
 
 
 def _write_start(
@@ -258,9 +268,8 @@ def _private_hooks() -> dict[str, bytes]:
 
 
 def _public_hooks() -> dict[str, bytes]:
-    """Return the files of the package `runner` with `runner.hooks` and nothing else."""
-    files = {f"hooks/{name}": _read_hook(name) for name in _hook_files("")}
-    return {**files, "__init__.py": b""}
+    """Return the files of the namespace package `runner` with `runner.hooks` and nothing else."""
+    return {f"hooks/{name}": _read_hook(name) for name in _hook_files("")}
 
 
 def _place(package: Path, files: Mapping[str, bytes], shared_dir: Path | None) -> None:

@@ -46,7 +46,7 @@ def test_each_node_downloads_agent_and_code_and_joins() -> None:
     assert common == ["runner-agent.pyz", "code.tar.gz"]
     assert common == [one.file_path for one in found.resource_files or ()], "the primary's own"
     assert settings.coordination_command_line == (
-        "/bin/sh -c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/runner-agent.pyz\" join'"
+        "/bin/sh -c 'exec python3 -I \"$AZ_BATCH_TASK_SHARED_DIR/runner-agent.pyz\" join'"
     )
     assert found.required_slots in (None, 1)
 

@@ -50,7 +50,7 @@ def entry(name: str, after: list[str], inputs: dict[str, Any]) -> dict[str, Any]
         "experiment": "nightly",
     }
     wire = {
-        "commandLine": "python3 runner-agent.pyz",
+        "commandLine": "python3 -I runner-agent.pyz",
         "resourceFiles": [{"httpUrl": "http://here/runs/code/a", "filePath": "code.tar.gz"}],
         "environmentSettings": [{"name": "KEPT", "value": "1"}],
     }

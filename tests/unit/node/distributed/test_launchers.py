@@ -13,6 +13,7 @@ import pytest
 
 from runner.node.cluster import RENDEZVOUS_PORTS, ClusterSpec, free_port
 from runner.node.distributed.launchers import (
+    TORCHRUN,
     NodePlace,
     count_processes,
     mpi_environment,
@@ -40,7 +41,7 @@ def spec(launcher: str, processes: int | None = None) -> RunSpec:
 
 def test_torchrun_gets_the_nodes_and_an_id_of_the_attempt() -> None:
     words = plan_launch(spec("torchrun"), 3, SCRIPT, place(1)).words
-    assert words[:3] == ("python", "-m", "torch.distributed.run")
+    assert words[:3] == ("python", "-c", TORCHRUN)
     assert words[-3:] == ("train.py", "--epochs", "3")
     assert dict(zip(words[3:-3:2], words[4:-3:2], strict=True)) == {
         "--nnodes": "2",
@@ -64,7 +65,7 @@ def test_torchrun_starts_modules_and_programs(
     command: tuple[str, ...], end: tuple[str, ...]
 ) -> None:
     words = plan_launch(spec("torchrun"), 1, command, place()).words
-    assert words[1:3] == ("-m", "torch.distributed.run")
+    assert words[1:3] == ("-c", TORCHRUN)
     assert words[-len(end) :] == end
 
 
@@ -222,3 +223,15 @@ def test_open_mpi_computes_a_sum_over_two_nodes(node_group: NodeGroupTask) -> No
         "2 of 4 on 1 1111 2",
         "3 of 4 on 1 1111 2",
     ]
+
+
+def test_torchrun_imports_no_module_of_the_code(tmp_path: Path) -> None:
+    module = tmp_path / "packages/torch/distributed/run.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("import queue, sys; print(queue.Queue.__name__, sys.argv[1:])")
+    (tmp_path / "queue.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", TORCHRUN, "--nnodes", "1"], cwd=tmp_path, text=True,
+        env={"PYTHONPATH": str(tmp_path / "packages")}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "Queue ['--nnodes', '1']\n"

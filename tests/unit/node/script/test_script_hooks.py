@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from runner.node.agent.attempt import NO_CHECKPOINTS_NOTICE, SEVERAL_NODES_NOTICE
-from runner.node.script.workspace import PRIVATE_PACKAGE, START_FOLDER, python_path
+from runner.node.script.workspace import PRIVATE_PACKAGE, START_FOLDER, own_script, python_path
 from runner.protocol.checkpoints import CheckpointBlobs
+from runner.protocol.task import NOTEBOOK_MODULE
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.node_group_task import NodeGroupTask
 
@@ -23,7 +24,7 @@ import importlib.util, os, pkgutil
 import runner, runner.hooks
 from runner.hooks import load_state, save_state
 names = sorted(module.name for module in pkgutil.iter_modules(runner.__path__))
-print(names, os.environ["PYTHONPATH"].split(os.pathsep)[0])
+print(names, os.environ["PYTHONPATH"].split(os.pathsep)[1:])
 save_state({"epoch": 3})
 print(load_state(), os.listdir(os.environ["RUNNER_CHECKPOINT_DIR"]))
 """
@@ -34,7 +35,7 @@ def test_script_can_import_only_the_hooks(task: Task) -> None:
     task.submit(_SCRIPT, env={"PYTHONPATH": "/mine"})
     assert task.run() == 0, task.text("logs/stderr.txt")
     first, second = task.text("logs/stdout.txt").splitlines()
-    assert first == "['hooks'] /mine"
+    assert first == "['hooks'] ['/mine']"
     assert second == "{'epoch': 3} ['state-00000001']"
 
 
@@ -51,19 +52,64 @@ def test_script_with_its_own_runner_package_keeps_it(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "1\n"
 
 
-def test_installed_runner_package_is_not_hidden(tmp_path: Path) -> None:
-    installed = tmp_path / "env" / "lib" / "python3.11" / "site-packages" / "runner"
-    ours, start = str(tmp_path / "hooks"), str(tmp_path / "hooks" / START_FOLDER)
+_IMPORTED = "import runner.hooks, sys; print(runner.__file__, sys.path[-2:])"
 
-    def paths(given: str | None) -> list[str]:
-        return python_path(given, tmp_path, tmp_path / "env").split(os.pathsep)
 
-    assert paths(None) == [ours, start]
-    assert paths("/a:/b") == ["/a", "/b", ours, start]
-    installed.mkdir(parents=True)
-    (installed / "__init__.py").touch()
-    assert paths("/a") == ["/a", start]
-    assert paths(None) == [start]
+def path_of(python_path: str, code: str, folder: Path) -> str:
+    """Return what a program prints that Python starts in a folder with these modules."""
+    (folder / "code").mkdir(exist_ok=True)
+    (folder / "code/train.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder / "code", capture_output=True, text=True,
+        env={"PATH": os.defpath, "PYTHONPATH": python_path}, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_hooks_are_searched_after_every_other_module(tmp_path: Path) -> None:
+    ours = tmp_path / "hooks"
+    found = path_of(python_path("/a:/b", tmp_path), _IMPORTED, tmp_path)
+    assert found == f"None {[str(ours), str(ours / START_FOLDER)]}"
+
+
+@pytest.mark.parametrize("name", ["runner.py", "runner/__init__.py"])
+@pytest.mark.parametrize("place", ["code", "given"])
+def test_modules_of_the_user_are_not_hidden(tmp_path: Path, name: str, place: str) -> None:
+    module = tmp_path / place / name
+    module.parent.mkdir(parents=True)
+    module.write_text("mine = 1")
+    code = "import runner; print(runner.mine)"
+    assert path_of(python_path(str(tmp_path / "given"), tmp_path), code, tmp_path) == "1"
+
+
+@pytest.mark.parametrize("module", ["runner.tools", "runner.hooks"])
+def test_folder_named_runner_and_the_hooks_are_found_together(tmp_path: Path, module: str) -> None:
+    tools = tmp_path / "code/runner/tools.py"
+    tools.parent.mkdir(parents=True)
+    tools.touch()
+    assert path_of(python_path(None, tmp_path), f"import {module}; print(1)", tmp_path) == "1"
+
+
+def test_sitecustomize_of_the_user_does_not_hide_the_hooks(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given/sitecustomize.py").write_text("import os\nos.environ['THEIRS'] = '1'")
+    code = "import os, runner.hooks; print(os.environ['THEIRS'])"
+    assert path_of(python_path(str(tmp_path / "given"), tmp_path), code, tmp_path) == "1"
+
+
+def test_notebook_starts_beside_modules_with_our_names(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    for name in ("runner", "json", "queue", "types", "logging", "asyncio", "_runner_hooks"):
+        (code / f"{name}.py").write_text(f"raise SystemExit('imported {name}')")
+    words = own_script([sys.executable, "-m", NOTEBOOK_MODULE, "a.ipynb"], tmp_path)
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/papermill.py").write_text("raise SystemExit('reached')")
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(tmp_path / "packages")}
+    done = subprocess.run(words, cwd=code, env=environment, capture_output=True, text=True)
+    assert done.stderr == "reached\n"
+    assert own_script(["python", "train.py"], tmp_path) == ["python", "train.py"]
 
 
 @pytest.mark.slow
@@ -85,7 +131,7 @@ def test_states_saved_without_pause_are_committed(
 
 
 def test_start_files_have_the_syntax_of_python_3_5(tmp_path: Path) -> None:
-    python_path(None, tmp_path, tmp_path / "env")
+    python_path(None, tmp_path)
     start = tmp_path / "hooks" / START_FOLDER
     assert [file.name for file in start.glob("*.py")] == ["sitecustomize.py"]
     files = [start / "sitecustomize.py", start / PRIVATE_PACKAGE / "written_paths.py"]
@@ -96,7 +142,7 @@ def test_hooks_are_compiled_once_on_a_node(tmp_path: Path) -> None:
     compiled: list[dict[str, int]] = []
     for task in ("one", "two", "three"):
         work = tmp_path / task
-        path = python_path(None, work, tmp_path / "env", shared_dir=tmp_path / "shared")
+        path = python_path(None, work, shared_dir=tmp_path / "shared")
         code = "import runner.hooks, sys; print(sys.modules['_runner_hooks.written_paths'])"
         environment = {"PATH": os.defpath, "PYTHONPATH": path}
         subprocess.run([sys.executable, "-c", code], env=environment, cwd=work, check=True)
@@ -108,7 +154,7 @@ def test_hooks_are_compiled_once_on_a_node(tmp_path: Path) -> None:
 
 def test_hooks_are_in_the_folder_of_the_task_if_the_node_cannot_keep_them(tmp_path: Path) -> None:
     (tmp_path / "shared").touch()
-    path = python_path(None, tmp_path, tmp_path / "env", shared_dir=tmp_path / "shared")
+    path = python_path(None, tmp_path, shared_dir=tmp_path / "shared")
     code = "import runner.hooks; print(runner.hooks.__file__)"
     environment = {"PATH": os.defpath, "PYTHONPATH": path}
     done = subprocess.run(

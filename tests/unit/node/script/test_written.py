@@ -57,7 +57,7 @@ class Folders:
             "HOME": str(self.work),
             "TMPDIR": str(self.temp),
             "ELSEWHERE": str(self.elsewhere),
-            "PYTHONPATH": python_path(None, self.work, self.work / "env"),
+            "PYTHONPATH": python_path(None, self.work),
             "RUNNER_OUTPUT_DIR": str(self.output),
             "RUNNER_CHECKPOINT_DIR": str(self.checkpoints),
         }
@@ -533,7 +533,7 @@ except Late:
 def test_sitecustomize_of_the_interpreter_is_still_imported(folders: Folders) -> None:
     (folders.work / "theirs").mkdir()
     (folders.work / "theirs" / "sitecustomize.py").write_text("import os\nos.environ['A'] = 'b'")
-    path = python_path(None, folders.work, folders.work / "env")
+    path = python_path(None, folders.work)
     environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{folders.work / 'theirs'}"}
     code = "import os, sitecustomize; print(os.environ['A'], sitecustomize.__file__)"
     done = subprocess.run(
