@@ -1,4 +1,4 @@
-"""An installed `azure-batch-runner[infra]` works without a clone."""
+"""Each kind of installation works in an empty environment, without a clone or beside others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from runner.protocol.errors import ExitCode
 
 pytestmark = pytest.mark.slow
 _ROOT = Path(__file__).parents[2]
@@ -18,21 +21,153 @@ _RUN = "import sys; from runner.cli.main import main; sys.exit(main(sys.argv[1:]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the unpacked wheel of the source distribution, in a folder without the clone."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("uv is not here")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the wheels of both source distributions, by the name of the distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for source in (_ROOT, _ROOT / "batch_emulator"):
+        _uv("build", "--quiet", "--no-build-isolation", "--out-dir", folder, source)
+    built = {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
+    assert built.keys() == {"azure_batch_runner", "batch_emulator"}
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the unpacked wheels, without the clone."""
     folder = tmp_path_factory.mktemp("installed")
-    command = [uv, "build", "--quiet", "--out-dir", str(folder / "dist"), str(_ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode and "hatchling" in done.stderr:
-        pytest.skip(f"the build backend cannot be downloaded: {done.stderr[-200:]}")
+    for wheel in wheels.values():
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(folder)
+    return folder
+
+
+def _uv(*words: str | Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    kept["VIRTUAL_ENV"] = sys.prefix  # where `uv build` finds the build backend
+    done = subprocess.run([uv, *words], env=kept, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (wheel,) = (folder / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder / "site")
-    return folder / "site"
+
+
+# How people install it: the options of `uv pip install`.
+_SHAPES = {
+    "wheel": ("{azure_batch_runner}", "{batch_emulator}"),
+    "local": ("{azure_batch_runner}[local]", "{batch_emulator}"),
+    "infra": ("{azure_batch_runner}[infra]", "{batch_emulator}"),
+    "clone": ("-e", f"{_ROOT}[local]", "-e", f"{_ROOT}/batch_emulator"),
+    "emulator": ("{batch_emulator}",),
+}
+
+
+class Shape:
+    """One kind of installation in an empty environment, with an empty HOME."""
+
+    def __init__(self, name: str, wheels: dict[str, Path], folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.python = folder / "venv/bin/python"
+        _uv("venv", "--quiet", "--python", sys.executable, folder / "venv")
+        words = [word.format(**wheels) for word in _SHAPES[name]]
+        _uv("pip", "install", "--quiet", "--python", self.python, *words)
+        (folder / "home").mkdir()
+
+    def run(self, *words: str, cwd: Path, limit_s: float = 900) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, with nothing else on PATH but the system's."""
+        environment = {
+            "PATH": f"{self.python.parent}:/usr/bin:/bin",
+            "HOME": str(self.folder / "home"),
+            "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
+            "ARM_SUBSCRIPTION_ID": "00000000-0000-0000-0000-000000000001",
+            "ARM_LOCATION": "westeurope",
+            "EVERY_VERB_LIMIT_S": "60",
+            **{k: v for k, v in os.environ.items() if k in _FROM_OUTSIDE},
+        }
+        return subprocess.run(
+            words, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=limit_s, check=False,
+        )  # fmt: skip
+
+
+# Which registry and certificates pip, uv and npm use.
+_FROM_OUTSIDE = frozenset(
+    name
+    for name in os.environ
+    if name.startswith(("PIP_", "UV_", "SSL_", "NPM_", "npm_")) or name == "REQUESTS_CA_BUNDLE"
+)
+
+
+@pytest.fixture
+def shape(
+    request: pytest.FixtureRequest, wheels: dict[str, Path], tmp_path: Path
+) -> Iterator[Shape]:
+    """Yield the installation that the test names, and stop its services afterwards."""
+    found = Shape(request.param, wheels, tmp_path)
+    yield found
+    if found.name != "emulator":
+        found.run("runner", "local", "down", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("shape", ["wheel", "local", "infra", "clone"], indirect=True)
+def test_no_verb_ends_in_a_bug(shape: Shape, project: Path) -> None:
+    done = shape.run(str(shape.python), str(Path(__file__).with_name("every_verb.py")), cwd=project)
+    assert done.returncode == 0, done.stderr
+    calls = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(calls) > 170
+    assert not [
+        each
+        for each in calls
+        if each["code"] in (ExitCode.BUG, 1) or each["code"] < 0 or "Traceback" in each["shown"]
+    ]
+    helps = [each for each in calls if each["words"][-1] == "--help"]
+    assert all(each["code"] == 0 and "Usage:" in each["shown"] for each in helps)
+    missing = [each["words"][0] for each in calls if "R-INFRA-MISSING" in each["shown"]]
+    assert set(missing) >= (set() if shape.name == "infra" else {"up", "preview"})
+
+
+@pytest.mark.parametrize("shape", ["emulator"], indirect=True)
+@pytest.mark.parametrize("words", ["batch-emulator", "python -m batch_emulator"])
+def test_emulator_alone_runs(shape: Shape, tmp_path: Path, words: str) -> None:
+    done = shape.run(*words.split(), "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = {path.name for path in shape.python.parents[1].glob("lib/*/site-packages/*")}
+    assert "batch_emulator" in names
+    assert not names & {"runner", "runner_infra", "azure", "pydantic", "typer"}
+
+
+_NAMES = ("infra", "custom_image", "batch_emulator", "runner", "tools", "tests", "json_tools")
+
+
+@pytest.mark.parametrize("shape", ["local", "clone"], indirect=True)
+def test_project_with_modules_of_our_names_and_runner_both_work(
+    shape: Shape, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    for name in _NAMES[:3]:
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text("mine = 1")
+    for name in _NAMES[4:]:  # folders without __init__.py
+        (project / name).mkdir()
+        (project / name / "part.py").write_text("mine = 1")
+    (project / "runner.py").write_text("mine = 1")
+    (project / "queue.py").write_text("mine = 1")
+    imports = [f"import {name}; assert {name}.mine" for name in (*_NAMES[:4], "queue")]
+    imports += [f"import {name}.part; assert {name}.part.mine" for name in _NAMES[4:]]
+    (project / "train.py").write_text("\n".join([*imports, "print('all mine')"]))
+    alone = shape.run("python", "train.py", cwd=project)
+    assert (alone.stdout, alone.stderr) == ("all mine\n", "")
+    trained = shape.run(
+        *("runner", "train", ".", "--entry", "train.py", "--no-download"), cwd=project
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert "all mine" in trained.stdout + trained.stderr
+
+
+@pytest.mark.parametrize("shape", ["wheel"], indirect=True)
+def test_removed_emulator_is_one_error_with_a_fix(shape: Shape, tmp_path: Path) -> None:
+    _uv("pip", "uninstall", "--quiet", "--python", shape.python, "batch-emulator")
+    assert shape.run("runner", "recipe", "ls", cwd=tmp_path).returncode == 0
+    done = shape.run("runner", "local", "up", cwd=tmp_path)
+    assert (done.returncode, "install" in done.stderr) == (3, True)
+    assert "batch_emulator" in done.stderr
 
 
 @pytest.fixture
@@ -86,7 +221,7 @@ def test_every_file_of_a_package_is_packed(installed: Path, source: str, target:
         path.relative_to(_ROOT / source)
         for path in (_ROOT / source).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    } - {Path("pyproject.toml")}
+    } - {Path(name) for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")}
     folder = installed / target
     packed = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     assert ours

@@ -107,7 +107,9 @@ def test_notebook_starts_beside_modules_with_our_names(tmp_path: Path) -> None:
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/papermill.py").write_text("raise SystemExit('reached')")
     environment = {"PATH": os.defpath, "PYTHONPATH": str(tmp_path / "packages")}
-    done = subprocess.run(words, cwd=code, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        words, cwd=code, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stderr == "reached\n"
     assert own_script(["python", "train.py"], tmp_path) == ["python", "train.py"]
 
