@@ -22,7 +22,6 @@ from runner.core.settings import Settings
 from runner.flows.child_python import command_of
 from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
-from runner.flows.local.azurite import find_uv
 from runner.flows.local.services import find_leftovers, stop_process
 from runner.flows.local.state import (
     ACCOUNT,
@@ -387,7 +386,8 @@ def _locked(settings: Settings, on_progress: OnProgress) -> AbstractContextManag
 
 def _check_extra() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    missing += [] if find_uv() else ["uv"]
+    if importlib.util.find_spec("uv") is None and shutil.which("uv") is None:
+        missing.append("uv")
     if os.name == "nt" or missing:
         windows = os.name == "nt"
         raise RunnerError(

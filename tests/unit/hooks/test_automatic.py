@@ -60,7 +60,7 @@ for _ in range(3):
 def run(tmp_path: Path) -> Run:
     """Run code as a script of an attempt, with the hooks as they are on a node."""
     (tmp_path / "checkpoints").mkdir()
-    hooks = python_path(None, tmp_path, tmp_path, automatic=True)
+    hooks = python_path(None, tmp_path, automatic=True)
 
     def start(
         code: str, *words: str, attempt: int = 1, run_id: str = "run-1", **more: str

@@ -85,7 +85,7 @@ def ends(
     lines: list[str] = []
     for name in ("checkpoints", "code"):  # Lightning writes to ./checkpoints
         (folder / name).mkdir(parents=True)
-    hooks = python_path(None, folder, folder, automatic=True)
+    hooks = python_path(None, folder, automatic=True)
     for attempt, stop in enumerate(stops, 1):
         with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
             process = subprocess.Popen(
