@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer.main
 from typer.core import TyperOption
 
 from runner.cli.main import build_app
+from runner.cli.main import main as run_verb
 
 LIMIT_S = float(os.environ.get("EVERY_VERB_LIMIT_S", "60"))
 COMMAND = "import sys; from runner.cli.main import main; sys.exit(main())"
@@ -75,10 +77,18 @@ def call(words: list[str]) -> None:
     print(json.dumps({"words": words, "code": process.returncode, "shown": shown}), flush=True)
 
 
+def show_help(path: Sequence[str]) -> None:
+    """Print the help of a command, in this process: a start for each would take a minute."""
+    words = [*path, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(shown):
+        code = run_verb(words)
+    print(json.dumps({"words": words, "code": code, "shown": shown.getvalue()}), flush=True)
+
+
 def main() -> None:
     """Call every command."""
     for path, command in leaves(typer.main.get_command(build_app())):
-        call([*path, "--help"])
+        show_help(path)
         call([*path, *OPTIONS.get(" ".join(path), ()), *arguments(command)])
 
 
