@@ -39,7 +39,9 @@ def clone() -> Iterator[Path]:
 
 def write_clone(folder: Path) -> Path:
     (folder / "tools").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "tools/setup.sh", "tools/clean.sh"):
+    (folder / "batch_emulator").mkdir()
+    projects = ("pyproject.toml", "batch_emulator/pyproject.toml")
+    for name in ("Makefile", *projects, "tools/setup.sh", "tools/clean.sh"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "requirements").mkdir()
     (folder / "requirements/dev.lock").touch()
