@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run `make test` as most people do: as an ordinary user, and on a machine that has just started.
+# Run `make test` as most people do: as an ordinary user, and on a machine that has just started. Where the newest
+# supported Python is installed, it is used, so that one more run covers all three.
 # Usage: tools/test_as_user.sh [ARGS=...]. Exit code 75 means that it was skipped; stderr says why.
 #
 # Run by root, the tests use a clone of the last commit that belongs to a user with a home folder. The account
@@ -9,6 +10,7 @@
 # skipped here, and tests of ordinary users in a run as root: each needs both runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+newest=3.14
 
 say() { printf '[as a user] %s\n' "$*" >&2; }
 skip() { say "skipped: $*"; exit 75; }
@@ -69,9 +71,14 @@ for name in $(compgen -e); do
     XDG_* | RUNNER_* | TMPDIR=* | *"=$HOME"* | *":$HOME"*) unset "$name" ;;
   esac
 done
-"${user[@]}" python3 -c pass || skip "the user has no python3: it is in a folder of root"
+python=python$newest
+if ! "${user[@]}" "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  say "Python $newest: not tried, because the user has none"
+  python=python3
+fi
+"${user[@]}" "$python" -c pass || skip "the user has no python3: it is in a folder of root"
 
-say "setting up a clone for $("${user[@]}" id), with $("${user[@]}" python3 --version)"
-"${user[@]}" make .venv/.ready-infra
+say "setting up a clone for $("${user[@]}" id), with $("${user[@]}" "$python" --version)"
+"${user[@]}" make .venv/.ready-infra PYTHON="$python"
 say "testing, $(with_new_clocks cut -d' ' -f1 /proc/uptime) s after the start of the machine"
-with_new_clocks "${user[@]}" make test "$@"
+with_new_clocks "${user[@]}" make test PYTHON="$python" "$@"
