@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import shutil
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +21,9 @@ from runner.cli.ui.terminal import (
     shows_colour,
     silence_stdout,
     styled,
+    terminal_width,
     visible,
+    wrapped,
 )
 from runner.core.units import format_duration
 
@@ -35,6 +36,9 @@ _SENTENCE = 30  # columns with at least this width and several words may be wrap
 _SENTENCE_MIN = 16
 # The help of the command explains a wrong command line better than a text about all of them.
 _WITHOUT_MORE = frozenset({"R-USAGE", "R-EXPLAIN-UNKNOWN"})
+# Labels of the lines of an error with their style, and the column of the text.
+_LABELS = {"  why": "bold", "  fix": "bold green"}
+_DETAIL = len("  why: ")
 _LONG_CHARS = 50_000  # size from which a JSON document is not indented at all depths
 
 
@@ -132,8 +136,12 @@ class Output:
 
     def note(self, line: str, *, style: str = "") -> None:
         """Print a message on stderr; `style` is `bold`, `dim` or a colour."""
+        indent = len(line) - len(line.lstrip(" "))
+        text = wrapped(visible(line), sys.stderr, indent=indent)
+        self._message(styled(text, style, sys.stderr))
+
+    def _message(self, text: str) -> None:
         sys.stdout.flush()
-        text = styled(visible(line), style, sys.stderr)
         if self._view is not None:  # the line must appear above the progress bars
             self._view.log(text, error=True)
             return
@@ -148,12 +156,12 @@ class Output:
         """Print a summary on stderr: names and values, then next commands."""
         self.note("")
         self.note(title, style="bold")
-        for line in _pair_lines(pairs, sys.stderr):
-            self.note(f"  {line}")
+        for line in _pair_lines(pairs, sys.stderr, margin=2):
+            self._message(line)
         if commands:
             self.note("")
         for command in commands:
-            self.note(f"  {styled(command, 'cyan', sys.stderr)}")
+            self._message(f"  {styled(visible(command), 'cyan', sys.stderr)}")
 
     def confirm(self, question: str) -> bool:
         """Ask on the terminal and return the answer; False if there is no terminal."""
@@ -179,10 +187,8 @@ class Output:
         if yes or self.confirm(question):
             return
         if is_terminal(sys.stdin):  # a user who answered no needs no fix
-            why, again = "the question was not answered with y", ""
-        else:
-            why = "there is no terminal to ask on"
-        raise RunnerError("R-NOT-CONFIRMED", "nothing was deleted", why=why, fix=again)
+            again = ""
+        raise RunnerError("R-NOT-CONFIRMED", "nothing was deleted", why=why_declined(), fix=again)
 
     def ask(self, question: str, default: str) -> str:
         """Ask on the terminal and return the answer, or `default` if it is empty.
@@ -215,7 +221,7 @@ class Output:
         cells = {
             name: [visible(_cell(row.get(name)), cell=True) for row in rows] for name in columns
         }
-        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _ANY_WIDTH
+        width = terminal_width(sys.stdout) if is_terminal(sys.stdout) else _ANY_WIDTH
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         longest = {
             name: max(map(cell_len, (_heading(name), *texts))) for name, texts in cells.items()
@@ -265,16 +271,27 @@ def _line_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
     return sum(widths[name] + 2 for name in columns) - 2
 
 
-def _pair_lines(pairs: Mapping[str, str], stream: TextIO) -> Generator[str]:
+def _pair_lines(pairs: Mapping[str, str], stream: TextIO, *, margin: int = 0) -> Generator[str]:
     width = max((len(name) for name in pairs), default=0)
+    indent = margin + width + 2
     for name, value in pairs.items():
-        below = value.replace("\n", f"\n{' ' * (width + 2)}")
-        yield f"{styled(f'{visible(name, cell=True):<{width}}', 'dim', stream)}  {below}".rstrip()
+        lines = value.split("\n")
+        texts = [wrapped(visible(line), stream, used=indent, indent=indent) for line in lines]
+        label = styled(f"{visible(name, cell=True):<{width}}", "dim", stream)
+        below = f"\n{' ' * indent}".join(texts)
+        yield f"{' ' * margin}{label}  {below}".rstrip()
 
 
 def _heading(column: str) -> str:
     """Return the field's name in capitals; a run ID stays unchanged, so that it can be copied."""
     return column if "-" in column else column.upper().replace("_", " ")
+
+
+def why_declined() -> str:
+    """Return why `Output.confirm` returned False."""
+    if is_terminal(sys.stdin):
+        return "the question was not answered with y"
+    return "there is no terminal to ask on"
 
 
 def start_output() -> None:
@@ -303,14 +320,25 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
     _end_data()
     what, *details = str(err).split("\n")
     head, _, rest = what.partition(": ")
-    sys.stderr.write(f"{styled(head + ':', 'bold red', sys.stderr)} {visible(rest)}\n")
+    _labelled(f"{head}:", rest, "bold red")
     for detail in details:
         label, _, text = detail.partition(": ")
-        style = "bold green" if label.strip() == "fix" else "bold"
-        sys.stderr.write(f"{styled(label + ':', style, sys.stderr)} {visible(text)}\n")
+        if label in _LABELS:
+            _labelled(f"{label}:", text, _LABELS[label])
+        else:
+            _labelled("", detail.lstrip(), "")
     if not as_json and _has_more(err.code):
         command = f"runner explain {err.code}"
         sys.stderr.write(f"{styled('  more:', 'bold', sys.stderr)} {command}\n")
+
+
+def _labelled(label: str, text: str, style: str) -> None:
+    """Print a line of an error; without a label, it continues the line above."""
+    start = f"{label} " if label else " " * _DETAIL
+    shown = wrapped(visible(text), sys.stderr, used=len(start), indent=_DETAIL)
+    sys.stderr.write(
+        f"{styled(start.rstrip(), style, sys.stderr) + ' ' if label else start}{shown}\n"
+    )
 
 
 def _has_more(code: str) -> bool:

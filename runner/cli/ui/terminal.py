@@ -99,6 +99,65 @@ def shown_log(line: str, stream: TextIO) -> str:
     return f"{kept}\x1b[0m" if "\x1b" in kept else kept
 
 
+# A command that a message tells to run stays one word, so that it can be copied: in backquotes, at
+# the start of the text, or after a colon.
+_COMMAND = r"(?:runner|make|pip|uv|az|sudo|eval|mlflow|python3?) [^;`]*[^;` ]"
+_WORD = re.compile(rf"(?:^|(?<=: )){_COMMAND}|(?:`[^`]*`|[^ `]|`)+")
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Return the number of columns of a terminal: $COLUMNS, what the terminal says, or 80."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # no descriptor, or a terminal without a size
+        return 80
+
+
+def wrapped(text: str, stream: TextIO, *, used: int = 0, indent: int = 0) -> str:
+    """Return the text with line ends between words where the terminal would break within one.
+
+    Args:
+        text: what is printed; colours have no width.
+        stream: where; text for a file or a pipe stays as it is.
+        used: columns before the text on its first line.
+        indent: columns before the lines that follow.
+    """
+    if not is_terminal(stream):
+        return text
+    width = terminal_width(stream)
+    lines = text.split("\n")
+    first = _wrapped_line(lines[0], width, used, indent)
+    return "\n".join((first, *(_wrapped_line(line, width, 0, indent) for line in lines[1:])))
+
+
+def _wrapped_line(line: str, width: int, used: int, indent: int) -> str:
+    if used + _columns_of(line) <= width:
+        return line
+    done, start = "", 0  # the lines that are full; where the current one starts
+    column = used
+    end = 0
+    for word in _WORD.finditer(line):
+        gap, length = word.start() - end, _columns_of(word[0])
+        if column + gap + length > width and line[start:end].strip():
+            done += f"{line[start:end]}\n{' ' * indent}"
+            start, column, gap = word.start(), indent, 0
+        column += gap + length
+        end = word.end()
+    return done + line[start:]
+
+
+def _columns_of(text: str) -> int:
+    plain = re.sub(_COLOUR, "", text) if "\x1b" in text else text
+    if plain.isascii():
+        return len(plain)
+    from rich.cells import cell_len
+
+    return cell_len(plain)
+
+
 def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
     """Return the symbol, or the fallback if the stream cannot encode it."""
     encoding = getattr(stream or sys.stderr, "encoding", None) or "ascii"
@@ -176,7 +235,7 @@ class StageDisplay:
 
     def warning(self, text: str) -> None:
         """Print a warning above the display."""
-        self.log(f"warning: {text}", error=True)
+        self.log(wrapped(f"warning: {text}", sys.stderr), error=True)
 
     def close(self) -> None:
         """Remove the display."""
@@ -199,6 +258,8 @@ class StageDisplay:
 
     def _line(self, symbol: str, style: str, stage: str, message: str) -> None:
         words = visible(f"{stage:<{_LABEL_WIDTH}} {message}".rstrip())
+        indent = len(f"{symbol} {'':<{_LABEL_WIDTH}} ")
+        words = wrapped(words, sys.stderr, used=len(f"{symbol} "), indent=indent)
         text = f"{styled(symbol, style, sys.stderr)} {words}"
         if self._live is not None:
             from rich.text import Text

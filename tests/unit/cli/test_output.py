@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import main
-from runner.cli.ui.output import Output, OutputFormat, show_error
-from runner.cli.ui.terminal import mark, shown_log, styled
+from runner.cli.ui.output import Output, OutputFormat, show_error, why_declined
+from runner.cli.ui.terminal import mark, shown_log, styled, wrapped
 from runner.core.progress import Progress
 from runner.flows.local import lifecycle
 from runner.flows.local.lifecycle import LocalStatus, ServiceStatus
@@ -204,6 +204,18 @@ def test_refused_deletion_names_a_command_only_without_a_terminal(
     assert (refused.value.code, refused.value.fix) == ("R-NOT-CONFIRMED", fix)
 
 
+@pytest.mark.parametrize(
+    ("stdin", "why"),
+    [(Terminal("n\n"), "not answered with y"), (io.StringIO("y\n"), "no terminal")],
+)
+def test_refusal_says_whether_there_was_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO, why: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert not Output().confirm("sure?")
+    assert why in why_declined()
+
+
 def test_control_characters_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -329,6 +341,78 @@ def test_messages_are_shown_with_their_escape_sequences(capsys: pytest.CaptureFi
     assert re.sub(r"\x1b\[(31|0)m", "", err).isprintable() is False  # line ends
     assert all(line.isprintable() for line in re.sub(r"\x1b\[(31|0)m", "", err).splitlines())
     assert err.count(r"\x1b[2Jb") == 7
+
+
+WORDS = "one two  three four, five-six seven"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "expected"),
+    [
+        (WORDS, 80, WORDS),
+        (WORDS, 20, "one two  three four,\n  five-six seven"),
+        (WORDS, 19, "one two  three\n  four, five-six\n  seven"),
+        # Words that are wider than the terminal have a line of their own, and stay whole.
+        ("see http://127.0.0.1:1/runs/x/output/ for it", 20, None),
+        ("use `runner train mnist --set epochs=1` for it", 20, None),
+        ("to list them: runner ps --status failed -a", 20, None),
+        ("\x1b[1mone\x1b[0m two three", 13, "\x1b[1mone\x1b[0m two three"),
+        ("モデル モデル", 10, "モデル\n  モデル"),
+        ("    four columns of it", 14, "    four\n  columns of\n  it"),
+        ("", 10, ""),
+    ],
+)
+def test_message_on_a_terminal_breaks_between_words(
+    monkeypatch: pytest.MonkeyPatch, text: str, columns: int, expected: str | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = wrapped(text, _Terminal(), indent=2)
+    assert found.replace("\n  ", " ") == text or expected is not None
+    if expected is not None:
+        assert found == expected
+    for whole in (
+        "http://127.0.0.1:1/runs/x/output/",
+        "`runner train mnist --set epochs=1`",
+        "runner ps --status failed -a",
+    ):
+        assert (whole in found) == (whole in text)
+    assert wrapped(text, io.StringIO(), indent=2) == text
+
+
+LONG = "word " * 30 + "end"
+
+
+def test_no_message_of_ours_breaks_within_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stdout, stderr = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    out = Output()
+    out.note(LONG)
+    out.note(f"  {LONG}")
+    out.warning(LONG)
+    out.panel(LONG, {"data": LONG, "on disk": "/x"})
+    out.record({"data": LONG, "lines": f"{LONG}\n{LONG}"})
+    show_error(RunnerError("R-X", LONG, why=f"{LONG}\n{LONG}", fix=f"use {LONG}"))
+    with out.stages() as view:
+        view.on_progress(Progress("data", "end", LONG))
+        view.warning(LONG)
+    printed = stdout.getvalue() + stderr.getvalue()
+    assert max(map(len, printed.splitlines())) <= 80
+    assert printed.count("end\n") == 14  # every line is whole
+    assert set(re.findall(r"wo?r?d?(?=\n)", printed)) == {"word"}
+    assert f"\n  why: {'word ' * 13}word\n       word" in printed
+    assert f"\n  data     {'word ' * 13}word\n           word" in printed
+
+
+def test_commands_of_a_panel_stay_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    command = "runner train mnist --set epochs=3 --set batch_size=16"
+    Output().panel("x", {}, commands=[command])
+    show_error(RunnerError("R-X", "what", fix=command))
+    assert stderr.getvalue().count(command) == 2
 
 
 def test_data_is_escaped_on_a_terminal_only(
