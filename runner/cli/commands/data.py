@@ -155,10 +155,12 @@ def rm(
         what = format_count(len(files), "file")
         total = format_size(sum(file.size_bytes for file in files))
         if files and not (yes or out.confirm(f"Delete {what}, {total}, of {place}?")):
+            from runner.cli.ui.output import why_declined
+
             raise RunnerError(
                 "R-DATA-NOT-CONFIRMED",
                 f"{place} was not deleted",
-                why="the question was not answered with y",
+                why=why_declined(),
                 fix="answer y, or add --yes if there is no terminal",
                 exit_code=ExitCode.PREFLIGHT,
             )

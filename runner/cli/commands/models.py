@@ -11,7 +11,7 @@ import typer
 
 from runner.cli.autocomplete import complete_model
 from runner.cli.options import Invocation, RunArgument, YesOption, on_target
-from runner.cli.ui.output import Output
+from runner.cli.ui.output import Output, why_declined
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def _confirm(out: Output, question: str, *, yes: bool) -> None:
         raise RunnerError(
             "R-MODEL-DECLINED",
             "nothing was deleted",
-            why="the question was not answered with y",
+            why=why_declined(),
             fix="answer y, or add --yes if there is no terminal",
         )
 

@@ -183,9 +183,12 @@ def apply(
     if out.as_text:
         _show_change(out, change)
     if not yes and not out.confirm(f"Apply the formula to pool {view.id}?"):
+        from runner.cli.ui.output import why_declined
+
         raise RunnerError(
             "R-NOT-CONFIRMED",
             "not confirmed: the pool keeps its formula" if view.autoscale else "not confirmed",
+            why=why_declined(),
             fix="run the command again with --yes",
         )
     apply_formula(settings, change)

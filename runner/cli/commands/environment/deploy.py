@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.options import StackOption, YesOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
 from runner.cli.ui.terminal import is_terminal
 from runner.core.progress import Warnings
 from runner.core.units import format_count
@@ -403,7 +403,7 @@ def _declined(code: str, what: str) -> RunnerError:
     return RunnerError(
         code,
         what,
-        why="the question was not answered with y",
+        why=why_declined(),
         fix="answer y, or add --yes if there is no terminal",
         exit_code=ExitCode.USAGE,
     )

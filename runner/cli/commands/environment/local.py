@@ -9,7 +9,7 @@ import typer
 
 from runner.cli.autocomplete import complete_node
 from runner.cli.options import YesOption
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def reset(
         raise RunnerError(
             "R-LOCAL-RESET",
             "nothing was deleted",
-            why="the question was not answered with y",
+            why=why_declined(),
             fix=f"runner local reset {'--state ' if state else ''}--yes",
         )
     with out.stages() as view:

@@ -12,7 +12,7 @@ import typer
 
 from runner.cli.autocomplete import complete_stack
 from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
 from runner.cli.ui.terminal import StageDisplay
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -134,7 +134,7 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
     raise RunnerError(
         "R-SELFTEST-DECLINED",
         "nothing was started",
-        why="the question was not answered with y",
+        why=why_declined(),
         fix="answer y, or add --yes if there is no terminal",
         exit_code=ExitCode.USAGE,
     )
