@@ -49,7 +49,8 @@ def failed(name: str, err: RunnerError) -> Check:
     Its exit code is that of the error; invalid input counts as a failed preflight check.
     """
     serious = err.exit_code in (ExitCode.ACCESS, ExitCode.CAPACITY, ExitCode.COST_CAP)
-    detail = f"{err.what} ({err.why})" if err.why else err.what
+    reasons = "; ".join(line.strip() for line in err.why.splitlines())  # a cell has one line
+    detail = f"{err.what} ({reasons})" if reasons else err.what
     code = err.exit_code if serious else ExitCode.PREFLIGHT
     return Check(name, "failed", detail, err.fix, err.code, code)
 
