@@ -27,7 +27,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 _PACKAGES = ("runner.core", "runner.azure", "runner.flows", "runner.cli")
@@ -219,12 +219,23 @@ def _end(code: int) -> None:
     os._exit(code)
 
 
+@contextlib.contextmanager
+def _without_extras() -> Generator[None]:
+    """Skip a module that needs a package of an extra, such as Pulumi after `make setup` alone."""
+    try:
+        yield
+    except ModuleNotFoundError as err:
+        if (err.name or "").split(".")[0] in {"runner", "runner_infra", "batch_emulator"}:
+            raise
+
+
 def _import_all() -> None:
     for name in _PACKAGES:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.ispkg:
-                importlib.import_module(module.name)
+                with _without_extras():
+                    importlib.import_module(module.name)
     for name in _LATE:
         importlib.import_module(name)
     services = vars(importlib.import_module("runner.flows.local.services"))
