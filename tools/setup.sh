@@ -74,7 +74,7 @@ cache=${UV_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/uv}
 mkdir -p "$cache" 2>/dev/null && [ -w "$cache" ] || export UV_NO_CACHE=1
 
 rm -f "$venv/.ready" "$venv/.ready-infra"
-say "once: about 50 MB of packages; the first training adds 170 MB (Azurite, Keras and JAX)"
+say "once: 50 MB of packages; the first training adds 170 MB (Keras, JAX)"
 say "creating $venv with $("$python" --version)"
 "$python" -m venv --clear "$venv" || fail VENV "could not create $venv" "$python -m venv failed (see above)" \
   "correct its cause, or name another Python: make train PYTHON=/path/to/python3.13"
