@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time
+from datetime import time
 from decimal import Decimal
 
 from runner.core.pricing.prices import PriceTable
@@ -111,7 +111,7 @@ def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -
     )
 
 
-def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = None) -> str | None:
+def formula_text(pool: PoolConfig, caps: NodeCaps) -> str | None:
     """Return the formula of a pool, or None for a pool of fixed size.
 
     A custom formula is checked, and statements are added that limit its node counts to `caps`.
@@ -119,20 +119,11 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
     Args:
         pool: the configuration of the pool.
         caps: the maximum numbers of nodes.
-        end: from this time on, the pool scales to zero after its running tasks; aware.
 
     Raises:
-        RunnerError: R-POOL-END, `end` for a pool without one of our formulas; R-POOL-FORMULA, the
-            user's own formula is invalid.
+        RunnerError: R-POOL-FORMULA, the user's own formula is invalid.
     """
     if pool.scenario in ("formula", "fixed"):
-        if end is not None:
-            raise RunnerError(
-                "R-POOL-END",
-                f"pool {pool.id!r} cannot have an end date",
-                why=f"its scenario is {pool.scenario!r}, for which runner generates no formula",
-                fix="use another scenario, or write the end date into the formula",
-            )
         if pool.formula is None:
             return None
         # Only a custom formula needs the language, which takes 1 MiB.
@@ -141,20 +132,20 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
         limits = ((_SPOT, caps.spot), (_DEDICATED, caps.dedicated))
         return capped_formula(pool.formula, limits, f"pool {pool.id!r}")
     if pool.scenario == "spot_first_with_dedicated_fallback":
-        lines = _fallback_statements(pool, caps, end)
+        lines = _fallback_statements(pool, caps)
     else:
-        lines = _one_kind_statements(pool, caps, end)
+        lines = _one_kind_statements(pool, caps)
     return "\n".join([*lines, "$NodeDeallocationOption = taskcompletion;", ""])
 
 
-def _one_kind_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+def _one_kind_statements(pool: PoolConfig, caps: NodeCaps) -> Sequence[str]:
     """Return statements that scale one kind of node with tasks and office hours."""
     target, other = (_SPOT, _DEDICATED) if caps.spot else (_DEDICATED, _SPOT)
     kind = "spot" if caps.spot else "dedicated"
     hours = pool.office_hours
     return [
         f"// runner, {pool.scenario}: {kind} nodes for its tasks, none without tasks",
-        *_cap_statements("cap", caps.spot or caps.dedicated, end),
+        f"cap = {caps.spot or caps.dedicated};",
         *_demand_statements(pool, target),
         *(_office_hours_statements(hours) if hours is not None else ()),
         f"{other} = 0;",
@@ -162,7 +153,7 @@ def _one_kind_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None)
     ]
 
 
-def _fallback_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+def _fallback_statements(pool: PoolConfig, caps: NodeCaps) -> Sequence[str]:
     """Return statements that add dedicated nodes when spot nodes are not available for a while.
 
     Preempted nodes still count in $CurrentLowPriorityNodes; nodes that were never allocated do not.
@@ -173,8 +164,8 @@ def _fallback_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None)
     return [
         f"// runner, {pool.scenario}: spot nodes for its tasks, and",
         f"// dedicated nodes for tasks that have waited for spot nodes for {wait} minutes",
-        *_cap_statements("cap", caps.spot, end),
-        *_cap_statements("dedicatedCap", caps.dedicated, end),
+        f"cap = {caps.spot};",
+        f"dedicatedCap = {caps.dedicated};",
         *_demand_statements(pool, _SPOT),
         f"{_SPOT} = min(cap, max(need, warm));",
         f"wait = {wait} * TimeInterval_Minute;",
@@ -189,13 +180,6 @@ def _fallback_statements(pool: PoolConfig, caps: NodeCaps, end: datetime | None)
         "lack = min(cap, need, waited) - max(0, up);",
         f"{_DEDICATED} = max(0, min(dedicatedCap, lack));",
     ]
-
-
-def _cap_statements(name: str, nodes: int, end: datetime | None) -> Sequence[str]:
-    if end is None:
-        return [f"{name} = {nodes};"]
-    moment = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return [f'{name} = time() >= time("{moment}") ? 0 : {nodes};']
 
 
 def _demand_statements(pool: PoolConfig, target: str) -> Sequence[str]:

@@ -73,12 +73,9 @@ def scaled(
     targets: tuple[int, int] = (0, 0),
     dialect: Dialect = DEFAULT,
     now: datetime = _MONDAY,
-    end: datetime | None = None,
 ) -> Evaluation:
     """Evaluate a formula; the newest visible sample is as old as in the service."""
-    text = formula_text(
-        given_pool, caps or NodeCaps(given_pool.max_spot, given_pool.max_dedicated), end=end
-    )
+    text = formula_text(given_pool, caps or NodeCaps(given_pool.max_spot, given_pool.max_dedicated))
     assert text is not None
     history = SampleHistory()
     for age, sample in zip(range(len(past) + 1, 1, -1), past, strict=True):
@@ -246,23 +243,6 @@ def test_office_hours_keep_nodes_only_in_their_hours(
     kept = 2 if is_open else 0
     alone = scaled(pool(max_spot=5), past, now=now)
     assert scaled(office, past, now=now).spot == max(kept, alone.spot)
-
-
-@pytest.mark.slow
-@promise(_pasts, _targets, st.integers(-90, 90))
-def test_no_node_is_requested_from_the_end_date_on(
-    past: list[Sample], target: int, minutes: int
-) -> None:
-    fallback = pool(
-        scenario="spot_first_with_dedicated_fallback", **{"max_spot": 9, "max_dedicated": 4}
-    )
-    end = _MONDAY + timedelta(minutes=minutes)
-    done = scaled(fallback, past, targets=(target, target), end=end)
-    before = scaled(fallback, past, targets=(target, target))
-    if minutes > 0:
-        assert (done.spot, done.dedicated) == (before.spot, before.dedicated)
-    else:
-        assert (done.spot, done.dedicated) == (0, 0)
 
 
 @promise(st.integers(1, 9), st.integers(2, 8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -57,9 +57,8 @@ def caps(prices: PriceTable, **values: Any) -> NodeCaps:
         office(days=("mon", "tue", "wed", "thu", "fri", "sat", "sun"), utc_offset_hours=-12),
     ],
 )
-@pytest.mark.parametrize("end", [None, datetime(2027, 1, 31, tzinfo=UTC)])
-def test_every_scenario_has_a_short_valid_formula(given: PoolConfig, end: datetime | None) -> None:
-    text = formula_text(given, NodeCaps(given.max_spot, given.max_dedicated), end=end)
+def test_every_scenario_has_a_short_valid_formula(given: PoolConfig) -> None:
+    text = formula_text(given, NodeCaps(given.max_spot, given.max_dedicated))
     assert text is not None
     check_formula(text, "a pool")
     assert len(text.encode()) <= 8192
@@ -164,20 +163,6 @@ def test_spend_cap_limits_an_own_formula_too() -> None:
 def test_idle_nodes_are_those_kept_without_tasks(given: PoolConfig, idle: NodeCaps) -> None:
     most = NodeCaps(given.max_spot, given.max_dedicated)
     assert idle_nodes(given, most, formula_text(given, most)) == idle
-
-
-@pytest.mark.parametrize("given", [pool(scenario="fixed"), pool(scenario="formula", formula="x=1")])
-def test_end_date_is_refused_without_a_formula_to_enforce_it(given: PoolConfig) -> None:
-    with pytest.raises(RunnerError) as caught:
-        formula_text(given, NodeCaps(4, 0), end=datetime(2027, 1, 1, tzinfo=UTC))
-    assert caught.value.code == "R-POOL-END"
-
-
-def test_end_date_of_another_zone_is_written_in_utc() -> None:
-    end = datetime(2027, 1, 31, 1, tzinfo=timezone(timedelta(hours=2)))
-    text = formula_text(pool(), NodeCaps(4, 0), end=end)
-    assert text is not None
-    assert 'time("2027-01-30T23:00:00Z") ? 0 : 4' in text
 
 
 def test_spend_cap_lowers_the_maximum_number_of_nodes() -> None:
