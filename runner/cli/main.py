@@ -29,7 +29,7 @@ from runner.cli.ui.output import Output, show_error, show_trace, start_output
 from runner.cli.ui.terminal import open_closed_streams, silence_stdout
 from runner.core.home import full_disk
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.task import exclude_loopback
+from runner.protocol.host import exclude_loopback
 
 _DEBUG = "--debug"
 # Why and fix of an unknown option, by command that passes arguments to a script.

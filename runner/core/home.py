@@ -91,21 +91,6 @@ def make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def remove_tree(folder: Path) -> None:
-    """Delete a folder that tasks could write to, as far as possible; it may be absent.
-
-    Tasks may have taken the permissions of folders in it, or nested them deeply.
-    """
-    with suppress(RecursionError):  # before Python 3.13, from a thousand levels on
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.is_dir() and not folder.is_symlink():
-        import subprocess  # noqa: PLC0415  rarely needed
-
-        for command in ("chmod", "-R", "u+rwx"), ("rm", "-rf"):  # neither follows links
-            with suppress(OSError):  # Windows has neither
-                subprocess.run([*command, "--", str(folder)], check=False, capture_output=True)
-
-
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = "is mounted read-only"
 # Limits of the emulator: it starts no task on a disk with less free space.

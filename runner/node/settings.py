@@ -21,12 +21,12 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, Transport
 from runner.node.storage.retries import RetryBudget, read_all
 from runner.protocol.encoding import parse_json
+from runner.protocol.host import exclude_loopback
 from runner.protocol.task import (
     SECRET_VARIABLES,
     SECRETS_VARIABLE,
     STORAGE_VARIABLE,
     TRIAL_VARIABLE,
-    exclude_loopback,
 )
 
 STEP = "secrets"

@@ -1,11 +1,6 @@
-"""Names of the files, variables and arguments that start the agent in a Batch task.
-
-`exclude_loopback` is for the variables of every process that the client or the agent starts.
-"""
+"""Names of the files, variables and arguments that start the agent in a Batch task."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 AGENT_FILE = "runner-agent.pyz"
 CODE_ARCHIVE = "code.tar.gz"
@@ -37,18 +32,3 @@ SECRET_VARIABLES = (
     GROUP_SECRETS_VARIABLE,
     NODES_TOKEN_VARIABLE,
 )
-
-
-def exclude_loopback(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that exclude this machine from the proxies of an environment.
-
-    A proxy on another machine cannot reach local services. Empty if there is no proxy.
-    """
-    # `::1` is left out: nothing of ours listens on it, and some clients cannot parse it.
-    proxies = {name for name in environment if name.lower().endswith("_proxy")}
-    if not proxies - {"no_proxy", "NO_PROXY"}:
-        return {}
-    given = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [host.strip() for host in given.split(",") if host.strip()]
-    excluded = "*" if "*" in hosts else ",".join(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
-    return {"no_proxy": excluded, "NO_PROXY": excluded}

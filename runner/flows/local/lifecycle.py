@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
-from runner.core.home import HomePaths, disk_reserve, not_writable, remove_tree
+from runner.core.home import HomePaths, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.child_python import command_of
@@ -39,6 +39,7 @@ from runner.flows.local.state import (
     service_marker,
 )
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.host import remove_tree
 
 _STAGE = "services"
 # Another program can take a chosen port before the service listens on it.
@@ -235,7 +236,7 @@ def reset_state(settings: Settings, on_progress: OnProgress) -> None:
         nodes = outside.readlink() if outside.is_symlink() else paths.batch_data
         try:
             for name in ("nodes", "trash"):
-                shutil.rmtree(nodes / name, ignore_errors=True)
+                remove_tree(nodes / name)
             for path in paths.batch_data.glob("state.sqlite*"):
                 path.unlink(missing_ok=True)
         except OSError as err:

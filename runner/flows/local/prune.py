@@ -19,7 +19,7 @@ from runner.azure.batch.jobs import (
     unfinished_tasks,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.home import HomePaths, check_room, disk_reserve, remove_tree
+from runner.core.home import HomePaths, check_room, disk_reserve
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
@@ -29,6 +29,7 @@ from runner.flows.local.lifecycle import is_reachable
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import remove_tree
 from runner.protocol.run_spec import RecipeSpec, RunSpec
 
 _WORK = "wd"  # the working directory of a task, below its folder

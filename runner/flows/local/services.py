@@ -28,7 +28,7 @@ from runner.flows.local.state import (
     service_answers,
 )
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.task import exclude_loopback
+from runner.protocol.host import exclude_loopback
 
 if TYPE_CHECKING:
     import psutil

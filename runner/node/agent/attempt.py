@@ -63,7 +63,6 @@ from runner.node.script.workspace import (
     compiled_folder,
     own_script,
     python_path,
-    remove_tree,
     stacks_file,
     unpack_code,
     write_shell_file,
@@ -73,6 +72,7 @@ from runner.node.script.written import HOME, TEMP, WrittenFiles
 from runner.node.settings import NodeSettings
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
+from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.results import OutputFile
 from runner.protocol.resuming import ResumeFailure
 from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec, expand_variables
@@ -81,7 +81,6 @@ from runner.protocol.task import (
     CODE_ARCHIVE,
     NOTEBOOK_STOPPED,
     WORKER_LOG,
-    exclude_loopback,
 )
 
 if TYPE_CHECKING:

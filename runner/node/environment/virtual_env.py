@@ -20,9 +20,9 @@ from runner.node.environment.uv import ask_uv, find_uv, run_uv, uv_environment
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
-from runner.node.script.workspace import remove_tree
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
+from runner.protocol.host import remove_tree
 from runner.protocol.paths import RunPaths
 
 STEP = "environment"

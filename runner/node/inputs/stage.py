@@ -18,12 +18,12 @@ from urllib.parse import unquote, urlsplit
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import DataCache, DownloadSource
 from runner.node.script.streams import Report
-from runner.node.script.workspace import remove_tree
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, StorageRequestError
 from runner.node.storage.retries import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
+from runner.protocol.host import remove_tree
 from runner.protocol.names import as_stored, file_path
 from runner.protocol.parameters import read_parameters, swept_parameters
 from runner.protocol.paths import is_selected_output

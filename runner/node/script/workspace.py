@@ -9,7 +9,6 @@ import pkgutil
 import re
 import shlex
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_remaining_processes
+from runner.protocol.host import remove_tree
 from runner.protocol.task import NOTEBOOK_MODULE, SHELL_FILE
 
 logger = logging.getLogger(__name__)
@@ -396,19 +396,6 @@ def _clear(path: Path) -> None:
         path.unlink()
     else:
         remove_tree(path)
-
-
-def remove_tree(folder: Path) -> None:
-    """Delete a folder that a script could write to, as far as possible; it may be absent.
-
-    The script may have taken the permissions of folders in it, or nested them deeply.
-    """
-    with suppress(RecursionError):  # before Python 3.13, from a thousand levels on
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.is_dir() and not folder.is_symlink():
-        for command in ("chmod", "-R", "u+rwx"), ("rm", "-rf"):  # neither follows links
-            with suppress(OSError):  # an image may lack them
-                subprocess.run([*command, "--", str(folder)], check=False, capture_output=True)
 
 
 class TempFolder:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from batch_emulator import folders
 from batch_emulator.executor import node_files
 from batch_emulator.files_share.shares import Share, Shares, StorageAccount
-from batch_emulator.folders import remove_tree
+from runner.protocol import host
 from tests.disks import lock
 
 
@@ -25,8 +27,15 @@ def dig(folder: Path, levels: int) -> None:
     os.close(descriptor)
 
 
+@pytest.fixture(params=[folders, host], ids=["emulator", "runner"])
+def remove_tree(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    return request.param.remove_tree
+
+
 @pytest.mark.parametrize("levels", [3, 3000])
-def test_folder_of_any_depth_is_deleted(tmp_path: Path, levels: int) -> None:
+def test_folder_of_any_depth_is_deleted(
+    remove_tree: Callable[[Path], None], tmp_path: Path, levels: int
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     dig(folder, levels)
@@ -64,7 +73,9 @@ def test_remains_of_a_deep_share_do_not_block_a_start(tmp_path: Path) -> None:
     assert not trash.exists()
 
 
-def test_folders_without_permissions_are_deleted(tmp_path: Path) -> None:
+def test_folders_without_permissions_are_deleted(
+    remove_tree: Callable[[Path], None], tmp_path: Path
+) -> None:
     (tmp_path / "doomed").mkdir()
     remove_tree(lock(tmp_path / "doomed"))
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +90,7 @@ def test_locked_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
+def test_links_are_not_followed(remove_tree: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir(mode=0o500)
     (tmp_path / "doomed").mkdir()
     dig(tmp_path / "doomed", 1200)

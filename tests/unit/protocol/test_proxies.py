@@ -9,7 +9,7 @@ import pytest
 
 from batch_emulator import proxies
 from batch_emulator.emulator import inherited_environment
-from runner.protocol.task import exclude_loopback
+from runner.protocol.host import exclude_loopback
 
 Exclude = Callable[[Mapping[str, str]], dict[str, str]]
 PROXY = "http://proxy.example:3128"

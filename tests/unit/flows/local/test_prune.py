@@ -22,7 +22,7 @@ from runner.core.progress import ignore_progress
 from runner.core.settings import Settings, load_settings
 from runner.core.states import TaskView
 from runner.flows.local import azurite, prune
-from runner.flows.local.lifecycle import reset
+from runner.flows.local.lifecycle import reset, reset_state
 from runner.flows.runs.history import RunHistory, RunRow
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import LeftOut, parse_result
@@ -61,12 +61,16 @@ def test_caches_that_tasks_locked_are_pruned(settings: Settings) -> None:
     assert not cache.exists()
 
 
-def test_reset_deletes_folders_that_tasks_locked(settings: Settings) -> None:
-    nodes = HomePaths(settings.home).batch_data / "nodes"
-    nodes.mkdir(parents=True)
-    lock(nodes)
-    reset(settings, ignore_progress)
-    assert not HomePaths(settings.home).local.exists()
+@pytest.mark.parametrize("kept", [False, True], ids=["reset", "reset --state"])
+def test_reset_deletes_folders_that_tasks_locked(settings: Settings, kept: bool) -> None:
+    paths = HomePaths(settings.home)
+    (paths.batch_data / "nodes").mkdir(parents=True)
+    lock(paths.batch_data / "nodes")
+    state, model = write(paths.batch_data / "state.sqlite"), write(paths.blob_data / "model")
+    (reset_state if kept else reset)(settings, ignore_progress)
+    assert not (paths.batch_data / "nodes").exists()
+    assert not state.exists()
+    assert model.exists() is paths.local.exists() is kept
 
 
 def test_prune_deletes_unused_versions_and_old_logs(settings: Settings) -> None:
