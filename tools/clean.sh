@@ -5,11 +5,12 @@ set -euo pipefail
 venv=$1 me=$(id -un)
 # Without the environment, nothing could stop the services that run in it.
 homes='
-import sys, psutil
-command = [sys.executable, "-m", "batch_emulator"]
+import psutil
+from runner.flows.child_python import command_of
+command = command_of("batch_emulator")
 for process in psutil.process_iter(["cmdline"]):
     words = process.info["cmdline"] or []
-    if words[:3] == command and "--data-dir" in words:
+    if words[: len(command)] == command and "--data-dir" in words:
         print(words[words.index("--data-dir") + 1].removesuffix("/local/batch"))'
 while IFS= read -r running; do
   RUNNER_HOME=$running "$venv/bin/runner" local down || echo "the local services of $running still run" >&2

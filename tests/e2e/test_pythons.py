@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import ROOT, new_home
@@ -58,8 +59,10 @@ def test_clone_trains_and_is_clean_again_with_each_python(minor: int, tmp_path: 
         make("clean")
     assert files_of(clone) == before
     home = str(tmp_path / "home")
-    found = subprocess.run(["pgrep", "-f", home], capture_output=True, text=True, check=False)
-    assert found.stdout == "", "processes still run"
+    running = [
+        words for each in psutil.process_iter(["cmdline"]) if (words := each.info["cmdline"])
+    ]
+    assert not [words for words in running if home in " ".join(words)], "processes still run"
 
 
 def test_newest_and_oldest_python_are_those_of_the_project() -> None:

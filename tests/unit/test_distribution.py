@@ -49,7 +49,7 @@ def pins(lock: str) -> dict[str, set[str]]:
     return found
 
 
-def test_both_distributions_have_the_licence_and_the_same_version() -> None:
+def test_both_distributions_have_the_licence() -> None:
     file = ROOT / "batch_emulator" / "pyproject.toml"
     emulator = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
     for project, folder in ((PROJECT, ROOT), (emulator, file.parent)):
@@ -58,7 +58,6 @@ def test_both_distributions_have_the_licence_and_the_same_version() -> None:
         text = (folder / "LICENSE").read_text(encoding="utf-8")
         assert text.startswith("MIT License\n\nCopyright (c) 2026 the azure-batch-runner authors\n")
         assert text == (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert PROJECT["version"] == batch_emulator.__version__
 
 
 def test_messages_name_the_distribution_of_pyproject() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.flows.child_python import command_of
+
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534
 # Runs the code of `python -c CODE` in this interpreter, which then says that it is another one.
@@ -38,12 +40,11 @@ def clone() -> Iterator[Path]:
 
 
 def write_clone(folder: Path) -> Path:
-    (folder / "tools").mkdir(parents=True)
-    (folder / "batch_emulator").mkdir()
+    for name in ("tools", "batch_emulator", "requirements"):
+        (folder / name).mkdir()
     projects = ("pyproject.toml", "batch_emulator/pyproject.toml")
-    for name in ("Makefile", *projects, "tools/setup.sh", "tools/clean.sh"):
+    for name in (*projects, "Makefile", "tools/setup.sh", "tools/clean.sh"):
         shutil.copy(ROOT / name, folder / name)
-    (folder / "requirements").mkdir()
     (folder / "requirements/dev.lock").touch()
     return folder
 
@@ -198,6 +199,27 @@ def test_clean_removes_what_make_made_and_nothing_else(clone: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert not [name for name in (*MADE, ".venv") if (clone / name).exists()]
     assert [name for name in KEPT if (clone / name).exists()] == list(KEPT)
+
+
+def test_clean_stops_the_services_of_its_environment(clone: Path) -> None:
+    make_environment(clone)
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), clone / ".venv")
+    (clone / ".venv/lib").symlink_to(Path(sys.prefix, "lib"))
+    runner = clone / ".venv/bin/runner"
+    runner.write_text(f'#!/bin/sh\necho "$RUNNER_HOME $*" >> {clone}/called\n', encoding="utf-8")
+    runner.chmod(0o755)
+    _, *words = command_of("batch_emulator", "--account", "a", "--port", "0", "--data-dir")
+    home = clone / "home"
+    with subprocess.Popen(
+        [clone / ".venv/bin/python", *words, home / "local/batch"],
+        env={**os.environ, "BATCH_EMULATOR_KEY": "a2V5"},
+        stdout=subprocess.PIPE,
+    ) as emulator:
+        assert emulator.stdout
+        assert b"listening" in emulator.stdout.readline()
+        make(clone, "clean")
+        emulator.kill()
+    assert (clone / "called").read_text(encoding="utf-8") == f"{home} local down\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave files that a user cannot remove")
