@@ -144,10 +144,15 @@ def not_writable(folder: Path, err: OSError) -> RunnerError:
     )
 
 
+def existing_folder(path: Path) -> Path:
+    """Return the path if it exists, else the nearest of its parents that exists."""
+    absolute = path.absolute()
+    return next(one for one in (absolute, *absolute.parents) if one.exists())
+
+
 def check_room(folder: Path, needed_bytes: int, what: str) -> None:
     """Raise R-DISK-SPACE if the disk of a folder, which need not exist, has too little space."""
-    real = Path(os.path.realpath(folder))
-    there = next(one for one in (real, *real.parents) if one.exists())
+    there = existing_folder(Path(os.path.realpath(folder)))
     free = shutil.disk_usage(there).free
     if free < needed_bytes:
         raise RunnerError(
@@ -165,7 +170,7 @@ def full_disk(path: Path) -> RunnerError | None:
     The path need not exist yet.
     """
     real = Path(os.path.realpath(path))
-    folder = next(one for one in (real, *real.parents) if one.exists())
+    folder = existing_folder(real)
     mount = next(one for one in (real, *real.parents) if one == one.parent or one.is_mount())
     try:
         why = _explain_full_disk(folder)

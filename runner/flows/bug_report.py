@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from runner.core.home import HomePaths, runner_home
+from runner.core.home import HomePaths, existing_folder, runner_home
 from runner.core.masking import Mask, find_secret_values
 from runner.core.settings import PROJECT_FILE, Settings, load_settings, user_config_file
 from runner.flows.export.extras import DISTRIBUTION
@@ -223,7 +223,6 @@ def _versions(env: Mapping[str, str]) -> dict[str, Any]:
         except PackageNotFoundError:
             packages[name] = None
     home = runner_home(env)
-    existing = next(folder for folder in (home, *home.parents) if folder.exists())
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": sys.version,
@@ -231,7 +230,7 @@ def _versions(env: Mapping[str, str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "processors": os.cpu_count(),
         "home": str(home),
-        "free_bytes": shutil.disk_usage(existing).free,
+        "free_bytes": shutil.disk_usage(existing_folder(home)).free,
         "packages": packages,
         "programs": {
             name: shutil.which(name)

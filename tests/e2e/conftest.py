@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import pytest
 
 from runner.core.home import HomePaths
-from runner.flows.local import prune, services
+from runner.flows.local import services
+from runner.flows.local.task_folders import folders_outside
 from tests.e2e import warm
 from tests.e2e.extras import Extras, ensure_extras
 
@@ -49,7 +50,7 @@ def new_home(path: Path) -> Path:
 
 def remove_outside(home: Path) -> None:
     """Remove the folders that the emulator made elsewhere, which pytest does not."""
-    for folder in prune.folders_outside(HomePaths(home)):
+    for folder in folders_outside(HomePaths(home)):
         shutil.rmtree(folder, ignore_errors=True)
 
 

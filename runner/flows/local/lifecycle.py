@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
-from runner.core.home import HomePaths, disk_reserve, not_writable
+from runner.core.home import HomePaths, check_room, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.child_python import command_of
@@ -38,12 +38,15 @@ from runner.flows.local.state import (
     service_answers,
     service_marker,
 )
+from runner.flows.local.task_folders import folders_outside, task_folder
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.host import remove_tree
+from runner.protocol.run_spec import RecipeSpec
 
 _STAGE = "services"
 # Another program can take a chosen port before the service listens on it.
 _PORT_TRIES = 4
+_PACKAGES_BYTES = 1 << 30  # Keras and JAX take 600 MB, PyTorch for CPUs 900 MB
 _LOCK_TIMEOUT_S = 1200.0  # seconds: a first start may install Azurite over a slow connection
 _ACTIVE_WITHIN_S = 5.0  # seconds: stopping services that do not answer takes that much longer
 _PACKAGES = ("batch_emulator", "httptools", "httpx", "psutil", "starlette", "uvicorn")
@@ -232,11 +235,9 @@ def reset_state(settings: Settings, on_progress: OnProgress) -> None:
         return
     with _locked(settings, on_progress):
         _stop_everything(paths, on_progress)
-        outside = paths.batch_data / "outside"
-        nodes = outside.readlink() if outside.is_symlink() else paths.batch_data
         try:
             for name in ("nodes", "trash"):
-                remove_tree(nodes / name)
+                remove_tree(task_folder(paths) / name)
             for path in paths.batch_data.glob("state.sqlite*"):
                 path.unlink(missing_ok=True)
         except OSError as err:
@@ -245,10 +246,21 @@ def reset_state(settings: Settings, on_progress: OnProgress) -> None:
 
 def _delete_outside(paths: HomePaths) -> None:
     """Delete folders of tasks that the emulator created elsewhere, but not the cache."""
-    link = paths.batch_data / "outside"
-    if link.is_symlink():
+    folder = task_folder(paths)
+    if folder != paths.batch_data:
         for name in ("nodes", "trash", "shares", "nfs", "cifs"):
-            remove_tree(link.readlink() / name)
+            remove_tree(folder / name)
+
+
+def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
+    """Raise R-DISK-SPACE if the packages of a first training here would fill the disk."""
+    if settings.target != "local" or recipe.requirements_file is None or recipe.image is not None:
+        return
+    paths = HomePaths(settings.home)
+    if any((place / "uv").exists() for place in (paths.cache, paths.cache / "user")):
+        return
+    if not any((folder / "cache" / "uv").exists() for folder in folders_outside(paths)):
+        check_room(paths.cache, _PACKAGES_BYTES, "the packages of the recipe")
 
 
 def shell_env(settings: Settings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The disk space of the local services: what can be deleted, what a reset keeps, what is needed."""
+"""Delete files that the local services no longer need, and list what a reset keeps."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from runner.azure.batch.jobs import (
     unfinished_tasks,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.home import HomePaths, check_room, disk_reserve
+from runner.core.home import HomePaths, disk_reserve, existing_folder
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
 from runner.flows.file_lock import file_lock
-from runner.flows.local import azurite
+from runner.flows.local import azurite, task_folders
 from runner.flows.local.lifecycle import is_reachable
+from runner.flows.local.task_folders import CLAIM, find_claims, folders_outside
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.host import remove_tree
-from runner.protocol.run_spec import RecipeSpec, RunSpec
+from runner.protocol.run_spec import RunSpec
 
 _WORK = "wd"  # the working directory of a task, below its folder
 _CACHES = ("uv", "python", "envs", "jax")  # below the cache of nodes
 _ABANDONED_S = 86_400.0  # age from which an incomplete installation must have been killed
 _LOCK_TIMEOUT_S = 60.0
-_PACKAGES_BYTES = 1 << 30  # Keras and JAX take 600 MB, PyTorch for CPUs 900 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,33 +175,10 @@ def _package_caches(paths: HomePaths) -> Iterator[Path]:
             yield from (place / name for name in _CACHES if (place / name).is_dir())
 
 
-# As root, the emulator has folders of tasks here if tasks cannot reach the home (isolation.py).
-# Each has a record of its data dir, which the emulator locks while it runs.
-OUTSIDE = Path("/var/lib/batch-emulator")
-_CLAIM = "data-dir"
-
-
-def folders_outside(paths: HomePaths) -> list[Path]:
-    """Return the folders of this home in OUTSIDE, also after a reset, which keeps their cache."""
-    return [
-        folder for folder, data in _claims() if data == Path(os.path.realpath(paths.batch_data))
-    ]
-
-
-def _claims() -> Iterator[tuple[Path, Path | None]]:
-    """Yield the folders in OUTSIDE and their data dirs; an earlier version recorded none."""
-    with suppress(OSError):  # there is none, or it belongs to root
-        for folder in sorted(OUTSIDE.iterdir()):
-            data: Path | None = None
-            with suppress(OSError):
-                data = Path(os.fsdecode((folder / _CLAIM).read_bytes()))
-            yield folder, data if data is not None and data.is_absolute() else None
-
-
 def _abandoned(notes: list[str]) -> Iterator[PrunableItem]:
     """Yield the folders in OUTSIDE whose home, or whose data dir without a home, is gone."""
     unknown = 0
-    for folder, data in _claims():
+    for folder, data in find_claims():
         if data is None:
             unknown += 1
         elif _is_gone(data) and not _has_mounts(folder):
@@ -209,8 +186,8 @@ def _abandoned(notes: list[str]) -> Iterator[PrunableItem]:
             yield PrunableItem(what, str(folder), _freed_bytes(folder), partial(_abandon, folder))
     if unknown:
         notes.append(
-            f"{format_count(unknown, 'folder')} of an earlier version in {OUTSIDE} name no home; "
-            "delete them if no other emulator uses them"
+            f"{format_count(unknown, 'folder')} of an earlier version in {task_folders.OUTSIDE} "
+            "name no home; delete them if no other emulator uses them"
         )
 
 
@@ -222,10 +199,8 @@ def _home_of(data: Path) -> Path:
 def _is_gone(data: Path) -> bool:
     """Return True if the home is gone. In an empty folder, its disk may not be mounted."""
     home = _home_of(data)
-    if home.exists():
-        return False
-    there = next(folder for folder in home.parents if folder.exists())
-    return any(there.iterdir())
+    there = existing_folder(home)
+    return there != home and any(there.iterdir())
 
 
 def _has_mounts(folder: Path) -> bool:
@@ -239,14 +214,14 @@ def _abandon(folder: Path) -> None:
     """Remove a folder in OUTSIDE, unless its emulator has been started since it was listed."""
     import fcntl  # noqa: PLC0415  not on Windows
 
-    with suppress(OSError), (folder / _CLAIM).open("rb") as claim:
+    with suppress(OSError), (folder / CLAIM).open("rb") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_gone(Path(os.fsdecode(claim.read()))) or _has_mounts(folder):
             return
         removed = folder.with_name(f".{folder.name.lstrip('.')}.removed-{os.getpid()}")
         folder.rename(removed)  # an emulator that starts now makes a new one
         # The record is deleted last: if this process is killed, the rest is found again.
-        for path in sorted(removed.iterdir(), key=lambda each: each.name == _CLAIM):
+        for path in sorted(removed.iterdir(), key=lambda each: each.name == CLAIM):
             _delete(path)
         removed.rmdir()
 
@@ -301,13 +276,3 @@ def kept_by_reset(paths: HomePaths) -> tuple[KeptFolder, ...]:
     ]
     found = (KeptFolder(what, path, _freed_bytes(path)) for what, path in wanted)
     return tuple(each for each in found if each.size_bytes)
-
-
-def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
-    """Raise R-DISK-SPACE if the packages of a first training here would fill the disk."""
-    if settings.target != "local" or recipe.requirements_file is None or recipe.image is not None:
-        return
-    paths = HomePaths(settings.home)
-    places = [paths.cache, paths.cache / "user", *(f / "cache" for f in folders_outside(paths))]
-    if not any((place / "uv").exists() for place in places):
-        check_room(paths.cache, _PACKAGES_BYTES, "the packages of the recipe")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.home import existing_folder
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.units import format_count
 from runner.flows.local_files import (
@@ -261,7 +262,7 @@ def _leaves(what: str) -> RunnerError:
 
 def check_output_folder(folder: Path) -> None:
     """Raise R-OUTPUT-FOLDER if outputs could not be written below a folder, before a run starts."""
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    there = existing_folder(folder)
     if not there.is_dir():
         raise _unwritable(folder, NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR)))
     if not os.access(there, os.W_OK | os.X_OK):
@@ -269,7 +270,7 @@ def check_output_folder(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, err: OSError) -> RunnerError:
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    there = existing_folder(folder)
     why, fix = err.strerror or str(err), "use another folder with --output-dir"
     with suppress(OSError, KeyError, NotImplementedError):
         if isinstance(err, PermissionError) and there.stat().st_uid != os.getuid():

@@ -187,7 +187,7 @@ def _train(
     from runner.cli.commands.runs.attach import follow, report
     from runner.cli.commands.runs.repeat import show_submitted
     from runner.cli.ui.costs import cost_summary
-    from runner.flows.local.prune import check_packages_room
+    from runner.flows.local.lifecycle import check_packages_room
     from runner.flows.runs.outputs import check_output_folder
     from runner.flows.submit.submit_run import submit_run
 

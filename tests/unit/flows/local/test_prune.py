@@ -21,8 +21,8 @@ from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
 from runner.core.settings import Settings, load_settings
 from runner.core.states import TaskView
-from runner.flows.local import azurite, prune
-from runner.flows.local.lifecycle import reset, reset_state
+from runner.flows.local import azurite, prune, task_folders
+from runner.flows.local.lifecycle import check_packages_room, reset, reset_state
 from runner.flows.runs.history import RunHistory, RunRow
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import LeftOut, parse_result
@@ -36,7 +36,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     (tmp_path / "none.yaml").touch()
     env = {"RUNNER_HOME": str(tmp_path / "home"), "RUNNER_CONFIG": str(tmp_path / "none.yaml")}
     monkeypatch.setattr(prune, "is_reachable", lambda _: False)
-    monkeypatch.setattr(prune, "OUTSIDE", tmp_path / "outside")
+    monkeypatch.setattr(task_folders, "OUTSIDE", tmp_path / "outside")
     return load_settings({"target": "local"}, cwd=tmp_path, env=env)
 
 
@@ -175,7 +175,7 @@ def test_shared_cache_is_kept(settings: Settings, tmp_path: Path) -> None:
 
 def outside(data: Path, name: str = "0123456789abcdef") -> Path:
     """Let an emulator that has ended leave a folder of tasks elsewhere; return the folder."""
-    folder = prune.OUTSIDE / name
+    folder = task_folders.OUTSIDE / name
     data.mkdir(parents=True, exist_ok=True)
     isolation.Isolation(folder).settle(data)
     isolation._CLAIMS.pop(folder).close()
@@ -184,7 +184,10 @@ def outside(data: Path, name: str = "0123456789abcdef") -> Path:
 
 
 def test_record_of_the_emulator_is_the_one_that_prune_reads() -> None:
-    assert (Path("/var/lib/batch-emulator"), prune._CLAIM) == (isolation._OUTSIDE, isolation._CLAIM)
+    assert (Path("/var/lib/batch-emulator"), task_folders.CLAIM) == (
+        isolation._OUTSIDE,
+        isolation._CLAIM,
+    )
 
 
 @pytest.mark.parametrize("inside", ["", "local/batch"], ids=["alone", "home"])
@@ -199,7 +202,7 @@ def test_folders_of_removed_homes_are_pruned(
     assert [item.path for item in plan.items] == [str(folder)]
     assert str(gone) in plan.items[0].what
     assert pruned(settings) > 100
-    assert list(prune.OUTSIDE.iterdir()) == [kept]
+    assert list(task_folders.OUTSIDE.iterdir()) == [kept]
 
 
 def test_folder_of_a_running_emulator_is_kept(settings: Settings, tmp_path: Path) -> None:
@@ -229,7 +232,7 @@ def test_emulator_claims_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> N
     folder, data = tmp_path / "outside", tmp_path / "data"
     data.mkdir()
     folder.mkdir()
-    with (folder / prune._CLAIM).open("a") as claim:
+    with (folder / task_folders.CLAIM).open("a") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX)
         thread = threading.Thread(target=isolation.Isolation(folder).settle, args=(data,))
         thread.start()
@@ -238,7 +241,7 @@ def test_emulator_claims_a_folder_that_is_removed_meanwhile(tmp_path: Path) -> N
         folder.rename(tmp_path / "removed")
     thread.join(60)
     assert not thread.is_alive()
-    assert (folder / prune._CLAIM).read_text() == str(data)
+    assert (folder / task_folders.CLAIM).read_text() == str(data)
     isolation._CLAIMS.pop(folder).close()
 
 
@@ -249,7 +252,7 @@ def test_home_on_a_disk_that_is_not_mounted_is_not_gone(settings: Settings, tmp_
 
 
 def test_folders_without_a_record_become_a_note(settings: Settings) -> None:
-    write(prune.OUTSIDE / ("0" * 16) / "cache" / "wheel")
+    write(task_folders.OUTSIDE / ("0" * 16) / "cache" / "wheel")
     plan = prune.plan_prune(settings, everything=True)
     assert not plan.items
     assert any("1 folder of an earlier version" in note for note in plan.notes)
@@ -270,16 +273,16 @@ def test_first_training_needs_room_for_its_packages(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = RecipeSpec(requirements_file="requirements.txt")
-    prune.check_packages_room(settings, recipe)
+    check_packages_room(settings, recipe)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300 << 20))
     with pytest.raises(RunnerError) as caught:
-        prune.check_packages_room(settings, recipe)
+        check_packages_room(settings, recipe)
     assert (caught.value.code, caught.value.exit_code) == ("R-DISK-SPACE", ExitCode.PREFLIGHT)
     assert "has 300 MB free, and 1,024 MB are needed" in (caught.value.why or "")
-    prune.check_packages_room(settings, replace(recipe, requirements_file=None))
-    prune.check_packages_room(replace(settings, target="azure"), recipe)
+    check_packages_room(settings, replace(recipe, requirements_file=None))
+    check_packages_room(replace(settings, target="azure"), recipe)
     write(HomePaths(settings.home).cache / "user" / "uv" / "wheel")
-    prune.check_packages_room(settings, recipe)
+    check_packages_room(settings, recipe)
 
 
 def test_installations_need_room(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
