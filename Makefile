@@ -117,25 +117,20 @@ dist: $(READY) ## build wheel and source distribution of runner and of the emula
 	$(BIN)/uv build --quiet --out-dir dist/batch-emulator batch_emulator
 	$(BIN)/uv build --quiet --out-dir dist/azure-batch-runner .
 
+# Without the address of a registry; the clone itself is the emulator's distribution.
+LOCK := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
+  $(BIN)/uv --no-config pip compile --upgrade --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator
+
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
-	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
-	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --upgrade --quiet \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator \
-	  --output-file requirements/dev.lock
-	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
-	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --extra infra --extra otlp --upgrade --quiet \
+	$(LOCK) pyproject.toml --extra local --extra dev --output-file requirements/dev.lock
+	$(LOCK) pyproject.toml --extra local --extra dev --extra infra --extra otlp \
 	  --constraints requirements/dev.lock --constraints requirements/together.in \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator \
 	  --output-file requirements/infra.lock
-	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
-	  $(BIN)/uv --no-config pip compile pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard --upgrade --quiet \
-	  --constraints requirements/infra.lock \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator \
-	  --output-file requirements/extras.lock
-	for tool in docs recording workflows; do env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
-	  $(BIN)/uv --no-config pip compile requirements/$$tool.in --upgrade --quiet \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	  --output-file requirements/$$tool.lock; done
+	$(LOCK) pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard \
+	  --constraints requirements/infra.lock --output-file requirements/extras.lock
+	for tool in docs recording workflows; do \
+	  $(LOCK) requirements/$$tool.in --output-file requirements/$$tool.lock || exit; done
 
 clean: ## remove what make made in this folder, and stop its services
 	@tools/clean.sh $(VENV)
