@@ -204,7 +204,7 @@ def _is_gone(data: Path) -> bool:
 
 
 def _has_mounts(folder: Path) -> bool:
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     mounts = (Path(each.mountpoint) for each in psutil.disk_partitions(all=True))
     return any(mount.is_relative_to(folder) for mount in mounts)

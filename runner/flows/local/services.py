@@ -54,7 +54,7 @@ class ServiceLaunch:
 
 def spawn(launch: ServiceLaunch) -> ProcessRecord:
     """Start a process that survives Ctrl-C and a closed terminal."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     try:
         make_private(launch.log.parent)
@@ -77,7 +77,7 @@ def spawn(launch: ServiceLaunch) -> ProcessRecord:
 
 def find_orphan(port: int, marker: str) -> ProcessRecord | None:
     """Return the service of this home that listens on a port, although unrecorded, or None."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     process = _listener(port)
     try:
@@ -90,7 +90,7 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
 
 def is_outdated(process: psutil.Process) -> bool:
     """Return True if a running Azurite has no journal, or another version of it."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     try:
         return process.environ().get(JOURNAL_VARIABLE) != journal_version()
@@ -100,7 +100,7 @@ def is_outdated(process: psutil.Process) -> bool:
 
 def find_leftovers(marker: str) -> list[psutil.Process]:
     """Return all running processes of a service of this home, recorded or not."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     return [
         process
@@ -111,7 +111,7 @@ def find_leftovers(marker: str) -> list[psutil.Process]:
 
 def stop_process(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) -> None:
     """Terminate processes, kill those that remain, and wait for their end."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     alive = list(processes)
     for end in (psutil.Process.terminate, psutil.Process.kill):
@@ -134,7 +134,7 @@ def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[ps
 
 
 def _runs(process: psutil.Process) -> bool:
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -163,7 +163,7 @@ def choose_port(taken: Sequence[int] = ()) -> int:
 
 def port_owner(port: int) -> str:
     """Return `name (pid 42)` of the process that listens on a port, or "" if it is unknown."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     process = _listener(port)
     if process is None:
@@ -175,7 +175,7 @@ def port_owner(port: int) -> str:
 
 
 def _listener(port: int) -> psutil.Process | None:
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     try:
         for connection in psutil.net_connections("tcp"):

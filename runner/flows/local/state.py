@@ -367,7 +367,7 @@ def make_container_pool(home: Path, on_progress: OnProgress) -> None:
 
 def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | None:
     """Return a recorded process if it still runs, and its PID is not that of another process."""
-    import psutil  # noqa: PLC0415  in the [local] extra
+    import psutil  # noqa: PLC0415  few commands need it
 
     if record is None:
         return None
