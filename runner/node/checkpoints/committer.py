@@ -293,7 +293,7 @@ class CheckpointCommitter(threading.Thread):
     def _needs_commit(self, listing: FolderListing) -> bool:
         if not listing.files or listing == self._committed_listing:
             return False
-        if not self.committed and self._restored.files and has_same_state(listing, self._restored):
+        if not self.committed and has_same_state(listing, self._restored):
             return False  # the script has not saved anything new
         self._left_out = None
         for path, why in sorted(listing.left_out.items())[:1]:

@@ -37,6 +37,8 @@ _MAX_MESSAGE = 300
 _ERROR = re.compile(
     r"(?m)^(?:\[[\w.]+\]:\s?)?((?:\w+\.)*(\w*(?:Error|Exception|Failure|Exit|Warning)))(?::.*)?$"
 )
+# Colours and other escape sequences of terminals, which PyTorch and Rich also write to files.
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 # Launchers raise it when a process of theirs failed.
 _OF_LAUNCHER = frozenset({"ChildFailedError", "CalledProcessError", "ProcessRaisedException"})
 # Errors that have other causes than the content of a checkpoint, so that another one cannot help.
@@ -118,13 +120,13 @@ def read_error(stderr: Path) -> tuple[str, str]:
     try:
         with stderr.open("rb") as source:
             source.seek(max(stderr.stat().st_size - _TAIL_BYTES, 0))
-            text = source.read().decode("utf-8", errors="replace")
+            text = _ESCAPES.sub("", source.read().decode("utf-8", errors="replace"))
     except OSError:
         return "", ""
     for found in reversed(list(_ERROR.finditer(text))):
         if found[2] not in _OF_LAUNCHER:
             line = found[0][found.start(1) - found.start() :]
-            return found[1], line.strip()[:_MAX_MESSAGE]
+            return found[1], line.strip().rstrip(".")[:_MAX_MESSAGE]
     return "", ""
 
 

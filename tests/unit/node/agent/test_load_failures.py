@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.node.checkpoints.load_failures import read_error
 from runner.protocol.sweeps import TrialReport, TrialSpec
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
@@ -16,6 +18,7 @@ from tests.unit.node.fake_blob import FakeBlobs
 Until = Callable[..., Any]
 GROUP = "train-20261124-120000-aaaa"
 ERROR = "UnpicklingError: Weights only load failed"
+NOTES = "automatic/key-1/claim-a-1 automatic/key-1/variables automatic/key-1/parallel"
 
 # It saves states that it can load only if they contain "good", and ends when the file `ends` of the
 # test exists; what it does in each attempt is in the variable PLAN, by the number of the attempt.
@@ -210,9 +213,8 @@ def test_failure_with_other_signs_fails_the_run_at_once(
 
 def test_notes_of_our_hooks_are_no_progress(task: Task, until: Until) -> None:
     """They are written before a framework loads its checkpoint, and committed with the next one."""
-    notes = "automatic/key-1/claim-a-1 automatic/key-1/variables automatic/key-1/parallel"
     slow = SCRIPT.replace("raise Unpick", "time.sleep(1); raise Unpick")
-    submit(task, {"1": ["s1 bad", "s2 never"]}, slow, env={"NOTES": notes})
+    submit(task, {"1": ["s1 bad", "s2 never"]}, slow, env={"NOTES": NOTES})
     agent = task.start()
     until(lambda: any("s1.bin" in manifest(task, n) for n in checkpoints(task)))
     task.kill(agent)
@@ -220,6 +222,35 @@ def test_notes_of_our_hooks_are_no_progress(task: Task, until: Until) -> None:
     assert task.run() == 0, task.output
     assert [why for why, number in ends(task) if number] == ["failed", "failed"]
     assert checkpoints(task) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "saved"), [("", set()), (" automatic/key-1/keras-1", {1}), (" state.txt", {1})]
+)
+def test_first_attempt_with_notes_only_commits_no_checkpoint(
+    task: Task, more: str, saved: set[int]
+) -> None:
+    """Else the next attempt would resume from an older checkpoint that contains no state."""
+    submit(task, {}, f"{SCRIPT}\nraise KeyError('end')", env={"NOTES": NOTES + more})
+    assert task.run() == 1, task.output
+    assert checkpoints(task) == saved
+
+
+@pytest.mark.parametrize(
+    ("stderr", "expected"),
+    [
+        ("a.UnpicklingError: Do \x1b[1mthis\x1b[0m.\n\t(1) x\n", "a.UnpicklingError: Do this"),
+        ("\x1b[1;31mKeyError\x1b[0m: \x1b[32m'lr'\x1b[0m\n", "KeyError: 'lr'"),
+        ("\x1b[?25hValueError: size mismatch\x1b[K\n", "ValueError: size mismatch"),
+        ("OSError: no [1m here\n", "OSError: no [1m here"),
+    ],
+)
+def test_error_in_stderr_is_read_without_escape_sequences(
+    tmp_path: Path, stderr: str, expected: str
+) -> None:
+    path = tmp_path / "stderr.txt"
+    path.write_text(f"Traceback (most recent call last):\n{stderr}")
+    assert read_error(path) == (expected.partition(":")[0], expected)
 
 
 def manifest(task: Task, number: int) -> str:
