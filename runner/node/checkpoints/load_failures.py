@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ _CODES = frozenset({"CommandFailed", "NotebookCellFailed"})
 _STOPPED = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _NOT_RUN = frozenset({126, 127})
 _TAIL_BYTES = 65_536
-_MAX_MESSAGE = 300
+_MAX_MESSAGE = 200
 # The last line of a traceback; torchrun prefixes the lines of its processes.
 _ERROR = re.compile(
     r"(?m)^(?:\[[\w.]+\]:\s?)?((?:\w+\.)*(\w*(?:Error|Exception|Failure|Exit|Warning)))(?::.*)?$"
@@ -126,7 +127,7 @@ def read_error(stderr: Path) -> tuple[str, str]:
     for found in reversed(list(_ERROR.finditer(text))):
         if found[2] not in _OF_LAUNCHER:
             line = found[0][found.start(1) - found.start() :]
-            return found[1], line.strip().rstrip(".")[:_MAX_MESSAGE]
+            return found[1], textwrap.shorten(line, _MAX_MESSAGE, placeholder=" …").rstrip(".")
     return "", ""
 
 

@@ -242,10 +242,11 @@ def test_first_attempt_with_notes_only_commits_no_checkpoint(
         ("a.UnpicklingError: Do \x1b[1mthis\x1b[0m.\n\t(1) x\n", "a.UnpicklingError: Do this"),
         ("\x1b[1;31mKeyError\x1b[0m: \x1b[32m'lr'\x1b[0m\n", "KeyError: 'lr'"),
         ("\x1b[?25hValueError: size mismatch\x1b[K\n", "ValueError: size mismatch"),
+        ("ValueError: " + 60 * "word " + "\n", "ValueError: " + 37 * "word " + "…"),
         ("OSError: no [1m here\n", "OSError: no [1m here"),
     ],
 )
-def test_error_in_stderr_is_read_without_escape_sequences(
+def test_error_in_stderr_becomes_one_short_line_of_plain_text(
     tmp_path: Path, stderr: str, expected: str
 ) -> None:
     path = tmp_path / "stderr.txt"
