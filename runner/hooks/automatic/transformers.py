@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,9 @@ from runner.hooks.timing import DeferredSigterm, SaveInterval
 
 _Callback: Any = importlib.import_module("transformers").TrainerCallback
 _WHAT = "the training with Hugging Face's Trainer"
+# Methods that load what `_save_checkpoint` saved, in some versions without `weights_only=False`.
+_LOADS = ("_load_rng_state", "_load_optimizer_and_scheduler")
+_FULL, _STRICT = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 class TrainerCheckpoint(_Callback):
@@ -132,6 +138,37 @@ def _nothing() -> None:
     return
 
 
+@contextmanager
+def _full_loads() -> Generator[None]:
+    """Let `torch.load` read all types in the block, as it did before PyTorch 2.6.
+
+    The checkpoint is the run's own. A caller that chooses with `weights_only` is not affected.
+    """
+    if _FULL in os.environ or _STRICT in os.environ:
+        yield
+        return
+    os.environ[_FULL] = "1"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=f".*{_FULL}")
+            yield
+    finally:
+        os.environ.pop(_FULL, None)
+
+
+def _load_fully(trainer: Any) -> Callable[[], None]:
+    """Let the Trainer load all types from its checkpoint. Return a function that undoes this."""
+    changed = [name for name in _LOADS if hasattr(trainer, name) and name not in vars(trainer)]
+    for name in changed:
+        setattr(trainer, name, _full_loads()(getattr(trainer, name)))
+
+    def undo() -> None:
+        for name in changed:
+            delattr(trainer, name)
+
+    return undo
+
+
 for _name in ("on_train_begin", "random_files", "save"):
     _guard = place.guarded(_WHAT, getattr(TrainerCheckpoint, _name))
     setattr(TrainerCheckpoint, _name, _guard)
@@ -166,10 +203,17 @@ def prepare(bound: Any) -> Callable[[], None] | None:
     if place_and_state is None:
         return None
     folder, found = place_and_state
+    undo = _nothing
     if found is not None:
         given["resume_from_checkpoint"] = str(found)
+        undo = _load_fully(trainer)
     callback = TrainerCheckpoint(trainer, StateFolder(folder, kind="trainer"))
     trainer.add_callback(callback)
     if not several or ranks.rank() == 0:
         place.say_start(_WHAT, "from its newest checkpoint" if found is not None else "")
-    return lambda: trainer.remove_callback(callback)
+
+    def finish() -> None:
+        undo()
+        trainer.remove_callback(callback)
+
+    return finish

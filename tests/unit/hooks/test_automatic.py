@@ -334,6 +334,87 @@ def test_error_of_an_adapter_is_one_line_and_training_continues(
     assert f"runner: automatic checkpoints of {adapter} are off" in done.stderr
 
 
+# As Transformers 4.45 with PyTorch 2.6 and newer: by default, the types in a file are restricted.
+_STRICT_TRAINER = """
+import os, pathlib
+class Strict:
+    FULL, RESTRICTED = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    def load(self, folder):
+        if not os.environ.get(self.FULL) or os.environ.get(self.RESTRICTED):
+            raise TypeError("Weights only load failed")
+        print("loaded", pathlib.Path(folder, "state").read_text())
+class Arguments:
+    output_dir, world_size, learning_rate, seed = "out", 1, 0.1, 1
+    per_device_train_batch_size = gradient_accumulation_steps = 1
+class State:
+    global_step, best_model_checkpoint = 0, None
+class Trainer:
+    def __init__(self):
+        self.args, self.state, self.model, self.model_wrapped = Arguments(), State(), 1, 1
+        self.callbacks = []
+    def add_callback(self, callback):
+        self.callbacks.append(callback)
+    def remove_callback(self, callback):
+        self.callbacks.remove(callback)
+    def _save_checkpoint(self, model, trial):
+        inner = pathlib.Path(self._get_output_dir(trial), "checkpoint-1")
+        inner.mkdir()
+        (inner / "state").write_text(str(self.state.global_step))
+    def _load_rng_state(self, folder):
+        Strict().load(folder)
+    def _load_optimizer_and_scheduler(self, folder):
+        Strict().load(folder)
+    def train(self, resume_from_checkpoint=None, trial=None):
+        self._train_from(resume_from_checkpoint)
+        self.state.global_step += 1
+        for callback in list(self.callbacks):
+            callback.on_train_begin(self.args, self.state, None)
+            self.state.global_step += 1
+            callback.on_train_end(self.args, self.state, None)
+    def _train_from(self, folder):
+        if folder is not None:
+            self._load_optimizer_and_scheduler(folder)
+            self._load_rng_state(folder)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ["loaded 2", "loaded 2", "None", "no load outside"]),
+        ({"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}, ["loaded 2", "loaded 2", "1", "loaded 2"]),
+        ({"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}, ["Weights only load failed"]),
+    ],
+)
+def test_trainer_loads_all_types_of_its_checkpoint_and_nothing_else(
+    run: Run, tmp_path: Path, variables: dict[str, str], expected: list[str]
+) -> None:
+    packages = stand_in(tmp_path, "transformers.trainer", _STRICT_TRAINER)
+    (tmp_path / "packages" / "transformers" / "__init__.py").write_text(
+        "class TrainerCallback: pass\n"
+    )
+    code = """
+import glob, os
+from transformers.trainer import Trainer
+trainer = Trainer()
+try:
+    trainer.train()
+except TypeError as err:
+    raise SystemExit(print(err))
+if os.environ["RUNNER_ATTEMPT"] == "2":
+    print(os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"))
+    state = glob.glob(os.environ["RUNNER_CHECKPOINT_DIR"] + "/**/state", recursive=True)[0]
+    try:
+        trainer._load_rng_state(os.path.dirname(state))
+    except TypeError:
+        print("no load outside")
+"""
+    assert run(code, PYTHONPATH=packages).stdout == ""
+    second = run(code, attempt=2, PYTHONPATH=packages, **variables)
+    assert second.stdout.splitlines() == expected, second.stderr
+    assert "resumes from its newest checkpoint" in second.stderr
+
+
 def test_error_of_the_framework_reaches_the_script(run: Run, tmp_path: Path) -> None:
     packages = stand_in(
         tmp_path, "keras.src.models.model", "class Model:\n    def fit(self, x): raise KeyError(x)"
