@@ -8,13 +8,14 @@ value can still be read, so names and forms are matched generously.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
+
+from runner.protocol.secret_forms import MIN_BYTES, encode_forms
 
 MARK = "***"
-# Shorter values occur in any text by chance; the agent has the same limit.
-MIN_LENGTH = 6
 _NAME = (
     r"(?:passwords?|passwd|pwd|passphrase|secrets?|credentials?|token(?!s)|(?<![a-z])pat(?![a-z])|sas"
     r"|connection_?string|(?:api|access|account|secret|private|shared|storage|batch|auth|ssh|"
@@ -29,13 +30,16 @@ _HARMLESS_NAME = re.compile(
     r"|^(?:OLD)?PWD$",
     re.IGNORECASE,
 )
-# `name=value`, `name: value`, `--name value` and `"name": "value"`.
+# `name=value`, `name: value`, `--name value` and `"name": "value"`, also in JSON in a JSON string.
+# A value in quotes ends with the same quote; a quote after a backslash is a part of it.
 _ASSIGNMENT = re.compile(
-    rf"(?P<lead>(?<![\w-])(?:--)?[\w.-]*{_NAME}[\w.-]*[\"']?(?:\s*[=:]\s*|(?<=\w)\s+(?=[^\s=:-]))"
-    rf"(?:Bearer\s+)?[\"']?)(?P<value>[^\s\"',;&]+)",
+    rf"(?P<lead>(?<![\w-])(?:--)?[\w.-]*{_NAME}[\w.-]*(?P<end>\\*[\"'])?"
+    rf"(?:\s*[=:]\s*|(?<=\w)\s+(?=[^\s=:-]))(?:Bearer\s+)?(?P<quote>\\*[\"'])?)"
+    rf"(?P<value>(?(quote)(?:(?!(?<!\\)(?P=quote))[^\n])+|[^\s\"',;&]+))",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(r"[=:]\s*(?:Bearer\s+)?[\"']?$|^--", re.IGNORECASE)
+_ASSIGNED = re.compile(r"[=:]\s*(?:Bearer\s+)?(?:\\*[\"'])?$|^--", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\s*;\s*")  # of a connection string
 _FORMS = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
@@ -69,15 +73,18 @@ class Mask:
     """Replaces secrets by `***`, and counts them.
 
     Args:
-        values: Known secrets. Values of less than six characters are ignored.
+        values: Known secrets, which are masked in all their forms. Values of less than six bytes
+            are ignored.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         forms = {
-            form
+            form.decode("utf-8", "surrogateescape")
             for value in values
-            for form in (value, value.strip(), quote(value, safe=""), quote(value))
-            if len(form) >= MIN_LENGTH
+            if _is_text(value)
+            for stripped in {value, value.strip()}
+            for form in encode_forms(stripped)
+            if len(form) >= MIN_BYTES
         }
         longest_first = sorted(forms, key=lambda form: (-len(form), form))
         self._values = re.compile("|".join(map(re.escape, longest_first))) if forms else None
@@ -104,7 +111,9 @@ class Mask:
         if isinstance(value, Mapping):
             return self._mapping(cast("Mapping[str, Any]", value))
         if isinstance(value, list | tuple):
-            return [self.document(each, name) for each in cast("list[Any]", value)]
+            return [
+                self.document(each, of) for each, of in _named_words(cast("list[Any]", value), name)
+            ]
         if isinstance(value, str):
             return self._hide(value) if is_secret_name(name) else self.text(value)
         return value
@@ -130,7 +139,7 @@ class Mask:
 
     def _assignment(self, match: re.Match[str]) -> str:
         lead, value = match["lead"], match["value"]
-        name = re.search(r"[\w.-]+(?=[\"']?\s*(?:[=:]|\s))", lead)
+        name = re.search(r"[\w.-]+(?=\\*[\"']?\s*(?:[=:]|\s))", lead)
         assigned = _ASSIGNED.search(lead) is not None
         if value.startswith(MARK) or not assigned or name is None or not is_secret_name(name[0]):
             return match[0]
@@ -138,13 +147,62 @@ class Mask:
         return f"{lead}{MARK}"
 
 
+def _named_words(words: Sequence[Any], name: str) -> Iterable[tuple[Any, str]]:
+    """Yield the values of a list with their name; in a command, this may be the option before."""
+    before = ""
+    for word in words:
+        is_value = isinstance(word, str) and not word.startswith("--")
+        is_option = before.startswith("--") and "=" not in before and is_secret_name(before)
+        yield word, before.lstrip("-") if is_value and is_option else name
+        before = word if isinstance(word, str) else ""
+
+
 def find_secret_values(variables: Mapping[str, str]) -> set[str]:
     """Return the values of environment variables that are secrets, by name, and of their URLs."""
-    found = {value for name, value in variables.items() if is_secret_name(name)}
-    for value in variables.values():
-        if "://" in value and "@" in value:
-            try:
-                found.add(urlsplit(value).password or "")
-            except ValueError:
-                continue
-    return {value for value in found if len(value) >= MIN_LENGTH}
+    return find_document_secrets(variables)
+
+
+def find_document_secrets(document: object) -> set[str]:
+    """Return the secrets of a JSON document, so that they can be masked in other files.
+
+    They are values below secret names, values of secret options in a command, and passwords in
+    URLs and connection strings.
+    """
+    found = {value for name, value in _named_texts(document, "") if _is_secret(name)}
+    for _, value in _named_texts(document, ""):
+        found.update(_passwords(value))
+    return {value for value in found if len(value) >= MIN_BYTES}
+
+
+def _is_text(value: str) -> bool:
+    """Return False for half of a character, which only JSON can contain."""
+    with suppress(UnicodeEncodeError):
+        return bool(value.encode("utf-8", "surrogateescape"))
+    return False
+
+
+def _is_secret(name: str) -> bool:
+    return bool(name) and is_secret_name(name)
+
+
+def _named_texts(value: object, name: str) -> Iterable[tuple[str, str]]:
+    """Yield each string of a document with its name: a key, an option, or an empty string."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in cast("Mapping[str, object]", value).items():
+            yield from _named_texts(each, key)
+    elif isinstance(value, list | tuple):
+        for each, of in _named_words(cast("list[Any]", value), name):
+            yield from _named_texts(each, of)
+
+
+def _passwords(text: str) -> Iterable[str]:
+    """Yield the password of a URL, and the secret values of `name=value` words."""
+    if "://" in text and "@" in text:
+        with suppress(ValueError):
+            yield urlsplit(text).password or ""
+    for part in _SEPARATOR.split(text):
+        name, _, value = part.partition("=")
+        if value and _is_secret(name.strip(" -")):
+            yield value.strip()

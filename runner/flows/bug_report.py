@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner.core.home import HomePaths, existing_folder, runner_home
-from runner.core.masking import Mask, find_secret_values
+from runner.core.masking import Mask, find_document_secrets, find_secret_values
 from runner.core.settings import PROJECT_FILE, Settings, load_settings, user_config_file
 from runner.flows.export.extras import DISTRIBUTION
+from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -45,7 +46,12 @@ _VARIABLES = re.compile(
     r"|(?:HTTPS?|ALL|NO)_PROXY|LANG|LC_|TERM$|SHELL$|PATH$|TMPDIR$|XDG_)",
     re.IGNORECASE,
 )
-_PULUMI_SECRET = re.compile(r"(?<=secure:)\s*\S+")
+# A value in the line of its key, or a block below it.
+_PULUMI_SECRET = re.compile(
+    r"^(?P<key>(?P<indent>[ ]*)secure:)[ \t]*[>|][^\n]*\n(?:(?P=indent)[ ]+[^\n]*\n?|[ ]*\n)+"
+    r"|(?P<flow>secure[\"']?:)\s*[^\s}]+",
+    re.MULTILINE,
+)
 _VARIABLES_KEY = "nvironmentSettings"  # of a task, and commonEnvironmentSettings of a job
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -122,11 +128,15 @@ def write_report(report: BugReport, path: Path) -> None:
     check_path(path)
     try:
         path.touch(mode=0o600, exist_ok=False)
-        path.write_bytes(packed.getvalue())
-    except OSError as err:
-        if not isinstance(err, FileExistsError):
-            path.unlink(missing_ok=True)  # a full disk leaves a part of it
+    except OSError as err:  # also a link to a file that does not exist
         raise _file_error(path, err.strerror or str(err)) from err
+    try:
+        path.write_bytes(packed.getvalue())
+    except BaseException as err:  # a full disk and Ctrl-C leave a part of it
+        path.unlink(missing_ok=True)
+        if isinstance(err, OSError):
+            raise _file_error(path, err.strerror or str(err)) from err
+        raise
 
 
 def check_path(path: Path) -> None:
@@ -162,13 +172,19 @@ class _Collector:
         self.mask = Mask(self.values)
 
     def attempt(self, name: str, function: Callable[[], T]) -> T | None:
-        """Return the function's result. An expected failure becomes a problem, and returns None."""
+        """Return the function's result. A failure becomes a problem, and returns None.
+
+        So does a bug of ours in one part: it may be the reason for the report.
+        """
         try:
             return function()
         except RunnerError as err:
             self.report.problems.append(f"{name}: {err.code}: {self.mask.text(err.summary)}")
         except (OSError, ValueError) as err:
             self.report.problems.append(f"{name}: {self.mask.text(str(err))}")
+        except Exception as err:  # noqa: BLE001  see above
+            text = self.mask.text(str(err))
+            self.report.problems.append(f"{name}: R-BUG: {type(err).__name__}: {text}")
         return None
 
     def add_json(self, name: str, value: object) -> None:
@@ -176,13 +192,13 @@ class _Collector:
         plain = json.loads(json.dumps(value, default=str))
         before = self.mask.count
         text = json.dumps(self.mask.document(plain), indent=2, ensure_ascii=False)
-        self._add(name, text.encode(), self.mask.count - before)
+        self._add(name, text, self.mask.count - before)
 
     def add_bytes(self, name: str, content: bytes, *, size: int | None = None) -> None:
         """Add a text, or the end of one with `size` bytes; a JSON document is read as such."""
         if name.endswith(".json"):
-            with suppress(ValueError):
-                self.add_json(name, json.loads(content))
+            with suppress(ValueError, RecursionError):  # damaged
+                self.add_json(name, parse_json(content))
                 return
         cut = max(len(content), size or 0) > MAX_BYTES
         # A line that was cut could be the end of a secret.
@@ -193,12 +209,12 @@ class _Collector:
             text = "".join(map(self._mask_json_line, text.splitlines(keepends=True)))
         else:
             text = self.mask.text(text)
-        self._add(name, text.encode(), self.mask.count - before, cut=cut)
+        self._add(name, text, self.mask.count - before, cut=cut)
 
     def _mask_json_line(self, line: str) -> str:
         try:
-            return json.dumps(self.mask.document(json.loads(line))) + "\n"
-        except ValueError:  # incomplete, as its writer was killed
+            return json.dumps(self.mask.document(parse_json(line))) + "\n"
+        except (ValueError, RecursionError):  # incomplete, as its writer was killed
             return self.mask.text(line)
 
     def add_file(self, name: str, path: Path) -> None:
@@ -209,7 +225,8 @@ class _Collector:
                 file.seek(max(0, size - MAX_BYTES))
                 self.add_bytes(name, file.read(), size=size)
 
-    def _add(self, name: str, content: bytes, masked: int, *, cut: bool = False) -> None:
+    def _add(self, name: str, text: str, masked: int, *, cut: bool = False) -> None:
+        content = text.encode("utf-8", "backslashreplace")  # variables and JSON may be no Unicode
         self.report.files.append(ReportFile(name, content, masked, cut))
 
 
@@ -245,7 +262,7 @@ def _add_configuration(collector: _Collector, cwd: Path, settings: Settings | No
     def add(name: str) -> None:
         path = cwd / name
         if path.is_file():
-            text = _PULUMI_SECRET.sub(" ***", path.read_text(encoding="utf-8"))
+            text = _PULUMI_SECRET.sub(_mask_pulumi_secret, path.read_text(encoding="utf-8"))
             collector.add_bytes(f"configuration/{name}", text.encode())
 
     for name in (PROJECT_FILE, "Pulumi.yaml", f"Pulumi.{stack}.yaml"):
@@ -263,11 +280,15 @@ def _add_configuration(collector: _Collector, cwd: Path, settings: Settings | No
     )
 
 
+def _mask_pulumi_secret(found: re.Match[str]) -> str:
+    return f"{found['flow']} ***" if found["flow"] else f"{found['key']} ***\n"
+
+
 def _add_local_services(collector: _Collector, paths: HomePaths) -> None:
     def read_keys() -> set[str]:
         if not paths.keys.is_file():
             return set()
-        keys: dict[str, Any] = json.loads(paths.keys.read_text(encoding="utf-8"))
+        keys: Any = parse_json(paths.keys.read_text(encoding="utf-8"))
         return {str(value) for value in keys.values()}
 
     collector.know(collector.attempt("keys of the local services", read_keys) or set())
@@ -281,7 +302,6 @@ def _add_services(collector: _Collector, settings: Settings, reference: str | No
     """Add what the services of the target know. Raise RunnerError if there is no such run."""
     from runner.azure.auth.credentials import connect  # noqa: PLC0415  the services may be down
     from runner.flows.local.lifecycle import is_reachable, status  # noqa: PLC0415
-    from runner.flows.runs.documents import find_run  # noqa: PLC0415
 
     def add_status() -> None:
         if settings.target == "local":
@@ -298,11 +318,10 @@ def _add_services(collector: _Collector, settings: Settings, reference: str | No
         if reference is not None:
             collector.report.problems.append(f"run {reference}: the services do not answer")
         return
-    if reference is None:
+    spec = None if reference is None else _add_run(collector, connection, reference)
+    if spec is None:
         paths = {"pools": "/pools", "jobs": "/jobs"}
     else:
-        spec = find_run(connection, reference)
-        _add_run(collector, connection, spec)
         paths = {
             "pool": f"/pools/{spec.pool}",
             "nodes": f"/pools/{spec.pool}/nodes",
@@ -313,24 +332,43 @@ def _add_services(collector: _Collector, settings: Settings, reference: str | No
         collector.attempt(f"Batch, {name}", partial(_add_batch, collector, connection, name, path))
 
 
-def _add_run(collector: _Collector, connection: Connection, spec: RunSpec) -> None:
+def _add_run(collector: _Collector, connection: Connection, reference: str) -> RunSpec | None:
+    """Add a run, and return it; None if its `run.json` cannot be read or is damaged.
+
+    Raises:
+        RunnerError: there is no such run.
+    """
     from runner.flows.runs.diagnose import diagnose  # noqa: PLC0415
+    from runner.flows.runs.documents import find_document  # noqa: PLC0415
     from runner.flows.runs.timeline import load_timeline  # noqa: PLC0415
+    from runner.protocol.run_spec import parse_run  # noqa: PLC0415
 
-    variables = {ref.env for ref in spec.secrets if ref.env}
-    collector.know({collector.env.get(name, "") for name in variables} - {""})
-    cause = collector.attempt("runner why", lambda: diagnose(connection, spec.run_id).to_json())
-    collector.add_json("run/why.json", cause)
-    events = collector.attempt("runner events", lambda: load_timeline(connection, spec))
-    collector.add_json("run/events.json", [each.to_json() for each in events or ()])
-    collector.attempt("documents", partial(_add_documents, collector, connection, spec))
+    try:
+        run_id, content = find_document(connection, reference)
+    except RunnerError as err:
+        if err.exit_code == ExitCode.USAGE:
+            raise
+        collector.report.problems.append(f"run {reference}: {err.code}: {err.summary}")
+        return None
+    with suppress(ValueError, RecursionError):  # damaged
+        collector.know(find_document_secrets(parse_json(content)))
+    spec = collector.attempt("run.json", lambda: parse_run(content, run_id))
+    if spec is not None:
+        variables = {ref.env for ref in spec.secrets if ref.env}
+        collector.know({collector.env.get(name, "") for name in variables} - {""})
+        cause = collector.attempt("runner why", lambda: diagnose(connection, run_id).to_json())
+        collector.add_json("run/why.json", cause)
+        events = collector.attempt("runner events", lambda: load_timeline(connection, spec))
+        collector.add_json("run/events.json", [each.to_json() for each in events or ()])
+    collector.attempt("documents", partial(_add_documents, collector, connection, run_id))
+    return spec
 
 
-def _add_documents(collector: _Collector, connection: Connection, spec: RunSpec) -> None:
+def _add_documents(collector: _Collector, connection: Connection, run_id: str) -> None:
     from runner.flows.runs.documents import runs_container  # noqa: PLC0415
     from runner.protocol.paths import RunPaths  # noqa: PLC0415
 
-    container, root = runs_container(connection), RunPaths(spec.run_id).root
+    container, root = runs_container(connection), RunPaths(run_id).root
     listed: list[dict[str, Any]] = []
     read: list[tuple[str, int]] = []
     for blob in container.list(root):

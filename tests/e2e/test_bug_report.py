@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import zipfile
 
+from azure.storage.blob import BlobServiceClient
+
 from tests.e2e.conftest import Cli
 
 SCRIPT = """\
@@ -57,3 +59,27 @@ def test_unknown_run_is_refused_and_a_dry_run_writes_nothing(cli: Cli) -> None:
     assert shown["path"] is None
     assert "batch/pools.json" in {file["name"] for file in shown["files"]}
     assert not (cli.cwd / "report.zip").exists()
+
+
+def test_report_of_a_run_names_what_is_damaged_and_masks_arguments(cli: Cli) -> None:
+    (cli.cwd / "train.py").write_text("import sys\nprint(sys.argv)\n")
+    done = cli.run("train", "train.py", "-o", "json", "--", "--password", "argument-secret")
+    assert done.returncode == 0, done.stderr
+    shown = cli.json("bug-report", "@last", "--file", "whole.zip")
+    assert not shown["problems"]
+    with zipfile.ZipFile(cli.cwd / "whole.zip") as archive:
+        texts = [archive.read(name).decode() for name in archive.namelist()]
+    assert not [text for text in texts if "argument-secret" in text]
+
+    run_id = json.loads(done.stdout)["run_id"]
+    connection = cli.json("local", "env")["AZURE_STORAGE_CONNECTION_STRING"]
+    blobs = BlobServiceClient.from_connection_string(connection)
+    blob = blobs.get_blob_client("runs", f"{run_id}/run.json")
+    whole = blob.download_blob().readall()
+    blob.upload_blob(b"[" * 100_000, overwrite=True)
+    try:
+        shown = cli.json("bug-report", run_id, "--file", "damaged.zip")
+    finally:
+        blob.upload_blob(whole, overwrite=True)
+    assert [each for each in shown["problems"] if each.startswith("run.json: R-RUN")]
+    assert "run/documents/logs/stdout.txt" in {file["name"] for file in shown["files"]}

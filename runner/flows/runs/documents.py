@@ -55,17 +55,23 @@ def runs_container(connection: Connection) -> BlobContainer:
 
 def find_run(connection: Connection, reference: str) -> RunSpec:
     """Return the run of an ID, a unique prefix, or `@last`. Raise RunnerError."""
+    run_id, content = find_document(connection, reference)
+    return parse_run(content, run_id)
+
+
+def find_document(connection: Connection, reference: str) -> tuple[str, bytes]:
+    """Return the run's ID and its `run.json`, which may be damaged. Raise RunnerError."""
     text = check_reference(reference)
     container = runs_container(connection)
     if is_run_id(text):
         content = read_run(container, text)
         if content is not None:
-            return parse_run(content, text)
+            return text, content
     run_id = resolve_run(container, text)
     content = read_run(container, run_id)
     if content is None:
         raise _not_found(container, reference)
-    return parse_run(content, run_id)
+    return run_id, content
 
 
 def list_run_ids(container: BlobContainer, prefix: str = "") -> list[str]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from urllib.parse import parse_qs, quote, quote_plus
+from urllib.parse import parse_qs
+
+from runner.protocol.secret_forms import MIN_BYTES, encode_forms
 
 MARK = b"***"
-# Shorter values, and shorter lines of values, could occur in any text by chance.
-MIN_BYTES = 6
-MIN_LINE_BYTES = 8
-BASE64_WIDTHS = (76, 64)  # characters per line in MIME, as `base64` writes it, and in PEM
 _PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 
@@ -51,9 +46,7 @@ class Redactor:
 
     def add(self, value: str) -> None:
         """Redact this value from now on. Values of less than six characters are ignored."""
-        forms = tuple(
-            dict.fromkeys(form for form in _encode_forms(value) if len(form) >= MIN_BYTES)
-        )
+        forms = tuple(dict.fromkeys(form for form in encode_forms(value) if len(form) >= MIN_BYTES))
         if forms and all(forms != known.forms for known in self._values):
             self._values = (*self._values, _Secret(_choose_words(forms), forms))
             self._longest = max(self._longest, *map(len, forms))
@@ -145,29 +138,6 @@ def _encode_text(text: str) -> tuple[bytes, str]:
         return text.encode("utf-8", "surrogatepass"), "surrogatepass"
 
 
-def _encode_forms(value: str) -> Iterator[bytes]:
-    """Yield the value itself, and its forms in URLs, JSON, Python and base64."""
-    raw = value.encode("utf-8", errors="surrogateescape")
-    yield raw
-    lines = [line.strip() for line in raw.splitlines()]
-    if len(lines) > 1:
-        yield from (line for line in lines if len(line) >= MIN_LINE_BYTES)
-    if len(raw) < MIN_BYTES:
-        return
-    for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
-        yield quoted.encode()
-        yield _lower_hex(quoted).encode()
-    yield json.dumps(value)[1:-1].encode()
-    yield json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", errors="surrogateescape")
-    yield repr(value)[1:-1].encode("utf-8", errors="surrogateescape")
-    for start in range(3):
-        yield from _base64_inside(raw, start)
-    whole = next(_base64_inside(raw, 0))
-    for width in BASE64_WIDTHS:
-        lines = [whole[first : first + width] for first in range(0, len(whole), width)]
-        yield from (line for line in lines if len(line) >= MIN_LINE_BYTES)
-
-
 def _choose_words(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """Return a few alphanumeric words, at least one of which is in each form."""
     words: list[bytes] = []
@@ -176,24 +146,3 @@ def _choose_words(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:
             run = max(_PLAIN.findall(form), key=len, default=b"")
             words.append(run if len(run) >= MIN_BYTES else form)
     return tuple(words)
-
-
-def _lower_hex(quoted: str) -> str:
-    head, *rest = quoted.split("%")
-    return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
-
-
-def _base64_inside(raw: bytes, start: int) -> Iterator[bytes]:
-    """Yield the base64 of `raw` inside a longer text.
-
-    `start` (0 to 2) is the position of `raw` in that text modulo 3.
-    """
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        encoded = encode(b"\0" * start + raw).rstrip(b"=")
-        # The first and last characters contain bits of the neighbouring bytes.
-        first = (0, 2, 3)[start]
-        last = len(encoded) - (1 if (start + len(raw)) % 3 else 0)
-        yield encoded[first:last]
-        if not start:
-            yield encode(raw)
-            yield encoded

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
 
-from runner.core.masking import Mask, find_secret_values, is_secret_name
+from runner.core.masking import (
+    Mask,
+    find_document_secrets,
+    find_secret_values,
+    is_secret_name,
+)
 
 KEY = f"{'A' * 86}=="
 
@@ -27,6 +33,9 @@ KEY = f"{'A' * 86}=="
         ("-----BEGIN RSA PRIVATE KEY-----\nMII\nabc\n-----END RSA PRIVATE KEY-----",
          "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----"),
         ("used ghp_0123456789abcdefghijABCD in a clone", "used *** in a clone"),
+        (r'{"password": "abc\"def ghi", "lr": 1}', '{"password": "***", "lr": 1}'),
+        (r'"{\"password\": \"abc\\\"def\", \"lr\": 1}"', r'"{\"password\": \"***\", \"lr\": 1}"'),
+        ("passphrase: 'correct horse' lr: 'x'", "passphrase: '***' lr: 'x'"),
     ],
 )  # fmt: skip
 def test_secrets_are_recognised_without_being_declared(text: str, expected: str) -> None:
@@ -103,3 +112,34 @@ def test_names_of_secrets_are_recognised(name: str) -> None:
 @pytest.mark.parametrize("name", ["PATH", "HF_TOKEN_PATH", "AZURE_CLIENT_ID", "sort_key", "PWD"])
 def test_other_names_are_not_secret(name: str) -> None:
     assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize("secret", ['pass"word\\1', "pÄssword 1", "plainpassword1"])
+def test_known_values_are_masked_in_every_encoding(secret: str) -> None:
+    once = json.dumps(secret)[1:-1]
+    encoded = base64.b64encode(f"user:{secret}".encode()).decode()
+    texts = (secret, once, json.dumps(once)[1:-1], repr(secret), encoded)
+    for text in texts:
+        shown = Mask([secret]).text(f"[{text}]")
+        assert "***" in shown, text
+        assert not [part for part in ("word", encoded[8:16]) if part in shown], text
+
+
+def test_secrets_of_a_document_are_found_to_mask_them_elsewhere() -> None:
+    run = {
+        "command": ["python", "train.py", "--password", "hunter22", "--lr", "0.1", "--token"],
+        "env": {"DB": 'Server=tcp:x;Password=abc"def;Encrypt=true', "MY_TOKEN": "token-of-env"},
+        "trial": {"params": {"api_key": "key-of-trial", "url": "https://me:urlpass1@host/x"}},
+        "secrets": [{"name": "HF_TOKEN", "env": "MY_HF_TOKEN"}],
+        "words": ["--password=joined22", "--verbose", "--secret", "--other"],
+    }
+    assert find_document_secrets(run) == {
+        *("hunter22", 'abc"def', "token-of-env", "key-of-trial", "urlpass1", "joined22")
+    }
+
+
+def test_value_of_a_secret_option_is_masked_in_a_command() -> None:
+    command = ["train.py", "--password", "hunter22", "--lr", "0.1", "--token", "--password"]
+    assert Mask().document({"command": command}) == {
+        "command": ["train.py", "--password", "***", "--lr", "0.1", "--token", "--password"]
+    }

@@ -105,3 +105,71 @@ def test_archive_replaces_nothing(tmp_path: Path, name: str) -> None:
         write_report(BugReport(), tmp_path / name)
     assert caught.value.code == "R-REPORT-FILE"
     assert (tmp_path / "there.zip").read_text() == "mine"
+
+
+@pytest.mark.parametrize("damage", [b"", b"[" * 200_000, b'{"a":' * 9000, b"[1]", b"\xff\0"])
+def test_damaged_documents_are_problems_or_files_of_the_report(
+    tmp_path: Path, damage: bytes
+) -> None:
+    local = tmp_path / "home" / "local"
+    local.mkdir(parents=True)
+    for name in ("keys.json", "state.json", "outputs.json"):
+        (local / name).write_bytes(damage)
+    report, files = collect(tmp_path, RUNNER_TARGET="local")
+    assert {"versions.json", "local/state.json", "local/outputs.json"} <= files.keys()
+    assert [each for each in report.problems if each.startswith("keys of the local services")]
+
+
+def test_variables_and_documents_that_are_no_unicode_are_included(tmp_path: Path) -> None:
+    local = tmp_path / "home" / "local"
+    local.mkdir(parents=True)
+    (local / "keys.json").write_text('{"batch": "batchkey1", "old": "half\\ud800"}')
+    (local / "outputs.json").write_text('{"a": "\\ud800", "b": "secret\\ud800", "c": "batchkey1"}')
+    _, files = collect(tmp_path, AZURE_X="a\udcffb", MY_TOKEN="secret\udcff99")
+    assert json.loads(files["environment.json"])["AZURE_X"] == "a\udcffb"
+    assert "batchkey1" not in files["local/outputs.json"]
+
+
+def test_document_that_is_nested_deeply_is_masked_as_text(tmp_path: Path) -> None:
+    local = tmp_path / "home" / "local"
+    local.mkdir(parents=True)
+    (local / "outputs.json").write_text('{"password":' * 900 + '"hunter22"' + "}" * 900)
+    _, files = collect(tmp_path)
+    assert "hunter22" not in files["local/outputs.json"]
+
+
+@pytest.mark.parametrize(
+    "secure",
+    ["v1:one:cipher", '"v1:one:cipher"', ">-\n      v1:one\n      cipher", "|\n      v1:cipher"],
+)
+def test_secrets_of_a_stack_are_masked_in_every_form_of_yaml(tmp_path: Path, secure: str) -> None:
+    text = f"config:\n  a:b:\n    secure: {secure}\n  a:c: {{secure: v1:cipher}}\n  a:d: kept\n"
+    (tmp_path / "Pulumi.dev.yaml").write_text(text)
+    _, files = collect(tmp_path)
+    shown = files["configuration/Pulumi.dev.yaml"]
+    assert "cipher" not in shown
+    assert shown.endswith("a:c: {secure: ***}\n  a:d: kept\n")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_interrupted_archive_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:5])
+        raise error
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises((RunnerError, KeyboardInterrupt)):
+        write_report(BugReport(), tmp_path / "report.zip")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_link_to_a_missing_file_is_neither_followed_nor_deleted(tmp_path: Path) -> None:
+    link = tmp_path / "report.zip"
+    link.symlink_to(tmp_path / "elsewhere.zip")
+    with pytest.raises(RunnerError, match="cannot write"):
+        write_report(BugReport(), link)
+    assert link.is_symlink()
+    assert not (tmp_path / "elsewhere.zip").exists()
