@@ -1,7 +1,7 @@
 """Parse paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`.
 
 In a container, the path is a stored path, whose special characters are escaped: see
-`runner.protocol.names`. Files on a share, which nodes mount, have the names that scripts see.
+`runner.protocol.paths`. Files on a share, which nodes mount, have the names that scripts see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from runner.protocol.errors import RunnerError
-from runner.protocol.names import as_stored, file_path, stored_path
+from runner.protocol.paths import as_stored, file_path, stored_path
 
 SHARE = "share"
 SHARE_PARTS = ".runner-parts"  # folder at the root of the share for partial uploads

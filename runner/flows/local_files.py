@@ -19,7 +19,7 @@ from typing import Self
 
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import OnProgress, Progress
-from runner.protocol.names import file_path, file_paths, with_hash
+from runner.protocol.paths import file_path, file_paths, with_hash
 from runner.protocol.results import check_output_path
 
 _EVERY_S = 0.05  # limits the number of progress events for many small files

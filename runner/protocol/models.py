@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.parameters import read_parameters
 from runner.protocol.paths import is_selected_output
 
 FORMAT = 1
@@ -185,7 +184,6 @@ def _lineage(run: Mapping[str, Any], result: Mapping[str, Any]) -> ModelDocument
     kept = {key: run.get(key) for key in taken} | {
         key: run[key] for key in more if run.get(key) is not None
     }
-    kept["params"] = read_parameters(run)
     return {**kept, "data": _data(run.get("data")), "submitted": run.get("created")} | {
         "started": result.get("started"),
         "ended": result.get("ended"),

@@ -727,6 +727,8 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
     Raises:
         KeyError: a variable is not in `environment`; its argument is the name.
     """
+    if not any("$" in word for word in command):
+        return list(command)
     code = code_words(command)
 
     def value(found: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ from runner.azure.auth.sign_in import make_credential
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
-from runner.protocol import names
+from runner.protocol import paths as blob_paths
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ class Connection:
 
     def blob_url(self, container: str, blob: str) -> str:
         """Return the URL of a blob, without a signature."""
-        return f"{self._container_url(container)}/{quote(names.blob_name(blob))}"
+        return f"{self._container_url(container)}/{quote(blob_paths.blob_name(blob))}"
 
     @cached_property
     def _batch(self) -> BatchClient:
@@ -456,7 +456,7 @@ class Connection:
         return generate_blob_sas(
             self.outputs.storage_account,
             container,
-            names.blob_name(blob_name),
+            blob_paths.blob_name(blob_name),
             account_key=self._keys["storage"] if self._keys else None,
             permission=BlobSasPermissions(read=True),
             expiry=expiry,

@@ -48,7 +48,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
 from runner.azure.retries import was_repeated
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
-from runner.protocol.names import (
+from runner.protocol.paths import (
     blob_name,
     file_path,
     is_shortened,

@@ -110,6 +110,7 @@ def _lineage(lineage: Mapping[str, Any]) -> dict[str, str]:
         "recipe": str(_part(lineage, "recipe").get("name") or ""),
         "experiment": str(lineage.get("experiment") or ""),
         "command": shlex.join(str(word) for word in lineage.get("command") or ()),
+        "params": ", ".join(f"{name}={value}" for name, value in _part(lineage, "params").items()),
         "code": f"sha256 {str(code.get('sha256'))[:12]}"
         + (f", git {git[:12]}{dirty}" if git else ""),
     }

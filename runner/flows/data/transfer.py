@@ -23,7 +23,7 @@ from runner.flows.data.stores import (
 )
 from runner.flows.local_files import BytesMoved, Targets, fetch_file, md5_of, plan_targets
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.names import stored_path
+from runner.protocol.paths import stored_path
 
 
 @dataclass(frozen=True, slots=True)

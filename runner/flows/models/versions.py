@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
@@ -15,6 +16,7 @@ from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
 from runner.protocol.model_registry import ModelRegistry, is_deleted_version
 from runner.protocol.models import NAME_PATTERN, ModelDocument, ModelError, check_alias, check_name
+from runner.protocol.parameters import read_parameters
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -225,10 +227,19 @@ def find_version(connection: Connection, reference: str, *, deleted: bool = Fals
     if version.deleted and not deleted:
         raise _removed(version, model)
     document = open_model_registry(connection, name).load(version.version)
-    whole = replace(version, document=document or version.document)
+    whole = replace(version, document=_with_all_params(document or version.document))
     if whole.deleted and not deleted:  # removed in the meantime
         raise _removed(whole, model)
     return whole
+
+
+def _with_all_params(document: ModelDocument | None) -> ModelDocument | None:
+    """Return the document with all parameters of its run, those in the command included."""
+    lineage = (document or {}).get("lineage")
+    if document is None or not isinstance(lineage, dict):
+        return document
+    known = cast("ModelDocument", lineage)
+    return {**document, "lineage": {**known, "params": read_parameters(known)}}
 
 
 def _pick(model: Model, wanted: str) -> ModelVersion:

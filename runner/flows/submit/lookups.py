@@ -28,8 +28,7 @@ from runner.flows.runs.documents import find_run, load_index, load_result, runs_
 from runner.flows.submit.prepare import check_file_count, refused_input
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import TRIALS_INPUT
-from runner.protocol.names import as_stored, blob_name, listed_prefix
-from runner.protocol.paths import is_selected_output
+from runner.protocol.paths import as_stored, blob_name, is_selected_output, listed_prefix
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 

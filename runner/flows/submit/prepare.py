@@ -33,8 +33,7 @@ from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.names import stored_path
-from runner.protocol.paths import SUFFIX_ALPHABET, slug
+from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
 from runner.protocol.run_spec import (
     NO_RESOURCES,
     CodeRef,

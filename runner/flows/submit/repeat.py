@@ -45,8 +45,7 @@ from runner.protocol.groups import (
     group_blob,
     parse_group,
 )
-from runner.protocol.names import blob_name
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, blob_name
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
 from runner.protocol.waiting_trials import WaitingTrials, waiting_blob

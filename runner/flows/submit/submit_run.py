@@ -35,8 +35,7 @@ from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.names import blob_name, stored_path
-from runner.protocol.paths import RunPaths, code_blob, job_id_for
+from runner.protocol.paths import RunPaths, blob_name, code_blob, job_id_for, stored_path
 from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4

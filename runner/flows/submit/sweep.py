@@ -43,8 +43,7 @@ from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run, wit
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
-from runner.protocol.names import as_stored, listed_prefix
-from runner.protocol.paths import MAX_ID, STAMP_LENGTH, slug
+from runner.protocol.paths import MAX_ID, STAMP_LENGTH, as_stored, listed_prefix, slug
 from runner.protocol.run_spec import names_in_braces, place_parameters, to_text
 from runner.protocol.sweeps import TrialSpec
 

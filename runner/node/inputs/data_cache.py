@@ -24,7 +24,7 @@ from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.script.streams import Report
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget, read_some, retry_transfer, run_watched
-from runner.protocol.names import file_paths
+from runner.protocol.paths import file_paths
 from runner.protocol.run_spec import DataFile
 
 LOCK_POLL_S = 0.1

@@ -24,9 +24,8 @@ from runner.node.storage.retries import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.host import remove_tree
-from runner.protocol.names import as_stored, file_path
 from runner.protocol.parameters import read_parameters, swept_parameters
-from runner.protocol.paths import is_selected_output
+from runner.protocol.paths import as_stored, file_path, is_selected_output
 from runner.protocol.run_spec import DataFile, parse_data_files
 
 STEP = "inputs"

@@ -25,8 +25,7 @@ from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget, run_watched
 from runner.protocol.encoding import parse_json
-from runner.protocol.names import blob_name, file_path, stored_path
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, blob_name, file_path, stored_path
 from runner.protocol.results import LeftOut, OutputFile, parse_attempt_end, parse_outputs
 from runner.protocol.run_spec import DAMAGED, RunSpec
 

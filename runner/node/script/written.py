@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from runner.node.script.code_text import CodeText
-from runner.protocol.names import stored_path
+from runner.protocol.paths import stored_path
 from runner.protocol.results import LeftOut
 from runner.protocol.run_spec import KeepRule, RunSpec
 

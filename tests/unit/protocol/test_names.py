@@ -9,15 +9,15 @@ import pytest
 from azure.storage.blob import BlobProperties
 
 from runner.azure.storage.blobs import _full_name, _name_metadata
-from runner.protocol.names import (
+from runner.protocol.paths import (
     as_stored,
     blob_name,
     file_path,
+    is_selected_output,
     is_shortened,
     stored_path,
     stored_path_from_bytes,
 )
-from runner.protocol.paths import is_selected_output
 
 BYTES = bytes(byte for byte in range(1, 256) if byte != ord("/"))
 SIMILAR = b"%x25CE.0A\\F"

@@ -140,12 +140,6 @@ def test_outputs_are_chosen_by_path_glob_or_folder() -> None:
     assert "model.bin" in caught.value.why
 
 
-def test_version_has_the_parameters_in_the_command() -> None:
-    run = {"run_id": "r", "params": {"epochs": 3}, "command": ["t.py", "--epochs", "3", "lr=0.1"]}
-    document = draft_version(ModelRequest("cats"), run, {"outputs": [output("model.bin", b"x")]})
-    assert document["lineage"]["params"] == {"epochs": 3, "lr": 0.1}
-
-
 @pytest.mark.parametrize(
     "change",
     [

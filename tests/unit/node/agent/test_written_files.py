@@ -16,8 +16,7 @@ from runner.node.agent.outcome import AttemptOutcome
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import NodeEviction
-from runner.protocol.names import blob_name
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, blob_name
 from runner.protocol.results import OutputFile, parse_result
 from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task

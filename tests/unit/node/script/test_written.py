@@ -19,7 +19,7 @@ from runner.hooks.written_paths import MAX_OF_FOLDER, MAX_PATHS
 from runner.node.script import written as written_module
 from runner.node.script.workspace import HOOKS_FOLDER, python_path, written_paths_file
 from runner.node.script.written import MAX_LISTED, Collected, WrittenFiles
-from runner.protocol.names import stored_path
+from runner.protocol.paths import stored_path
 from runner.protocol.results import LeftOut, check_output_path
 from runner.protocol.run_spec import KeepRule, RunSpec
 
