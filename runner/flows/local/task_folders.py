@@ -25,6 +25,8 @@ def find_claims() -> Iterator[tuple[Path, Path | None]]:
     """Yield the folders in OUTSIDE and their data dirs; an earlier version recorded none."""
     with suppress(OSError):  # there is none, or it belongs to root
         for folder in sorted(OUTSIDE.iterdir()):
+            if folder.is_symlink():  # not ours; what it refers to must not be deleted
+                continue
             data: Path | None = None
             with suppress(OSError):
                 data = Path(os.fsdecode((folder / CLAIM).read_bytes()))

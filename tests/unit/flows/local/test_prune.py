@@ -216,6 +216,17 @@ def test_folder_of_a_running_emulator_is_kept(settings: Settings, tmp_path: Path
     assert not folder.exists()
 
 
+def test_link_among_the_folders_of_emulators_is_not_followed(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = write(tmp_path / "other" / "precious")
+    (tmp_path / "other" / task_folders.CLAIM).write_text(str(tmp_path / "gone" / "local" / "batch"))
+    task_folders.OUTSIDE.mkdir()
+    (task_folders.OUTSIDE / "0123456789abcdef").symlink_to(tmp_path / "other")
+    assert pruned(settings) == 0
+    assert other.is_file()
+
+
 def test_home_that_returns_after_the_listing_keeps_its_folder(
     settings: Settings, tmp_path: Path
 ) -> None:
