@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.core.masking import Mask
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
@@ -55,7 +56,7 @@ def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
 
 
 def lineage(spec: RunSpec, result: RunResult | None) -> dict[str, str]:
-    """Return the known facts about origin and result of a run as flat text."""
+    """Return the known facts about origin and result of a run as flat text, without secrets."""
     raw = spec.to_json()
     found: dict[str, Any] = {
         "run_id": spec.run_id,
@@ -88,8 +89,9 @@ def lineage(spec: RunSpec, result: RunResult | None) -> dict[str, str]:
             "failure": ": ".join(filter(None, (result.code, result.message))),
             "outputs": {file.path: file.sha256 for file in result.outputs},
         }
+    shown: dict[str, Any] = Mask().document(found)  # such as `--password VALUE` of the command
     return {
-        name: _to_text(value) for name, value in found.items() if value not in (None, "", [], {})
+        name: _to_text(value) for name, value in shown.items() if value not in (None, "", [], {})
     }
 
 

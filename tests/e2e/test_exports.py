@@ -45,6 +45,7 @@ def run_id(cli: Cli, script: Callable[[str], Path]) -> str:
     folder = script(_SCRIPT)
     (folder / "train.yaml").write_text("command: python train.py\nparams: {rate: 0.1, kind: big}\n")
     words = ("train", str(folder), "--no-download", "-o", "json", "--", "--batch-size", "8")
+    words += ("--api-key", "secret-argument")
     return str(json.loads(cli.ok(*words))["run_id"])
 
 
@@ -79,7 +80,9 @@ def test_second_export_to_mlflow_updates_the_run_without_duplicates(
     assert again["mlflow_run_id"] == first["mlflow_run_id"]
     [found] = extras.python(_LOOK, address.as_uri())
     assert (found["name"], found["status"]) == (run_id, "FINISHED")
-    assert found["params"] == {"rate": "0.1", "kind": "big", "batch_size": "8"}
+    params = {"rate": "0.1", "kind": "big", "batch_size": "8", "api_key": "***"}
+    assert found["params"] == params
+    assert "secret-argument" not in json.dumps(found)
     assert found["history"]["val/loss"] == [[n, str(1 / n)] for n in range(1, 11)]
     assert found["history"]["odd é_"] == [[n, "nan"] for n in range(1, 11)]
     assert found["history"]["seconds"] == [[1, "1e+300"]]

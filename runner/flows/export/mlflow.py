@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from runner.core.export import ExportPoint, final_points, lineage
 from runner.core.home import HomePaths
+from runner.core.masking import Mask
 from runner.core.progress import OnProgress
 from runner.flows.export.extras import load_extra
 from runner.flows.file_lock import file_lock
@@ -146,7 +147,7 @@ def _describe(client: Any, run_id: str, view: RunView) -> None:
     tags["mlflow.source.name"] = view.spec.recipe
     if revision := known.get("code.git_revision"):
         tags["mlflow.source.git.commit"] = revision
-    given = view.spec.all_params
+    given = Mask().document(view.spec.all_params)  # MLflow has more readers than the run
     params = {_name(name): str(value)[:_PARAM_LIMIT] for name, value in given.items()}
     there: dict[str, str] = client.get_run(run_id).data.params
     new = [entities.Param(name, value) for name, value in params.items() if name not in there]

@@ -29,6 +29,7 @@ from runner.azure.batch.jobs import list_task_files, read_task_range
 from runner.azure.faults import TRANSIENT_CODES
 from runner.core.export import StepCounter
 from runner.core.home import HomePaths, not_writable
+from runner.core.masking import Mask
 from runner.core.units import format_duration
 from runner.flows.child_python import command_of
 from runner.flows.export.extras import install_command, load_extra
@@ -132,7 +133,7 @@ class EventFolder:
         """Write the parameters for the HPARAMS page."""
         params = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in self._spec.all_params.items()
+            for name, value in Mask().document(self._spec.all_params).items()
         }
         if not params:
             return
