@@ -117,13 +117,24 @@ def load_rehearsal(connection: Connection, spec: RunSpec) -> RehearsalReport:
     return RehearsalReport(str(planned.get("spec") or ""), tuple(found), missed)
 
 
+def find_followers(attempts: Sequence[AttemptRow]) -> dict[int, AttemptRow]:
+    """Return the attempt after each attempt, without those that could not load a checkpoint.
+
+    If there are only such attempts, it is the last of them.
+    """
+    found: dict[int, AttemptRow] = {}
+    for row in sorted(attempts, key=lambda each: each.attempt, reverse=True):
+        found[row.attempt - 1] = found.get(row.attempt, row) if row.not_loaded else row
+    return found
+
+
 class _Loss:
     """Measures the lost steps of attempts: since the checkpoint that the next attempt restored."""
 
     def __init__(
         self, connection: Connection, spec: RunSpec, attempts: Sequence[AttemptRow]
     ) -> None:
-        self._following = {row.attempt - 1: row for row in attempts}
+        self._following = find_followers(attempts)
         self._reached: dict[int, int] = {}  # last step of any metric, by attempt
         for point in load_points(connection, spec):
             if point.step is not None:
