@@ -328,6 +328,7 @@ def explain_result(
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()][-_SHOWN_LINES:]
     shows_output = result.code in (
         "EnvironmentFailed",
+        "PackagesUnreachable",
         "PythonMissing",
         "PreparationFailed",
         "Timeout",

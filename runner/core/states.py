@@ -204,6 +204,7 @@ _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
     "RunSpecInvalid": "submit the run again with the current version of runner",
     "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
+    "PackagesUnreachable": "check the network and the proxy of the node, then submit the run again",
     "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
     "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
     "DataMissing": "submit the run again: missing files are uploaded",

@@ -75,6 +75,7 @@ _TAIL_BYTES = 32_768
 _CODES_WITH_OUTPUT = (
     "CommandFailed",
     "EnvironmentFailed",
+    "PackagesUnreachable",
     "PythonMissing",
     "PreparationFailed",
     "Timeout",

@@ -160,12 +160,14 @@ def _read_output(process: subprocess.Popen[str], tail: deque[str], report: Repor
             report(line, int(match[2]), int(match[2]), unit)
 
 
+# uv's words for a request without an answer; an answer such as 404 has others.
+_UNREACHABLE = ("error sending request for url", "operation timed out")
 _ERROR_MARKS = ("error:", "\N{MULTIPLICATION SIGN}")
 
 
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
     lines = [line for line in tail if line.strip()]
-    code = "DiskFull" if DISK_FULL_TEXT in "\n".join(lines) else "EnvironmentFailed"
+    code = _failure_code("\n".join(lines))
     # Move the error to the first line, which is the one that lists of runs show. uv prints progress
     # before it.
     error = next((line for line in lines if line.lstrip().startswith(_ERROR_MARKS)), None)
@@ -176,6 +178,14 @@ def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> St
     shown = _short_text(command)
     first = f"`{shown}` exited with code {returncode}: {(error or '').strip()}".rstrip()
     return StageFailedError(STEP, code, "\n".join((first, *lines)))
+
+
+def _failure_code(text: str) -> str:
+    if DISK_FULL_TEXT in text:
+        return "DiskFull"
+    if any(words in text for words in _UNREACHABLE):
+        return "PackagesUnreachable"
+    return "EnvironmentFailed"
 
 
 def _short_text(command: Sequence[str]) -> str:

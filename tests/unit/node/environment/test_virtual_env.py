@@ -174,6 +174,25 @@ def test_full_disk_has_its_own_error_code(
     assert caught.value.code == "DiskFull"
 
 
+@pytest.mark.parametrize(
+    ("cause", "code_of_it"),
+    [
+        ("error sending request for url (https://x/six/)\n  dns error", "PackagesUnreachable"),
+        ("error sending request for url (https://x/six/)\n  tls error", "PackagesUnreachable"),
+        ("error decoding response body\n  operation timed out", "PackagesUnreachable"),
+        ("HTTP status client error (404 Not Found) for url (https://x/six/)", "EnvironmentFailed"),
+        ("HTTP status client error (401 Unauthorized) for url (https://x)", "EnvironmentFailed"),
+    ],
+)
+def test_index_without_an_answer_has_its_own_error_code(
+    builder: EnvironmentBuilder, shared: Path, code: Path, cause: str, code_of_it: str
+) -> None:
+    (shared / "runner/bin/uv.fail").write_text(f"error: Failed to fetch: x\n  caused by: {cause}")
+    with pytest.raises(StageFailedError) as caught:
+        builder.ensure(code, "requirements.txt", None, "c0de")
+    assert caught.value.code == code_of_it
+
+
 def test_missing_uv_is_named(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
