@@ -30,10 +30,14 @@ _AZURITE_BYTES = 200 << 20  # installed, with the cache of npm
 
 @dataclass(frozen=True, slots=True)
 class NodejsRuntime:
-    """The real `node` binary (a shim does not forward signals) and the command of npm."""
+    """The real `node` binary (a shim does not forward signals), and the command of npm.
+
+    `is_ours`: it was installed in RUNNER_HOME.
+    """
 
     node: Path
     npm: tuple[str, ...]
+    is_ours: bool = False
 
 
 def ensure_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
@@ -76,7 +80,7 @@ def _installed_nodejs(paths: HomePaths) -> NodejsRuntime | None:
     if not node.is_file():
         return None
     npm = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    return NodejsRuntime(node, (str(node), str(npm)))
+    return NodejsRuntime(node, (str(node), str(npm)), is_ours=True)
 
 
 def _install_nodejs(paths: HomePaths, on_progress: OnProgress) -> NodejsRuntime:
@@ -241,10 +245,21 @@ def _npm_ci(target: Path, runtime: NodejsRuntime, environment: dict[str, str]) -
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+# npm waits 10 and 60 s before it repeats a request: without a network, the error takes 70 s.
+_NPM_RETRIES = {
+    "npm_config_fetch_retries": "3",
+    "npm_config_fetch_retry_mintimeout": "2000",  # ms
+    "npm_config_fetch_retry_maxtimeout": "8000",
+}
+
+
 def _run_npm(
     folder: Path, runtime: NodejsRuntime, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     path = f"{runtime.node.parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment = {**_NPM_RETRIES, **environment}
+    if runtime.is_ours:  # a system's Node.js may be too old for the option, or configured already
+        environment["NODE_OPTIONS"] = "--use-system-ca"  # certificates of a proxy
     return _run(
         [*runtime.npm, *_NPM_CI],
         cwd=folder,

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -391,6 +392,18 @@ def test_failed_installation_leaves_no_files_and_is_explained(
     runtime[0] = _npm(tmp_path, _INSTALLS)
     assert good
     assert azurite.ensure_azurite(paths, ignore_progress).script.is_file()
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_our_nodejs_trusts_the_certificates_of_the_system(
+    paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime], *, is_ours: bool
+) -> None:
+    script = f'{_INSTALLS}\necho "$NODE_OPTIONS $npm_config_fetch_retries" > "$COUNT"'
+    runtime[0] = replace(_npm(tmp_path, script), is_ours=is_ours)
+    azurite.ensure_azurite(paths, ignore_progress)
+    options, retries = (tmp_path / "count").read_text().rstrip("\n").split(" ")
+    assert (options == "--use-system-ca") == is_ours
+    assert retries == "3"
 
 
 def test_lock_file_of_azurite_has_hashes_and_no_registry_address() -> None:
