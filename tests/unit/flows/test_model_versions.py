@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from runner.cli.commands.models import version_pairs
 from runner.flows.models.versions import ModelVersion, _with_all_params
 
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "run_id": "cats-1",
     "attempt": 1,
     "files": [],
