@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 _LOCK = ROOT / "requirements" / "extras.lock"
+_OURS = ("--editable", str(ROOT / "batch_emulator"), "--editable", str(ROOT))
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Extras:
 def ensure_extras() -> Extras:
     """Return the environment, which is kept with the checkout under the hash of its lock file."""
     uv = Path(sys.executable).with_name("uv")
-    name = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    name = hashlib.sha256(_LOCK.read_bytes() + f"{sys.version}{_OURS}".encode()).hexdigest()[:16]
     folder = (
         ROOT / ".cache" / "extras" / f"{name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
     )
@@ -60,7 +61,7 @@ def ensure_extras() -> Extras:
         for words in (
             ["venv", "--clear", "--python", sys.executable, str(folder)],
             ["pip", "install", "--require-hashes", "-r", str(_LOCK)],
-            ["pip", "install", "--no-deps", "--editable", str(ROOT)],
+            ["pip", "install", "--no-deps", *_OURS],
         ):
             python = ["--python", str(folder / "bin" / "python")] if words[0] == "pip" else []
             done = subprocess.run(
