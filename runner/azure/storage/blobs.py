@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -459,10 +459,8 @@ class BlobContainer:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_old_parts(path.parent)
-        part = path.with_name(f".{path.name[:_PART_NAME_CHARS]}.{uuid4().hex[:8]}.part")
-        try:
-            with service_errors(f"downloading {blob}"), part.open("wb") as target:
-                _lock(target.fileno())
+        with _new_part(path) as target:
+            with service_errors(f"downloading {blob}"):
                 stream = self.blob(blob).download_blob()
                 for chunk in stream.chunks():
                     if chunk == bytes(len(chunk)):
@@ -470,15 +468,31 @@ class BlobContainer:
                     else:
                         target.write(chunk)
                     on_bytes(len(chunk))
-                target.truncate()
+            target.truncate()
+            target.flush()
+            part = Path(target.name)
             check(part)
             part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 _PART_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part")
 _CLEANED: set[Path] = set()  # folders without parts of processes that were killed before
+
+
+@contextlib.contextmanager
+def _new_part(path: Path) -> Generator[IO[bytes]]:
+    """Yield a new file beside `path`, locked until the end of the block, and remove it then."""
+    while True:
+        part = path.with_name(f".{path.name[:_PART_NAME_CHARS]}.{uuid4().hex[:8]}.part")
+        with part.open("wb") as target:
+            # Between its creation and the lock, another download may have removed it as an old one.
+            if _lock(target.fileno()) is False or not part.exists():
+                continue
+            try:
+                yield target
+            finally:
+                part.unlink(missing_ok=True)
+            return
 
 
 def _remove_old_parts(folder: Path) -> None:
@@ -493,14 +507,20 @@ def _remove_old_parts(folder: Path) -> None:
                     part.unlink()
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock a file until it is closed. Return False if another process has, or nobody can."""
+def _lock(descriptor: int) -> bool | None:
+    """Lock a file until it is closed.
+
+    Returns:
+        False if another download has the lock, None on a file system without locks.
+    """
     import fcntl  # noqa: PLC0415  not on Windows
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # also on a file system without locks
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 

@@ -28,3 +28,36 @@ def test_parts_of_killed_downloads_are_removed(
         assert all(path.exists() for path in (writing, *others))
     blobs._remove_old_parts(tmp_path)
     assert writing.exists(), "a folder is looked at once in a process"
+
+
+def test_part_that_another_download_removes_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, cleaned = blobs._lock, 0
+
+    def clean_first(descriptor: int) -> bool | None:
+        nonlocal cleaned
+        cleaned += 1
+        if cleaned == 1:  # the other download has listed the new part
+            monkeypatch.setattr(blobs, "_CLEANED", set[Path]())
+            monkeypatch.setattr(blobs, "_lock", lock)
+            blobs._remove_old_parts(tmp_path)
+            monkeypatch.setattr(blobs, "_lock", clean_first)
+        return lock(descriptor)
+
+    monkeypatch.setattr(blobs, "_lock", clean_first)
+    with blobs._new_part(tmp_path / "model.bin") as target:
+        target.write(b"model")
+        target.flush()
+        Path(target.name).replace(tmp_path / "model.bin")
+    assert cleaned == 2
+    assert (tmp_path / "model.bin").read_bytes() == b"model"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"]
+
+
+def test_part_of_a_download_at_work_is_kept(tmp_path: Path) -> None:
+    with blobs._new_part(tmp_path / "model.bin") as target:
+        blobs._CLEANED.discard(tmp_path)
+        blobs._remove_old_parts(tmp_path)
+        assert Path(target.name).exists()
+    assert list(tmp_path.iterdir()) == []
