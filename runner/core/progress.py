@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from runner.protocol.results import StageState
+if TYPE_CHECKING:
+    from runner.protocol.results import StageState
 
 
 @dataclass(frozen=True, slots=True)
