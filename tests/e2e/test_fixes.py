@@ -313,7 +313,7 @@ def test_run_whose_checkpoint_cannot_be_loaded_starts_over(cli: Cli) -> None:
     until(lambda: cli.json("show", run)["checkpoints"], timeout_s=120)
     evict_node_of(cli, run, "--notice", "0")
     shown = show_ended(cli, run)
-    error = "checkpoint 1: _pickle.UnpicklingError: invalid load key, 'n'."
+    error = "checkpoint 1: _pickle.UnpicklingError: invalid load key, 'n'"
     assert [each["not_loaded"] for each in shown["attempts"]] == ["", error, error, ""]
     assert (shown["state"], "a bug" in cli.ok("logs", run, "--stderr")) == ("failed", True)
     found = cli.json("why", run)

@@ -178,10 +178,15 @@ def _remove_the_failed_run(cli: Cli, good: str, bad: str) -> None:
     assert not [blob.name for blob in runs_of(cli).list("") if bad in blob.name]
     assert get_task(connect(settings), "bad_local", bad) is None
     assert "R-RUN-UNKNOWN" in cli.run("show", bad).stderr
-    freed = cli.json("local", "prune", "--yes")
-    assert [item["path"] for item in freed["items"]] == [f"task {good} of job good_local"]
-    assert cli.json("local", "prune", "--dry-run")["items"] == []
+    assert pruned_tasks(cli, "--yes") == [f"task {good} of job good_local"]
+    assert pruned_tasks(cli, "--dry-run") == []
     assert cli.json("show", good)["state"] == "succeeded"
+
+
+def pruned_tasks(cli: Cli, option: str) -> list[str]:
+    """Return the tasks; the machine may also have folders of homes that are gone."""
+    items = cli.json("local", "prune", option)["items"]
+    return [item["path"] for item in items if item["path"].startswith("task ")]
 
 
 def runs_of(cli: Cli) -> BlobContainer:
