@@ -23,6 +23,7 @@ import uvicorn
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.executor.isolation import IsolationError, choose_isolation
+from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.folders import shortage
 from batch_emulator.http.app import App
 from batch_emulator.launches import NodeNames
@@ -84,8 +85,8 @@ def _node_names(settings: EmulatorSettings, files_url: str) -> NodeNames:
     from batch_emulator.gateway.proxy import Gateway, LocalServices  # noqa: PLC0415
     from batch_emulator.gateway.sign_in import NamedAccounts  # noqa: PLC0415
 
-    storage_key = "" if settings.storage is None else settings.storage.key
-    accounts = NamedAccounts(settings.account, settings.key, storage_key)
+    storage = settings.storage or StorageAccount(settings.account, "")
+    accounts = NamedAccounts(settings.account, settings.key, storage.key, storage.seed)
     urls = (settings.url, settings.blob_endpoint or "", f"{files_url}/{settings.account}")
     gateway = Gateway(LocalServices(accounts, *urls), for_nodes=True)
     gateway.start()

@@ -251,7 +251,8 @@ class Emulator:
 
 def _identity(settings: EmulatorSettings) -> NodeIdentity | None:
     account = settings.storage
-    return account and NodeIdentity(account.name, account.key, settings.blob_endpoint)
+    endpoint = settings.blob_endpoint
+    return account and NodeIdentity(account.name, account.key, endpoint, account.seed)
 
 
 def _network(data_dir: Path) -> int:

@@ -121,7 +121,8 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         "--storage-account",
         metavar="NAME",
         help="serve Azure Files for this account, and let identities use its blobs; "
-        "its key comes from BATCH_EMULATOR_STORAGE_KEY",
+        "its key comes from BATCH_EMULATOR_STORAGE_KEY, and the seed of its user delegation keys "
+        "from BATCH_EMULATOR_STORAGE_SEED (default: that of an unchanged Azurite)",
     )
     group.add_argument(
         "--files-port", type=int, default=0, help="port of Azure Files; 0 picks a free one"
@@ -343,4 +344,4 @@ def _storage(account: str | None) -> StorageAccount | None:
             "BATCH_EMULATOR_STORAGE_KEY is empty or not base64",
             "set it to the account's key, or remove --storage-account",
         )
-    return StorageAccount(account, key)
+    return StorageAccount(account, key, os.environ.get("BATCH_EMULATOR_STORAGE_SEED", ""))

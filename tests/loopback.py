@@ -39,14 +39,19 @@ def read_body(request: BaseHTTPRequestHandler) -> bytes:
 
 
 @contextlib.contextmanager
-def listening(handler: type[BaseHTTPRequestHandler], **shared: object) -> Generator[str]:
+def listening(
+    handler: type[BaseHTTPRequestHandler],
+    *,
+    at: tuple[str, int] = ("127.0.0.1", 0),
+    **shared: object,
+) -> Generator[str]:
     """Serve. Yield the URL without a final slash; `shared` become attributes of every handler."""
     quiet = {"log_message": lambda *_: None, **shared}
-    server = QuietServer(("127.0.0.1", 0), type("Handler", (handler,), quiet))
+    server = QuietServer(at, type("Handler", (handler,), quiet))
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{at[0]}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -456,9 +456,10 @@ _PORTS = {"http": 80, "https": 443}
 class NodeIdentity:
     """The managed identity of nodes, which has access to one account. Raises BadKeyError."""
 
-    def __init__(self, account: str, key: str, blob_endpoint: str | None) -> None:
+    def __init__(self, account: str, key: str, blob_endpoint: str | None, seed: str = "") -> None:
         self.account = account
         self.key = key
+        self._seed = seed
         self.sign: Callable[[httpx.Request], httpx.Request] = signer(account, key)
         self._base = urlsplit(endpoint_of(account, blob_endpoint))
 
@@ -475,7 +476,7 @@ class NodeIdentity:
         if asked.hostname != f"{self.account}.blob.core.windows.net":
             return url
         path = f"{self._base.path.rstrip('/')}{asked.path}"
-        query = without_protocol(asked.path, asked.query, self.account, self.key)
+        query = without_protocol(asked.path, asked.query, self.account, self.key, self._seed)
         return urlunsplit((self._base.scheme, self._base.netloc, path, query, ""))
 
     def covers(self, url: str) -> bool:

@@ -12,17 +12,21 @@ import hmac
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-_AZURITE_SEED = b"azurite-user-delegation-signing-seed-v1"
+# Of an unchanged Azurite: whoever reaches its port can make the keys of its users.
+_AZURITE_SEED = "azurite-user-delegation-signing-seed-v1"
 _HEADERS = ("rscc", "rscd", "rsce", "rscl", "rsct")
 _USER = ("skoid", "sktid", "skt", "ske", "sks", "skv")
 
 
-def user_delegation_key(oid: str, tenant: str, start: str, expiry: str, version: str) -> str:
-    """Return the key that Azurite derives for a user, base64."""
-    return _sign("\n".join((oid, tenant, start, expiry, "b", version)), _AZURITE_SEED)
+def user_delegation_key(
+    oid: str, tenant: str, start: str, expiry: str, version: str, *, seed: str
+) -> str:
+    """Return the key that Azurite derives for a user, base64; no seed stands for Azurite's own."""
+    secret = (seed or _AZURITE_SEED).encode()
+    return _sign("\n".join((oid, tenant, start, expiry, "b", version)), secret)
 
 
-def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
+def without_protocol(path: str, raw_query: str, account: str, key: str, seed: str) -> str:
     """Return the query of a request with a SAS for HTTPS only, signed again for HTTP, too.
 
     Any other query is returned unchanged; the service refuses it if its signature is invalid.
@@ -32,6 +36,7 @@ def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
         raw_query: The query as sent.
         account: The name of the storage account.
         key: Its key, base64.
+        seed: The seed of its user delegation keys, or "" for that of an unchanged Azurite.
     """
     pairs = parse_qsl(raw_query, keep_blank_values=True)
     query = dict(pairs)
@@ -40,7 +45,8 @@ def without_protocol(path: str, raw_query: str, account: str, key: str) -> str:
     secret = base64.b64decode(key)
     if "skoid" in query:
         names = ("skoid", "sktid", "skt", "ske", "skv")
-        secret = base64.b64decode(user_delegation_key(*(query.get(name, "") for name in names)))
+        user = [query.get(name, "") for name in names]
+        secret = base64.b64decode(user_delegation_key(*user, seed=seed))
     signed = _sign(_text(path, query, account), secret)
     if not hmac.compare_digest(signed.encode(), query["sig"].encode()):
         return raw_query

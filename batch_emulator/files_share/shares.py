@@ -203,10 +203,14 @@ _STRIPES = 64
 
 @dataclass(frozen=True, slots=True)
 class StorageAccount:
-    """Name and key (base64) of the account."""
+    """Name and key (base64) of the account.
+
+    `seed`: of its user delegation keys, or "" for that of an unchanged Azurite.
+    """
 
     name: str
     key: str = field(repr=False)
+    seed: str = field(default="", repr=False)
 
 
 class MountError(Exception):

@@ -1,7 +1,7 @@
 """`python -m batch_emulator.gateway ... -- COMMAND`: run a command against the local services.
 
 The command reaches them by Azure's host names. The keys come from AZURE_BATCH_ACCESS_KEY and
-AZURE_STORAGE_KEY.
+AZURE_STORAGE_KEY, and the seed of user delegation keys from BATCH_EMULATOR_STORAGE_SEED.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from batch_emulator.gateway.sign_in import (
     NamedAccounts,
 )
 
+_SEED = "BATCH_EMULATOR_STORAGE_SEED"
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
@@ -43,7 +44,7 @@ def environment_of(gateway: Gateway, bundle: Path, inherited: Mapping[str, str])
     kept = {
         name: value
         for name, value in inherited.items()
-        if not name.startswith("AZURE_") and name.lower() != "all_proxy"
+        if not name.startswith("AZURE_") and name.lower() != "all_proxy" and name != _SEED
     }
     return {
         **kept,
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     keys = (os.environ["AZURE_BATCH_ACCESS_KEY"], os.environ["AZURE_STORAGE_KEY"])
-    account = NamedAccounts(options.account, *keys)
+    account = NamedAccounts(options.account, *keys, os.environ.get(_SEED, ""))
     gateway = Gateway(LocalServices(account, options.batch, options.blob, options.file))
     gateway.start()
     try:

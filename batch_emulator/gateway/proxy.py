@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree as ET
 
-from batch_emulator.executor.blob_sas import read_signature, without_protocol
+from batch_emulator.executor.blob_sas import read_signature
 from batch_emulator.files_share.auth import SignedRequest, query_of, strings_to_sign
 from batch_emulator.gateway.authority import DOMAINS, Authority
 from batch_emulator.gateway.pools import api_version, arm_answer, pool_of
@@ -457,7 +457,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(400, "InvalidXmlDocument", str(err)) from err
         start, expiry = asked.findtext("Start", ""), asked.findtext("Expiry", "")
         version = headers.get("x-ms-version", "")
-        self._answer(200, user_key_document(start, expiry, version), "application/xml")
+        document = user_key_document(start, expiry, version, self.server.services.account.seed)
+        self._answer(200, document, "application/xml")
 
     def _has_token(self, headers: dict[str, str], *, others: bool = False) -> bool:
         """Return True if the request has a valid token of this gateway, False if it has no token.
@@ -521,7 +522,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not needs_signature:
             self._rewrite_copy_source(headers)
             headers["x-forwarded-proto"] = "https"  # our Azure Files then accepts a SAS for HTTPS
-            known = without_protocol(request.path, request.query, account.name, account.storage_key)
+            known = account.without_protocol(request.path, request.query)
             request.target = f"{request.path}?{known}" if known else request.path
             return
         if not headers.get("authorization", "").lower().startswith("sharedkey"):
@@ -574,7 +575,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not source or local is None:
             return
         account = self.server.services.account
-        query = without_protocol(split.path, split.query, account.name, account.storage_key)
+        query = account.without_protocol(split.path, split.query)
         scheme, _, token = headers.pop("x-ms-copy-source-authorization", "").partition(" ")
         if scheme:
             audiences = self.server.services.audiences(split.hostname or "")

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
-from batch_emulator.executor.blob_sas import user_delegation_key
+from batch_emulator.executor.blob_sas import user_delegation_key, without_protocol
 
 TENANT = "11111111-1111-1111-1111-111111111111"
 CLIENT = "22222222-2222-2222-2222-222222222222"
@@ -35,11 +35,15 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NamedAccounts:
-    """The name that both accounts have, and their keys."""
+    """The name that both accounts have, and their keys.
+
+    `seed`: of user delegation keys, or "" for that of an unchanged Azurite.
+    """
 
     name: str
     batch_key: str = field(repr=False)
     storage_key: str = field(repr=False)
+    seed: str = field(default="", repr=False)
 
     @property
     def batch_host(self) -> str:
@@ -49,6 +53,10 @@ class NamedAccounts:
     def storage_host(self, service: str) -> str:
         """Return the host of `blob` or `file`."""
         return f"{self.name}.{service}.core.windows.net"
+
+    def without_protocol(self, path: str, query: str) -> str:
+        """Return the query of a request for storage, signed for HTTP if its SAS is for HTTPS."""
+        return without_protocol(path, query, self.name, self.storage_key, self.seed)
 
 
 class Tokens:
@@ -163,7 +171,7 @@ def answer_identity(
     }
 
 
-def user_key_document(start: str, expiry: str, version: str) -> bytes:
+def user_key_document(start: str, expiry: str, version: str, seed: str) -> bytes:
     """Return the answer to Get User Delegation Key."""
     fields = {
         "SignedOid": CLIENT,
@@ -172,7 +180,7 @@ def user_key_document(start: str, expiry: str, version: str) -> bytes:
         "SignedExpiry": expiry,
         "SignedService": "b",
         "SignedVersion": version,
-        "Value": user_delegation_key(CLIENT, TENANT, start, expiry, version),
+        "Value": user_delegation_key(CLIENT, TENANT, start, expiry, version, seed=seed),
     }
     lines = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
     head = '<?xml version="1.0" encoding="utf-8"?>'

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -34,6 +35,7 @@ from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
 from runner.flows.local.azurite import ensure_azurite
 from runner.flows.local.services import blob_launch, choose_port
+from runner.flows.local.state import SEED
 from runner.flows.recipes import new_recipe
 from runner.flows.runs.events import RunEnded
 from runner.flows.runs.logs import read_log
@@ -177,7 +179,8 @@ def node_tools(folder: Path) -> Generator[None]:
 def azurite_of(home: Path, account: str, key: str) -> Generator[str]:
     """Run Azurite with an account of this name. Yield the URL of the account."""
     paths, port = HomePaths(home), choose_port()
-    launch = blob_launch(paths, port, key, ensure_azurite(paths, ignore_progress))
+    keys = {"storage": key, SEED: secrets.token_urlsafe()}
+    launch = blob_launch(paths, port, keys, ensure_azurite(paths, ignore_progress))
     paths.blob_data.mkdir(parents=True)
     environment = {**launch.environment, "AZURITE_ACCOUNTS": f"{account}:{key}"}
     with subprocess.Popen(

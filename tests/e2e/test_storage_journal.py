@@ -42,17 +42,18 @@ class Storage:
         self.paths = HomePaths(new_home(home))
         self.paths.blob_data.mkdir(parents=True)
         self.state = LocalState(0, services.choose_port(), nodes=1, slots=1)
-        self.key = ensure_keys(self.paths)["storage"]
+        self.keys = ensure_keys(self.paths)
         self.record: ProcessRecord | None = None
 
     def start(self, log: Path | None = None, journal: bool = True) -> ContainerClient:
         program = azurite.ensure_azurite(self.paths, ignore_progress)
-        launch = services.blob_launch(self.paths, self.state.blob_port, self.key, program)
+        launch = services.blob_launch(self.paths, self.state.blob_port, self.keys, program)
         launch = replace(launch, log=log or launch.log)
         if not journal:
-            at = launch.arguments.index("--require")
-            without = [*launch.arguments[:at], *launch.arguments[at + 2 :]]
-            of_older = {k: v for k, v in launch.environment.items() if "JOURNAL" not in k}
+            program_at = launch.arguments.index(str(program.script))
+            without = [launch.arguments[0], *launch.arguments[program_at:]]
+            new = ("RUNNER_AZURITE_SCRIPTS", "BATCH_EMULATOR_STORAGE_SEED")
+            of_older = {k: v for k, v in launch.environment.items() if k not in new}
             launch = replace(launch, arguments=without, environment=of_older)
         self.log = launch.log
         self.record = services.spawn(launch)
@@ -60,7 +61,7 @@ class Storage:
         return self.client(retry_total=0)
 
     def client(self, **retries: Any) -> ContainerClient:
-        credential = {"account_name": ACCOUNT, "account_key": self.key}
+        credential = {"account_name": ACCOUNT, "account_key": self.keys["storage"]}
         service = BlobServiceClient(self.state.blob_endpoint, credential, **retries)
         return service.get_container_client("work")
 

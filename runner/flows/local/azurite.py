@@ -163,10 +163,9 @@ def _nodejs_failed(why: str) -> RunnerError:
 
 VERSION = "3.37.0"
 _PACKAGE = Path(__file__).resolve().parent / "azurite_package"
-JOURNAL = _PACKAGE / "journal.js"  # loaded into Azurite, so that its metadata survives kill -9
-JOURNAL_VARIABLE = (
-    "RUNNER_AZURITE_JOURNAL"  # variable of a running Azurite: version of its loaded journal
-)
+# Loaded into Azurite: each changes it for one purpose.
+SCRIPTS = tuple(sorted(_PACKAGE.glob("*.js")))
+SCRIPTS_VARIABLE = "RUNNER_AZURITE_SCRIPTS"  # of a running Azurite: the version of its scripts
 _SCRIPT = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 _NPM_CI = (
     "ci",
@@ -181,9 +180,10 @@ _NPM_CI = (
 _NPM_DETAILS = frozenset({"code", "syscall", "errno", "address", "port", "path", "type"})
 
 
-def journal_version() -> str:
-    """Return the version of JOURNAL, a hash of its content."""
-    return hashlib.sha256(JOURNAL.read_bytes()).hexdigest()[:16]
+def scripts_version() -> str:
+    """Return the version of SCRIPTS, a hash of their content."""
+    content = b"".join(path.read_bytes() for path in SCRIPTS)
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

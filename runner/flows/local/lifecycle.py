@@ -27,9 +27,12 @@ from runner.flows.local.state import (
     ACCOUNT,
     BATCH,
     BLOB,
+    SEED,
+    SEED_VARIABLE,
     LocalState,
     ensure_keys,
     find_service,
+    has_seed,
     load_isolation,
     load_state,
     local_outputs,
@@ -315,6 +318,7 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
             *("--file", variables["AZURE_STORAGE_FILE_ENDPOINT"]),
         ]
         words = command_of("batch_emulator.gateway", *options, "--", *command)
+        variables[SEED_VARIABLE] = ensure_keys(HomePaths(settings.home)).get(SEED, "")
     sys.stdout.flush()
     sys.stderr.flush()
     ignored = signal.signal(
@@ -338,10 +342,11 @@ def _all_respond(settings: Settings) -> bool:
     state = load_state(paths)
     if state is None or not paths.local_outputs.is_file():
         return False
-    return all(
-        find_service(paths, state, name) is not None and service_answers(name, state)
-        for name in (BATCH, BLOB)
-    )
+    found = {name: find_service(paths, state, name) for name in (BATCH, BLOB)}
+    blob = found[BLOB]
+    if blob is not None and not has_seed(blob):  # of an earlier version: `up` restarts it
+        return False
+    return all(found[name] is not None and service_answers(name, state) for name in found)
 
 
 def _service_status(paths: HomePaths, state: LocalState, name: str) -> ServiceStatus:

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING
 from runner.contract import LOCAL_VM_SIZE
 from runner.core.home import HomePaths, full_disk, make_private, not_writable
 from runner.flows.child_python import command_of
-from runner.flows.local.azurite import JOURNAL, JOURNAL_VARIABLE, AzuriteProgram, journal_version
+from runner.flows.local.azurite import (
+    SCRIPTS,
+    SCRIPTS_VARIABLE,
+    AzuriteProgram,
+    scripts_version,
+)
 from runner.flows.local.state import (
     ACCOUNT,
     BATCH,
     BLOB,
+    SEED,
+    SEED_VARIABLE,
     LocalState,
     ProcessRecord,
     find_process,
@@ -88,14 +95,21 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
     return None
 
 
-def is_outdated(process: psutil.Process) -> bool:
-    """Return True if a running Azurite has no journal, or another version of it."""
+def is_outdated(process: psutil.Process, launch: ServiceLaunch) -> bool:
+    """Return True if a running Azurite has other scripts or another seed.
+
+    The emulator needs the same seed for Azure's names. Otherwise, its tasks are not interrupted.
+    """
     import psutil  # noqa: PLC0415  few commands need it
 
+    if launch.name == BATCH and "--azure-names" not in launch.arguments:
+        return False
     try:
-        return process.environ().get(JOURNAL_VARIABLE) != journal_version()
+        found = process.environ()
     except psutil.Error:
         return False
+    decisive = (SCRIPTS_VARIABLE, SEED_VARIABLE)
+    return any(found.get(name) != launch.environment.get(name) for name in decisive)
 
 
 def find_leftovers(marker: str) -> list[psutil.Process]:
@@ -224,7 +238,11 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     files = ["--storage-account", ACCOUNT, "--files-port", str(state.files_port)]
     files += ["--blob-endpoint", state.blob_endpoint]
     files += ["--azure-names"] if state.azure_names else []
-    secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}
+    secrets = {
+        "BATCH_EMULATOR_KEY": keys["batch"],
+        "BATCH_EMULATOR_STORAGE_KEY": keys["storage"],
+        SEED_VARIABLE: keys[SEED],
+    }
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
     return ServiceLaunch(
         name=BATCH,
@@ -235,8 +253,10 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     )
 
 
-def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> ServiceLaunch:
-    """Return the command of Azurite, on loopback and with the key of this installation."""
+def blob_launch(
+    paths: HomePaths, port: int, keys: Mapping[str, str], program: AzuriteProgram
+) -> ServiceLaunch:
+    """Return the command of Azurite, on loopback and with the keys of this installation."""
     data = str(paths.blob_data)
     address = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", data]
     # SDKs send API versions that Azurite does not know. Its telemetry would send data to Microsoft,
@@ -247,7 +267,7 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
         name=BLOB,
         arguments=[
             str(program.node),
-            *("--require", str(JOURNAL)),
+            *(word for script in SCRIPTS for word in ("--require", str(script))),
             str(program.script),
             *address,
             *flags,
@@ -255,8 +275,9 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
         environment={
             **environment,
             **exclude_loopback(environment),  # Azurite reads the source of a copy from itself
-            "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}",
-            JOURNAL_VARIABLE: journal_version(),
+            "AZURITE_ACCOUNTS": f"{ACCOUNT}:{keys['storage']}",
+            SCRIPTS_VARIABLE: scripts_version(),
+            SEED_VARIABLE: keys[SEED],
         },
         log=paths.logs / "azurite.log",
         marker=data,

@@ -32,6 +32,7 @@ from runner.flows.local.state import (
     LocalState,
     ProcessRecord,
     ensure_keys,
+    ensure_seed,
     find_process,
     find_service,
     load_isolation,
@@ -116,17 +117,18 @@ def start(
         if full := full_disk(folder):
             raise full
     make_folders(paths)
-    state = _stop_changed(paths, before, wanted, on_progress)
+    state = _stop_changed(paths, before, wanted)
     keys = ensure_keys(paths, renew=state.batch is None and state.blob is None)
+    keys = ensure_seed(paths, keys)
     if state.batch is None or state.blob is None:
         on_progress(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
     # Start storage first: the emulator restarts tasks immediately, and they download files.
     program = ensure_azurite(paths, on_progress)
-    blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
+    blob = services.blob_launch(paths, state.blob_port, keys, program)
+    batch = services.batch_launch(paths, state, keys)
+    state = _stop_outdated(paths, state, (blob, batch), on_progress)
     state = _ensure_started(paths, state, blob, state.blob_port)
-    state = _ensure_started(
-        paths, state, services.batch_launch(paths, state, keys), state.batch_port
-    )
+    state = _ensure_started(paths, state, batch, state.batch_port)
     connection = Connection(local_outputs(state), keys)
     ensure_containers(connection)
     ensure_share(connection)
@@ -153,10 +155,8 @@ def undo(paths: HomePaths, before: LocalState | None) -> None:
         save_state(paths, restored)
 
 
-def _stop_changed(
-    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_progress: OnProgress
-) -> LocalState:
-    """Stop services whose settings change, and an outdated Azurite. Return the new state."""
+def _stop_changed(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
+    """Stop services whose settings change. Return the new state."""
     moving = [
         name
         for name in (BATCH, BLOB)
@@ -170,18 +170,31 @@ def _stop_changed(
     settled = wanted
     for name in (BATCH, BLOB):
         process = find_service(paths, wanted, name)
-        stops = name in moving
-        if process is not None and name == BLOB and services.is_outdated(process):
-            on_progress(
-                Progress("services", "progress", "restarting Azurite of another version of runner")
-            )
-            stops = True
-        if process is not None and stops:
+        if process is not None and name in moving:
             stop_process([process])
-        if process is None or stops:
+        if process is None or name in moving:
             settled = settled.with_record(name, None)
     save_state(paths, settled)
     return settled
+
+
+def _stop_outdated(
+    paths: HomePaths,
+    state: LocalState,
+    launches: Iterable[ServiceLaunch],
+    on_progress: OnProgress,
+) -> LocalState:
+    """Stop services that another version of runner started in another way. Return the new state."""
+    for launch in launches:
+        process = find_process(state.record(launch.name), launch.marker)
+        if process is not None and services.is_outdated(process, launch):
+            title = services.TITLES[launch.name]
+            text = f"restarting {title} of another version of runner"
+            on_progress(Progress("services", "progress", text))
+            stop_process([process])
+            state = state.with_record(launch.name, None)
+    save_state(paths, state)
+    return state
 
 
 def _ensure_started(
@@ -208,7 +221,7 @@ def _adoptable(launch: ServiceLaunch, port: int) -> ProcessRecord | None:
     """Return this home's service that listens on the port, unless it must be restarted."""
     found = find_orphan(port, launch.marker)
     process = find_process(found, launch.marker)
-    outdated = launch.name == BLOB and process is not None and services.is_outdated(process)
+    outdated = process is not None and services.is_outdated(process, launch)
     return None if outdated else found
 
 

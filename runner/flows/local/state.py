@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 ACCOUNT = "runnerlocal"  # name of the Batch account and of the storage account
 BATCH = "batch"
 BLOB = "blob"
+SEED = "user_delegation_seed"  # its name in keys.json
+SEED_VARIABLE = "BATCH_EMULATOR_STORAGE_SEED"  # the same, of both services
 _SAME_START_S = 1.0
 _ANSWER_TIMEOUT_S = 30.0  # seconds on a busy machine; a port without a listener refuses immediately
 
@@ -107,10 +109,10 @@ def save_state(paths: HomePaths, state: LocalState) -> None:
 
 
 def ensure_keys(paths: HomePaths, *, renew: bool = False) -> dict[str, str]:
-    """Return the account keys `batch` and `storage`: random, created once, private.
+    """Return the account keys `batch` and `storage`, and the SEED: random, created once, private.
 
-    `renew` replaces damaged keys. Use it only while the services are stopped. Their data does not
-    depend on the keys.
+    Keys of an earlier version have no SEED; see `ensure_seed`. `renew` replaces damaged keys. Use
+    it only while the services are stopped. Their data does not depend on the keys.
     """
     try:
         return _checked(json.loads(paths.keys.read_text(encoding="utf-8")))
@@ -128,16 +130,28 @@ def ensure_keys(paths: HomePaths, *, renew: bool = False) -> dict[str, str]:
         ) from err
 
 
-def _create_keys(paths: HomePaths) -> dict[str, str]:
-    keys = {name: _new_key() for name in ("batch", "storage")}
+def ensure_seed(paths: HomePaths, keys: dict[str, str]) -> dict[str, str]:
+    """Return the keys with the SEED of user delegation keys, which is added to the file if missing.
+
+    Use it only while other commands do not start the services, which have to know the same.
+    """
+    if keys.get(SEED):
+        return keys
+    keys = {**keys, SEED: _new_key()}
     write_atomically(paths.keys, json.dumps(keys, indent=2))
     return keys
+
+
+def _create_keys(paths: HomePaths) -> dict[str, str]:
+    return ensure_seed(paths, {name: _new_key() for name in ("batch", "storage")})
 
 
 def _checked(raw: Any) -> dict[str, str]:
     keys = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     if not all(isinstance(keys.get(name), str) for name in ("batch", "storage")):
         raise ValueError("missing keys 'batch' and 'storage'")
+    if not isinstance(keys.get(SEED, ""), str):
+        raise ValueError(f"'{SEED}' is no text")
     return keys
 
 
@@ -395,6 +409,16 @@ def service_marker(paths: HomePaths, name: str) -> str:
 def find_service(paths: HomePaths, state: LocalState, name: str) -> psutil.Process | None:
     """Return the running process of BATCH or BLOB, or None."""
     return find_process(state.record(name), service_marker(paths, name))
+
+
+def has_seed(process: psutil.Process) -> bool:
+    """Return False if a service signs for users with the public seed of an unchanged Azurite."""
+    import psutil  # noqa: PLC0415  few commands need it
+
+    try:
+        return bool(process.environ().get(SEED_VARIABLE))
+    except psutil.Error:
+        return True  # the next request shows whether it still runs
 
 
 def refusal(state: LocalState) -> str | None:

@@ -39,9 +39,11 @@ from runner.flows.local.services import (
 )
 from runner.flows.local.start import make_folders, wanted_state
 from runner.flows.local.state import (
+    SEED,
     LocalState,
     ProcessRecord,
     ensure_keys,
+    ensure_seed,
     find_process,
     load_isolation,
     load_state,
@@ -165,7 +167,19 @@ def test_keys_are_random_private_and_stored(paths: HomePaths, tmp_path: Path) ->
     keys = ensure_keys(paths)
     assert ensure_keys(paths) == keys
     assert keys != ensure_keys(HomePaths(tmp_path / "other"))
-    assert keys["batch"] != keys["storage"]
+    assert len(set(keys.values())) == 3
+    assert stat.S_IMODE(paths.keys.stat().st_mode) == 0o600
+
+
+@pytest.mark.attack
+def test_keys_of_an_earlier_version_get_a_private_seed(paths: HomePaths) -> None:
+    paths.keys.parent.mkdir(parents=True)
+    paths.keys.write_text('{"batch": "a", "storage": "b"}')
+    paths.keys.chmod(0o644)
+    assert ensure_keys(paths) == {"batch": "a", "storage": "b"}  # only a start adds the seed
+    keys = ensure_seed(paths, ensure_keys(paths))
+    assert ensure_seed(paths, keys) == keys == ensure_keys(paths)
+    assert (keys["batch"], keys["storage"], len(keys[SEED]) > 80) == ("a", "b", True)
     assert stat.S_IMODE(paths.keys.stat().st_mode) == 0o600
 
 
@@ -208,14 +222,15 @@ def test_stored_sizes_are_kept_unless_options_are_given() -> None:
     assert (changed.batch_port, changed.blob_port) == (25003, 25002)
 
 
+_SECRETS = {"batch": "secret", "storage": "secret", SEED: "secret"}
+
+
 def test_azure_names_are_kept_until_disabled(paths: HomePaths) -> None:
     before = LocalState(25001, 25002, nodes=1, slots=1, files_port=3, azure_names=True)
     kept = wanted_state(before, None, None, None, None)
     off = wanted_state(before, None, None, None, None, azure_names=False)
     assert (kept.azure_names, off.azure_names) == (True, False)
-    words = [
-        services.batch_launch(paths, one, {"batch": "a", "storage": "b"}) for one in (kept, off)
-    ]
+    words = [services.batch_launch(paths, one, _SECRETS) for one in (kept, off)]
     assert ["--azure-names" in launch.arguments for launch in words] == [True, False]
 
 
@@ -264,13 +279,13 @@ def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.Mon
     monkeypatch.setenv("NODE_OPTIONS", "--inspect")
     program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
     for launch in (
-        services.batch_launch(paths, _STATE, {"batch": "secret", "storage": "secret"}),
-        services.blob_launch(paths, 2, "secret", program),
+        services.batch_launch(paths, _STATE, _SECRETS),
+        services.blob_launch(paths, 2, _SECRETS, program),
     ):
         assert not [word for word in launch.arguments if "secret" in word]
         assert launch.marker in launch.arguments
         assert [name for name, value in launch.environment.items() if "secret" in value]
-    blob = services.blob_launch(paths, 2, "secret", program)
+    blob = services.blob_launch(paths, 2, _SECRETS, program)
     assert "--disableTelemetry" in blob.arguments
     assert "NODE_OPTIONS" not in blob.environment
 
@@ -283,8 +298,8 @@ def test_services_and_tasks_reach_each_other_past_a_proxy(
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
     program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
     for launch in (
-        services.batch_launch(paths, _STATE, {"batch": "k", "storage": "l"}),
-        services.blob_launch(paths, 2, "l", program),
+        services.batch_launch(paths, _STATE, _SECRETS),
+        services.blob_launch(paths, 2, _SECRETS, program),
     ):
         direct = {launch.environment[name] for name in ("no_proxy", "NO_PROXY")}
         assert direct == {"intranet,127.0.0.1,localhost"}
