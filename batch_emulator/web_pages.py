@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
     """Return why a request is refused, or None if it does not come from a web page.
 
-    A browser sends Origin or, after DNS rebinding, the name of the page's host as Host.
+    A browser sends Origin, or the name of the page's host as Host after DNS rebinding. For images,
+    scripts and links it sends neither, but Sec-Fetch-Site, which is `none` for a typed address
+    (https://www.w3.org/TR/fetch-metadata, read 2026-11-28).
     """
-    if "origin" in headers:
+    if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
         return "requests of web pages are refused"
     given = headers.get("host", "")
     try:

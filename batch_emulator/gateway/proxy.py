@@ -47,6 +47,7 @@ from batch_emulator.gateway.sign_in import (
     user_key_document,
 )
 from batch_emulator.http.auth import signature_of
+from batch_emulator.web_pages import reason_to_refuse
 
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT_S = 300.0
@@ -265,6 +266,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         path, _, query = self.path.partition("?")
         if not self._host and (self.command, path) == ("GET", IDENTITY_PATH):
+            if reason := reason_to_refuse({n.lower(): v for n, v in self.headers.items()}):
+                self.send_error(403, "Forbidden", reason)
+                return
             header = self.headers.get("X-IDENTITY-HEADER", "")
             server = self.server
             found = answer_identity(query_of(query), header, server.tokens, any_id=server.for_nodes)

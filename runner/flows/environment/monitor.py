@@ -6,14 +6,18 @@ https://prometheus.io/docs/instrumenting/exposition_formats (read 2026-11-23).
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 from runner.azure.auth.credentials import connect
 from runner.core.settings import Settings
@@ -169,6 +173,23 @@ class MetricsSource:
         return render_metrics([*status, *gauges])
 
 
+def _reason_to_refuse(headers: Message, own_name: str) -> str | None:
+    """Return why a request is refused, or None if it does not come from a web page.
+
+    After DNS rebinding, a page's host has a name that belongs to somebody else, never an address.
+    """
+    if "Origin" in headers or headers.get("Sec-Fetch-Site", "none") != "none":
+        return "requests of web pages are refused"
+    given = headers.get("Host", "")
+    try:
+        name = urlsplit(f"//{given}").hostname or ""
+        if name not in ("", "localhost", own_name.lower(), socket.gethostname().lower()):
+            ipaddress.ip_address(name)
+    except ValueError:  # a name, or an invalid address
+        return f"Host '{given[:64]}' is neither an address nor the name of this machine"
+    return None
+
+
 def open_server(host: str, port: int, source: MetricsSource) -> ThreadingHTTPServer:
     """Return a server of `/metrics`; call its `serve_forever`.
 
@@ -178,10 +199,13 @@ def open_server(host: str, port: int, source: MetricsSource) -> ThreadingHTTPSer
 
     class _Scrape(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            is_known = self.path.partition("?")[0] == "/metrics"
-            body = source.text() if is_known else "metrics are at /metrics\n"
+            status, body = HTTPStatus.NOT_FOUND, "metrics are at /metrics\n"
+            if (reason := _reason_to_refuse(self.headers, host)) is not None:
+                status, body = HTTPStatus.FORBIDDEN, f"{reason}\n"
+            elif self.path.partition("?")[0] == "/metrics":
+                status, body = HTTPStatus.OK, source.text()
             content = body.encode()
-            self.send_response(HTTPStatus.OK if is_known else HTTPStatus.NOT_FOUND)
+            self.send_response(status)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

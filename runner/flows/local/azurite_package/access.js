@@ -4,7 +4,8 @@
 // Without this script, Azurite lets everybody who reaches its port
 // - sign user delegation SAS, because the seed of their keys is a constant in its code,
 // - use accounts with names such as `constructor`, whose key is empty,
-// - read any blob of an account with a SAS that may write one: copies do not check their source.
+// - read any blob of an account with a SAS that may write one: copies do not check their source,
+// - send requests from a web page.
 // If a change does not have its effect, because the code of Azurite is another, Azurite ends.
 // See docs/decisions/0016-azurite-with-a-journal.md.
 
@@ -88,10 +89,46 @@ function statusOf(source, { localAddress, localPort }) {
   });
 }
 
+// As in batch_emulator/web_pages.py, but a browser may play a video or sound at a typed address: after
+// the typed request, it sends another one for the content.
+function refuseWebPages() {
+  const { emit } = http.Server.prototype;
+  http.Server.prototype.emit = function (event, request, response, ...rest) {
+    const reason = event === "request" ? reasonToRefuse(request.headers) : undefined;
+    if (reason === undefined) {
+      return emit.call(this, event, request, response, ...rest);
+    }
+    const code = "AuthorizationFailure";
+    const head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>';
+    const headers = {
+      "connection": "close", // the body of the request is not read
+      "content-type": "application/xml",
+      "x-ms-error-code": code,
+    };
+    response.writeHead(403, headers);
+    response.end(`${head}\n<Error><Code>${code}</Code><Message>${reason}</Message></Error>`);
+    return true;
+  };
+}
+
+const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])?(:\d*)?$/i;
+
+function reasonToRefuse(headers) {
+  const site = headers["sec-fetch-site"] ?? "none";
+  const isPlayed = site === "same-origin" && headers["sec-fetch-dest"] === "video";
+  if (headers.origin !== undefined || (site !== "none" && !isPlayed)) {
+    return "Requests of web pages are refused.";
+  }
+  const host = headers.host ?? "";
+  const shown = host.slice(0, 64).replace(/[^\w.:-]/g, "?");
+  return LOOPBACK.test(host) ? undefined : `Host '${shown}' is not a loopback address.`;
+}
+
 try {
   signUserKeysWithOwnSeed();
   knowOnlyOwnAccounts();
   checkSourcesOfCopies();
+  refuseWebPages();
 } catch (err) {
   console.error(`error: cannot restrict access to Azurite: ${err.message.split("\n")[0]}`);
   process.exit(1);
