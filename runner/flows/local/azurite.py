@@ -166,6 +166,7 @@ _PACKAGE = Path(__file__).resolve().parent / "azurite_package"
 # Loaded into Azurite: each changes it for one purpose.
 SCRIPTS = tuple(sorted(_PACKAGE.glob("*.js")))
 SCRIPTS_VARIABLE = "RUNNER_AZURITE_SCRIPTS"  # of a running Azurite: the version of its scripts
+_LOCK = "package-lock.json"
 _SCRIPT = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
 _NPM_CI = (
     "ci",
@@ -181,9 +182,9 @@ _NPM_DETAILS = frozenset({"code", "syscall", "errno", "address", "port", "path",
 
 
 def scripts_version() -> str:
-    """Return the version of SCRIPTS, a hash of their content."""
-    content = b"".join(path.read_bytes() for path in SCRIPTS)
-    return hashlib.sha256(content).hexdigest()[:16]
+    """Return the version of SCRIPTS and of the packages, a hash of their content."""
+    content = [path.read_bytes() for path in (*SCRIPTS, _PACKAGE / _LOCK)]
+    return hashlib.sha256(b"".join(content)).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +199,18 @@ def ensure_azurite(paths: HomePaths, on_progress: OnProgress) -> AzuriteProgram:
     """Return Azurite. Install it if it is missing; an interrupted installation leaves no files."""
     runtime = ensure_nodejs(paths, on_progress)
     target = paths.azurite(VERSION)
-    if not (target / _SCRIPT).is_file():
+    if not _is_installed(target):
         _install(paths, runtime, on_progress)
     return AzuriteProgram(runtime.node, target / _SCRIPT)
+
+
+def _is_installed(target: Path) -> bool:
+    """Return True if Azurite is in the folder, with the packages of the present lock file."""
+    try:
+        locked = (target / _LOCK).read_bytes() == (_PACKAGE / _LOCK).read_bytes()
+    except OSError:
+        return False
+    return locked and (target / _SCRIPT).is_file()
 
 
 def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) -> None:
@@ -213,16 +223,20 @@ def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) 
 
     lock = target.parent / ".lock"
     with file_lock(lock, what="installing Azurite", timeout_s=_INSTALL_TIMEOUT_S, on_wait=on_wait):
-        if (target / _SCRIPT).is_file():
+        if _is_installed(target):
             on_progress(Progress("azurite", "end", f"Azurite {VERSION}"))
             return
         check_room(target.parent, _AZURITE_BYTES, f"Azurite {VERSION}")
         on_progress(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
         try:
             _npm_ci(target, runtime, _environment(paths))
-        except RunnerError:
-            on_progress(Progress("azurite", "failed", "could not install Azurite"))
-            raise
+        except RunnerError as err:
+            if not (target / _SCRIPT).is_file():
+                on_progress(Progress("azurite", "failed", "could not install Azurite"))
+                raise
+            text = f"cannot renew the packages of Azurite {VERSION}: {err.why}; using the old ones"
+            on_progress(Progress("azurite", "end", text))
+            return
         on_progress(Progress("azurite", "end", f"installed Azurite {VERSION}"))
 
 
@@ -232,7 +246,7 @@ def _npm_ci(target: Path, runtime: NodejsRuntime, environment: dict[str, str]) -
     except OSError as err:
         raise not_writable(target.parent, err) from err
     try:
-        for name in ("package.json", "package-lock.json"):
+        for name in ("package.json", _LOCK):
             shutil.copy(_PACKAGE / name, temporary / name)
         done = _run_npm(temporary, runtime, environment)
         if done.returncode or not (temporary / _SCRIPT).is_file():

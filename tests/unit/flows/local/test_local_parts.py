@@ -409,6 +409,34 @@ def test_failed_installation_leaves_no_files_and_is_explained(
     assert azurite.ensure_azurite(paths, ignore_progress).script.is_file()
 
 
+def _of_earlier_lock(paths: HomePaths) -> Path:
+    azurite.ensure_azurite(paths, ignore_progress)
+    lock = paths.azurite(azurite.VERSION) / "package-lock.json"
+    lock.write_text("{}")
+    return lock
+
+
+def test_packages_of_an_earlier_lock_file_are_renewed(
+    paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime]
+) -> None:
+    assert runtime
+    lock = _of_earlier_lock(paths)
+    for _ in range(2):
+        azurite.ensure_azurite(paths, ignore_progress)
+    assert (tmp_path / "count").read_text() == "once\nonce\n"
+    assert '"azurite"' in lock.read_text()
+
+
+def test_packages_of_an_earlier_lock_file_are_used_without_a_network(
+    paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime]
+) -> None:
+    _of_earlier_lock(paths)
+    runtime[0] = _npm(tmp_path, "echo 'npm error no net' >&2\nexit 1")
+    steps: list[Progress] = []
+    assert azurite.ensure_azurite(paths, steps.append).script.is_file()
+    assert "no net; using the old ones" in steps[-1].message
+
+
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_our_nodejs_trusts_the_certificates_of_the_system(
     paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime], *, is_ours: bool
@@ -426,6 +454,7 @@ def test_lock_file_of_azurite_has_hashes_and_no_registry_address() -> None:
     text = (folder / "package-lock.json").read_text()
     assert '"resolved"' not in text
     assert text.count('"integrity"') > 100
+    assert text.count('node_modules/axios": {') == 1  # none of its own below adal-node
     assert f'"azurite": "{azurite.VERSION}"' in (folder / "package.json").read_text()
 
 
