@@ -82,6 +82,8 @@ TIMEOUT_S = 2.0
 # Between two polls if the service does not answer: Azure may take two minutes to enable it (VM
 # docs), and machines elsewhere do not have it.
 MAX_PAUSE_S = 30.0
+# Likewise after it has answered: a node that is too busy to answer may be evicted all the same.
+BUSY_PAUSE_S = 2.0
 
 
 # The metadata security protocol of a pool refuses requests that its policy does not allow.
@@ -126,6 +128,7 @@ class EvictionWatch(threading.Thread):
         self._names = {node.lower()} - {""}
         self._is_named = False
         self._is_blocked = False
+        self.has_answered = False
         self._forgotten = ""
         self._remote_notice: NodeEviction | None = None
         self._lock = threading.Lock()  # for all notices and `_forgotten`
@@ -162,7 +165,7 @@ class EvictionWatch(threading.Thread):
             except (OSError, http.client.HTTPException, ValueError) as err:
                 logger.debug("no scheduled events: %s", err)
                 self._close()
-                pause_s = min(pause_s * 2, MAX_PAUSE_S)
+                pause_s = min(pause_s * 2, BUSY_PAUSE_S if self.has_answered else MAX_PAUSE_S)
             except Exception:
                 # An unexpected document must not end this thread or the training.
                 logger.exception("the document of scheduled events is invalid")
@@ -180,6 +183,7 @@ class EvictionWatch(threading.Thread):
             )
         if status != http.client.OK:
             raise ValueError(f"status {status}")
+        self.has_answered = True
         events = cast("list[dict[str, Any]]", parse_json(body).get("Events") or [])
         preempts = [event for event in events if event.get("EventType") == "Preempt"]
         ours = next((event for event in preempts if self._is_for_this_node(event)), None)

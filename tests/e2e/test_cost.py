@@ -18,7 +18,8 @@ while step < 3 or os.environ["RUNNER_ATTEMPT"] == "1":
     time.sleep(0.5)
     step += 1
     print("step", step, flush=True)
-    state.write_text(str(step))
+    state.with_suffix(".new").write_text(str(step))
+    state.with_suffix(".new").replace(state)
 """
 PRICE = ("--vm-size", "Standard_NC16as_T4_v3", "--region", "swedencentral")
 

@@ -85,7 +85,8 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
         time.sleep(0.1)
         step += 1
         print(json.dumps({"step": step, "loss": 1 / step}), file=metrics, flush=True)
-        saved.write_text(str(step))
+        saved.with_suffix(".new").write_text(str(step))
+        saved.with_suffix(".new").replace(saved)
 """
 
 

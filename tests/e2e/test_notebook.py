@@ -70,7 +70,9 @@ print("starting at epoch", start)
 for epoch in range(start, EPOCHS):
     time.sleep(PAUSE_S)
     print(f"epoch={epoch} loss={LR / (epoch + 1)}", flush=True)
-    state.write_text(json.dumps({"epoch": epoch}))
+    part = state.with_name("state.part")
+    part.write_text(json.dumps({"epoch": epoch}))
+    part.replace(state)  # a state that is written in place may be incomplete when it is stopped
 """
 
 

@@ -94,6 +94,7 @@ class AttemptCheckpoints:
         self._step = step
         self._notices = notices
         self._thread: CheckpointCommitter | None = None
+        self._requested_for = ""  # the event ID of the notice for which a commit was requested
         self.collect_shards: CollectShards | None = None  # from the other ranks
         self.writers = OpenWriters(folder) if spec.checkpoints is not None else None
         self._pid = 0
@@ -270,6 +271,8 @@ class AttemptCheckpoints:
         left_s = self._node_left_s
         if self._thread is None or left_s is None or left_s > self._lead_s:
             return False
+        if self._must_request:  # the notice is newer than the last call of `_on_notice`
+            return left_s <= MIN_LEAD_TIME_S
         # While a requested commit is pending, the script keeps running: stopped in the middle of a
         # write, it would leave a file that may be incomplete.
         return not self._thread.is_requested or left_s <= MIN_LEAD_TIME_S
@@ -306,9 +309,16 @@ class AttemptCheckpoints:
 
     def _on_notice(self, notice: NodeEviction) -> None:
         message = f"the node is about to be evicted, in {notice.left_s:.0f} s: saving a checkpoint"
-        self._events.add("notice", "progress", message)
         if self._thread is not None:
             self._thread.request(min(SETTLE_S, max(0.0, notice.left_s - self._lead_s - RETRY_S)))
+        self._requested_for = notice.event_id
+        self._events.add("notice", "progress", message)
+
+    @property
+    def _must_request(self) -> bool:
+        """Return True if no commit was requested yet for the current notice."""
+        notice = self._notices.notice if self._notices is not None else None
+        return notice is not None and notice.event_id != self._requested_for
 
     @property
     def _node_left_s(self) -> float | None:

@@ -191,6 +191,7 @@ class CheckpointCommitter(threading.Thread):
         while True:
             tries += 1
             step = self._step()
+            requested = self._requested.is_set()
             snapshot = self._take_snapshot()
             if snapshot is None or self._is_superseded():
                 return
@@ -204,6 +205,8 @@ class CheckpointCommitter(threading.Thread):
             except UnsettledError:
                 if tries == TRIES:
                     raise
+                if requested:  # until the next snapshot was taken
+                    self._requested.set()
         self._committed_listing, self._content = snapshot.listing, snapshot.content
         self._snapshots.keep_only(snapshot)
         self._report_commit(checkpoint, time.monotonic() - self._snapshot_at)
@@ -287,7 +290,10 @@ class CheckpointCommitter(threading.Thread):
                 if after or now > strict_until + SETTLE_S:
                     raise
             took_s = time.monotonic() - now
-            if self._ending.wait(max(RETRY_S, took_s / RETRY_SHARE)) and not after:
+            share = 1 if requested else RETRY_SHARE  # the node may be evicted in seconds
+            self._wake.wait(max(RETRY_S, took_s / share))  # a request ends the pause
+            self._wake.clear()
+            if self._ending.is_set():
                 return None  # the final commit takes another snapshot
 
     def _needs_commit(self, listing: FolderListing) -> bool:

@@ -3,7 +3,8 @@
 A snapshot is a state that the folder really had: names, sizes, times and inodes do not change while
 it is taken, and the uploaded bytes have the same hash as the bytes read before. Files are
 hard-linked, so the script may replace or delete them meanwhile. A file that is written in place is
-detected by its writer, its time or its hash, and the snapshot is taken again.
+detected by its writer, its time or its hash, and the snapshot is taken again, with a copy of the
+file if it is small.
 """
 
 from __future__ import annotations
@@ -140,6 +141,9 @@ BLOCK_BYTES = 8 * 1024 * 1024
 # resolution of the kernel's tick (4 or 10 ms), so a second write within it keeps the time.
 SETTLED_NS = 50_000_000
 RECENT_NS = 1_000_000_000  # a write that is younger than this may not be the last one
+# A file that the script writes in place again and again is copied up to this size, because a link
+# would lose this version before it is uploaded. The limit keeps copies as fast as links.
+COPY_BYTES = 1 << 20
 
 
 class UnsettledError(Exception):
@@ -204,6 +208,8 @@ class Snapshotter:
         self._writers = writers or OpenWriters(folder)
         self._known: dict[FileState, HeldFile] = {}
         self._own_changes: dict[FileId, _OwnChange] = {}
+        self._last: Mapping[str, FileState] = {}  # the files of the last `take`
+        self._rewritten: set[str] = set()  # files that were written in place between two of them
 
     def take(
         self, listing: FolderListing, *, strict: bool = True, allow_incomplete: bool = False
@@ -230,6 +236,7 @@ class Snapshotter:
             for file in listing.files.values()
             if file.id in self._own_changes
         }
+        self._find_rewritten(listing.files)
         self._store.mkdir(parents=True, exist_ok=True)
         # Link all files before hashing any. Linking is fast, so the folder rarely changes.
         parts: dict[str, Path] = {}
@@ -238,7 +245,7 @@ class Snapshotter:
                 if not self._is_known(state):
                     parts[path] = self._store / f"{os.getpid()}.{len(parts)}.part"
                     with _with_script_path(path):
-                        self._link(path, parts[path])
+                        self._link(path, parts[path], state)
             if list_folder(self.folder) != listing:
                 raise UnsettledError("the folder changed while it was read")
             held: list[HeldFile] = []
@@ -355,9 +362,22 @@ class Snapshotter:
             self._known[state] = file
         return file
 
-    def _link(self, path: str, part: Path) -> None:
+    def _find_rewritten(self, files: Mapping[str, FileState]) -> None:
+        for path, before in self._last.items():
+            state = files.get(path)
+            if state is not None and state.id == before.id and state != before:
+                self._rewritten.add(path)
+        self._last = files
+        self._rewritten &= files.keys()
+
+    def _link(self, path: str, part: Path, state: FileState) -> None:
         self._unlink(part)
         source = self.folder / path
+        # Until some ticks after the last write, another one might not show in the listing.
+        settled = abs(time.time_ns() - state.mtime_ns) > SETTLED_NS
+        if path in self._rewritten and settled and state.size_bytes <= COPY_BYTES:
+            _copy_small(source, part, state, path)
+            return
         try:
             before = source.lstat()
             os.link(source, part, follow_symlinks=False)
@@ -366,6 +386,18 @@ class Snapshotter:
             raise UnsettledError(f"{path} was deleted while the folder was read") from err
         except OSError:  # another disk, a file system without links, or too many of them
             shutil.copy2(source, part, follow_symlinks=False)
+
+
+def _copy_small(source: Path, part: Path, state: FileState, path: str) -> None:
+    """Copy a file with its time. Raise UnsettledError if it is not as listed."""
+    # Opening a pipe that replaced the file does not wait for its writer.
+    opened = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(opened, "rb") as file:  # noqa: PTH123 - a descriptor
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode) or (found.st_dev, found.st_ino) != state.id:
+            raise UnsettledError(f"{path} changed while it was read")
+        part.write_bytes(file.read(state.size_bytes + 1))
+    os.utime(part, ns=(state.mtime_ns, state.mtime_ns))
 
 
 @contextmanager

@@ -7,12 +7,19 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from runner.node import termination as notice_module
+from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
 from runner.node.settings import NodeSettings
+from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, watch_evictions
+from runner.protocol.paths import RunPaths
 from tests.unit.node.agent_task import Task
 from tests.unit.node.checkpoints.test_checkpoints import COUNTER, QUICK, content, manifests
 from tests.unit.node.fake_imds import FakeImds, serve_fake_imds
@@ -134,6 +141,35 @@ def test_failing_metadata_service_is_asked_again(
     imds.status = 200
     imds.preempt(30, NODE)
     until(lambda: watch.notice)
+
+
+def test_busy_metadata_service_is_asked_again_soon(
+    watch: EvictionWatch, imds: FakeImds, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer and longer pauses are for machines without the service."""
+    monkeypatch.setattr(notice_module, "BUSY_PAUSE_S", 0.02)
+    until(lambda: imds.asked)
+    until(lambda: watch.has_answered)
+    imds.status = 500
+    asked = len(imds.asked)
+    until(lambda: len(imds.asked) > asked + 20)
+    assert watch.notice is None
+
+
+def test_script_is_not_stopped_between_a_notice_and_its_commit(tmp_path: Path) -> None:
+    """A late notice leaves less time than a commit usually needs."""
+    notice, requests = NodeEviction("E-1", time.monotonic() + 5), list[float]()
+    thread = SimpleNamespace(took_s=0.0, is_requested=False, request=requests.append)
+    checkpoints: Any = AttemptCheckpoints(
+        cast("Any", None), RunPaths("r-1"), cast("Any", SimpleNamespace(checkpoints=None)), 1,
+        folder=tmp_path, events=EventLog(LineQueue()), retry_budget=RetryBudget(0.0),
+        termination=cast("Any", None), step=lambda: None,
+        notices=cast("Any", SimpleNamespace(notice=notice)),
+    )  # fmt: skip
+    checkpoints._thread = thread
+    assert not checkpoints.must_stop
+    checkpoints._on_notice(notice)
+    assert (len(requests), checkpoints.must_stop) == (1, True)  # as if the snapshot was taken
 
 
 def test_dedicated_node_watches_for_no_notice() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,12 @@ from runner.node.checkpoints import committer
 from runner.node.checkpoints import snapshot as folder_listing_module
 from runner.node.checkpoints import snapshot as snapshot_module
 from runner.node.checkpoints.committer import CheckpointCommitter, commit_pause_s
-from runner.node.checkpoints.snapshot import IncompleteFileError, Snapshotter
+from runner.node.checkpoints.snapshot import (
+    IncompleteFileError,
+    Snapshot,
+    Snapshotter,
+    UnsettledError,
+)
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -126,6 +133,66 @@ def test_requested_commit_takes_a_folder_that_is_written_all_the_time(
     until(lambda: late.committed)
     assert not late.is_requested
     late.finish(final=False)
+
+
+def test_file_that_is_written_in_place_during_uploads_is_committed(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy node: every request takes longer than the time between two writes."""
+    listed, done = ContainerClient.list_sizes, threading.Event()
+
+    def list_slowly(client: ContainerClient, prefix: str) -> dict[str, int]:
+        time.sleep(0.5)
+        return listed(client, prefix)
+
+    def write() -> None:
+        for number in itertools.count():
+            (script.folder / "model").write_text(str(number))
+            if done.wait(0.3):
+                return
+
+    monkeypatch.setattr(ContainerClient, "list_sizes", list_slowly)
+    writer = threading.Thread(target=write)
+    writer.start()
+    late = script.another(interval_s=3600)
+    late.start()
+    late.request(settle_s=0)
+    try:
+        until(lambda: late.committed)
+    finally:
+        done.set()
+        writer.join()
+        late.finish(final=False)
+    assert late.last is not None
+    assert [file.path for file in late.last.files] == ["model"]
+
+
+def test_request_stays_pending_if_its_files_changed_before_their_upload(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the script would be stopped, and its last write could not be trusted."""
+    upload, pending = CheckpointStore.commit, list[bool]()
+
+    def commit(store: CheckpointStore, *args: Any) -> object:
+        pending.append(late.is_requested)
+        if len(pending) == 2:
+            raise UnsettledError("model was written to in place")
+        return upload(store, *args)
+
+    def take(snapshots: Snapshotter, *args: Any, **options: Any) -> Snapshot:
+        pending.append(late.is_requested)
+        return taken(snapshots, *args, **options)
+
+    taken = Snapshotter.take
+    monkeypatch.setattr(CheckpointStore, "commit", commit)
+    script.write("a")
+    monkeypatch.setattr(Snapshotter, "take", take)
+    late = script.another(interval_s=3600)
+    late.request(settle_s=0)
+    late.start()
+    until(lambda: late.committed)
+    late.finish(final=False)
+    assert pending == [True, False, True, False]
 
 
 def test_request_is_pending_until_the_folder_settles(script: Script, until: Until) -> None:

@@ -133,7 +133,10 @@ def wait_for_a_tick(folder: Path) -> None:
         probe.touch()
 
 
-def test_links_of_snapshots_do_not_count_as_renames(folder: Path, snapshots: Snapshotter) -> None:
+def test_links_of_snapshots_do_not_count_as_renames(
+    folder: Path, snapshots: Snapshotter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_module, "COPY_BYTES", 0)
     file = folder / "a"
     for text in ("one", "two"):
         file.write_text(text)  # in place: the first snapshot has a link to it
@@ -276,6 +279,39 @@ def test_file_is_copied_if_it_cannot_be_linked(
     taken = snapshots.take(list_folder(folder), strict=False)
     (folder / "a").write_text("b")
     assert texts(taken) == {"a": "a"}
+
+
+def test_small_file_that_is_rewritten_in_place_is_copied(
+    folder: Path, snapshots: Snapshotter
+) -> None:
+    file = folder / "a"
+    file.write_text("one")
+    settle(file)
+    linked = snapshots.take(list_folder(folder), strict=False)
+    file.write_text("two")
+    assert texts(linked) == {"a": "two"}, "the reason for a copy"
+    settle(file)
+    copied = snapshots.take(list_folder(folder), strict=False)
+    file.write_text("three")
+    assert texts(copied) == {"a": "two"}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "other"])
+def test_copy_of_a_file_that_was_replaced_is_refused(
+    folder: Path, snapshots: Snapshotter, tmp_path: Path, kind: str
+) -> None:
+    """Reading a pipe would never end, and a link may lead to the file of another user."""
+    file, outside = folder / "a", tmp_path / "outside"
+    file.write_text("one")
+    outside.write_text("two")
+    settle(file)
+    state = list_folder(folder).files["a"]
+    file.rename(tmp_path / "kept")
+    make = {"pipe": os.mkfifo, "link": lambda path: path.symlink_to(outside), "other": Path.touch}
+    make[kind](file)
+    with pytest.raises((UnsettledError, OSError)):
+        snapshot_module._copy_small(file, tmp_path / "part", state, "a")
+    assert not (tmp_path / "part").exists()
 
 
 def test_missing_folder_is_listed_as_empty(tmp_path: Path) -> None:
