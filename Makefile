@@ -77,13 +77,15 @@ proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two h
 	  tests/unit/core/pricing/test_cost.py tests/contract/test_why_healthy.py \
 	  tests/unit/node/script/test_output_races.py tests/unit/node/agent/test_model_registry_races.py $(ARGS)
 
-lint: $(INFRA_READY) ## ruff, pyright strict, import rules, links of the pages, workflows
+lint: $(INFRA_READY) ## ruff, pyright strict, import rules, links of the pages, workflows, audits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.docs_site --check
 	@tools/lint_workflows.sh $(TOOLS)/workflows
+	@$(MAKE) --no-print-directory $(TOOLS)/audit/.ready || true  # without a network, the audit says so
+	@$(BIN)/python -m tools.audit $(TOOLS)/audit
 
 preview: $(INFRA_READY) ## what `runner up` would create in Azure, without Azure
 	@$(BIN)/runner preview --offline $(ARGS)
@@ -129,7 +131,7 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --output-file requirements/infra.lock
 	$(LOCK) pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard \
 	  --constraints requirements/infra.lock --output-file requirements/extras.lock
-	for tool in docs recording workflows; do \
+	for tool in audit docs recording workflows; do \
 	  $(LOCK) requirements/$$tool.in --output-file requirements/$$tool.lock || exit; done
 
 clean: ## remove what make made in this folder, and stop its services

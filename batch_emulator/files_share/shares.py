@@ -133,11 +133,11 @@ class ShareRecords:
                     inside = (share, key, f"{key}/", f"{key}0")  # "0" comes right after "/"
                     where = "WHERE share = ? AND (path = ? OR (path > ? AND path < ?))"
                     if key == new_key:
-                        self._db.execute(f"DELETE FROM items {where}", inside)  # noqa: S608
+                        self._db.execute(f"DELETE FROM items {where}", inside)  # noqa: S608 - a constant
                     else:
                         values = (new_key, len(key) + 1, *inside)
                         self._db.execute(
-                            f"UPDATE items SET path = ? || substr(path, ?) {where}",  # noqa: S608
+                            f"UPDATE items SET path = ? || substr(path, ?) {where}",  # noqa: S608 - a constant
                             values,
                         )
                 self._db.execute("COMMIT")

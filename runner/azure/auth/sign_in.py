@@ -221,7 +221,7 @@ def _request_ci_token(env: Mapping[str, str]) -> str:
     joined = f"{url}{'&' if '?' in url else '?'}audience={audience}"
     request = urllib.request.Request(joined, headers={"Authorization": f"Bearer {token}"})  # noqa: S310  the CI's own
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the CI's own
             body: Any = json.loads(response.read())
     except (OSError, ValueError) as err:
         raise ClientAuthenticationError(f"the CI system gave no token: {err}") from err

@@ -88,7 +88,7 @@ class AgentModelStore:
         query["include"] = "metadata"
         while True:
             answer = _expect(self._transport.send("GET", "", query=query), "list", prefix)
-            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
+            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - storage
             for node in root.iterfind("Blobs/Blob"):
                 size = node.findtext("Properties/Content-Length") or "0"
                 etag = node.findtext("Properties/Etag") or ""

@@ -255,7 +255,7 @@ def resume(url: str, part: Path, on_bytes: Callable[[int], None]) -> None:
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        reply = urllib.request.urlopen(request, timeout=MIRROR_TIMEOUT_S)  # noqa: S310
+        reply = urllib.request.urlopen(request, timeout=MIRROR_TIMEOUT_S)  # noqa: S310 - https
     except urllib.error.HTTPError as err:
         if err.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             return  # everything was received before; the SHA-256 decides
