@@ -182,6 +182,7 @@ class AttemptStart:
         host: Host name.
         evictions: Evictions of a rehearsal before this attempt; None without a rehearsal.
         signs: True if the agent writes signs of life to the events of the attempt.
+        host_keys: The public SSH host keys of the node, such as `ssh-ed25519 AAAA…`.
     """
 
     attempt: int
@@ -197,6 +198,7 @@ class AttemptStart:
     evictions: int | None = None
     node_times: NodeTimes = NodeTimes()
     signs: bool = False
+    host_keys: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return start.json."""
@@ -213,6 +215,7 @@ class AttemptStart:
             **({} if self.evictions is None else {"evictions": self.evictions}),
             **({"node_times": times} if (times := self.node_times.to_json()) else {}),
             **({"signs": True} if self.signs else {}),
+            **({"host_keys": list(self.host_keys)} if self.host_keys else {}),
         }
 
 
@@ -315,6 +318,7 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
                 }
             ),
             signs=raw.get("signs") is True,
+            host_keys=tuple(str(each) for each in raw.get("host_keys") or ()),
         )
     except DAMAGED:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -42,10 +42,11 @@ class TaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a node for SSH."""
+    """The address of a node for SSH. `booted` is the time of its last start, or empty."""
 
     host: str
     port: int
+    booted: str = field(default="", compare=False)
 
 
 def task_places(connection: Connection, job_id: str, task_id: str) -> tuple[TaskPlace, ...]:
@@ -120,15 +121,18 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
     client = connection.batch_client()
     with service_errors(f"reading the address of node {place.node}"), _node_required(place):
         node = client.get_node(place.pool, place.node)
+        booted = node.last_boot_time.isoformat() if node.last_boot_time else ""
         endpoints = (
             node.endpoint_configuration.inbound_endpoints if node.endpoint_configuration else []
         )
         for each in endpoints:
             if each.backend_port == SSH_PORT and wire_text(each.protocol) == "tcp":
-                return Address(each.public_ip_address or each.public_fqdn, each.frontend_port)
+                return Address(
+                    each.public_ip_address or each.public_fqdn, each.frontend_port, booted
+                )
         # Every node has a private address, but only a subnet is reachable from another network.
         if node.ip_address and _is_in_subnet(client, place.pool):
-            return Address(node.ip_address, SSH_PORT)
+            return Address(node.ip_address, SSH_PORT, booted)
     raise _closed_error(place)
 
 

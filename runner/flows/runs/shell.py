@@ -34,6 +34,7 @@ from runner.azure.batch.node_users import (
 )
 from runner.core.home import HomePaths, not_writable
 from runner.core.states import RunState
+from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
 from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
@@ -141,7 +142,7 @@ def ssh_command(
     host: str,
     port: int,
     key: str,
-    known_hosts: str,
+    node: TrustedHost,
     terminal: bool,
     forwards: Sequence[Forward] = (),
 ) -> list[str]:
@@ -149,9 +150,7 @@ def ssh_command(
     options = {
         "IdentitiesOnly": "yes",
         "BatchMode": "yes",
-        # The host key of a new node is unknown; later connections compare it with the first one.
-        "StrictHostKeyChecking": "accept-new",
-        "UserKnownHostsFile": known_hosts,
+        **node.options,
         "ConnectTimeout": "20",
         "ServerAliveInterval": "15",
         "LogLevel": "ERROR",
@@ -176,10 +175,14 @@ _BITS = 3072  # RSA, which Azure has always accepted for Linux machines, unlike 
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
-    """A private key in a separate folder, whose name is the user on the node."""
+    """A private key in a separate folder, whose name is the user on the node.
+
+    `node` is None if no SSH is needed.
+    """
 
     folder: Path
     public: str
+    node: TrustedHost | None = None
 
     @property
     def user(self) -> str:
@@ -190,11 +193,6 @@ class NodeKey:
     def private(self) -> Path:
         """The file for `ssh -i`."""
         return self.folder / "id"
-
-    @property
-    def known_hosts(self) -> Path:
-        """The file with the host key of the node, after the first connection."""
-        return self.folder / "known_hosts"
 
     def delete(self) -> None:
         """Delete the key."""
@@ -269,15 +267,20 @@ class RunLocation:
     task: TaskPlace
     work_dir: str
     expires: datetime
+    host_keys: tuple[str, ...] = ()  # of the node, as it wrote them to storage
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A command that signs in and runs a program; `env` None inherits the environment."""
+    """A command that signs in and runs a program; `env` None inherits the environment.
+
+    `node` is the node of a command over SSH.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
     over_ssh: bool
+    node: TrustedHost | None = None
 
 
 def find_location(connection: Connection, spec: RunSpec, node: str | None = None) -> RunLocation:
@@ -313,6 +316,8 @@ def find_location(connection: Connection, spec: RunSpec, node: str | None = None
         task=task if task.pool else replace(task, pool=start.pool or spec.pool),
         work_dir=start.work_dir,
         expires=_expiry(spec),
+        # The agent in a container sees the keys of the image.
+        host_keys=() if spec.image is not None else start.host_keys,
     )
 
 
@@ -415,6 +420,7 @@ def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
         check=False,
     )
     code = 128 - done.returncode if done.returncode < 0 else done.returncode
+    ssh_failed(login, code)  # raises if the host key was refused
     return code, done.stdout, done.stderr
 
 
@@ -485,8 +491,15 @@ def free_local_port(wanted: int) -> int:
 
 
 def ssh_failed(login: Login, code: int) -> bool:
-    """Return True if ssh itself may have failed, and not the remote command."""
-    return login.over_ssh and code == _SSH_FAILED
+    """Return True if ssh itself may have failed, and not the remote command.
+
+    Raises:
+        RunnerError: the host key of the node was refused.
+    """
+    if login.node is None or code != _SSH_FAILED:
+        return False
+    check_host_key(login.argv[:-1], login.node)
+    return True
 
 
 @contextmanager
@@ -497,7 +510,11 @@ def _key(
     address = find_address(connection, place.task)
     if not _is_here(address) and shutil.which("ssh") is None:
         raise _no_ssh()
-    key = make_key(home, place.expires)
+    node = None
+    if not _is_here(address):
+        account = connection.outputs.batch_endpoint
+        node = trust_host(home, account, place.task, address, place.host_keys)
+    key = replace(make_key(home, place.expires), node=node)
     try:
         add_user(connection, place.task, key.user, key.public, place.expires)
     except BaseException:
@@ -523,7 +540,7 @@ def _login(
     forwards: Sequence[Forward] = (),
 ) -> Login:
     inside = shell_command(place.work_dir, command, place.task.container)
-    if _is_here(address):
+    if key.node is None or _is_here(address):
         env = {name: os.environ[name] for name in _SSH_ENVIRONMENT if name in os.environ}
         return Login(tuple(inside), env, over_ssh=False)
     outside = ssh_command(
@@ -531,11 +548,11 @@ def _login(
         host=address.host,
         port=address.port,
         key=str(key.private),
-        known_hosts=str(key.known_hosts),
+        node=key.node,
         terminal=terminal,
         forwards=forwards,
     )
-    return Login((*outside, quoted(inside)), None, over_ssh=True)
+    return Login((*outside, quoted(inside)), None, over_ssh=True, node=key.node)
 
 
 def _is_here(address: Address) -> bool:

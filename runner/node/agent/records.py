@@ -40,6 +40,7 @@ from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
 
 _UPTIME = Path("/proc/uptime")
+_SSH_FOLDER = Path("/etc/ssh")
 NO_LOGS: Mapping[str, int] = {"stdout": 0, "stderr": 0}  # the sizes of logs before the first agent
 
 
@@ -68,7 +69,17 @@ def describe_start(
         evictions=node.evictions,
         node_times=find_node_times(node.root_dir),
         signs=True,
+        host_keys=find_host_keys(),
     )
+
+
+def find_host_keys(folder: Path = _SSH_FOLDER) -> tuple[str, ...]:
+    """Return the public SSH host keys of this node, without their comments."""
+    found: list[str] = []
+    for path in sorted(folder.glob("ssh_host_*_key.pub")):
+        with suppress(OSError, UnicodeDecodeError):
+            found.append(" ".join(path.read_text(encoding="ascii").split()[:2]))
+    return tuple(each for each in found if each)
 
 
 def find_node_times(root: Path | None) -> NodeTimes:

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from runner.azure.batch.node_users import Address, TaskPlace
+from runner.flows.host_keys import TrustedHost
 from runner.flows.runs import shell
 from runner.flows.runs.shell import make_key, prune_keys, shell_command
 from runner.node.script.workspace import write_shell_file
@@ -25,6 +27,14 @@ HOSTILE = {
     "not a name": "x",
     "BASH_FUNC_x%%": "() { :; }",
 }
+
+
+REMOTE = TrustedHost("tvm-1", Path("/home/known_hosts.account"), "pool.tvm-1", is_recorded=True)
+
+
+def remote_key(home: Path) -> shell.NodeKey:
+    """Return a new key for a node that is not this machine."""
+    return replace(make_key(home, datetime.now(UTC) + timedelta(hours=1)), node=REMOTE)
 
 
 @pytest.fixture
@@ -101,7 +111,7 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
     work_dir: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
-    key = make_key(tmp_path / "home", datetime.now(UTC) + timedelta(hours=1))
+    key = remote_key(tmp_path / "home")
     target = work_dir / "code" / "got"
     program = f"import sys; open({str(target)!r}, 'w').write('|'.join(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "a b", "$(x)", "it's", "*"]
@@ -113,7 +123,7 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
     assert words[words.index("-i") + 1] == str(key.private)
     assert words[words.index("-p") + 1] == "50003"
     assert f"{key.user}@node.example" in words
-    for option in ("IdentitiesOnly=yes", f"UserKnownHostsFile={key.known_hosts}"):
+    for option in ("IdentitiesOnly=yes", f"UserKnownHostsFile={REMOTE.file}"):
         assert option in words
     assert shell.ssh_failed(login, 255)
 
@@ -121,7 +131,7 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
 def test_ports_are_forwarded_and_a_used_one_ends_the_login(
     work_dir: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
-    key = make_key(tmp_path / "home", datetime.now(UTC) + timedelta(hours=1))
+    key = remote_key(tmp_path / "home")
     forwards = [shell.parse_forward("8888"), shell.parse_forward("9000:6006")]
     address = Address("node.example", 50003)
     login = shell._login(key, address, place(work_dir), ["true"], terminal=False, forwards=forwards)
@@ -196,7 +206,7 @@ def test_unwritable_home_is_reported(tmp_path: Path) -> None:
 )
 def test_only_loopback_addresses_are_local(host: str, here: bool, work_dir: Path) -> None:
     address = Address(host, 22)
-    key = make_key(work_dir, datetime.now(UTC))
+    key = remote_key(work_dir)
     login = shell._login(key, address, place(work_dir), ["true"], terminal=False)
     assert login.over_ssh is not here
     assert (login.argv[0] == "ssh") is not here
