@@ -4,6 +4,9 @@ from __future__ import annotations
 
 AGENT_FILE = "runner-agent.pyz"
 CODE_ARCHIVE = "code.tar.gz"
+# Limits of CODE_ARCHIVE, for packing and for unpacking.
+MAX_CODE_BYTES = 500_000_000  # before compression; the archive is built in memory
+MAX_CODE_FILES = 100_000
 SHELL_FILE = "environment.sh"  # in the folder `logs` of the attempt, which is never exported
 NOTEBOOK_MODULE = "runner.hooks.notebook"  # executes a notebook; the agent starts it by its file
 NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # printed to stderr when a cell fails

@@ -153,7 +153,12 @@ class BlobContainer:
             try:
                 return (
                     self.blob(blob)
-                    .download_blob(offset=offset, length=length, raw_response_hook=_release_empty)
+                    .download_blob(
+                        offset=offset,
+                        length=length,
+                        raw_response_hook=_release_empty,
+                        decompress=False,
+                    )
                     .readall()
                 )
             except ResourceNotFoundError as err:
@@ -211,7 +216,7 @@ class BlobContainer:
         with service_errors(f"updating {blob}"):
             while True:
                 try:
-                    found = self.blob(blob).download_blob()
+                    found = self.blob(blob).download_blob(decompress=False)
                     content, same = change(found.readall()), MatchConditions.IfNotModified
                     condition: dict[str, Any] = {
                         "etag": found.properties.etag,
@@ -461,7 +466,7 @@ class BlobContainer:
         _remove_old_parts(path.parent)
         with _new_part(path) as target:
             with service_errors(f"downloading {blob}"):
-                stream = self.blob(blob).download_blob()
+                stream = self.blob(blob).download_blob(decompress=False)
                 for chunk in stream.chunks():
                     if chunk == bytes(len(chunk)):
                         target.seek(len(chunk), os.SEEK_CUR)
@@ -602,7 +607,7 @@ class BlobStore:
                 first,
                 length,
                 **_unchanged(file),
-                decompress=False,  # do not decompress a stored .gz
+                decompress=False,
             )
             data: bytes = stream.readall()
         except HttpResponseError as err:

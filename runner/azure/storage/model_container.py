@@ -41,7 +41,7 @@ class ModelContainer:
         """Return content and ETag, or None if the blob does not exist."""
         with service_errors(f"reading {name}"):
             try:
-                stream = self._client.get_blob_client(name).download_blob()
+                stream = self._client.get_blob_client(name).download_blob(decompress=False)
             except ResourceNotFoundError as err:
                 return _none_if_missing(err)
             return stream.readall(), str(stream.properties.etag)

@@ -130,6 +130,10 @@ _KERAS_JSON_FILES = ("metadata.json", "config.json")
 _KERAS_DATE = "date_saved"
 _KERAS_ADDRESS = "shared_object_id"  # id(object)
 _MAX_NAMES = 4
+# Larger archives of models that a record names could fill the memory, or take hours to read.
+_MAX_JSON = 64 << 20
+_MAX_UNPACKED = 1 << 30
+_MAX_RATIO = 100
 
 
 def content_difference(one: Path, other: Path) -> str | None:
@@ -155,6 +159,9 @@ def _hash_members(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            if unpacked > max(_MAX_UNPACKED, _MAX_RATIO * path.stat().st_size):
+                raise zipfile.BadZipFile(f"its {unpacked:,} bytes are not read")
             for name in archive.namelist():
                 found[name] = _content_hash(archive, name, keras=path.suffix == ".keras")
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as err:
@@ -163,7 +170,9 @@ def _hash_members(path: Path) -> dict[str, str]:
 
 
 def _content_hash(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
-    if keras and name in _KERAS_JSON_FILES:
+    # zipfile reads no more than the size in the directory.
+    small = archive.getinfo(name).file_size <= _MAX_JSON
+    if keras and small and name in _KERAS_JSON_FILES:
         try:
             return json.dumps(_without_volatile_parts(json.loads(archive.read(name)), {}))
         except (ValueError, RecursionError):

@@ -129,7 +129,11 @@ def load_export(path: Path, account: str) -> CostExport:
         if path.stat().st_size > _MAX_BYTES:
             raise _invalid(path, "the file is larger than 2 GiB")
         raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        if raw[:2] == b"\x1f\x8b":
+            with gzip.open(path) as packed:
+                raw = packed.read(_MAX_BYTES + 1)
+            if len(raw) > _MAX_BYTES:
+                raise _invalid(path, "the unpacked file is larger than 2 GiB")
         text = raw.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as err:
         raise _invalid(path, getattr(err, "strerror", None) or str(err)) from err

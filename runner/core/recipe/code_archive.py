@@ -20,6 +20,7 @@ from pathspec import GitIgnoreSpec
 from runner.core.recipe.recipe import Recipe
 from runner.core.units import format_size
 from runner.protocol.errors import RunnerError
+from runner.protocol.task import MAX_CODE_BYTES, MAX_CODE_FILES
 
 IGNORE_FILES = (".gitignore", ".runnerignore")  # rules of the later file win
 _ALWAYS_IGNORED = (
@@ -105,7 +106,6 @@ _CREDENTIALS = re.compile(
 )
 WARN_BYTES = 25_000_000
 WARN_FILE_BYTES = 10_000_000
-LIMIT_BYTES = 500_000_000  # before compression; the archive is built in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +206,19 @@ def _check_size(path: Path, root: Path) -> int:
 
 def _check_total_size(sizes: dict[str, int]) -> None:
     total = sum(sizes.values())
-    if total <= LIMIT_BYTES:
+    if len(sizes) > MAX_CODE_FILES:
+        raise RunnerError(
+            "R-CODE-TOO-LARGE",
+            f"the code folder has {len(sizes):,} files, the limit is {MAX_CODE_FILES:,}",
+            why="every node unpacks all of them",
+            fix="exclude data and results in .runnerignore, and pass data with --data PATH",
+        )
+    if total <= MAX_CODE_BYTES:
         return
     name, size = max(sizes.items(), key=lambda item: item[1])
     raise RunnerError(
         "R-CODE-TOO-LARGE",
-        f"the code folder has {format_size(total)}, the limit is {format_size(LIMIT_BYTES)}",
+        f"the code folder has {format_size(total)}, the limit is {format_size(MAX_CODE_BYTES)}",
         why=f"the largest file is {name} ({format_size(size)})",
         fix="exclude data and results in .runnerignore, and pass data with --data PATH",
     )

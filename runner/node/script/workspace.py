@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import logging
 import os
@@ -11,6 +12,7 @@ import shlex
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -18,8 +20,9 @@ from pathlib import Path, PurePosixPath
 
 from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_remaining_processes
+from runner.protocol.encoding import format_size
 from runner.protocol.host import remove_tree
-from runner.protocol.task import NOTEBOOK_MODULE, SHELL_FILE
+from runner.protocol.task import MAX_CODE_BYTES, MAX_CODE_FILES, NOTEBOOK_MODULE, SHELL_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ def boot_id() -> str:
 
 
 CODE_STAGE = "code"
+MAX_READ_BYTES = 1 << 20  # of a code archive at once
+MAX_NAME = 4096  # Linux cannot open longer paths
 RESTORE_PART = ".restoring."  # in the name of a folder that is being restored
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Secrets of the task. The shell file must not contain them, because others may read node files.
@@ -42,7 +47,7 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     """Unpack `archive` into the new folder `target`.
 
     Absolute names, `..`, links that leave the folder and special files are rejected before anything
-    is written.
+    is written, and so is an archive that is larger than the limits for packing.
 
     Raises:
         StageFailedError: the archive has another hash, is damaged, or contains such a member.
@@ -51,16 +56,40 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     remove_tree(target)
     target.mkdir(parents=True)
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            members = [member for member in tar.getmembers() if PurePosixPath(member.name).parts]
-            for member in members:
-                _check_member(member)
+        with _CodeFile(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            members = _check_members(tar)
             # Python 3.14 would rewrite the targets of links by default; the members were checked.
             tar.extraction_filter = lambda member, _: member
             for member in members:
                 _extract_member(tar, member, target)
-    except (tarfile.TarError, EOFError) as err:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as err:
         raise _invalid_code(f"{archive.name} is not a complete tar.gz: {err}") from err
+
+
+class _CodeFile(gzip.GzipFile):
+    """A gzip file of which tarfile reads small parts only: a long header fails, not the memory."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes. Raise TarError for more than a header can need."""
+        if size is None or not 0 <= size <= MAX_READ_BYTES:
+            raise tarfile.ReadError("a header is too long")
+        return super().read(size)
+
+
+def _check_members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """Return the members, of which headers are read one by one. Raise StageFailedError."""
+    found: list[tarfile.TarInfo] = []
+    left = MAX_CODE_BYTES
+    for count, member in enumerate(tar, 1):  # the next header comes after the content of this one
+        left -= member.size
+        if left < 0 or member.size < 0:
+            raise _invalid_code(f"the code archive holds more than {format_size(MAX_CODE_BYTES)}")
+        if count > MAX_CODE_FILES:
+            raise _invalid_code(f"the code archive holds more than {MAX_CODE_FILES:,} files")
+        if PurePosixPath(member.name).parts:
+            _check_member(member)
+            found.append(member)
+    return found
 
 
 def _check_hash(archive: Path, sha256: str) -> None:
@@ -68,7 +97,11 @@ def _check_hash(archive: Path, sha256: str) -> None:
         raise _invalid_code(
             f"{archive.name} is not in the folder of the task: its resource file is missing"
         )
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with archive.open("rb") as file:
+        while chunk := file.read(MAX_READ_BYTES):
+            digest.update(chunk)
+    found = digest.hexdigest()
     if found != sha256:
         raise _invalid_code(
             f"{archive.name} differs from the submitted file: sha256 is {found}, not {sha256}"
@@ -77,6 +110,8 @@ def _check_hash(archive: Path, sha256: str) -> None:
 
 def _check_member(member: tarfile.TarInfo) -> None:
     name = PurePosixPath(member.name)
+    if len(member.name) > MAX_NAME or len(member.linkname) > MAX_NAME:
+        raise _invalid_code(f"the code archive has a name of {len(member.name):,} characters")
     if name.is_absolute() or ".." in name.parts:
         raise _invalid_code(f"the code archive names a file outside its folder: {member.name!r}")
     if member.islnk() or member.issym():
@@ -84,7 +119,7 @@ def _check_member(member: tarfile.TarInfo) -> None:
         start = name.parent if member.issym() else PurePosixPath()
         if _leaves_folder(start, PurePosixPath(member.linkname)):
             raise _invalid_code(f"the link {member.name!r} leaves the folder of the code")
-    elif not (member.isfile() or member.isdir()):
+    elif not (member.isfile() or member.isdir()) or member.issparse():
         raise _invalid_code(f"{member.name!r} is neither a file, a folder nor a link")
 
 

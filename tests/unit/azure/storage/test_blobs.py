@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from runner.protocol.errors import RunnerError
 from tests.loopback import listening
 from tests.unit.azure.auth.fake_credential import FakeCredential
 from tests.unit.node.fake_blob import FakeBlobs, etag, serve_fake_blobs
+from tests.unit.source_tree import ROOT, assert_none
 
 NAME = "a b/ü#1.bin"
 CONTENT = bytes(range(256)) * 40
@@ -408,3 +410,56 @@ def test_delete_is_a_success_when_its_answer_was_lost(service: FakeBlobs) -> Non
     service.faults.append("lose")
     assert store.delete(listed("other", 1, etag(b"x")))
     assert not store.delete(listed("other", 1, etag(b"x")))
+
+
+class _Bomb(BaseHTTPRequestHandler):
+    """Answers with a small body that a client may unpack to 200 MB."""
+
+    body = gzip.compress(bytes(200 << 20))
+
+    def do_GET(self) -> None:
+        self.send_response(206)
+        for name, value in {
+            "Content-Length": str(len(self.body)),
+            "Content-Range": f"bytes 0-{len(self.body) - 1}/{len(self.body)}",
+            "Content-Encoding": "gzip",
+            "Content-Type": "application/json",
+            "ETag": '"1"',
+            "Last-Modified": "Sat, 28 Nov 2026 10:00:00 GMT",
+            "x-ms-blob-type": "BlockBlob",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("method", ["read", "read_range"])
+def test_stored_document_is_not_unpacked(method: str) -> None:
+    """A run can store its records with an encoding that fills the memory of their readers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Bomb)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        service = BlobServiceClient(f"http://127.0.0.1:{server.server_port}/account")
+        container = BlobContainer(service, "runs")
+        if method == "read":
+            found = container.read("r-1/metrics.jsonl")
+        else:
+            found = container.read_range("r-1/metrics.jsonl", 0, None)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found == _Bomb.body
+
+
+def test_every_download_takes_blobs_as_they_are_stored() -> None:
+    calls = [
+        f"{path.name}: {text[:300]}"
+        for path in (ROOT / "runner" / "azure").rglob("*.py")
+        for text in path.read_text("utf-8").split("download_blob(")[1:]
+    ]
+    assert len(calls) >= 5
+    assert_none([call for call in calls if "decompress=False" not in call], "downloads")

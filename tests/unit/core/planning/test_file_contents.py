@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.core.planning import reproduction
 from runner.core.planning.reproduction import Drift, content_difference, environment_drift
 
 Date = tuple[int, int, int, int, int, int]
@@ -65,6 +67,32 @@ def test_different_keras_model_names_the_member(
     one = keras(tmp_path / "a" / "m.keras", 2001)
     other = keras(tmp_path / "b" / "m.keras", 2001, **changes)
     assert content_difference(one, other) == f"members {member}"
+
+
+@pytest.mark.attack
+def test_zip_bomb_in_a_model_is_not_read(tmp_path: Path) -> None:
+    """By the writer of an output that `runner reproduce` compares."""
+    paths = [tmp_path / folder / "m.zip" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for number in range(3):
+                with packed.open(str(number), "w", force_zip64=True) as file:
+                    for _ in range(400):
+                        file.write(bytes(1 << 20))
+    began = time.process_time()
+    assert content_difference(*paths) == "members ?"
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.attack
+def test_large_json_in_a_keras_model_is_not_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduction, "_MAX_JSON", 10)
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("read at once"))
+    one, other = keras(tmp_path / "a" / "m.keras", 2001), keras(tmp_path / "b" / "m.keras", 2001)
+    assert content_difference(one, other) is None
 
 
 def test_missing_member_differs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.core.pricing import billing
 from runner.core.pricing.billing import CostExport, load_export, parse_export, reconcile, total
 from runner.core.pricing.ledger import NodeLife
 from runner.protocol.errors import RunnerError
@@ -117,6 +118,18 @@ def test_invalid_export_is_refused_with_the_reason(text: str, why: str) -> None:
         parse(text)
     assert caught.value.code == "R-COST-EXPORT"
     assert why in (caught.value.why or "")
+
+
+@pytest.mark.attack
+def test_export_that_unpacks_to_more_than_its_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(billing, "_MAX_BYTES", 1 << 20)
+    path = tmp_path / "export.csv.gz"
+    path.write_bytes(gzip.compress(bytes(2 << 20)))
+    with pytest.raises(RunnerError) as caught:
+        load_export(path, "train")
+    assert "unpacked file is larger" in str(caught.value.why)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x1f\x8b broken"])

@@ -192,12 +192,25 @@ def test_folder_above_the_limit_is_refused_before_it_is_read(
 ) -> None:
     folder = write(tmp_path, **{"train.py": "x"})
     with (folder / "huge").open("wb") as sparse:
-        sparse.truncate(code_archive.LIMIT_BYTES + 1)
+        sparse.truncate(code_archive.MAX_CODE_BYTES + 1)
     with pytest.raises(RunnerError) as caught:
         pack_code(recipe(folder=folder))
     assert caught.value.code == "R-CODE-TOO-LARGE"
     assert "the limit is 500 MB" in caught.value.what
     assert "huge" in caught.value.why
+
+
+def test_folder_with_more_files_than_a_node_unpacks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_archive, "MAX_CODE_FILES", 2)
+    folder = write(tmp_path, **{"a.py": "x", "b.py": "y"})
+    assert pack_code(recipe(folder=folder)).files == 2
+    (folder / "c.py").touch()
+    with pytest.raises(RunnerError) as caught:
+        pack_code(recipe(folder=folder))
+    assert caught.value.code == "R-CODE-TOO-LARGE"
+    assert caught.value.what == "the code folder has 3 files, the limit is 2"
 
 
 def test_files_that_may_hold_credentials_cause_a_warning(tmp_path: Path) -> None:

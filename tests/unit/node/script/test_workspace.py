@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import resource
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from runner.node.failures import StageFailedError
+from runner.node.script import workspace
 from runner.node.script.workspace import unpack_code
 
 
@@ -109,3 +112,92 @@ def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
 def test_missing_archive_names_the_resource_file(tmp_path: Path) -> None:
     with pytest.raises(StageFailedError, match="resource file"):
         unpack_code(tmp_path / "code.tar.gz", tmp_path / "code", "")
+
+
+def packed(tmp_path: Path, *parts: tuple[bytes, int]) -> tuple[Path, str]:
+    """Write a gzip file in which each part is repeated so often."""
+    path = tmp_path / "code.tar.gz"
+    with gzip.open(path, "wb") as file:
+        for part, times in parts:
+            for _ in range(times):
+                file.write(part)
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def header(name: str, size: int, **attributes: object) -> bytes:
+    info, _ = member(name, b"", **attributes)
+    info.size = size
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+ZEROS = bytes(1 << 20)
+
+
+@pytest.mark.attack
+def test_bomb_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """600 MB in 600 kB, as one file or as many."""
+    size = 600 << 20
+    path, sha256 = packed(tmp_path, (header("zeros", size), 1), (ZEROS, 600))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(StageFailedError, match="more than 500 MB"):
+        unpack_code(path, tmp_path / "code", sha256)
+    one = header("zeros", 1 << 20) + ZEROS
+    path, sha256 = packed(tmp_path, (one, 600))
+    with pytest.raises(StageFailedError, match="more than 500 MB"):
+        unpack_code(path, tmp_path / "code", sha256)
+    assert list((tmp_path / "code").iterdir()) == []
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_long_header_does_not_fill_the_memory(tmp_path: Path, kind: bytes) -> None:
+    path, sha256 = packed(tmp_path, (header("x", 400 << 20, type=kind), 1), (ZEROS, 400))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StageFailedError, match="too long"):
+        unpack_code(path, tmp_path / "code", sha256)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kib < 100 << 10
+
+
+@pytest.mark.attack
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MAX_CODE_FILES", 3)
+    allowed, sha256 = archive(tmp_path, *(member(str(number)) for number in range(3)))
+    unpack_code(allowed, tmp_path / "code", sha256)
+    path, sha256 = archive(tmp_path, *(member(str(number)) for number in range(4)))
+    with pytest.raises(StageFailedError, match="more than 3 files"):
+        unpack_code(path, tmp_path / "code", sha256)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("d/" * 3000 + "x"),
+        member("l", type=tarfile.SYMTYPE, linkname="d/" * 3000 + "x"),
+        member("x", type=tarfile.GNUTYPE_SPARSE),
+        member("x", type=tarfile.BLKTYPE),
+        member("x", type=b"Z"),
+        member("a", b"", pax_headers={"path": "../x"}),
+        member("a", b"", pax_headers={"size": "-1024"}),
+        member("l", type=tarfile.SYMTYPE, pax_headers={"linkpath": "/etc/passwd"}),
+    ],
+)
+def test_member_that_packing_never_writes_is_refused(
+    tmp_path: Path, bad: tuple[tarfile.TarInfo, bytes]
+) -> None:
+    path, sha256 = archive(tmp_path, member("train.py", b"x"), bad)
+    with pytest.raises(StageFailedError):
+        unpack_code(path, tmp_path / "code", sha256)
+    assert list((tmp_path / "code").iterdir()) == []
+    assert {each.name for each in tmp_path.iterdir()} == {"code.tar.gz", "code"}
+
+
+def test_project_at_the_limits_of_packing_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "MAX_CODE_BYTES", 5000)
+    monkeypatch.setattr(workspace, "MAX_CODE_FILES", 2)
+    path, sha256 = archive(tmp_path, member("a", b"x" * 2500), member("b" * 200, b"y" * 2500))
+    unpack_code(path, tmp_path / "code", sha256)
+    assert sum(each.stat().st_size for each in (tmp_path / "code").iterdir()) == 5000
