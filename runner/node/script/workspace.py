@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import logging
 import os
 import pkgutil
@@ -52,11 +53,12 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     Raises:
         StageFailedError: the archive has another hash, is damaged, or contains such a member.
     """
-    _check_hash(archive, sha256)
+    content = _read_checked(archive, sha256)
     remove_tree(target)
     target.mkdir(parents=True)
     try:
-        with _CodeFile(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        source = _CodeFile(fileobj=io.BytesIO(content))
+        with source as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = _check_members(tar)
             # Python 3.14 would rewrite the targets of links by default; the members were checked.
             tar.extraction_filter = lambda member, _: member
@@ -92,20 +94,19 @@ def _check_members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
     return found
 
 
-def _check_hash(archive: Path, sha256: str) -> None:
+def _read_checked(archive: Path, sha256: str) -> bytes:
+    """Return the content, read once: a process of an earlier attempt may write to the file."""
     if not archive.is_file():
         raise _invalid_code(
             f"{archive.name} is not in the folder of the task: its resource file is missing"
         )
-    digest = hashlib.sha256()
-    with archive.open("rb") as file:
-        while chunk := file.read(MAX_READ_BYTES):
-            digest.update(chunk)
-    found = digest.hexdigest()
+    content = archive.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise _invalid_code(
             f"{archive.name} differs from the submitted file: sha256 is {found}, not {sha256}"
         )
+    return content
 
 
 def _check_member(member: tarfile.TarInfo) -> None:

@@ -102,6 +102,30 @@ def test_changed_archive_is_rejected(tmp_path: Path) -> None:
         unpack_code(path, tmp_path / "code", "0" * 64)
 
 
+@pytest.mark.attack
+def test_archive_that_is_replaced_after_the_check_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of an earlier attempt may write to the folder of the task at any time."""
+    path, sha256 = archive(tmp_path, member("train.py", b"good"))
+    (tmp_path / "other").mkdir()
+    other, _ = archive(tmp_path / "other", member("train.py", b"evil"))
+    read = Path.read_bytes
+
+    def read_and_replace(read_path: Path) -> bytes:
+        content = read(read_path)
+        other.replace(path)
+        return content
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read_and_replace)
+        unpack_code(path, tmp_path / "code", sha256)
+    assert (tmp_path / "code/train.py").read_bytes() == b"good"
+    with pytest.raises(StageFailedError, match="differs from the submitted"):
+        unpack_code(path, tmp_path / "code", sha256)  # of a retry on the same node
+    assert (tmp_path / "code/train.py").read_bytes() == b"good"
+
+
 def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, member("train.py", b"x" * 5000))
     path.write_bytes(path.read_bytes()[:40])
