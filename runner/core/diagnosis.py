@@ -15,7 +15,14 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from runner.core.recipe.inputs import advise_variable
-from runner.core.states import NO_ACCESS, TaskView, advice_for_result, describe_exit, explain_task
+from runner.core.states import (
+    NO_ACCESS,
+    OTHER_AGENT,
+    TaskView,
+    advice_for_result,
+    describe_exit,
+    explain_task,
+)
 from runner.core.units import format_duration
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
@@ -359,6 +366,8 @@ def explain_task_end(task: TaskView, output: str = "", *, identity: bool = False
     message, fix = explain_task(task)
     lines = tuple(line for line in output.splitlines() if line.strip())[-_SHOWN_LINES:]
     cause = _TASK_CAUSES.get(task.failure_code or "", "TaskFailed")
+    if task.exit_code == OTHER_AGENT:
+        cause = "AgentReplaced"
     if task.failure_code == "BlobAccessDenied" or task.exit_code == NO_ACCESS:
         no_role = identity or _NO_PERMISSION in output
         cause = "IdentityWithoutRole" if no_role else "SasExpired"

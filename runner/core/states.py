@@ -193,6 +193,7 @@ def count_evicted(
 NO_ACCESS = 122  # storage denies access
 NO_PYTHON = 121  # the image has no python3
 OLD_PYTHON = 120  # python3 is too old for the agent
+OTHER_AGENT = 119  # the agent's file has another hash than the task
 AGENT_PYTHON = (3, 10)
 FALLBACK_PYTHON = "3.12"  # Python that the agent installs in an image with an older one
 
@@ -239,6 +240,13 @@ _EXIT_REASONS = {
             f"{_RETRY}; the end of stdout.txt of the task has the reason. A SAS is valid for seven "
             "days in the queue and the time limit of each attempt; an identity needs the role "
             "Storage Blob Data Contributor"
+        ),
+    ),
+    OTHER_AGENT: (
+        "the file of the node agent differs from the submitted one, so it was not executed",
+        (
+            "submit the run again, which stores the agent again; then find out who changed "
+            "its blob, or its file on the node"
         ),
     ),
     NO_PYTHON: (

@@ -6,6 +6,7 @@ A run on several nodes becomes one multi-instance task.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -18,6 +19,7 @@ from runner.core.states import (
     FALLBACK_PYTHON,
     NO_PYTHON,
     OLD_PYTHON,
+    OTHER_AGENT,
     TaskPhase,
     TaskView,
 )
@@ -47,9 +49,20 @@ EVICTIONS_VARIABLE = (
     "BATCH_EMULATOR_EVICTIONS"  # variable of the emulator's evictions; Azure ignores it
 )
 # The files for every node are in the shared folder of the task, not in the working directory.
-_COORDINATE = "-c '{start} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
+_COORDINATE = "-c '{run} \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {sha256} {role}'"
+# Runs an archive as `python3 ARCHIVE` does, if it has the SHA-256 of the second argument. It reads
+# the file once: zipimport reads modules from these bytes, even if the file changes later. The text
+# has no quotes and nothing that a shell expands, because it stands in quotes of a shell.
+_RUN_CHECKED = (
+    "import hashlib,io,os,sys,zipimport as z;a=sys.argv;p=os.path.abspath(a[1]);"
+    f"b=io.FileIO(p).read();hashlib.sha256(b).hexdigest()==a[2]or sys.exit({OTHER_AGENT});"
+    "z._io=type(p,(),dict(open_code=lambda q:io.BytesIO(b)if q==p else io.open_code(q)));"
+    "del a[2],a[0];sys.path.insert(0,p);n=__name__;__loader__=z.zipimporter(p);"
+    "__spec__=__loader__.find_spec(n);__file__=__spec__.origin;exec(__loader__.get_code(n))"
+)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 # -I: no module of the user, for example in the PYTHONPATH of an image, replaces one of the agent.
-COMMAND_LINE = f"python3 -I {AGENT_FILE}"
+_COMMAND_LINE = "python3 -I -c '{run}' {agent} {sha256}"
 # Arguments of /bin/sh in a container, which replaces the entry point of the image. If the Python of
 # the image is too old for the agent, uv of the image or of the node installs another. The script
 # still uses the Python of the image. The folder is not uv's cache, because that may be a link to a
@@ -63,9 +76,9 @@ _EXEC_IN_IMAGE = (
     f"f() {{ u find --no-project --python-preference only-managed {FALLBACK_PYTHON}; }}; "
     f"p=$(f) || {{ u install {FALLBACK_PYTHON} && p=$(f); }} || "
     f'{{ [ -z "${IMAGE_PYTHON_VARIABLE}" ] && exit {NO_PYTHON}; exit {OLD_PYTHON}; }}; }}; '
-    'exec "$p" -I'
+    f'exec "$p" -I -c "{_RUN_CHECKED}"'
 )
-CONTAINER_COMMAND_LINE = f"-c '{_EXEC_IN_IMAGE} {AGENT_FILE}'"
+_CONTAINER_COMMAND_LINE = "-c '{run} {agent} {sha256}'"
 # A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
 _SHARED_MEMORY = "--shm-size=8g"
 # Dependent tasks start even if this task fails; their agents decide by its result.json. Otherwise,
@@ -151,10 +164,24 @@ def to_trial_tasks(
 
 
 def command_line(plan: RunPlan) -> str:
-    """Return the command line that starts the agent on the node or in the image of the run."""
+    """Return the command line that starts the agent on the node or in the image of the run.
+
+    Raises:
+        ValueError: the hash of the agent is not a hash.
+    """
+    values = {"agent": AGENT_FILE, "sha256": _agent_sha256(plan)}
     if plan.recipe.image is None:
-        return COMMAND_LINE
-    return with_shell(CONTAINER_COMMAND_LINE) if is_node_group(plan) else CONTAINER_COMMAND_LINE
+        return _COMMAND_LINE.format(run=_RUN_CHECKED, **values)
+    arguments = _CONTAINER_COMMAND_LINE.format(run=_EXEC_IN_IMAGE, **values)
+    return with_shell(arguments) if is_node_group(plan) else arguments
+
+
+def _agent_sha256(plan: RunPlan) -> str:
+    """Return the hash, which becomes a part of a shell script."""
+    sha256 = plan.content.agent_sha256
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(f"not the hash of an agent: {sha256!r}")
+    return sha256
 
 
 def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
@@ -221,8 +248,13 @@ def to_multi_instance(
     """Return the settings of a node group, or None. Each node downloads `files`."""
     if not is_node_group(plan):
         return None
-    start = "exec python3 -I" if plan.recipe.image is None else _EXEC_IN_IMAGE
-    command = _COORDINATE.format(start=start, agent=agent, role=JOIN_ARGUMENT)
+    on_node = f'exec python3 -I -c "{_RUN_CHECKED}"'
+    command = _COORDINATE.format(
+        run=on_node if plan.recipe.image is None else _EXEC_IN_IMAGE,
+        agent=agent,
+        sha256=_agent_sha256(plan),
+        role=JOIN_ARGUMENT,
+    )
     return models.MultiInstanceSettings(
         number_of_instances=plan.recipe.resources.nodes,
         coordination_command_line=with_shell(command),

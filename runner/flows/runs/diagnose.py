@@ -330,7 +330,8 @@ def _with_failure(
 # Next command by cause; the placeholder is the RunSpec.
 _COMMANDS_AFTER = {
     **dict.fromkeys(
-        ("SasExpired", "CodeMissing", "StorageFailed", "NodeLost"), "runner retry {0.run_id}"
+        ("SasExpired", "CodeMissing", "AgentReplaced", "StorageFailed", "NodeLost"),
+        "runner retry {0.run_id}",
     ),
     # `show` names the data and inputs of the run.
     **dict.fromkeys(("DataMissing", "InputMissing"), "runner show {0.run_id}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -45,9 +46,13 @@ def test_each_node_downloads_agent_and_code_and_joins() -> None:
     common = [one.file_path for one in settings.common_resource_files or ()]
     assert common == ["runner-agent.pyz", "code.tar.gz"]
     assert common == [one.file_path for one in found.resource_files or ()], "the primary's own"
-    assert settings.coordination_command_line == (
-        "/bin/sh -c 'exec python3 -I \"$AZ_BATCH_TASK_SHARED_DIR/runner-agent.pyz\" join'"
-    )
+    command = shlex.split(settings.coordination_command_line)
+    assert command[:2] == ["/bin/sh", "-c"]
+    *started, agent, sha256, role = shlex.split(command[2])
+    assert started[:4] == ["exec", "python3", "-I", "-c"]
+    assert (agent, sha256, role) == (
+        "$AZ_BATCH_TASK_SHARED_DIR/runner-agent.pyz", "a" * 64, "join",
+    )  # fmt: skip
     assert found.required_slots in (None, 1)
 
 
