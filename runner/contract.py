@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
+_READ_VERSIONS = (1, CONTRACT_VERSION)  # version 1 has no container for code
 LOCAL_VM_SIZE = "local"  # VM size of the nodes on this machine
 
 
@@ -44,7 +45,10 @@ class PoolOutput:
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """Everything that `runner` needs of an environment; endpoints have no trailing slash."""
+    """Everything that `runner` needs of an environment; endpoints have no trailing slash.
+
+    `container_code` is None in outputs of version 1: runs can be read, but not submitted.
+    """
 
     location: str
     resource_group: str
@@ -64,6 +68,13 @@ class StackOutputs:
     contract_version: int = CONTRACT_VERSION
     registry_server: str | None = None
     nodes_add_tasks: bool | None = None  # nodes may add tasks to jobs: schedules of several tasks
+    container_code: str | None = None  # which nodes only read
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Return the names of the containers of the stack."""
+        names = (self.container_runs, self.container_models, self.container_data)
+        return names if self.container_code is None else (*names, self.container_code)
 
     def to_json(self) -> str:
         """Return the JSON document that `parse_stack_outputs` reads."""
@@ -71,7 +82,7 @@ class StackOutputs:
 
 
 def parse_stack_outputs(text: str) -> StackOutputs:
-    """Return what a stack exported, by any version of `infra` with the same `contract_version`.
+    """Return what a stack exported, by any version of `infra` whose `contract_version` is known.
 
     Fields that this version does not know are ignored, so a stack that still exports a removed
     field can be read.
@@ -87,8 +98,10 @@ def parse_stack_outputs(text: str) -> StackOutputs:
         raise ContractError("expected a JSON object")
     fields = _checked(StackOutputs, cast("dict[str, Any]", raw), "")
     version = fields["contract_version"]
-    if version != CONTRACT_VERSION:
+    if version not in _READ_VERSIONS:
         raise ContractError(f"contract_version is {version}, this runner reads {CONTRACT_VERSION}")
+    if version == CONTRACT_VERSION and fields["container_code"] is None:
+        raise ContractError("container_code: missing")
     pools: list[PoolOutput] = []
     for number, pool in enumerate(fields["pools"]):
         if not isinstance(pool, dict):

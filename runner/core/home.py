@@ -32,6 +32,7 @@ class HomePaths:
         )  # deleted on a full disk, so that deletions can be recorded
         # Held while the local services are started, stopped or changed.
         self.local_lock = home / "local.lock"
+        self.stored_code = home / "stored-code.json"  # ETags of code that this machine stored
         self.cache = home / "cache"  # packages, shared by nodes and kept when they are deleted
         self.ssh = home / "ssh"  # SSH keys, one folder per node, removed when the shell ends
         self.export_lock = home / "export.lock"  # held while a run is exported

@@ -24,6 +24,7 @@ from runner.core.states import RunState, RunStatus, TaskView
 from runner.core.units import format_age
 from runner.flows.models.versions import Model, list_models
 from runner.flows.runs.documents import (
+    code_container,
     list_run_folders,
     list_run_ids,
     load_index,
@@ -411,10 +412,10 @@ def remove_runs(
     jobs = _delete_from_batch(connection, [run.spec for run in plan.runs])
     for group_id in plan.groups:
         _forget_group(container, group_id)
-    archives = _delete_unused_archives(container, now)
+    archives = _delete_unused_archives(connection, now)
     in_parallel(lambda run: container.delete(deleting_mark(run.run_id)), plan.runs)
     on_progress(Progress("delete", "end", f"{plan.blobs} blobs"))
-    return RemovedRuns(plan, jobs, len(archives), sum(archives.values()))
+    return RemovedRuns(plan, jobs, len(archives), sum(archives))
 
 
 def remove_expired(
@@ -515,20 +516,28 @@ def _forget_group(container: BlobContainer, group_id: str) -> None:
             container.delete(group_blob(group_id))
 
 
-def _delete_unused_archives(container: BlobContainer, now: datetime) -> dict[str, int]:
-    """Delete code archives that no run and no schedule uses. Return the sizes by blob."""
+def _delete_unused_archives(connection: Connection, now: datetime) -> list[int]:
+    """Delete code archives that no run and no schedule uses. Return their sizes.
+
+    Those of outputs of version 1 are in the container of runs.
+    """
+    runs = runs_container(connection)
+    places = [runs]
+    if connection.outputs.container_code is not None:
+        places.append(code_container(connection))
     old = [
-        blob
-        for blob in container.list(CODE_FOLDER)
+        (place, blob)
+        for place in places
+        for blob in place.list(CODE_FOLDER)
         if blob.modified is not None and now - blob.modified > 2 * RENEWED_AFTER
     ]
-    used = _used_archives(container) if old else None
+    used = _used_archives(runs) if old else None
     if used is None:
-        return {}
-    unused = [blob for blob in old if blob.name not in used]
+        return []
+    unused = [(place, blob) for place, blob in old if blob.name not in used]
     # If a submission uses one of them meanwhile, its ETag changes, and it is not deleted.
-    gone = in_parallel(lambda blob: container.delete(blob.name, blob.etag), unused)
-    return {b.name: b.size_bytes for b, deleted in zip(unused, gone, strict=True) if deleted}
+    gone = in_parallel(lambda one: one[0].delete(one[1].name, one[1].etag), unused)
+    return [b.size_bytes for (_, b), deleted in zip(unused, gone, strict=True) if deleted]
 
 
 def _used_archives(container: BlobContainer) -> frozenset[str] | None:

@@ -125,7 +125,8 @@ def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterato
     inputs: Json = access.storage.get("inputs") or {}
     mine = {key: entry for key, entry in inputs.items() if key in used}
     yield {"name": "RUNNER_RUN_ID", "value": run_id}
-    yield {"name": "RUNNER_STORAGE", "value": json.dumps({**access.storage, "inputs": mine})}
+    storage = {key: entry for key, entry in access.storage.items() if key != "code"}
+    yield {"name": "RUNNER_STORAGE", "value": json.dumps({**storage, "inputs": mine})}
     if name in access.secrets:
         yield {"name": "RUNNER_SECRETS", "value": json.dumps(access.secrets[name])}
 
@@ -137,11 +138,17 @@ def _input(document: JsonObject, ids: Mapping[str, str]) -> JsonObject:
 
 
 def _signed(holder: Json, name: str, access: GroupAccess) -> list[Json]:
+    """Return resource files with access to their container: `code`, or `runs` in old templates."""
     files: list[Json] = holder.get(name) or []
-    sas: str | None = access.storage["runs"].get("sas")
-    if not sas:
-        return files
-    return [{**file, "httpUrl": f"{file['httpUrl']}?{sas.lstrip('?')}"} for file in files]
+    return [{**file, "httpUrl": _sign(file["httpUrl"], access.storage)} for file in files]
+
+
+def _sign(url: str, storage: Mapping[str, Any]) -> str:
+    containers: list[Json] = [storage[name] for name in ("code", "runs") if name in storage]
+    for container in containers:
+        if url.startswith(f"{container['url']}/") and container.get("sas"):
+            return f"{url}?{container['sas'].lstrip('?')}"
+    return url
 
 
 SCHEDULES_FOLDER = "schedules/"

@@ -173,7 +173,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     send = RequestsTransport.send
 
     def count(transport: RequestsTransport, request: Any, **options: Any) -> Any:
-        path = urlsplit(request.url).path.removeprefix("/runnerlocal/runs")
+        path = urlsplit(request.url).path.removeprefix("/runnerlocal")
+        path = path.removeprefix("/runs").removeprefix("/code")
         names = r"(?<=/)([0-9a-f]{64}|project-\d{8}-\d{6}-[a-z0-9]{4}|counted_local[^/]*)"
         if not any(request is one for one in seen):  # otherwise the SDK repeats it
             seen.append(request)

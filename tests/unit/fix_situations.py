@@ -51,6 +51,7 @@ _DEPLOYED = StackOutputs(
     container_runs="runs",
     container_models="models",
     container_data="data",
+    container_code="code",
     file_share=None,
     identity_client_id=None,
     identity_resource_id=None,

@@ -20,6 +20,7 @@ OUTPUTS = StackOutputs(
     container_runs="runs",
     container_models="models",
     container_data="data",
+    container_code="code",
     file_share=None,
     identity_client_id="00000000-0000-0000-0000-000000000000",
     identity_resource_id="/subscriptions/x",
@@ -36,7 +37,8 @@ def test_written_outputs_are_read_back() -> None:
     ("change", "named"),
     [
         ({"location": None}, "location"),
-        ({"contract_version": 2}, "contract_version"),
+        ({"contract_version": 3}, "contract_version"),
+        ({"container_code": None}, "container_code"),
         ({"pools": {}}, "pools"),
         ({"pools": ["t4"]}, r"pools\[0\]"),
         ({"pools": [{"id": "t4"}]}, r"pools\[0\]\.vm_size"),
@@ -54,6 +56,15 @@ def test_export_of_another_version_is_read() -> None:
     document["pools"][0]["unknown"] = 1
     del document["registry_server"], document["nodes_add_tasks"], document["pools"][0]["containers"]
     assert parse_stack_outputs(json.dumps(document)) == OUTPUTS
+
+
+def test_outputs_of_version_1_have_no_container_for_code() -> None:
+    document = json.loads(OUTPUTS.to_json())
+    del document["container_code"]
+    found = parse_stack_outputs(json.dumps({**document, "contract_version": 1}))
+    assert found.container_code is None
+    assert found.containers == ("runs", "models", "data")
+    assert parse_stack_outputs(found.to_json()) == found
 
 
 def test_numbers_and_booleans_are_distinguished() -> None:

@@ -1,4 +1,4 @@
-"""The storage account: containers for runs, models and data, and an optional file share."""
+"""The storage account: containers for runs, models, data and code, and an optional file share."""
 
 from __future__ import annotations
 
@@ -188,8 +188,9 @@ def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
     rules = [_rule("cool-models", "models/", "blockBlob", base(tier_to_cool=cool))]
     if config.keep_runs_days is not None:
         # Code is stored once and read by every run that uses it, so it is deleted by its last
-        # access, not by its age. Only block blobs have a last access time (docs of
-        # `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), if tracking is enabled:
+        # access, not by its age; old stacks have it below `runs/code/`. Only block blobs have a
+        # last access time (docs of `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), if
+        # tracking is enabled:
         # https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-overview
         # (2025-06-13, read 2026-11-21).
         unread = storage.DateAfterModificationArgs(
@@ -199,6 +200,7 @@ def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
             days_after_modification_greater_than=config.keep_runs_days
         )
         rules.append(_rule("drop-unread-runs", "runs/", "blockBlob", base(delete=unread)))
+        rules.append(_rule("drop-unread-code", "code/", "blockBlob", base(delete=unread)))
         rules.append(_rule("drop-old-logs", "runs/", "appendBlob", base(delete=old)))
     return rules
 

@@ -39,10 +39,10 @@ _PACKAGES_ONLY = (
 class Identities(pulumi.ComponentResource):
     """Two user-assigned identities with minimal roles.
 
-    `nodes` writes runs and models, and reads data and application packages. Batch uses `account`
-    to sign in to its auto-storage. If the storage or the Batch account is adopted, `account` is
-    None and packages are not read. The Batch account and the pools must depend on the assignments
-    in `ready`.
+    `nodes` writes runs and models, and reads data, code and application packages. Batch uses
+    `account` to sign in to its auto-storage. If the storage or the Batch account is adopted,
+    `account` is None and packages are not read. The Batch account and the pools must depend on the
+    assignments in `ready`.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Identities(pulumi.ComponentResource):
             self._grant("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
             self._grant("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
             self._grant("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
+            self._grant("nodes-read-code", self.nodes, _BLOB_DATA_READER, "code"),
         ]
         outputs = {"nodes": self.nodes.id}
         if self.account is not None:

@@ -12,7 +12,7 @@ from runner.core.yaml_files import TextField, format_value
 from runner_infra.config.naming import AccountName, Names
 from runner_infra.config.pool import PoolConfig, Section
 
-CONTAINERS = ("runs", "models", "data")
+CONTAINERS = ("runs", "models", "data", "code")
 _Email = Annotated[
     str,
     TextField(

@@ -208,11 +208,30 @@ class Connection:
 
     `keys` are the account keys of the local services ("batch", "storage"). None means Azure, where
     this machine signs in with DefaultAzureCredential and nodes with their managed identity.
+    `home` is the folder of all state, or None to remember nothing.
     """
 
-    def __init__(self, outputs: StackOutputs, keys: dict[str, str] | None) -> None:
+    def __init__(
+        self, outputs: StackOutputs, keys: dict[str, str] | None, home: Path | None = None
+    ) -> None:
         self.outputs = outputs
         self._keys = keys
+        self.home = home
+
+    @property
+    def code_container(self) -> str:
+        """Return the container that nodes only read. Raise RunnerError if the stack has none."""
+        if self.outputs.container_code is not None:
+            return self.outputs.container_code
+        is_local = self._keys is not None
+        raise RunnerError(
+            "R-STACK-NO-CODE",
+            "the stack has no container for code",
+            why="it was deployed by an older version of runner; its nodes could replace the code "
+            "of later runs",
+            fix="runner local up" if is_local else "runner up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
     @property
     def uses_identity(self) -> bool:
@@ -272,6 +291,11 @@ class Connection:
             for name in containers
         }
 
+    def code_access(self, lifetime: timedelta) -> dict[str, Any]:
+        """Return access for reading code by name, for a task that adds tasks."""
+        name = self.code_container
+        return {"url": self._container_url(name), "sas": self._container_sas(name, lifetime, "r")}
+
     def job_access(self) -> dict[str, Any]:
         """Return the settings with which a task may add tasks to its job.
 
@@ -295,10 +319,10 @@ class Connection:
         return {}
 
     def resource_file(self, blob_name: str, file_path: str, lifetime: timedelta) -> ResourceFile:
-        """Return a blob of the `runs` container as a resource file in the working directory."""
+        """Return a blob of the `code` container as a resource file in the working directory."""
         from azure.batch.models import BatchNodeIdentityReference, ResourceFile
 
-        container = self.outputs.container_runs
+        container = self.code_container
         url = f"{self._container_url(container)}/{blob_name}"
         if self._keys is not None:
             sas = self._blob_sas(container, blob_name, datetime.now(UTC) + lifetime)
@@ -478,7 +502,8 @@ class Connection:
 def connect(settings: Settings) -> Connection:
     """Read the outputs and keys of the target. Send no request."""
     outputs = load_outputs(settings)
-    return Connection(outputs, _local_keys(settings) if settings.target == "local" else None)
+    keys = _local_keys(settings) if settings.target == "local" else None
+    return Connection(outputs, keys, settings.home)
 
 
 def _local_keys(settings: Settings) -> dict[str, str]:

@@ -139,6 +139,7 @@ def group_storage(
 ) -> dict[str, Any]:
     """Return RUNNER_STORAGE with all containers that tasks of a group read. It is a secret."""
     storage = connection.node_storage(lifetime)
+    storage["code"] = connection.code_access(lifetime)  # for the files of the tasks to add
     return {**storage, "inputs": connection.read_access(containers, lifetime)}
 
 

@@ -324,19 +324,53 @@ class BlobContainer:
         self.blob(blob).stage_block(block_id, data, len(data))
         on_bytes(len(data))
 
-    def renew(self, blob: str) -> int | None:
-        """Return the size of a blob and keep it from deletion, or None if it does not exist.
+    def stat(self, blob: str) -> BlobInfo | None:
+        """Return a blob without its content, or None if it does not exist."""
+        with service_errors(f"reading the properties of {blob}"):
+            try:
+                return _to_info(self.blob(blob).get_blob_properties())
+            except ResourceNotFoundError:
+                return None
+
+    def renew(self, found: BlobInfo) -> str | None:
+        """Keep a blob from deletion. Return its ETag, or None if it has changed since `found`.
 
         An old blob gets a new ETag and date, so that a client that listed it does not delete it.
         """
-        with service_errors(f"reading the properties of {blob}"):
+        if found.modified is None or datetime.now(UTC) - found.modified <= RENEWED_AFTER:
+            return found.etag
+        same: dict[str, Any] = {
+            "etag": found.etag,
+            "match_condition": MatchConditions.IfNotModified,
+        }
+        with service_errors(f"renewing {found.name}"):
             try:
-                found = self.blob(blob).get_blob_properties()
-                if datetime.now(UTC) - found.last_modified > RENEWED_AFTER:
-                    self.blob(blob).set_blob_metadata(found.metadata)
-            except ResourceNotFoundError:
+                return str(self.blob(found.name).set_blob_metadata({}, **same)["etag"])
+            except (ResourceModifiedError, ResourceNotFoundError):
                 return None
-            return found.size
+
+    def write(self, blob: str, content: bytes, over: str | None) -> str | None:
+        """Write bytes. Return the ETag, or None if another client has written the blob.
+
+        Args:
+            blob: Name of the blob.
+            content: The bytes.
+            over: ETag of the blob to replace; None means that the blob must not exist.
+        """
+        condition: dict[str, Any] = {}
+        if over is not None:
+            condition = {"etag": over, "match_condition": MatchConditions.IfNotModified}
+        with service_errors(f"writing {blob}"):
+            try:
+                written = self.blob(blob).upload_blob(
+                    content,
+                    overwrite=over is not None,
+                    content_settings=ContentSettings(content_type="application/octet-stream"),
+                    **condition,
+                )
+            except _CONFLICTS:
+                return None
+        return str(written["etag"])
 
     def delete(self, blob: str, etag: str = "") -> bool:
         """Delete a blob, only with this `etag` if given. Return False if it does not exist."""
@@ -775,13 +809,11 @@ def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def ensure_containers(connection: Connection) -> None:
-    """Create the containers `runs`, `models` and `data` if they are missing."""
-    outputs = connection.outputs
+    """Create the containers of the stack if they are missing."""
     service = connection.blob_service()
     with service_errors("creating the blob containers"):
-        wanted = (outputs.container_runs, outputs.container_models, outputs.container_data)
         present = {container.name for container in service.list_containers()}
-        for name in wanted:
+        for name in connection.outputs.containers:
             if name in present:
                 continue
             try:
@@ -792,10 +824,8 @@ def ensure_containers(connection: Connection) -> None:
 
 def stored_bytes(connection: Connection) -> dict[str, int]:
     """Return the size in bytes of each container of the stack; 0 if it is missing."""
-    outputs = connection.outputs
     sizes: dict[str, int] = {}
-    names = (outputs.container_runs, outputs.container_models, outputs.container_data)
-    for name in names:
+    for name in connection.outputs.containers:
         container = connection.blob_service().get_container_client(name)
         with service_errors(f"measuring container {name}"):
             try:

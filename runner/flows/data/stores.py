@@ -67,7 +67,7 @@ def open_store(connection: Connection, name: str) -> Generator[FileStore]:
 def refuse_managed_container(connection: Connection, place: StoragePath) -> None:
     """Raise RunnerError for a container that only runner may change."""
     outputs = connection.outputs
-    if place.store not in (outputs.container_runs, outputs.container_models):
+    if place.store == outputs.container_data or place.store not in outputs.containers:
         return
     models = place.store == outputs.container_models
     raise RunnerError(

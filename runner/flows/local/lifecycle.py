@@ -84,8 +84,8 @@ def ensure_running(settings: Settings, on_progress: OnProgress) -> StackOutputs:
     if settings.target != "local":
         return load_outputs(settings)
     try:
-        if _all_respond(settings):
-            return load_outputs(settings)
+        if _all_respond(settings) and (found := load_outputs(settings)).container_code is not None:
+            return found  # else an older version wrote them
     except RunnerError as err:
         if err.code != "R-STACK-OUTPUTS":
             raise

@@ -320,6 +320,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         container_runs="runs",
         container_models="models",
         container_data="data",
+        container_code="code",
         file_share=SHARE,
         identity_client_id=None,
         identity_resource_id=None,

@@ -53,6 +53,11 @@ def runs_container(connection: Connection) -> BlobContainer:
     return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
 
 
+def code_container(connection: Connection) -> BlobContainer:
+    """Return the container of agents and code. Raise RunnerError if an old stack has none."""
+    return BlobContainer(connection.blob_service(), connection.code_container)
+
+
 def find_run(connection: Connection, reference: str) -> RunSpec:
     """Return the run of an ID, a unique prefix, or `@last`. Raise RunnerError."""
     run_id, content = find_document(connection, reference)

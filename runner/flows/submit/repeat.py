@@ -34,7 +34,7 @@ from runner.flows.runs.watch import load_view
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors
 from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, plan_repetition
-from runner.flows.submit.submit_run import submit_run, upload_files
+from runner.flows.submit.submit_run import CodeStore, submit_run, upload_files
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import (
@@ -222,12 +222,9 @@ def require_complete_spec(spec: RunSpec) -> Generator[None]:
 def check_parts(connection: Connection, spec: RunSpec) -> None:
     """Raise RunnerError if code or data of the run is no longer in blob storage."""
     spec.check_executable()
-    code = spec.code
-    size = runs_container(connection).renew(code.blob)
-    if size is None or size != (code.size_bytes or size):
-        raise _missing_from_storage(
-            "R-REPEAT-CODE", spec, "code", code.blob, connection.outputs.container_runs
-        )
+    store = CodeStore(connection)
+    if not store.restore(spec.code.sha256):
+        raise _missing_from_storage("R-REPEAT-CODE", spec, "code", spec.code.blob, store.name)
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     uploaded = [each for each in spec.inputs.values() if each.get("kind") in ("path", "dataset")]
     for data in (spec.data.to_json() if spec.data else None, *uploaded):
@@ -268,7 +265,7 @@ def _missing_from_storage(
     return RunnerError(
         error,
         f"the {what} of {spec.run_id} is no longer in blob storage",
-        why=f"{blob} is missing in container {container}, or has a different size",
+        why=f"{blob} is missing in container {container}, or was replaced by other content",
         fix="run `runner train RECIPE` again, with the recipe and the data on this machine",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -6,10 +6,12 @@ A second submission of the same plan finds the run and adds nothing.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
@@ -23,16 +25,17 @@ from runner.azure.batch.jobs import (
 )
 from runner.azure.batch.translate import to_task
 from runner.azure.faults import TRANSIENT_CODES
-from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.azure.storage.stores import ChangedError, SourceChangedError
+from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
+from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError
+from runner.core.home import HomePaths
 from runner.core.planning.plan import Placement, RunPlan
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.secrets import SecretValues
 from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
-from runner.flows.local.state import make_container_pool
+from runner.flows.local.state import make_container_pool, write_atomically
 from runner.flows.local_files import BytesMoved
-from runner.flows.runs.documents import index_run, runs_container
+from runner.flows.runs.documents import code_container, index_run, runs_container
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths, blob_name, code_blob, job_id_for, stored_path
@@ -40,18 +43,108 @@ from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
+_MOST_ETAGS, _MOST_PLACES = 500, 20  # what is remembered of stored code
 _REPLANS = 2  # maximum number of times that a closed job is replaced
 
 
 @dataclass(frozen=True, slots=True)
-class _BlobUpload:
-    """A blob to upload if it is missing; `content` is bytes in memory or a file."""
+class ChangedCode:
+    """A blob of code that is missing (`etag` is None) or has other content than its name says."""
 
-    container: BlobContainer
-    blob: str
-    content: bytes | Path
+    sha256: str
+    etag: str | None = None
+
+
+class CodeStore:
+    """The container of agents and code, whose blobs are named by the hash of their content.
+
+    A name proves nothing: who may write to storage can replace a blob. An ETag changes with the
+    content, so the home remembers the ETags of blobs that this machine stored or hashed. Any other
+    blob is downloaded and hashed, once.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._container = code_container(connection)
+        self._earlier = runs_container(connection)  # has the code of outputs of version 1
+        self._file = HomePaths(connection.home).stored_code if connection.home else None
+        self._place = str(self._container.client.url)
+        self._etags = _load_etags(self._file).get(self._place, {})
+        self._remembered = dict(self._etags)
+
+    @property
+    def name(self) -> str:
+        """Name of the container."""
+        return self._container.name
+
+    def keep(self, sha256: str) -> ChangedCode | None:
+        """Keep a blob from deletion and return None, or return that it has to be stored."""
+        while True:
+            found = self._container.stat(code_blob(sha256))
+            if found is None:
+                return ChangedCode(sha256)
+            if self._etags.get(sha256) != found.etag and not self._has_hash(found, sha256):
+                return ChangedCode(sha256, found.etag)
+            etag = self._container.renew(found)
+            if etag is not None:  # else it was replaced or deleted meanwhile
+                self._etags[sha256] = etag
+                return None
+
+    def write(self, changed: ChangedCode, content: bytes) -> None:
+        """Store the content, unless another client stores it at the same time."""
+        wanted: ChangedCode | None = changed
+        while wanted is not None:
+            etag = self._container.write(code_blob(wanted.sha256), content, wanted.etag)
+            if etag is not None:
+                self._etags[wanted.sha256] = etag
+                return
+            wanted = self.keep(wanted.sha256)
+
+    def restore(self, sha256: str) -> bool:
+        """Keep the code of an earlier run. Return False if nothing stored has this hash.
+
+        The code of outputs of version 1 is copied from the container of runs.
+        """
+        changed = self.keep(sha256)
+        if changed is not None:
+            content = self._earlier.read(code_blob(sha256))
+            if content is None or hashlib.sha256(content).hexdigest() != sha256:
+                return False
+            self.write(changed, content)
+        self.remember()
+        return True
+
+    def _has_hash(self, found: BlobInfo, sha256: str) -> bool:
+        content, after = self._container.read(found.name), self._container.stat(found.name)
+        is_same = content is not None and after is not None and after.etag == found.etag
+        return is_same and hashlib.sha256(content or b"").hexdigest() == sha256
+
+    def remember(self) -> None:
+        """Write the ETags to the home. What another process writes meanwhile is hashed again."""
+        if self._file is None or self._etags == self._remembered:
+            return
+        places = _load_etags(self._file)
+        merged = {**places.pop(self._place, {}), **self._etags}
+        places[self._place] = dict(list(merged.items())[-_MOST_ETAGS:])
+        with contextlib.suppress(RunnerError):  # the next submission hashes the blobs
+            write_atomically(self._file, json.dumps(dict(list(places.items())[-_MOST_PLACES:])))
+        self._remembered = dict(self._etags)
+
+
+def _load_etags(file: Path | None) -> dict[str, dict[str, str]]:
+    """Return the remembered ETags by URL of the container and by hash."""
+    try:
+        places: dict[str, dict[str, str]] = json.loads(file.read_text("utf-8")) if file else {}
+        return {place: dict(etags) for place, etags in places.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """Content to upload; `send` reports the bytes that it has sent."""
+
     size_bytes: int
-    sha256: str = ""  # hash of a file, which may change before it is sent
+    send: Callable[[OnBytes], None]
 
 
 def submit_run(
@@ -88,36 +181,45 @@ def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
         raise ValueError("the plan of a dry run cannot be submitted")
     if plan.home is not None:
         make_container_pool(plan.home, on_progress)
-    runs = runs_container(connection)
-    planned = tuple(plan.runs.values())
+    planned, store = tuple(plan.runs.values()), CodeStore(connection)
     on_progress(Progress("upload", "start"))
-    missing = [*_missing_code(planned, runs), *_missing_data(connection, planned)]
-    if not missing:
+    missing = [*_missing_code(planned, store, on_progress), *_missing_data(connection, planned)]
+    if missing:
+        total = sum(upload.size_bytes for upload in missing)
+        on_bytes = BytesMoved("upload", total, on_progress).add
+        in_parallel(lambda upload: upload.send(on_bytes), missing)
+        files = format_count(len(missing), "file")
+        on_progress(Progress("upload", "end", files, total, total, "bytes"))
+    else:
         on_progress(Progress("upload", "end", "nothing changed"))
-        return
-    total = sum(upload.size_bytes for upload in missing)
-    on_bytes = BytesMoved("upload", total, on_progress).add
-    in_parallel(lambda upload: _send(upload, on_bytes), missing)
-    on_progress(
-        Progress("upload", "end", format_count(len(missing), "file"), total, total, "bytes")
-    )
+    store.remember()
 
 
-def _missing_code(planned: Iterable[PlannedRun], runs: BlobContainer) -> list[_BlobUpload]:
+def _missing_code(
+    planned: Iterable[PlannedRun], store: CodeStore, on_progress: OnProgress
+) -> Iterator[_Upload]:
     contents: dict[str, bytes] = {}
     for run in planned:
         content, code, agent = run.plan.content, run.files.code, run.files.agent
         contents |= {content.code.sha256: code.data} if code else {}
         contents |= {content.agent_sha256: agent} if agent else {}
-    uploads = [
-        _BlobUpload(runs, code_blob(sha256), content, len(content))
-        for sha256, content in contents.items()
-    ]
-    sizes = in_parallel(lambda upload: runs.renew(upload.blob), uploads)
-    return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
+    for changed in in_parallel(store.keep, contents):
+        if changed is None:
+            continue
+        if changed.etag is not None:
+            blob = f"{store.name}/{code_blob(changed.sha256)}"
+            text = f"{blob} was replaced by other content: it is stored again"
+            on_progress(Progress("code", "warning", text))
+        data = contents[changed.sha256]
+        yield _Upload(len(data), partial(_send_code, store, changed, data))
 
 
-def _missing_data(connection: Connection, planned: Iterable[PlannedRun]) -> list[_BlobUpload]:
+def _send_code(store: CodeStore, changed: ChangedCode, data: bytes, on_bytes: OnBytes) -> None:
+    store.write(changed, data)
+    on_bytes(len(data))
+
+
+def _missing_data(connection: Connection, planned: Iterable[PlannedRun]) -> list[_Upload]:
     """Return the files of data sets and local inputs that are not stored yet."""
     local: dict[str, Dataset] = {}
     for run in planned:
@@ -133,34 +235,34 @@ def _missing_data(connection: Connection, planned: Iterable[PlannedRun]) -> list
     ]
 
 
-def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_BlobUpload]:
+def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_Upload]:
+    """Return the files that are missing or have another size. Nodes compare the hash of each."""
     there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
     named = ((blob_name(prefix + stored_path(file.name)), file) for file in dataset.files)
     return [
-        _BlobUpload(container, blob, dataset.folder / file.name, file.size_bytes, file.sha256)
+        _Upload(
+            file.size_bytes,
+            partial(_send_file, container, blob, dataset.folder / file.name, file.sha256),
+        )
         for blob, file in named
         if there.get(blob) != file.size_bytes
     ]
 
 
-def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
-    if isinstance(upload.content, Path):
-        try:
-            with contextlib.suppress(ChangedError):  # another process uploaded it
-                upload.container.upload_file(
-                    upload.blob, upload.content, on_bytes, sha256=upload.sha256
-                )
-        except (SourceChangedError, FileNotFoundError) as err:
-            raise RunnerError(
-                "R-DATA-UNSTABLE",
-                f"{upload.content} changed before its upload",
-                why="its content differs from the hash in the plan of the run",
-                fix="wait until no program writes to it, then submit again",
-                exit_code=ExitCode.PREFLIGHT,
-            ) from err
-    else:
-        upload.container.create_bytes(upload.blob, upload.content, "application/octet-stream")
-        on_bytes(upload.size_bytes)
+def _send_file(
+    container: BlobContainer, blob: str, source: Path, sha256: str, on_bytes: OnBytes
+) -> None:
+    try:
+        with contextlib.suppress(ChangedError):  # another process uploaded it
+            container.upload_file(blob, source, on_bytes, sha256=sha256)
+    except (SourceChangedError, FileNotFoundError) as err:
+        raise RunnerError(
+            "R-DATA-UNSTABLE",
+            f"{source} changed before its upload",
+            why="its content differs from the hash in the plan of the run",
+            fix="wait until no program writes to it, then submit again",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
 
 
 def _submit_new(

@@ -365,7 +365,7 @@ def test_stack_without_budget_has_a_tag() -> None:
 
 
 @both
-def test_nodes_can_write_runs_and_models_but_only_read_data(stack: object) -> None:
+def test_nodes_can_write_runs_and_models_but_only_read_data_and_code(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
     (nodes,) = [
         r for r in found.of("managedidentity:UserAssignedIdentity") if r.name == "identity-nodes"
@@ -377,7 +377,7 @@ def test_nodes_can_write_runs_and_models_but_only_read_data(stack: object) -> No
         if r.inputs["principalId"] == principal and "containers/" in r.inputs["scope"]
     }
     writes, reads = "ba92f5b4-2d11-453d-a403-e96b0029c9fe", "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
-    assert granted == {("runs", writes), ("models", writes), ("data", reads)}
+    assert granted == {("runs", writes), ("models", writes), ("data", reads), ("code", reads)}
 
 
 def test_nodes_can_add_tasks_only_if_configured() -> None:
@@ -592,7 +592,7 @@ def test_adopted_accounts_are_only_read_and_extended() -> None:
         (found.inputs["accountName"], found.inputs["containerName"], found.protect)
         for found in stack.of("storage:BlobContainer")
     }
-    names = ("runs-runner-dev", "models-runner-dev", "data-runner-dev")
+    names = ("runs-runner-dev", "models-runner-dev", "data-runner-dev", "code-runner-dev")
     assert containers == {("teamdata", name, True) for name in names}
     groups = {found.inputs.get("resourceGroupName", "team") for found in stack.resources}
     assert groups == {"team"}
@@ -601,6 +601,7 @@ def test_adopted_accounts_are_only_read_and_extended() -> None:
     assert outputs.batch_endpoint == "https://teambatch.westeurope.batch.azure.com"
     assert outputs.blob_endpoint == "https://teamdata.blob.core.windows.net"
     assert outputs.container_runs == "runs-runner-dev"
+    assert outputs.container_code == "code-runner-dev"
 
 
 def test_roles_on_adopted_storage_are_for_the_containers_of_the_stack() -> None:

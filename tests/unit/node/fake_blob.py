@@ -208,9 +208,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif query.get("comp") == "block":
             self.service.staged[name, query["blockid"]] = self._copied() or body
             self._answer(201)
+        elif query.get("comp") == "metadata" and self._has_changed(name):
+            self._answer(412, code="ConditionNotMet")
         elif query.get("comp") == "metadata" and name in blobs:
             blobs[name].changes += 1
-            self._answer(200)
+            self._answer(200, headers={"ETag": blobs[name].etag})
         elif query.get("comp") == "metadata":
             self._answer(404, code="BlobNotFound")
         elif query.get("comp") == "blocklist":
@@ -234,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             blobs[name] = Blob(
                 bytearray(body), kind, content_type=shown, md5=md5, metadata=metadata
             )
-            self._answer(201)
+            self._answer(201, headers={"ETag": blobs[name].etag})
 
     def _has_changed(self, name: str) -> bool:
         """Return True if the blob is not the one that the request replaces."""

@@ -61,10 +61,26 @@ def test_local_nodes_get_a_container_sas_that_expires(local: Connection) -> None
 def test_local_resource_file_has_a_read_sas_of_one_blob(local: Connection) -> None:
     file = local.resource_file("code/abc", "code.tar.gz", HOUR)
     url = urlsplit(file.http_url or "")
-    assert url.path == "/runnerlocal/runs/code/abc"
+    assert url.path == "/runnerlocal/code/code/abc"
     assert parse_qs(url.query)["sp"] == ["r"]
     assert parse_qs(url.query)["sr"] == ["b"]
     assert file.identity_reference is None
+
+
+@pytest.mark.attack
+def test_access_of_a_run_contains_no_signature_for_code(local: Connection) -> None:
+    storage = local.node_storage(HOUR)
+    assert sorted(storage) == ["data", "identity_client_id", "models", "runs"]
+    code = local.code_access(HOUR)  # of a task that adds tasks
+    assert parse_qs(code["sas"])["sp"] == ["r"]
+
+
+def test_outputs_of_version_1_refuse_submissions_with_a_fix(outputs: StackOutputs) -> None:
+    old = replace(outputs, container_code=None, contract_version=1)
+    for keys, fix in (({"batch": KEY, "storage": KEY}, "runner local up"), (None, "runner up")):
+        with pytest.raises(RunnerError) as caught:
+            Connection(old, keys).resource_file("code/abc", "code.tar.gz", HOUR)
+        assert (caught.value.code, caught.value.fix) == ("R-STACK-NO-CODE", fix)
 
 
 def test_signed_url_reads_one_blob_whatever_its_name(local: Connection) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.schedules import ScheduledTask, group_job, run_job, task_template
+from runner.azure.batch.schedules import (
+    ScheduledTask,
+    group_job,
+    group_storage,
+    run_job,
+    task_template,
+)
 from runner.core.planning.plan import RunPlan
 from runner.core.recipe.secrets import SecretValues
 from runner.protocol.errors import RunnerError
@@ -109,7 +115,7 @@ def test_each_firing_of_a_node_group_has_a_new_token(
         "schedule": "nightly",
         "tasks": {"a": {"run_id": "x", "after": [], "run": run, "task": wire}},
     }
-    access = GroupAccess(local.node_storage(LONG), {})
+    access = GroupAccess(group_storage(local, (), LONG), {})
     tokens: set[str] = set()
     for number in range(2):
         firing = make_firing(template, f"key {number}", "job", CREATED)

@@ -343,11 +343,17 @@ def test_blob_is_renewed_for_a_submission_only_if_it_is_old(
     service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = runs_of(service)
-    assert (runs.renew(NAME), runs.renew("missing")) == (len(CONTENT), None)
+    found = runs.stat(NAME)
+    assert found is not None
+    assert (found.size_bytes, runs.stat("missing")) == (len(CONTENT), None)
+    assert runs.renew(found) == found.etag
     assert not [path for method, path, _ in service.requests if method == "PUT"]
     monkeypatch.setattr(blobs, "RENEWED_AFTER", timedelta(seconds=-60))
-    assert runs.renew(NAME) == len(CONTENT)
+    renewed = runs.renew(found)
     assert [path for method, path, _ in service.requests if method == "PUT" and "metadata" in path]
+    assert renewed not in (None, found.etag)
+    assert runs.stat(NAME).etag == renewed  # type: ignore[union-attr]
+    assert runs.renew(found) is None, "it has changed since"
 
 
 def test_document_is_read_with_one_request(service: FakeBlobs) -> None:

@@ -64,6 +64,7 @@ def write_outputs(definition: str | None) -> None:
         container_runs="runs",
         container_models="models",
         container_data="data",
+        container_code="code",
         file_share=None,
         identity_client_id=None,
         identity_resource_id=None,

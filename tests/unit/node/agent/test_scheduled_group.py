@@ -33,6 +33,7 @@ PLACE, JOB = "nightly/abcd2345", "nightly:job-1"
 SECRETS = {"merge": {"values": {"TOKEN": "hunter2secret"}, "keyvault": {}}}
 STORAGE = {
     "runs": {"url": "http://here/runs", "sas": "sv=1"},
+    "code": {"url": "http://here/code", "sas": "sv=1&sp=r"},
     "identity_client_id": None,
     "inputs": {"extra": {"url": "http://here/extra"}, "other": {"url": "http://here/other"}},
 }
@@ -51,7 +52,10 @@ def entry(name: str, after: list[str], inputs: dict[str, Any]) -> dict[str, Any]
     }
     wire = {
         "commandLine": "python3 -I runner-agent.pyz",
-        "resourceFiles": [{"httpUrl": "http://here/runs/code/a", "filePath": "code.tar.gz"}],
+        "resourceFiles": [
+            {"httpUrl": "http://here/code/code/a", "filePath": "code.tar.gz"},
+            {"httpUrl": "http://here/runs/code/a", "filePath": "as-in-version-1"},
+        ],
         "environmentSettings": [{"name": "KEPT", "value": "1"}],
     }
     return {"run_id": f"planned-{name}", "after": after, "run": run, "task": wire}
@@ -139,8 +143,12 @@ def test_each_task_gets_its_own_secrets_and_access_and_blobs_hold_none(
     assert settings["prepare"]["KEPT"] == "1"
     inputs = {name: json.loads(one["RUNNER_STORAGE"])["inputs"] for name, one in settings.items()}
     assert inputs == {"prepare": {"extra": {"url": "http://here/extra"}}, "merge": {}}
-    [file] = next(iter(batch.tasks.values()))["resourceFiles"]
-    assert file["httpUrl"] == "http://here/runs/code/a?sv=1"
+    files = next(iter(batch.tasks.values()))["resourceFiles"]
+    assert [file["httpUrl"] for file in files] == [
+        "http://here/code/code/a?sv=1&sp=r",
+        "http://here/runs/code/a?sv=1",
+    ]
+    assert "code" not in json.loads(settings["merge"]["RUNNER_STORAGE"])
     assert "hunter2secret" not in repr(ACCESS)
     stored = b"".join(bytes(blob.data) for blob in service.blobs.values())
     assert b"hunter2secret" not in stored
