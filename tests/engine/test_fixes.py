@@ -108,7 +108,7 @@ class Deployment:
             self.batch.create_pool(declared_pool(pool))
         account = {"account_name": ACCOUNT, "account_key": KEY}
         blobs = BlobServiceClient(self.services["blob"], account)
-        for container in ("runs", "data", "models"):
+        for container in ("runs", "data", "models", "code"):
             blobs.create_container(container)
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pulumi
 import pytest
@@ -378,6 +379,32 @@ def test_nodes_can_write_runs_and_models_but_only_read_data_and_code(stack: obje
     }
     writes, reads = "ba92f5b4-2d11-453d-a403-e96b0029c9fe", "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
     assert granted == {("runs", writes), ("models", writes), ("data", reads), ("code", reads)}
+
+
+@both
+def test_container_for_code_is_added_to_a_stack_without_other_changes(stack: object) -> None:
+    """A stack of contract version 1 gets it with its next deployment."""
+    found: Recording = stack()  # type: ignore[operator]
+    is_code = re.compile(r"(^|containers/)code(/|$)")
+    mention = {
+        each.name
+        for each in found.resources
+        if any(is_code.search(text) for text in texts(each.inputs))
+    }
+    # The lifecycle rules are updated in place.
+    assert mention - {"lifecycle"} == {"container-code", "nodes-read-code"}
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield every text in the inputs of a resource."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in cast("Mapping[str, object]", value).values():
+            yield from texts(each)
+    elif isinstance(value, Sequence):
+        for each in cast("Sequence[object]", value):
+            yield from texts(each)
 
 
 def test_nodes_can_add_tasks_only_if_configured() -> None:

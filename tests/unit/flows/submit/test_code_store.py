@@ -75,6 +75,7 @@ def test_replaced_blob_is_found_and_replaced_again(
     found = CodeStore(connection)
     changed = found.keep(SHA256)
     assert changed == ChangedCode(SHA256, etag(EVIL))
+    assert changed is not None
     found.write(changed, CONTENT)
     assert service.data(name) == CONTENT
     found.remember()
@@ -139,8 +140,8 @@ def test_blob_that_another_client_writes_is_not_trusted(
     service: FakeBlobs, connection: Connection
 ) -> None:
     found = CodeStore(connection)
-    missing = found.keep(SHA256)
-    assert missing == ChangedCode(SHA256)
+    missing = ChangedCode(SHA256)
+    assert found.keep(SHA256) == missing
     store(connection)
     service.put(place(service), EVIL)
     found.write(missing, CONTENT)
