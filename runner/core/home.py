@@ -92,6 +92,17 @@ def make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def is_private(folder: Path) -> bool:
+    """Return True if only this user can write to a folder; False if it cannot be read."""
+    if not hasattr(os, "geteuid"):  # Windows
+        return True
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = "is mounted read-only"
 # Limits of the emulator: it starts no task on a disk with less free space.

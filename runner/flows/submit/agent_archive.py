@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, cast
 
-from runner.core.home import HomePaths, make_private, runner_home
+from runner.core.home import HomePaths, is_private, make_private, runner_home
 
 # The earliest date of the zip format. It is fixed, so that equal sources give equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -39,10 +39,13 @@ def build_agent() -> bytes:
         digest.update(f"{name}:{len(content)}:".encode() + content)
     kept = HomePaths(runner_home(os.environ)).cache / "agent" / f"{digest.hexdigest()}.pyz"
     with suppress(OSError):
+        make_private(kept.parent)
+    if not is_private(kept.parent):  # its files would be executed, whoever wrote them
+        return pack(sources)
+    with suppress(OSError):
         return kept.read_bytes()
     packed = pack(sources)
     with suppress(OSError):
-        make_private(kept.parent)
         part = kept.with_name(f"{kept.stem}.{os.getpid()}.part")
         part.write_bytes(packed)
         part.replace(kept)

@@ -32,6 +32,20 @@ def test_equal_sources_give_equal_bytes_later_and_elsewhere(tmp_path: Path) -> N
     assert out.read_bytes() == first
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o770, False), (0o777, False)])
+def test_cached_agent_of_another_user_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_used: bool
+) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path))
+    first = build_agent()
+    [cached] = (tmp_path / "cache" / "agent").iterdir()
+    assert cached.parent.stat().st_mode & 0o077 == 0
+    cached.write_bytes(b"written by another user")
+    cached.parent.chmod(mode)
+    assert build_agent() == (cached.read_bytes() if is_used else first)
+
+
 def test_archive_contains_every_module_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "agent.pyz"
     path.write_bytes(build_agent())
