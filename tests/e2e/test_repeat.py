@@ -188,7 +188,8 @@ def test_running_run_is_neither_retried_nor_resumed(cli: Cli, script: Write) -> 
 
 def test_code_missing_from_storage_is_named(cli: Cli, script: Write) -> None:
     run_id = failed(cli, recipe(script))
-    runs_of(cli).delete(run_document(cli, run_id)["code"]["blob"])
+    code = BlobContainer(connection(cli).blob_service(), "code")
+    assert code.delete(run_document(cli, run_id)["code"]["blob"])
     before = cli.json("ps", "-a")
     refused = cli.run("retry", run_id)
     assert refused.returncode == 3
