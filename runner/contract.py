@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 CONTRACT_VERSION = 2
 _READ_VERSIONS = (1, CONTRACT_VERSION)  # version 1 has no container for code
 LOCAL_VM_SIZE = "local"  # VM size of the nodes on this machine
+SHARED_TEAM = "shared"  # selects the part of a stack that belongs to no team
+
+_SELECTION = {"selection": True}  # metadata of fields that no document has
 
 
 class ContractError(ValueError):
@@ -36,6 +39,7 @@ class PoolOutput:
     )
     task_nodes: int | None = None  # maximum of one task; None: unknown
     release_minutes: int | None = None  # until nodes without tasks are gone; None: unknown
+    team: str | None = None  # whose identity and containers its nodes use; None: the shared ones
 
     @property
     def is_billed(self) -> bool:
@@ -44,10 +48,25 @@ class PoolOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class TeamOutput:
+    """The containers of a team, and the identity of the nodes that write them."""
+
+    name: str
+    container_runs: str
+    container_models: str
+    container_code: str
+    identity_client_id: str
+    identity_resource_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class StackOutputs:
     """Everything that `runner` needs of an environment; endpoints have no trailing slash.
 
     `container_code` is None in outputs of version 1: runs can be read, but not submitted.
+    A document describes the whole stack: its containers and identity are those of the shared part.
+    After `for_team`, containers, identity and `pools` are those of one part, and `whole` is the
+    document.
     """
 
     location: str
@@ -69,6 +88,9 @@ class StackOutputs:
     registry_server: str | None = None
     nodes_add_tasks: bool | None = None  # nodes may add tasks to jobs: schedules of several tasks
     container_code: str | None = None  # which nodes only read
+    teams: tuple[TeamOutput, ...] = ()
+    team: str | None = field(default=None, metadata=_SELECTION)
+    whole: StackOutputs | None = field(default=None, metadata=_SELECTION, repr=False)
 
     @property
     def containers(self) -> tuple[str, ...]:
@@ -76,9 +98,37 @@ class StackOutputs:
         names = (self.container_runs, self.container_models, self.container_data)
         return names if self.container_code is None else (*names, self.container_code)
 
+    @property
+    def stack_pools(self) -> tuple[PoolOutput, ...]:
+        """The pools of all parts of the stack."""
+        return (self.whole or self).pools
+
+    def for_team(self, name: str | None) -> StackOutputs:
+        """Return the part of a team, or the shared part if `name` is None or SHARED_TEAM.
+
+        Raises:
+            KeyError: the stack has no such team.
+        """
+        whole = self.whole or self
+        if not whole.teams and name in (None, SHARED_TEAM):
+            return whole
+        part, own = None if name == SHARED_TEAM else name, {}
+        if part is not None:
+            own = dataclasses.asdict({each.name: each for each in whole.teams}[part])
+            del own["name"]
+        pools = tuple(pool for pool in whole.pools if pool.team == part)
+        return replace(whole, **own, pools=pools, team=name, whole=whole)
+
+    def parts(self) -> tuple[StackOutputs, ...]:
+        """Return the shared part and the part of each team, whichever is selected."""
+        whole = self.whole or self
+        names = (SHARED_TEAM, *(each.name for each in whole.teams))
+        return tuple(whole.for_team(name) for name in names)
+
     def to_json(self) -> str:
         """Return the JSON document that `parse_stack_outputs` reads."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+        whole = dataclasses.asdict(self.whole or self)
+        return json.dumps({name: whole[name] for name in _document(StackOutputs)}, indent=2)
 
 
 def parse_stack_outputs(text: str) -> StackOutputs:
@@ -102,15 +152,27 @@ def parse_stack_outputs(text: str) -> StackOutputs:
         raise ContractError(f"contract_version is {version}, this runner reads {CONTRACT_VERSION}")
     if version == CONTRACT_VERSION and fields["container_code"] is None:
         raise ContractError("container_code: missing")
-    pools: list[PoolOutput] = []
-    for number, pool in enumerate(fields["pools"]):
-        if not isinstance(pool, dict):
-            raise ContractError(f"pools[{number}]: expected an object, got {pool!r}")
-        pools.append(
-            PoolOutput(**_checked(PoolOutput, cast("dict[str, Any]", pool), f"pools[{number}]."))
-        )
+    pools = [
+        PoolOutput(**_part(PoolOutput, pool, f"pools[{number}]"))
+        for number, pool in enumerate(fields["pools"])
+    ]
     fields["pools"] = tuple(pools)
+    teams = enumerate(fields["teams"] or ())
+    fields["teams"] = tuple(
+        TeamOutput(**_part(TeamOutput, team, f"teams[{n}]")) for n, team in teams
+    )
     return StackOutputs(**fields)
+
+
+def _part(cls: type[Any], raw: object, where: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ContractError(f"{where}: expected an object, got {raw!r}")
+    return _checked(cls, cast("dict[str, Any]", raw), f"{where}.")
+
+
+def _document(cls: type[Any]) -> dict[str, str]:
+    """Return the type of each field of a document by its name."""
+    return {f.name: str(f.type) for f in dataclasses.fields(cls) if not f.metadata}
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -121,17 +183,18 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool | None": (bool, type(None)),
     "str | None": (str, type(None)),
     "tuple[PoolOutput, ...]": (list,),
+    "tuple[TeamOutput, ...]": (list, type(None)),
 }
 
 
 def _checked(cls: type[Any], raw: dict[str, Any], where: str) -> dict[str, Any]:
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    for name, field in known.items():
-        expected = _TYPES[str(field.type)]
+    known = _document(cls)
+    for name, kind in known.items():
+        expected = _TYPES[kind]
         # Pulumi leaves out an output that is null.
         if name not in raw and type(None) not in expected:
             raise ContractError(f"{where}{name}: missing")
         value = raw.get(name)
         if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
-            raise ContractError(f"{where}{name}: expected {field.type}, got {value!r}")
+            raise ContractError(f"{where}{name}: expected {kind}, got {value!r}")
     return {name: raw.get(name) for name in known}

@@ -28,7 +28,7 @@ from runner_infra.components.identity import Identities, Operator, Operators
 from runner_infra.components.network import PoolNetwork
 from runner_infra.components.observability import Observability
 from runner_infra.components.vm_image import ImageFactory
-from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
+from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, TEAM_CONTAINERS, StackConfig
 from runner_infra.config.stack_file import parse_stack_config
 from runner_infra.planning.autoscale_formula import release_minutes
 from runner_infra.planning.pool_plan import PoolPlan, plan_pools
@@ -124,6 +124,7 @@ class _Stack:
             config.storage,
             self._firewall(network),
             adopted=config.storage_account if adopted.storage_account else None,
+            teams=config.teams,
         )
         own = not (adopted.storage_account or adopted.batch_account)
         identities = Identities("identities", context, store, auto_storage=own)
@@ -174,7 +175,10 @@ class _Stack:
         return ContainerRegistry(
             "registry",
             self._context,
-            puller=identities.nodes.principal_id,
+            pullers={
+                "": identities.nodes.principal_id,
+                **{f"-{team}": found.principal_id for team, found in identities.teams.items()},
+            },
             pushers=self._operators,
         )
 
@@ -196,13 +200,35 @@ class _Stack:
             "file_share": store.share.name if store.share else None,
             "identity_client_id": nodes.client_id,
             "identity_resource_id": nodes.id,
-            "pools": [dataclasses.asdict(_pool_output(plan)) for plan in plans],
+            "pools": [_pool_export(plan) for plan in plans],
+            "teams": _team_exports(store, dependencies.identities) or None,
             "image_definition": dependencies.images.definition_id if dependencies.images else None,
             "nodes_add_tasks": self._config.nodes_add_tasks,
             "registry_server": dependencies.registry.login_server
             if dependencies.registry
             else None,
         }
+
+
+def _team_exports(
+    store: DataStore, identities: Identities
+) -> list[Mapping[str, pulumi.Input[str]]]:
+    """Return the fields of each TeamOutput."""
+    return [
+        {
+            "name": team,
+            **{f"container_{c}": store.container(c, team).name for c in TEAM_CONTAINERS},
+            "identity_client_id": nodes.client_id,
+            "identity_resource_id": nodes.id,
+        }
+        for team, nodes in identities.teams.items()
+    ]
+
+
+def _pool_export(plan: PoolPlan) -> Mapping[str, Any]:
+    """Return the fields of a PoolOutput; a stack without teams exports no `team`."""
+    exported = dataclasses.asdict(_pool_output(plan))
+    return exported if exported.pop("team") is None else {**exported, "team": plan.pool.team}
 
 
 def _pool_output(plan: PoolPlan) -> PoolOutput:
@@ -217,6 +243,7 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
         containers=plan.containers,
         task_nodes=_task_nodes(plan),
         release_minutes=release_minutes(plan.pool),
+        team=plan.pool.team,
     )
 
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.contract import ContractError, PoolOutput, StackOutputs, parse_stack_outputs
+from runner.contract import (
+    SHARED_TEAM,
+    ContractError,
+    PoolOutput,
+    StackOutputs,
+    TeamOutput,
+    parse_stack_outputs,
+)
 
 OUTPUTS = StackOutputs(
     location="westeurope",
@@ -42,6 +50,8 @@ def test_written_outputs_are_read_back() -> None:
         ({"pools": {}}, "pools"),
         ({"pools": ["t4"]}, r"pools\[0\]"),
         ({"pools": [{"id": "t4"}]}, r"pools\[0\]\.vm_size"),
+        ({"teams": "vision"}, "teams"),
+        ({"teams": [{"name": "vision"}]}, r"teams\[0\]\.container_runs"),
     ],
 )
 def test_invalid_field_is_named(change: dict[str, Any], named: str) -> None:
@@ -55,6 +65,7 @@ def test_export_of_another_version_is_read() -> None:
     document |= {"image_template": "ubuntu-1f2e", "log_workspace": None}
     document["pools"][0]["unknown"] = 1
     del document["registry_server"], document["nodes_add_tasks"], document["pools"][0]["containers"]
+    del document["teams"], document["pools"][0]["team"]
     assert parse_stack_outputs(json.dumps(document)) == OUTPUTS
 
 
@@ -65,6 +76,42 @@ def test_outputs_of_version_1_have_no_container_for_code() -> None:
     assert found.container_code is None
     assert found.containers == ("runs", "models", "data")
     assert parse_stack_outputs(found.to_json()) == found
+
+
+VISION = TeamOutput(
+    "vision", "runs-vision", "models-vision", "code-vision", "vision-id", "/subscriptions/v"
+)
+WITH_TEAM = replace(
+    OUTPUTS,
+    pools=(*OUTPUTS.pools, replace(OUTPUTS.pools[0], id="vision-t4", team="vision")),
+    teams=(VISION,),
+)
+
+
+def test_part_of_a_team_has_its_containers_identity_and_pools() -> None:
+    part = parse_stack_outputs(WITH_TEAM.to_json()).for_team("vision")
+    assert (part.container_runs, part.container_models) == ("runs-vision", "models-vision")
+    assert (part.identity_client_id, part.identity_resource_id) == ("vision-id", "/subscriptions/v")
+    assert (part.container_data, part.container_code) == ("data", "code-vision")
+    assert [pool.id for pool in part.pools] == ["vision-t4"]
+    assert [pool.id for pool in part.stack_pools] == ["t4", "vision-t4"]
+    assert part.for_team(SHARED_TEAM) == WITH_TEAM.for_team(SHARED_TEAM)
+    with pytest.raises(KeyError):
+        part.for_team("audio")
+
+
+@pytest.mark.parametrize("name", [None, SHARED_TEAM])
+def test_shared_part_has_no_pool_of_a_team(name: str | None) -> None:
+    part = WITH_TEAM.for_team(name)
+    assert (part.container_runs, part.identity_client_id) == ("runs", OUTPUTS.identity_client_id)
+    assert [pool.id for pool in part.pools] == ["t4"]
+    assert OUTPUTS.for_team(name) is OUTPUTS
+
+
+def test_selected_part_is_written_as_the_whole_stack() -> None:
+    part = WITH_TEAM.for_team("vision")
+    assert parse_stack_outputs(part.to_json()) == WITH_TEAM
+    assert [each.container_runs for each in part.parts()] == ["runs", "runs-vision"]
 
 
 def test_numbers_and_booleans_are_distinguished() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulumi
 from pulumi_azure_native import authorization, containerregistry
@@ -29,7 +29,7 @@ class ContainerRegistry(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         *,
-        puller: pulumi.Input[str],
+        pullers: Mapping[str, pulumi.Input[str]],
         pushers: Sequence[Operator],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -38,7 +38,8 @@ class ContainerRegistry(pulumi.ComponentResource):
         Args:
             name: the component's name in Pulumi.
             context: the stack.
-            puller: the principal ID of the nodes' identity, which may pull.
+            pullers: the principal IDs of the nodes' identities, which may pull, by the end of the
+                role assignment's name.
             pushers: the operators, who may push.
             opts: the options of the component.
         """
@@ -57,15 +58,18 @@ class ContainerRegistry(pulumi.ComponentResource):
         )
         self.login_server = self.registry.login_server
         # Nodes become unusable if their pool prefetches images before this role is assigned.
-        self.ready: pulumi.Resource = assign_role(
-            "nodes-pull-images",
-            context,
-            _ACR_PULL,
-            principal_id=puller,
-            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
-            scope=self.registry.id,
-            opts=child,
-        )
+        self.ready: list[pulumi.Resource] = [
+            assign_role(
+                f"nodes-pull-images{suffix}",
+                context,
+                _ACR_PULL,
+                principal_id=puller,
+                principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
+                scope=self.registry.id,
+                opts=child,
+            )
+            for suffix, puller in pullers.items()
+        ]
         for operator in pushers:
             assign_role(
                 f"{operator.name}-push-images",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,10 +12,14 @@ from pulumi_azure_native import storage
 
 from runner_infra.components.context import StackContext
 from runner_infra.config.naming import AccountName
-from runner_infra.config.stack import CONTAINERS, StorageConfig
+from runner_infra.config.stack import CONTAINERS, TEAM_CONTAINERS, StorageConfig
 
 _SOFT_DELETE_DAYS = 7
 _MAX_STANDARD_SHARE_GIB = 5120
+# Of a lifecycle rule:
+# https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-policy-structure
+# (read 2026-11-28)
+_MAX_PREFIXES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class DataStore(pulumi.ComponentResource):
 
     `account_key` is None without a file share. The account and its containers are protected:
     `pulumi destroy` keeps them, and the models in them, until the protection is removed.
+    `containers` has those of the shared part by their kind, and those of teams as `runs-TEAM`.
 
     An adopted account is only read. The stack adds containers with unique names to it; soft delete,
     lifecycle rules and firewall remain those of the account's owner.
@@ -42,7 +47,9 @@ class DataStore(pulumi.ComponentResource):
         context: StackContext,
         config: StorageConfig,
         firewall: Firewall | None = None,
+        *,
         adopted: AccountName | None = None,
+        teams: Sequence[str] = (),
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare the account, or only its containers if it is adopted.
@@ -53,6 +60,7 @@ class DataStore(pulumi.ComponentResource):
             config: the configuration of the account.
             firewall: None allows every network; blobs still require a sign-in.
             adopted: an existing account, to which `config` and `firewall` do not apply.
+            teams: the teams with containers of their own.
             opts: the options of the component.
         """
         super().__init__("runner:infra:DataStore", name, None, opts)
@@ -64,8 +72,10 @@ class DataStore(pulumi.ComponentResource):
         self.account_id: pulumi.Output[str] = account.id
         self.account_name: pulumi.Output[str] = account.name
         service = None if adopted else self._service(config)
+        self.teams = teams
+        of_teams = (f"{kind}-{team}" for team in teams for kind in TEAM_CONTAINERS)
         self.containers = {
-            container: self._container(container, service) for container in CONTAINERS
+            container: self._container(container, service) for container in (*CONTAINERS, *of_teams)
         }
         if service is not None:
             self._lifecycle(config, service)
@@ -75,6 +85,10 @@ class DataStore(pulumi.ComponentResource):
         self.blob_endpoint = endpoints.blob.apply(_strip_slash)
         self.file_endpoint = endpoints.file.apply(_strip_slash) if self.share is not None else None
         self.register_outputs({"account": self.account_name, "blob_endpoint": self.blob_endpoint})
+
+    def container(self, kind: str, team: str | None) -> storage.BlobContainer:
+        """Return the container of a kind that nodes of a team use; None is the shared part."""
+        return self.containers[f"{kind}-{team}" if team and kind in TEAM_CONTAINERS else kind]
 
     def _read(self, adopted: AccountName) -> pulumi.Output[storage.GetStorageAccountResult]:
         return storage.get_storage_account_output(
@@ -155,7 +169,7 @@ class DataStore(pulumi.ComponentResource):
             account_name=self.account_name,
             resource_group_name=self._group,
             management_policy_name="default",
-            policy=storage.ManagementPolicySchemaArgs(rules=_rules(config)),
+            policy=storage.ManagementPolicySchemaArgs(rules=_rules(config, self.teams)),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[service]),
         )
 
@@ -180,12 +194,20 @@ class DataStore(pulumi.ComponentResource):
         return pulumi.Output.secret(keys.keys.apply(lambda found: found[0].value))
 
 
-def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
+def _rules(config: StorageConfig, teams: Sequence[str]) -> list[storage.ManagementPolicyRuleArgs]:
+    def rules_for(
+        name: str, kind: str, blob_type: str, base_blob: storage.ManagementPolicyBaseBlobArgs
+    ) -> Iterator[storage.ManagementPolicyRuleArgs]:
+        prefixes = [f"{kind}/", *(f"{kind}-{team}/" for team in teams)]
+        for start in range(0, len(prefixes), _MAX_PREFIXES):
+            part = prefixes[start : start + _MAX_PREFIXES]
+            yield _rule(f"{name}-{start}" if start else name, part, blob_type, base_blob)
+
     cool = storage.DateAfterModificationArgs(
         days_after_modification_greater_than=config.cool_models_days
     )
     base = storage.ManagementPolicyBaseBlobArgs
-    rules = [_rule("cool-models", "models/", "blockBlob", base(tier_to_cool=cool))]
+    rules = [*rules_for("cool-models", "models", "blockBlob", base(tier_to_cool=cool))]
     if config.keep_runs_days is not None:
         # Code is stored once and read by every run that uses it, so it is deleted by its last
         # access, not by its age; old stacks have it below `runs/code/`. Only block blobs have a
@@ -199,14 +221,17 @@ def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
         old = storage.DateAfterModificationArgs(
             days_after_modification_greater_than=config.keep_runs_days
         )
-        rules.append(_rule("drop-unread-runs", "runs/", "blockBlob", base(delete=unread)))
-        rules.append(_rule("drop-unread-code", "code/", "blockBlob", base(delete=unread)))
-        rules.append(_rule("drop-old-logs", "runs/", "appendBlob", base(delete=old)))
+        rules += rules_for("drop-unread-runs", "runs", "blockBlob", base(delete=unread))
+        rules += rules_for("drop-unread-code", "code", "blockBlob", base(delete=unread))
+        rules += rules_for("drop-old-logs", "runs", "appendBlob", base(delete=old))
     return rules
 
 
 def _rule(
-    name: str, prefix: str, blob_type: str, base_blob: storage.ManagementPolicyBaseBlobArgs
+    name: str,
+    prefixes: Sequence[str],
+    blob_type: str,
+    base_blob: storage.ManagementPolicyBaseBlobArgs,
 ) -> storage.ManagementPolicyRuleArgs:
     return storage.ManagementPolicyRuleArgs(
         name=name,
@@ -214,7 +239,7 @@ def _rule(
         enabled=True,
         definition=storage.ManagementPolicyDefinitionArgs(
             filters=storage.ManagementPolicyFilterArgs(
-                blob_types=[blob_type], prefix_match=[prefix]
+                blob_types=[blob_type], prefix_match=list(prefixes)
             ),
             actions=storage.ManagementPolicyActionArgs(base_blob=base_blob),
         ),

@@ -48,7 +48,7 @@ class PoolDependencies:
     @property
     def ready(self) -> list[pulumi.Resource]:
         """The role assignments that pools depend on; without them, nodes become unusable."""
-        pulling = [self.registry.ready] if self.registry else []
+        pulling = self.registry.ready if self.registry else []
         return [*self.identities.ready, *pulling]
 
 
@@ -69,6 +69,8 @@ class GpuPool(pulumi.ComponentResource):
     ) -> None:
         super().__init__("runner:infra:GpuPool", name, None, opts)
         self._dependencies = dependencies
+        self._team = plan.pool.team
+        self._nodes = dependencies.identities.of_nodes(self._team)
         self.pool = self._pool(name, context, plan)
         self.register_outputs({"pool": self.pool.name})
 
@@ -90,7 +92,7 @@ class GpuPool(pulumi.ComponentResource):
             ),
             identity=batch.BatchPoolIdentityArgs(
                 type=batch.PoolIdentityType.USER_ASSIGNED,
-                user_assigned_identities=[dependencies.identities.nodes.id],
+                user_assigned_identities=[self._nodes.id],
             ),
             deployment_configuration=self._machine(plan),
             scale_settings=_scale(plan),
@@ -156,14 +158,16 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _blob_mount(self, mount: BlobMount) -> batch.MountConfigurationArgs:
-        store, nodes = self._dependencies.store, self._dependencies.identities.nodes
+        store = self._dependencies.store
         return batch.MountConfigurationArgs(
             azure_blob_file_system_configuration=batch.AzureBlobFileSystemConfigurationArgs(
                 account_name=store.account_name,
-                container_name=store.containers[mount.container].name,
+                container_name=store.container(mount.container, self._team).name,
                 relative_mount_path=mount.path,
                 blobfuse_options=blobfuse_options(read_only=mount.read_only),
-                identity_reference=batch.ComputeNodeIdentityReferenceArgs(resource_id=nodes.id),
+                identity_reference=batch.ComputeNodeIdentityReferenceArgs(
+                    resource_id=self._nodes.id
+                ),
             )
         )
 
@@ -183,9 +187,7 @@ class GpuPool(pulumi.ComponentResource):
 
     def _containers(self, pool: PoolConfig) -> batch.ContainerConfigurationArgs:
         registry = self._dependencies.registry
-        identity = batch.ComputeNodeIdentityReferenceArgs(
-            resource_id=self._dependencies.identities.nodes.id
-        )
+        identity = batch.ComputeNodeIdentityReferenceArgs(resource_id=self._nodes.id)
         return batch.ContainerConfigurationArgs(
             type=batch.ContainerType.DOCKER_COMPATIBLE,
             container_image_names=list(pool.container_images) or None,

@@ -37,12 +37,13 @@ _PACKAGES_ONLY = (
 
 
 class Identities(pulumi.ComponentResource):
-    """Two user-assigned identities with minimal roles.
+    """User-assigned identities with minimal roles.
 
-    `nodes` writes runs and models, and reads data, code and application packages. Batch uses
-    `account` to sign in to its auto-storage. If the storage or the Batch account is adopted,
-    `account` is None and packages are not read. The Batch account and the pools must depend on the
-    assignments in `ready`.
+    `nodes` writes runs and models, and reads data, code and application packages. Nodes of a team
+    have an identity of their own, which writes the runs and models of the team, and reads its code
+    and the data. Batch uses `account` to sign in to its auto-storage. If the storage or the Batch
+    account is adopted, `account` is None and packages are not read. The Batch account and the pools
+    must depend on the assignments in `ready`.
     """
 
     def __init__(
@@ -67,26 +68,33 @@ class Identities(pulumi.ComponentResource):
         self._context = context
         self._store = store
         self.nodes = self._identity("nodes")
+        self.teams = {team: self._identity(f"nodes-{team}") for team in store.teams}
         self.account = self._identity("account") if auto_storage else None
-        self.ready: list[pulumi.Resource] = [
-            self._grant("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
-            self._grant("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
-            self._grant("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
-            self._grant("nodes-read-code", self.nodes, _BLOB_DATA_READER, "code"),
-        ]
+        self.ready: list[pulumi.Resource] = []
+        for team in (None, *store.teams):
+            self.ready += self._grant_to_nodes(team)
         outputs = {"nodes": self.nodes.id}
         if self.account is not None:
             reader, writer = _BLOB_DATA_READER, _BLOB_DATA_CONTRIBUTOR
             self.ready += [
-                self._grant("nodes-read-packages", self.nodes, reader, None, _PACKAGES_ONLY),
+                self._grant(
+                    "nodes-read-packages", self.nodes, reader, store.account_id, _PACKAGES_ONLY
+                ),
                 # Batch creates its own containers in the auto-storage account.
-                self._grant("account-auto-storage", self.account, writer, None),
+                self._grant("account-auto-storage", self.account, writer, store.account_id),
             ]
             outputs["account"] = self.account.id
         self.register_outputs(outputs)
 
+    def of_nodes(self, team: str | None) -> managedidentity.UserAssignedIdentity:
+        """Return the identity of the nodes of a team; None is the shared part of the stack."""
+        return self.nodes if team is None else self.teams[team]
+
     def let_nodes_add_tasks(self, batch_account: pulumi.Input[str]) -> None:
-        """Allow nodes to add tasks to all jobs of the account; Azure has no role for one job."""
+        """Allow nodes to add tasks to all jobs of the account; Azure has no role for one job.
+
+        The configuration refuses this in a stack with teams.
+        """
         assign_role(
             "nodes-add-tasks",
             self._context,
@@ -108,17 +116,28 @@ class Identities(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
 
+    def _grant_to_nodes(self, team: str | None) -> list[pulumi.Resource]:
+        """Declare the roles of the nodes of a team, or of the shared part if it is None."""
+        writer, reader = _BLOB_DATA_CONTRIBUTOR, _BLOB_DATA_READER
+        identity, suffix = self.of_nodes(team), "" if team is None else f"-{team}"
+        return [
+            self._grant(f"{name}{suffix}", identity, role, self._store.container(kind, team).id)
+            for name, role, kind in (
+                ("nodes-write-runs", writer, "runs"),
+                ("nodes-write-models", writer, "models"),
+                ("nodes-read-data", reader, "data"),
+                ("nodes-read-code", reader, "code"),
+            )
+        ]
+
     def _grant(
         self,
         name: str,
         identity: managedidentity.UserAssignedIdentity,
         role: str,
-        container: str | None,
+        scope: pulumi.Input[str],
         condition: str | None = None,
     ) -> pulumi.Resource:
-        scope = (
-            self._store.account_id if container is None else self._store.containers[container].id
-        )
         return assign_role(
             name,
             self._context,

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from runner.contract import SHARED_TEAM
 from runner.core.yaml_files import FieldPath, FieldProblem
 from runner_infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
 from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
@@ -34,6 +35,8 @@ _RESERVED_ADDRESSES = 5
 _PRIVATE_RANGES = tuple(
     map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 )
+# `shared` selects the shared part; `runs-runner-runner-dev` is a name of stack `runner-dev`, too.
+_RESERVED_TEAMS = (SHARED_TEAM, "runner")
 _Problem = tuple[tuple[int | str, ...], str, str]  # place, what, fix
 
 
@@ -107,6 +110,7 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     if len(set(thresholds)) < len(thresholds):
         yield ("budget", "thresholds_percent"), "duplicate threshold", "list each threshold once"
     yield from _network_contradictions(config)
+    yield from _team_contradictions(config)
     yield from _tag_contradictions(("tags",), config.tags, _RUNNER_TAGS)
     if not config.pools:
         yield ("pools",), "no pool", "add a pool: - id: t4"
@@ -146,6 +150,29 @@ def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
     if subnet.num_addresses <= _RESERVED_ADDRESSES:
         what = f"{subnet} has no addresses for nodes"
         yield ("network", "pool_subnet"), what, "use /29 or larger"
+
+
+def _team_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    """Yield what would let the nodes of one team use the identity or the data of another."""
+    if not config.teams:
+        return
+    apart = "use a stack for each team"
+    if config.nodes_add_tasks:
+        what = (
+            "nodes could add tasks to the pools of every team, because Azure has no narrower role"
+        )
+        yield ("nodes_add_tasks",), what, f"remove it, or {apart}"
+    for number, pool in enumerate(config.pools):
+        if pool.team in _RESERVED_TEAMS:
+            what = f"pool {pool.id!r}: the name {pool.team!r} is reserved"
+            yield ("pools", number, "team"), what, "use another name, or remove team"
+        if any(isinstance(mount, FilesMount) for mount in pool.mounts):
+            what = f"pool {pool.id!r} mounts the file share with the account key"
+            yield (
+                ("pools", number, "mounts"),
+                f"{what}, which opens the containers of every team",
+                f"mount a container with kind: blob, or {apart}",
+            )
 
 
 def _storage_range_problem(number: int, text: str) -> Iterator[_Problem]:

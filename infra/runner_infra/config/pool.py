@@ -45,6 +45,17 @@ _NfsExport = Annotated[
         "files.example:/export",
     ),
 ]
+# A part of container names, which allow 63 characters: models-TEAM-runner-STACK. Without `-`, the
+# names of two stacks in one adopted account differ.
+TeamName = Annotated[
+    str,
+    TextField(
+        r"^[a-z][a-z0-9]{0,23}$",
+        "the name of a team",
+        "up to 24 lower-case letters and digits, and begins with a letter",
+        "vision",
+    ),
+]
 Scenario = Literal[
     "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
 ]
@@ -144,10 +155,12 @@ class PoolConfig(Section):
     `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01); `container_images` are
     pulled before a node takes tasks. `ssh_from` lists the address ranges, such as 203.0.113.0/24,
     that may reach port 22 of the nodes (`runner ssh` and `exec`). `start_script` is a file next to
-    the stack's file; it runs as root at the end of the start task.
+    the stack's file; it runs as root at the end of the start task. Nodes of pools with the same
+    `team` share an identity and containers; None is the shared part of the stack.
     """
 
     id: _PoolId
+    team: TeamName | None = None
     vm_size: str
     max_spot: int = Field(default=4, ge=0, le=1000)
     max_dedicated: int = Field(default=0, ge=0, le=1000)

@@ -13,6 +13,7 @@ from runner_infra.config.naming import AccountName, Names
 from runner_infra.config.pool import PoolConfig, Section
 
 CONTAINERS = ("runs", "models", "data", "code")
+TEAM_CONTAINERS = ("runs", "models", "code")  # each team has its own
 _Email = Annotated[
     str,
     TextField(
@@ -195,6 +196,11 @@ class StackConfig(Section):
     def names(self) -> Names:
         """The names of the resources that the stack creates."""
         return Names(self.stack, self.subscription_id)
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        """The teams that pools name, each once."""
+        return tuple(dict.fromkeys(pool.team for pool in self.pools if pool.team is not None))
 
     @property
     def adopted(self) -> AdoptConfig:

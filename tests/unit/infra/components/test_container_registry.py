@@ -34,7 +34,7 @@ def declare(operators: tuple[Operator, ...]) -> dict[str, Any]:
         resource_group_name=pulumi.Output.from_input("rg-runner-dev"),
         resource_group_id=pulumi.Output.from_input("/subscriptions/x/resourceGroups/rg-runner-dev"),
     )
-    registry = ContainerRegistry("registry", context, puller=POOLS, pushers=operators)
+    registry = ContainerRegistry("registry", context, pullers={"": POOLS}, pushers=operators)
     return {"server": registry.login_server}
 
 

@@ -47,6 +47,8 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StackConfig.budget": ({}, {"budget": {"usd_per_month": 7}}),
     "StackConfig.observability": ({}, {"observability": None}),
     "StackConfig.pools": ({}, {"pools": [T4, {**T4, "id": "more"}]}),
+    # No pool of a stack with teams mounts the file share, which pools of the table below do.
+    "PoolConfig.team": ({}, {"pools": [{**T4, "team": "vision"}]}),
     "StorageConfig.account_name": ({}, {"storage": {"account_name": "ours"}}),
     "StorageConfig.file_share_gib": (
         {"storage": {"file_share_gib": 100}},
