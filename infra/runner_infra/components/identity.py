@@ -35,11 +35,18 @@ _PACKAGES_ONLY = (
     " StringStartsWith 'app-'))"
 )
 
+# Agents delete old checkpoints, but never a model. No container has this name.
+_NO_DELETION = (
+    "((!(ActionMatches{'Microsoft.Storage/storageAccounts/blobServices/containers/blobs/delete'}))"
+    " OR (@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
+    " StringEquals '-'))"
+)
+
 
 class Identities(pulumi.ComponentResource):
     """User-assigned identities with minimal roles.
 
-    `nodes` writes runs and models, and reads data, code and application packages. Nodes of a team
+    `nodes` writes runs, adds models, and reads data, code and application packages. Nodes of a team
     have an identity of their own, which writes the runs and models of the team, and reads its code
     and the data. Batch uses `account` to sign in to its auto-storage. If the storage or the Batch
     account is adopted, `account` is None and packages are not read. The Batch account and the pools
@@ -119,14 +126,15 @@ class Identities(pulumi.ComponentResource):
     def _grant_to_nodes(self, team: str | None) -> list[pulumi.Resource]:
         """Declare the roles of the nodes of a team, or of the shared part if it is None."""
         writer, reader = _BLOB_DATA_CONTRIBUTOR, _BLOB_DATA_READER
-        identity, suffix = self.of_nodes(team), "" if team is None else f"-{team}"
+        container, identity = self._store.container, self.of_nodes(team)
+        suffix = "" if team is None else f"-{team}"
         return [
-            self._grant(f"{name}{suffix}", identity, role, self._store.container(kind, team).id)
-            for name, role, kind in (
-                ("nodes-write-runs", writer, "runs"),
-                ("nodes-write-models", writer, "models"),
-                ("nodes-read-data", reader, "data"),
-                ("nodes-read-code", reader, "code"),
+            self._grant(f"{name}{suffix}", identity, role, container(kind, team).id, condition)
+            for name, role, kind, condition in (
+                ("nodes-write-runs", writer, "runs", None),
+                ("nodes-write-models", writer, "models", _NO_DELETION),
+                ("nodes-read-data", reader, "data", None),
+                ("nodes-read-code", reader, "code", None),
             )
         ]
 

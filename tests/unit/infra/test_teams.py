@@ -90,21 +90,25 @@ def _identities_in(value: object) -> Iterator[str]:
     yield from re.findall(r"/subscriptions/[^\"]*/userAssignedIdentities/[^\"]+", json.dumps(value))
 
 
-def _assert_parts_are_apart(found: Recording) -> None:
+def assert_parts_are_apart(found: Recording) -> None:
     whole, containers = _outputs(found), _containers(found)
     pools = {pool.inputs["poolName"]: pool.inputs for pool in found.of("batch:Pool")}
     assert {pool.id for pool in whole.pools} == set(pools)
     seen: set[str] = set()
     for part in whole.parts():
-        own, identity = {part.container_runs, part.container_models}, part.identity_resource_id
+        identity, code = part.identity_resource_id, part.container_code
+        written = {part.container_runs, part.container_models}
         assert identity
+        assert code
+        own = {*written, code}
         assert not own & seen, "a container of two parts"
         seen |= own
         reached = _reached(found, identity, containers)
         readable = {name for _, name in reached} - own
         assert readable == {whole.container_data}
-        assert {action for action, name in reached if name not in own} == {_READ}
-        assert {(_READ, name) for name in own} | {(_WRITE, name) for name in own} <= reached
+        assert {action for action, name in reached if name not in written} == {_READ}
+        assert {(_READ, name) for name in own} | {(_WRITE, name) for name in written} <= reached
+        assert {name for action, name in reached if action == _DELETE} == {part.container_runs}
         if part.team not in (None, SHARED_TEAM):
             scopes = [role.inputs["scope"] for role in _roles(found, identity)]
             assert all(re.search("/(containers|registries)/[^/]+$", scope) for scope in scopes)
@@ -141,7 +145,7 @@ def _stacks(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_stacks())
 def test_nodes_reach_no_container_of_another_part_of_the_stack(values: dict[str, Any]) -> None:
-    _assert_parts_are_apart(deploy(config_of("a" * 20, **values)))
+    assert_parts_are_apart(deploy(config_of("a" * 20, **values)))
 
 
 def _with_teams(**values: Any) -> Recording:
@@ -153,14 +157,15 @@ def _with_teams(**values: Any) -> Recording:
 @pytest.mark.parametrize("adopted", [False, True], ids=["own", "adopted"])
 def test_each_team_has_an_identity_and_containers_of_its_own(adopted: bool) -> None:
     found = _with_teams(registry=True, **({"adopt": ADOPTED} if adopted else {}))
-    _assert_parts_are_apart(found)
+    assert_parts_are_apart(found)
     whole = _outputs(found)
     vision = whole.for_team("vision")
     suffix = "-runner-dev" if adopted else ""
-    assert (vision.container_runs, vision.container_models, vision.container_data) == (
+    assert vision.containers == (
         f"runs-vision{suffix}",
         f"models-vision{suffix}",
         f"data{suffix}",
+        f"code-vision{suffix}",
     )
     assert [pool.id for pool in vision.pools] == ["vision-t4"]
     assert [pool.id for pool in whole.for_team(None).pools] == ["t4"]
