@@ -126,6 +126,13 @@ def complete_stack(incomplete: str) -> list[str]:
     return _matching(names, incomplete)
 
 
+def complete_team(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the teams of the stack."""
+    from runner.flows.environment.pools import team_names
+
+    return _matching(lambda: team_names(_settings(ctx)), incomplete)
+
+
 def complete_target(incomplete: str) -> list[str]:
     """Return the targets."""
     return _matching(lambda: ("local", "azure"), incomplete)
@@ -189,10 +196,11 @@ def _within_timeout(names: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _settings(ctx: Any) -> Settings:
-    """Return the settings with the target and stack in the command line."""
+    """Return the settings with the target, stack and team in the command line."""
     from runner.cli.options import open_settings
 
-    return open_settings(ctx.params.get("target"), ctx.params.get("stack"))
+    given = ctx.params
+    return open_settings(given.get("target"), given.get("stack"), team=given.get("team"))
 
 
 def _connection(ctx: Any) -> Connection:

@@ -21,6 +21,7 @@ from runner.cli.autocomplete import (
     complete_run_or_group,
     complete_stack,
     complete_target,
+    complete_team,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import RunnerError
@@ -64,6 +65,15 @@ StackOption = Annotated[
         autocompletion=complete_stack,
     ),
 ]
+TeamOption = Annotated[
+    str | None,
+    typer.Option(
+        "--team",
+        help="Team of the stack whose runs, models and pools to use.",
+        show_default="the shared part of the stack",
+        autocompletion=complete_team,
+    ),
+]
 OutputDirOption = Annotated[
     Path | None,
     typer.Option("--output-dir", help="Folder for downloaded outputs.", show_default="./outputs"),
@@ -87,46 +97,52 @@ def open_settings(
     target: str | None,
     stack: str | None,
     *,
+    team: str | None = None,
     pool: str | None = None,
     output_dir: Path | None = None,
 ) -> Settings:
     """Return the settings with the options of the command line applied."""
     from runner.core.settings import load_settings, refuse_stack_of_local
 
-    flags = {"target": target, "stack": stack, "pool": pool, "output_dir": output_dir}
+    given = {"target": target, "stack": stack, "team": team}
+    flags = {**given, "pool": pool, "output_dir": output_dir}
     settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
     refuse_stack_of_local(settings, stack)
     return settings
 
 
-def open_connection(target: str | None, stack: str | None) -> Connection:
+def open_connection(target: str | None, stack: str | None, team: str | None = None) -> Connection:
     """Connect to the services of the target, which have to be running."""
     from runner.azure.auth.credentials import connect
 
-    return connect(open_settings(target, stack))
+    return connect(open_settings(target, stack, team=team))
 
 
 class Invocation:
-    """The target, the stack and the output format that a command was called with."""
+    """The target, the stack, the team and the output format that a command was called with."""
 
-    def __init__(self, target: str | None, stack: str | None, output: OutputFormat) -> None:
+    def __init__(
+        self, target: str | None, stack: str | None, team: str | None, output: OutputFormat
+    ) -> None:
         self.out = Output(output)
-        self._target, self._stack = target, stack
+        self._target, self._stack, self._team = target, stack, team
         self.until_end = ExitStack()  # closed at the end of the command
 
     @property
     def target_words(self) -> list[str]:
         """Return the options with which another command has the same target."""
-        options = {"--target": self._target, "--stack": self._stack}
+        options = {"--target": self._target, "--stack": self._stack, "--team": self._team}
         return [word for name, value in options.items() if value for word in (name, value)]
 
     def settings(self, *, pool: str | None = None, output_dir: Path | None = None) -> Settings:
         """Return the settings with the options of the command line applied."""
-        return open_settings(self._target, self._stack, pool=pool, output_dir=output_dir)
+        return open_settings(
+            self._target, self._stack, team=self._team, pool=pool, output_dir=output_dir
+        )
 
     def connect(self) -> Connection:
         """Connect to the services of the target, which have to be running."""
-        return open_connection(self._target, self._stack)
+        return open_connection(self._target, self._stack, self._team)
 
     def open(self, output_dir: Path | None = None) -> tuple[Settings, Connection]:
         """Return the settings, and a connection as `connect` does."""
@@ -148,13 +164,17 @@ class Invocation:
 
 
 def on_target(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add `--target`, `--stack` and `-o` to a command, which receives them as an Invocation."""
+    """Add `--target`, `--stack`, `--team` and `-o` to a command, which gets an Invocation."""
 
     @functools.wraps(verb)
     def command(
-        target: str | None, stack: str | None, output: OutputFormat, **options: object
+        target: str | None,
+        stack: str | None,
+        team: str | None,
+        output: OutputFormat,
+        **options: object,
     ) -> None:
-        call = Invocation(target, stack, output)
+        call = Invocation(target, stack, team, output)
         with call.until_end:
             verb(call, **options)
 
@@ -162,6 +182,7 @@ def on_target(verb: Callable[..., None]) -> Callable[..., None]:
     shared = (
         ("target", TargetOption, None),
         ("stack", StackOption, None),
+        ("team", TeamOption, None),
         ("output", OutputOption, OutputFormat.TABLE),
     )
     kind = inspect.Parameter.KEYWORD_ONLY

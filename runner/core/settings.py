@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ TargetName = Literal["local", "azure"]
 PROJECT_FILE = "runner.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DEFAULTS: Mapping[str, str] = {"target": "local", "stack": "dev", "output_dir": "outputs"}
-_NAMES = ("target", "stack", "pool", "output_dir", "retention")
+_NAMES = ("target", "stack", "team", "pool", "output_dir", "retention")
 
 SHORTEST_RETENTION = timedelta(hours=1)
 
@@ -31,6 +31,7 @@ class Settings:
     """The settings of one command; `origins` has the source of each value.
 
     `retention` is the time for which a run is kept after its submission; None keeps all runs.
+    `team` is the part of the stack; None is the shared part.
     """
 
     target: TargetName
@@ -40,6 +41,11 @@ class Settings:
     home: Path
     origins: Mapping[str, str]
     retention: timedelta | None = None
+    team: str | None = None
+
+    def for_whole_stack(self) -> Settings:
+        """Return the settings of a command that concerns all parts of the stack."""
+        return replace(self, team=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,10 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
     found: dict[str, _Value] = {}
     for given in _read_sources(flags, cwd, env):
         found[given.name] = _check(given)
-    pool = found.get("pool")
+    team, pool = found.get("team"), found.get("pool")
     output = found["output_dir"]
     origins = {name: found[name].origin for name in _NAMES if name in found}
+    origins.setdefault("team", "built-in: the shared part of the stack")
     origins.setdefault("pool", "built-in: the first pool of the target")
     origins.setdefault("retention", "built-in: runs are kept")
     retention = found.get("retention")
@@ -75,18 +82,22 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
         home=runner_home(env),
         origins={**origins, "home": "RUNNER_HOME" if env.get("RUNNER_HOME") else "built-in"},
         retention=parse_duration(retention.value) if retention else None,
+        team=team.value if team else None,
     )
 
 
 def refuse_stack_of_local(settings: Settings, stack: str | None) -> None:
-    """Raise RunnerError if `stack` is set and the target has no stacks."""
-    if stack is not None and settings.target == "local":
-        raise RunnerError(
-            "R-SETTING-VALUE",
-            f"unexpected --stack {stack}: target 'local' has no stacks",
-            why=f"target is local ({settings.origins['target']})",
-            fix=f"use --target azure --stack {stack}, or remove --stack",
-        )
+    """Raise RunnerError if `stack` or `--team` is set and the target has no stacks."""
+    team = settings.team if settings.origins["team"] == "--team" else None
+    if settings.target != "local" or (stack is None and team is None):
+        return
+    name, value, what = ("team", team, "teams") if stack is None else ("stack", stack, "stacks")
+    raise RunnerError(
+        "R-SETTING-VALUE",
+        f"unexpected --{name} {value}: target 'local' has no {what}",
+        why=f"target is local ({settings.origins['target']})",
+        fix=f"use --target azure --{name} {value}, or remove --{name}",
+    )
 
 
 def user_config_file(env: Mapping[str, str]) -> Path:
@@ -172,6 +183,7 @@ class SettingsFile(StrictModel):
 
     target: Literal["local", "azure"] | None = None
     stack: str | None = Field(None, min_length=1)
+    team: str | None = Field(None, min_length=1)
     pool: str | None = Field(None, min_length=1)
     output_dir: str | None = Field(None, min_length=1)
     retention: str | None = Field(None, min_length=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.gateway.pools import MANAGEMENT_ONLY, to_data_plane
 from batch_emulator.server import Server
 from runner.azure.auth.credentials import Connection
-from runner.azure.storage.blobs import BlobContainer, ensure_containers
+from runner.azure.storage.blobs import BlobContainer, ensure_containers, stored_bytes
 from runner.contract import StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
@@ -36,8 +37,11 @@ from runner.core.states import RunState
 from runner.flows.local.azurite import ensure_azurite
 from runner.flows.local.services import blob_launch, choose_port
 from runner.flows.local.state import SEED
+from runner.flows.models.versions import list_models
 from runner.flows.recipes import new_recipe
+from runner.flows.runs.costs import CostQuery, report_costs
 from runner.flows.runs.events import RunEnded
+from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import read_log
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import watch_run
@@ -72,6 +76,7 @@ _POOLS: list[Mapping[str, Any]] = [
         "office_hours": {"days": ["mon"], "nodes": 1},
         "max_spot": 1,
     },
+    {**T4, "id": "vision-t4", "preload": [], "team": "vision"},
 ]
 
 
@@ -91,7 +96,7 @@ class Stack:
     outputs: StackOutputs
     connection: Connection
     url: str
-    key: str
+    keys: Mapping[str, str]
     settings: Settings
 
     @property
@@ -117,7 +122,7 @@ class Stack:
         plain_http.post(
             f"{self.url}/_emulator/{path}",
             json=body,
-            headers={"Authorization": f"Bearer {self.key}"},
+            headers={"Authorization": f"Bearer {self.keys['batch']}"},
             timeout=60,
         ).raise_for_status()
 
@@ -159,7 +164,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
             env = {"RUNNER_HOME": str(home), "HOME": "/", "RUNNER_TARGET": "azure"}
             settings = load_settings({}, cwd=folder, env=env)
             declared = {pool.inputs["poolName"]: pool.inputs for pool in recording.of("batch:Pool")}
-            yield Stack(declared, local, connection, server.url, keys["batch"], settings)
+            yield Stack(declared, local, connection, server.url, keys, settings)
 
 
 @contextmanager
@@ -259,6 +264,59 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
     until(lambda: not stack.nodes("t4"))
     pool = stack.batch.get_pool("t4")
     assert (pool.target_low_priority_nodes, pool.target_dedicated_nodes) == (0, 0)
+
+
+_MODEL = """
+import json, os, pathlib
+folder = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+(folder / "model.json").write_text(json.dumps({"weights": [1]}))
+print("trained")
+"""
+
+
+@pytest.mark.attack
+def test_run_of_a_team_uses_only_the_containers_of_the_team(
+    stack: Stack, script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "runner.azure.retries.count_try", lambda sent: asked.append(sent.http_request.url)
+    )
+    part = stack.outputs.for_team("vision")
+    connection = Connection(part, dict(stack.keys))
+    ensure_containers(connection)
+    before = {blob.name for blob in stack.runs.list("")}
+    stack.create("vision-t4")
+    team = replace(stack, outputs=part, connection=connection)
+    spec = _train(team, script(_MODEL), "vision-t4")
+    stack.push(6)
+    assert _ended(team, spec).status.state is RunState.SUCCEEDED
+    assert "".join(read_log(connection, spec, "stdout")).strip() == "trained"
+    download_outputs(connection, spec, tmp_path / "outputs", ignore_progress)
+    assert [row.run_id for row in list_runs(connection, limit=None).rows] == [spec.run_id]
+    list_models(connection)
+    addressed = _containers_in(" ".join(asked), part)
+    assert addressed == {"runs-vision", "models-vision"}
+    task = next(iter(stack.batch.list_tasks(spec.job_id)))
+    assert task.environment_settings
+    access = " ".join(each.value or "" for each in task.environment_settings)
+    assert _containers_in(access, part) == {*addressed, "data"}
+    assert {blob.name for blob in stack.runs.list("")} == before
+    _check_costs(stack, connection, spec.run_id)
+    until(lambda: all_tasks_over(stack.batch))
+
+
+def _containers_in(text: str, outputs: StackOutputs) -> set[str]:
+    return set(re.findall(f"{re.escape(outputs.blob_endpoint)}/([a-z0-9-]+)", text))
+
+
+def _check_costs(stack: Stack, team: Connection, run_id: str) -> None:
+    """Compare the costs of all teams, which nobody selected, with those of one."""
+    whole = Connection(stack.outputs.for_team(None), dict(stack.keys))
+    assert run_id in {row.run_id for row in report_costs(whole, CostQuery(), None).history}
+    assert {row.run_id for row in report_costs(team, CostQuery(), None).history} == {run_id}
+    assert run_id not in {row.run_id for row in list_runs(whole, limit=None).rows}
+    assert {"runs", "runs-vision", "models-vision", "data"} <= set(stored_bytes(whole))
 
 
 @pytest.mark.feature(5)

@@ -7,11 +7,13 @@ with its first client.
 # ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import, so it is imported when needed
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from runner.azure.auth.sign_in import make_credential
-from runner.contract import ContractError, StackOutputs, parse_stack_outputs
+from runner.contract import SHARED_TEAM, ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
 from runner.protocol import paths as blob_paths
@@ -43,7 +45,11 @@ def outputs_path(settings: Settings) -> Path:
 
 
 def load_outputs(settings: Settings) -> StackOutputs:
-    """Return the outputs of the target. Raise RunnerError if they are missing or invalid."""
+    """Return the outputs of the target: of a stack, the part of the team in the settings.
+
+    Raises:
+        RunnerError: they are missing or invalid; or R-TEAM-UNKNOWN.
+    """
     path = outputs_path(settings)
     try:
         text = path.read_text(encoding="utf-8")
@@ -58,7 +64,7 @@ def load_outputs(settings: Settings) -> StackOutputs:
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     try:
-        return parse_stack_outputs(text)
+        outputs = parse_stack_outputs(text)
     except ContractError as err:
         raise RunnerError(
             "R-STACK-OUTPUTS",
@@ -67,6 +73,33 @@ def load_outputs(settings: Settings) -> StackOutputs:
             fix=_outputs_fix(settings),
             exit_code=ExitCode.PREFLIGHT,
         ) from err
+    if settings.target == "local":
+        return outputs
+    try:
+        return outputs.for_team(settings.team)
+    except KeyError as err:
+        raise _unknown_team(settings, outputs) from err
+
+
+def _unknown_team(settings: Settings, outputs: StackOutputs) -> RunnerError:
+    names = [team.name for team in outputs.teams]
+    origin = f"the team is set by {settings.origins['team']}"
+    if not names:
+        return RunnerError(
+            "R-TEAM-UNKNOWN",
+            f"stack {settings.stack!r} has no team {settings.team!r}",
+            why=f"none of its pools has the key `team`; {origin}",
+            fix=f"--team {SHARED_TEAM}, or remove the setting",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    near = difflib.get_close_matches(settings.team or "", names, n=1) or names
+    return RunnerError(
+        "R-TEAM-UNKNOWN",
+        f"stack {settings.stack!r} has no team {settings.team!r}",
+        why=f"its teams: {', '.join(names)}; {origin}",
+        fix=f"--team {near[0]}; for the part of the stack without a team: --team {SHARED_TEAM}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _no_outputs(settings: Settings, path: Path) -> RunnerError:
@@ -237,6 +270,17 @@ class Connection:
     def uses_identity(self) -> bool:
         """True if nodes sign in with a managed identity, False if they use SAS."""
         return self._keys is None
+
+    def parts(self) -> Sequence[Connection]:
+        """Return a connection for the shared part of the stack and one for each team."""
+        if not self.outputs.teams:
+            return [self]
+        self.blob_service()  # the copies share its client and sign-in
+        found: list[Connection] = []
+        for part in self.outputs.parts():
+            found.append(copy(self))
+            found[-1].outputs = part
+        return found
 
     def batch_client(self, api_version: str | None = None) -> BatchClient:
         """Return the data-plane client of the Batch account; None uses the SDK's API version."""

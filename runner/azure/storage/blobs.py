@@ -823,9 +823,11 @@ def ensure_containers(connection: Connection) -> None:
 
 
 def stored_bytes(connection: Connection) -> dict[str, int]:
-    """Return the size in bytes of each container of the stack; 0 if it is missing."""
+    """Return the size in bytes of each container of all parts of the stack; 0 if it is missing."""
     sizes: dict[str, int] = {}
-    for name in connection.outputs.containers:
+    for name in dict.fromkeys(
+        name for part in connection.outputs.parts() for name in part.containers
+    ):
         container = connection.blob_service().get_container_client(name)
         with service_errors(f"measuring container {name}"):
             try:

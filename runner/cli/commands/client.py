@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.options import PoolOption, StackOption, TargetOption
+from runner.cli.options import PoolOption, StackOption, TargetOption, TeamOption
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import RunnerError
 
@@ -25,6 +25,7 @@ def _config() -> None:
 def show(
     target: TargetOption = None,
     stack: StackOption = None,
+    team: TeamOption = None,
     pool: PoolOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -34,11 +35,12 @@ def show(
     from runner.core.settings import load_settings
     from runner.core.units import format_duration
 
-    flags = {"target": target, "stack": stack, "pool": pool}
+    flags = {"target": target, "stack": stack, "team": team, "pool": pool}
     settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
     values = {
         "target": settings.target,
         "stack": settings.stack,
+        "team": settings.team,
         "pool": settings.pool,
         "output_dir": str(settings.output_dir),
         "home": str(settings.home),

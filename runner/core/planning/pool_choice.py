@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.contract import PoolOutput, StackOutputs
+from runner.contract import SHARED_TEAM, PoolOutput, StackOutputs
 from runner.core.pricing.machines import find_machine
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import NO_RESOURCES, Resources
@@ -18,6 +18,7 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
     Raises:
         RunnerError: no pool can, or the pool `wanted` cannot.
     """
+    refuse_pool_of_other_team(wanted, outputs)
     fitting = tuple(pool for pool in outputs.pools if _fits(pool, image))
     named = next(
         (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
@@ -39,6 +40,7 @@ def pools_for_all(
     """
     if not is_mixed(images):
         return pools_for(next(iter(images.values())), wanted, outputs)
+    refuse_pool_of_other_team(wanted, outputs)
     fitting = tuple(pool for pool in outputs.pools if pool.containers is None)
     named = next(
         (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
@@ -60,6 +62,32 @@ def pools_for_all(
         else f"add an image to {outside}, or submit the tasks in separate files",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def refuse_pool_of_other_team(wanted: str | None, outputs: StackOutputs) -> None:
+    """Raise RunnerError if the pool `wanted` is not in the selected part of the stack.
+
+    Its nodes could not read the runs of this part, because they have another identity.
+    """
+    if outputs.whole is None or wanted is None:
+        return
+    found = next((p for p in outputs.stack_pools if p.id.lower() == wanted.lower()), None)
+    own = None if outputs.team == SHARED_TEAM else outputs.team
+    if found is None or found.team == own:
+        return
+    owner = "the shared part of the stack" if found.team is None else f"team {found.team!r}"
+    ours = [pool.id for pool in outputs.stack_pools if pool.team == own]
+    raise RunnerError(
+        "R-POOL-TEAM",
+        f"pool {found.id!r} belongs to {owner}",
+        why=f"its nodes have no access to the runs of {_name_part(own)}",
+        fix=f"--team {found.team or SHARED_TEAM}" + (f", or --pool {ours[0]}" if ours else ""),
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _name_part(team: str | None) -> str:
+    return "the shared part" if team is None else f"team {team!r}"
 
 
 def is_mixed(images: Mapping[str, str | None]) -> bool:
@@ -115,6 +143,15 @@ def choose_pool(
             so that a recipe for a GPU runs on the local pool.
         required: the resources of the command line, which a named pool must have.
     """
+    if not outputs.pools and outputs.whole is not None and outputs.stack_pools:
+        teams = sorted({pool.team or SHARED_TEAM for pool in outputs.stack_pools})
+        raise RunnerError(
+            "R-POOL-TEAM",
+            "the shared part of this stack has no pools",
+            why=f"all of its pools belong to teams: {', '.join(teams)}",
+            fix=f"--team {teams[0]}",
+            exit_code=ExitCode.PREFLIGHT,
+        )
     if not outputs.pools:
         raise RunnerError(
             "R-POOL-NONE",

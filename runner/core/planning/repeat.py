@@ -15,7 +15,7 @@ from runner.core.planning.plan import (
     RunPlan,
     script_arguments,
 )
-from runner.core.planning.pool_choice import check_nodes
+from runner.core.planning.pool_choice import check_nodes, refuse_pool_of_other_team
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, find_notebook
 from runner.core.recipe.secrets import recorded_secrets
@@ -123,9 +123,11 @@ def choose_same_pool(
         nodes: number of nodes of the repetition; None for that of the run.
 
     Raises:
-        RunnerError: the pool does not exist, or cannot run a task on so many nodes.
+        RunnerError: the pool does not exist, belongs to another team, or cannot run a task on so
+            many nodes.
     """
     name = (wanted or spec.pool).lower()
+    refuse_pool_of_other_team(name, outputs)
     for pool in outputs.pools:
         if pool.id.lower() == name:
             check_nodes(pool, nodes or spec.nodes)

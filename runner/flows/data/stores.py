@@ -66,10 +66,11 @@ def open_store(connection: Connection, name: str) -> Generator[FileStore]:
 
 def refuse_managed_container(connection: Connection, place: StoragePath) -> None:
     """Raise RunnerError for a container that only runner may change."""
-    outputs = connection.outputs
-    if place.store == outputs.container_data or place.store not in outputs.containers:
+    parts = connection.outputs.parts()
+    managed = {name for part in parts for name in part.containers}
+    models = place.store in [part.container_models for part in parts]
+    if place.store not in managed - {connection.outputs.container_data}:
         return
-    models = place.store == outputs.container_models
     raise RunnerError(
         "R-DATA-OURS",
         f"cannot change {place.store!r}: runner manages this container",

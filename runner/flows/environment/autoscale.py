@@ -118,7 +118,7 @@ def plan_formula(
     connection = connect(settings)
     named = pool_id or settings.pool
     pool = get_pool(connection, named) if named else _only_scaled_pool(connection, settings)
-    declared = any(each.id.lower() == pool.id.lower() for each in connection.outputs.pools)
+    declared = any(each.id.lower() == pool.id.lower() for each in connection.outputs.stack_pools)
     if declared and settings.target != "local":
         raise RunnerError(
             "R-FORMULA-DECLARED",

@@ -36,7 +36,7 @@ def check_agents(settings: Settings, pools: Sequence[PoolPlan], today: date) -> 
     from runner.azure.batch.pools import list_supported_images  # noqa: PLC0415  the Batch SDK
 
     try:
-        supported = list_supported_images(connect(settings))
+        supported = list_supported_images(connect(settings.for_whole_stack()))
     except RunnerError as err:
         yield failed("images", err)
         return

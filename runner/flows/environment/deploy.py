@@ -345,7 +345,7 @@ def _deployed_connection(
         return Connection(parse_stack_outputs(json.dumps(automation.outputs(environment))), None)
     except ContractError:
         if _outputs_path(settings).exists():
-            return connect(dataclasses.replace(settings, target="azure"))
+            return connect(dataclasses.replace(settings.for_whole_stack(), target="azure"))
         return None
 
 

@@ -46,6 +46,7 @@ def collect(settings: Settings, query: CostQuery) -> list[Gauge]:
     Raises:
         RunnerError: the services do not respond.
     """
+    settings = settings.for_whole_stack()
     pools = pool_list(settings)
     return [*pool_gauges(pools), *run_gauges(report_costs(connect(settings), query, settings.home))]
 

@@ -194,7 +194,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
     """
     connection = connect(settings)
     pool = get_pool(connection, pool_id)
-    declared = any(each.id == pool.id for each in connection.outputs.pools)
+    declared = any(each.id == pool.id for each in connection.outputs.stack_pools)
     if declared and settings.target != "local":
         file = f"Pulumi.{settings.stack}.yaml"
         raise RunnerError(
@@ -247,9 +247,10 @@ class ActiveWork:
 def find_active(connection: Connection, pool_ids: Collection[str] | None) -> ActiveWork:
     """Return the unfinished work on pools, or on all pools of the account if None."""
     tasks = unfinished_tasks(connection, _MAX_EXAMINED, pool_ids, per_job=_MAX_EXAMINED_PER_JOB)
-    owners: Sequence[str] = ()
+    owners: list[str] = []
     with suppress(RunnerError):  # the storage account may be gone
-        owners = owners_of(runs_container(connection), tasks)
+        for part in connection.parts():  # a task does not say which of them has its run
+            owners += owners_of(runs_container(part), tasks)
     return ActiveWork(owners, tasks)
 
 
@@ -283,7 +284,14 @@ def pool_names(settings: Settings) -> Sequence[str]:
     """Return the IDs of the pools in the target's outputs, without a request."""
     from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  for a shell that completes
 
-    return [pool.id for pool in load_outputs(settings).pools]
+    return [pool.id for pool in load_outputs(settings).stack_pools]
+
+
+def team_names(settings: Settings) -> Sequence[str]:
+    """Return the teams in the target's outputs, without a request."""
+    from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  as above
+
+    return [team.name for team in load_outputs(settings.for_whole_stack()).teams]
 
 
 def _status(

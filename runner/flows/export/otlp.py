@@ -180,17 +180,18 @@ def export_to_otlp(connection: Connection, spec: RunSpec, sender: OtlpSender) ->
 
 
 def active_events(settings: Settings, ended: frozenset[str]) -> list[RunEvents]:
-    """Return the events of all runs that are not in `ended`."""
-    connection = connect(settings)
+    """Return the events of all runs of all teams that are not in `ended`."""
     rows = [
-        row
-        for row in list_runs(connection, limit=None).rows
+        (part, row)
+        for part in connect(settings.for_whole_stack()).parts()
+        for row in list_runs(part, limit=None).rows
         if row.spec is not None and row.run_id not in ended
     ]
 
-    def load(row: Any) -> RunEvents:
+    def load(found: tuple[Connection, Any]) -> RunEvents:
+        part, row = found
         is_final = row.status is not None and row.status.state.final
-        return RunEvents(row.spec, load_timeline(connection, row.spec), is_final)
+        return RunEvents(row.spec, load_timeline(part, row.spec), is_final)
 
     return in_parallel(load, rows)
 
@@ -244,5 +245,6 @@ class EventStream:
 
 def ended_runs(settings: Settings) -> frozenset[str]:
     """Return the runs that have ended."""
-    rows = list_runs(connect(settings), limit=None).rows
+    parts = connect(settings.for_whole_stack()).parts()
+    rows = [row for part in parts for row in list_runs(part, limit=None).rows]
     return frozenset(row.run_id for row in rows if row.status and row.status.state.final)

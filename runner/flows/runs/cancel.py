@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, terminate_task
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.progress import OnProgress, ignore_progress
 from runner.core.states import RunState, TaskView, count_evicted, decide_status
 from runner.flows.runs.documents import (
@@ -107,7 +108,11 @@ def cancel_pool(
     """Cancel all unfinished runs on a pool, also of sweeps and groups. Return outcomes by run ID.
 
     Runs of a sweep or group on other pools continue.
+
+    Raises:
+        RunnerError: R-POOL-TEAM, the runs on the pool are those of another team.
     """
+    refuse_pool_of_other_team(pool_id, connection.outputs)
     going_on = frozenset(state for state in RunState if not state.final)
     rows = list_runs(connection, limit=None, only=RunFilter(states=going_on)).rows
     here = {row.run_id: row.spec for row in rows if row.spec and _is_on(row.spec, pool_id)}

@@ -94,7 +94,8 @@ def report_costs(
 ) -> CostReport:
     """Return the costs of runs.
 
-    The runs of all experiments are read, because they share nodes.
+    The runs of all experiments are read, because they share nodes; if no team is selected, those of
+    all teams too.
 
     Args:
         connection: The services.
@@ -105,8 +106,12 @@ def report_costs(
     Raises:
         RunnerError: The records or the nodes cannot be listed.
     """
-    rows = list_runs(connection, limit=None).rows
-    usages = dict(zip((row.run_id for row in rows), _usages(connection, rows), strict=True))
+    rows: tuple[RunRow, ...] = ()
+    usages: dict[str, RunUsage] = {}
+    for part in connection.parts() if connection.outputs.team is None else [connection]:
+        own = list_runs(part, limit=None).rows
+        usages |= zip((row.run_id for row in own), _usages(part, own), strict=True)
+        rows += tuple(own)
     pools = {
         usage.find_pool(attempt).pool
         for usage in usages.values()

@@ -137,7 +137,7 @@ def _diagnose_prefix(connection: Connection, reference: str) -> Diagnosis:
 
 
 def _pool_facts(connection: Connection, pool_id: str) -> PoolFacts | None:
-    known = pool_id in {pool.id for pool in connection.outputs.pools}
+    known = pool_id in {pool.id for pool in connection.outputs.stack_pools}
     facts = load_pool_facts(connection, pool_id)
     return facts if facts.pool or known else None
 

@@ -36,6 +36,7 @@ from runner.core.job_moves import (
     next_pause_step,
     next_step,
 )
+from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.progress import OnProgress, Progress
 from runner.core.states import TaskView
 from runner.core.units import format_count
@@ -181,7 +182,8 @@ class _Pools:
 
     def __init__(self, connection: Connection) -> None:
         self._views = {pool.id.lower(): pool for pool in list_pools(connection)}
-        self._declared = {pool.id.lower(): pool for pool in connection.outputs.pools}
+        self._outputs = connection.outputs
+        self._declared = {pool.id.lower(): pool for pool in connection.outputs.stack_pools}
 
     def find(self, pool_id: str) -> MovePool | None:
         """Return a pool, or None if it does not exist."""
@@ -200,7 +202,8 @@ class _Pools:
         return MovePool(view, output)
 
     def get(self, pool_id: str) -> MovePool:
-        """Return a pool. Raise R-POOL-UNKNOWN if it does not exist."""
+        """Return a pool. Raise R-POOL-UNKNOWN, or R-POOL-TEAM if another team owns it."""
+        refuse_pool_of_other_team(pool_id, self._outputs)
         found = self.find(pool_id)
         if found is None:
             from runner.core.yaml_files import did_you_mean  # noqa: PLC0415  only a mistake needs it

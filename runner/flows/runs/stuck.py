@@ -113,7 +113,8 @@ def load_pool_facts(
     """
     pool = find_pool(connection, pool_id)
     nodes = list_pool_nodes(connection, pool_id) if pool else ()
-    caps = [each.max_nodes for each in connection.outputs.pools if each.id == pool_id]
+    declared = connection.outputs.stack_pools
+    caps = [each.max_nodes for each in declared if each.id == pool_id]
     charged = connection.outputs.location != "local"
     facts = PoolFacts(pool_id, pool, nodes, caps[0] if caps else None, charged)
     if not log or not facts.broken:

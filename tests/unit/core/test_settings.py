@@ -32,6 +32,21 @@ def test_stack_is_refused_for_the_local_target_only(tmp_path: Path, env: dict[st
     assert caught.value.why == "target is local (built-in)"
 
 
+def test_team_is_a_setting_and_its_flag_is_refused_for_the_local_target(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    (tmp_path / "runner.yaml").write_text("team: vision\n")
+    found = _load(tmp_path, env)
+    assert (found.team, found.origins["team"]) == ("vision", f"{tmp_path / 'runner.yaml'}:1")
+    refuse_stack_of_local(found, None)
+    assert found.for_whole_stack().team is None
+    env["RUNNER_TEAM"] = "audio"
+    assert _load(tmp_path, env).team == "audio"
+    refuse_stack_of_local(_load(tmp_path, env, target="azure", team="shared"), None)
+    with pytest.raises(RunnerError, match="unexpected --team shared"):
+        refuse_stack_of_local(_load(tmp_path, env, team="shared"), None)
+
+
 def test_defaults_need_no_file(tmp_path: Path, env: dict[str, str]) -> None:
     settings = _load(tmp_path, env)
     assert (settings.target, settings.stack, settings.pool) == ("local", "dev", None)

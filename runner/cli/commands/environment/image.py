@@ -73,7 +73,7 @@ def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABL
     from runner.flows.environment.images import container_registry_host
 
     out = Output(output)
-    settings = open_settings("azure", stack)
+    settings = open_settings("azure", stack).for_whole_stack()
     server = container_registry_host(load_outputs(settings), settings.stack)
     if output is OutputFormat.TABLE:
         out.text(server)
@@ -88,7 +88,7 @@ def _open(stack: str | None) -> tuple[ArmClient, ImageHome]:
     from runner.azure.auth.credentials import load_outputs
     from runner.flows.environment.images import locate_image
 
-    home = locate_image(load_outputs(open_settings("azure", stack)))
+    home = locate_image(load_outputs(open_settings("azure", stack).for_whole_stack()))
     return ArmClient(home.subscription, endpoint=arm_endpoint(os.environ)), home
 
 

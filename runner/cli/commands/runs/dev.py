@@ -41,6 +41,7 @@ def dev(
     keep: options.KeepOption = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
+    team: options.TeamOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Keep a node with the code and data of a folder, to work on it with `runner ssh`."""
@@ -63,7 +64,7 @@ def dev(
     from runner.flows.submit.submit_run import submit_run
 
     out = Output(output)
-    settings = options.open_settings(target, stack, pool=pool)
+    settings = options.open_settings(target, stack, team=team, pool=pool)
     seconds = int(parse_duration_flag("for", for_, "10s", "6d").total_seconds())
     flags = options.to_flags(
         gpu=gpu, nodes=None, spot=spot, priority=None, after=None, max_time=None, retries=None,

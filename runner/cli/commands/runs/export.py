@@ -117,6 +117,7 @@ def tensorboard(
     ] = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
+    team: options.TeamOption = None,
 ) -> None:
     """Show metrics and event files of runs in TensorBoard until Ctrl-C."""
     from runner.azure.auth.credentials import connect
@@ -124,7 +125,7 @@ def tensorboard(
     from runner.flows.runs.documents import find_run
 
     out = Output()
-    settings = options.open_settings(target, stack)
+    settings = options.open_settings(target, stack, team=team)
     connection = connect(settings)
     specs = {spec.run_id: spec for run in runs or ["@last"] for spec in [find_run(connection, run)]}
     with show_runs(connection, list(specs.values()), settings.home, port) as shown:

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import RunOrGroupArgument, StackOption, TargetOption, open_connection
+from runner.cli.options import (
+    RunOrGroupArgument,
+    StackOption,
+    TargetOption,
+    TeamOption,
+    open_connection,
+)
 from runner.cli.ui.output import Output
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -55,6 +61,7 @@ def logs(
     ] = None,
     target: TargetOption = None,
     stack: StackOption = None,
+    team: TeamOption = None,
 ) -> None:
     """Print the standard output or standard error of a run, or of all runs of a sweep or group."""
     from runner.flows.runs.documents import find_run
@@ -75,7 +82,7 @@ def logs(
             fix="remove one of them",
         )
     out = Output()
-    connection = open_connection(target, stack)
+    connection = open_connection(target, stack, team)
     stream: LogStream = "stderr" if stderr else "stdout"
     if experiment is not None:
         from runner.flows.runs.experiments import find_experiment

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import RunArgument, StackOption, TargetOption, open_settings
+from runner.cli.options import RunArgument, StackOption, TargetOption, TeamOption, open_settings
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import is_terminal
 
@@ -41,9 +41,19 @@ def ssh(
     print_: PrintOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
+    team: TeamOption = None,
 ) -> None:
     """Open a shell on the node of a run, in its folder and environment."""
-    enter(run, (), node=node, target=target, stack=stack, printed=print_, forward=forward or ())
+    enter(
+        run,
+        (),
+        node=node,
+        target=target,
+        stack=stack,
+        team=team,
+        printed=print_,
+        forward=forward or (),
+    )
 
 
 def enter(
@@ -53,6 +63,7 @@ def enter(
     node: str | None,
     target: str | None,
     stack: str | None,
+    team: str | None,
     printed: bool,
     forward: Sequence[str] = (),
 ) -> None:
@@ -70,7 +81,7 @@ def enter(
 
     out = Output()
     forwards = [parse_forward(text) for text in forward]
-    settings = open_settings(target, stack)
+    settings = open_settings(target, stack, team=team)
     connection = connect(settings)
     place = find_location(connection, find_run(connection, run), node)
     if printed:
@@ -109,6 +120,7 @@ def exec(  # noqa: A001  name of the verb
     print_: PrintOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
+    team: TeamOption = None,
 ) -> None:
     """Run a command on the node of a run, in its folder and environment."""
-    enter(run, command, node=node, target=target, stack=stack, printed=print_)
+    enter(run, command, node=node, target=target, stack=stack, team=team, printed=print_)

@@ -46,6 +46,7 @@ def submit(
     max_cost: options.MaxCostOption = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
+    team: options.TeamOption = None,
     detach: options.DetachOption = False,
     dry_run: options.DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -55,7 +56,7 @@ def submit(
     from runner.flows.submit.group import GroupRequest, check_file
 
     out = Output(output)
-    settings = options.open_settings(target, stack, pool=pool)
+    settings = options.open_settings(target, stack, team=team, pool=pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
     request = GroupRequest(tuple(set_ or ()), experiment, priority, max_cost)

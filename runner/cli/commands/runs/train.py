@@ -44,6 +44,7 @@ def train(
     keep: options.KeepOption = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
+    team: options.TeamOption = None,
     detach: options.DetachOption = False,
     dry_run: options.DryRunOption = False,
     download: options.DownloadOption = True,
@@ -57,7 +58,7 @@ def train(
     from runner.flows.submit.prepare import TrainOptions, check_run
 
     out = Output(output)
-    settings = options.open_settings(target, stack, pool=pool, output_dir=output_dir)
+    settings = options.open_settings(target, stack, team=team, pool=pool, output_dir=output_dir)
     stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
     flags = options.to_flags(
         gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,

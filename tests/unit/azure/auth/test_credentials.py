@@ -14,7 +14,7 @@ from azure.core.credentials import TokenCredential
 from azure.storage.blob import BlobServiceClient, UserDelegationKey
 
 from runner.azure.auth.credentials import STORAGE_SCOPE, CachedTokens, Connection, connect
-from runner.contract import StackOutputs
+from runner.contract import SHARED_TEAM, StackOutputs, TeamOutput
 from runner.core.home import HomePaths
 from runner.core.settings import Settings, load_settings
 from runner.flows.local.state import LocalState, local_outputs
@@ -190,3 +190,62 @@ def test_expiring_or_refused_token_is_replaced() -> None:
     assert tokens.get_token("s", claims="c").token == "home-2"
     assert tokens.get_token("s").token == "home-2"
     assert credential.requests[1]["claims"] == "c"
+
+
+@pytest.fixture
+def with_teams(settings: Settings, outputs: StackOutputs) -> Settings:
+    teams = tuple(
+        TeamOutput(name, f"runs-{name}", f"models-{name}", f"{name}-id", f"/{name}")
+        for name in ("vision", "audio")
+    )
+    path = HomePaths(settings.home).stack_outputs("dev")
+    path.parent.mkdir(parents=True)
+    deployed = replace(
+        outputs,
+        blob_endpoint="https://dev.blob.core.windows.net",
+        identity_client_id="shared-id",
+        teams=teams,
+    )
+    path.write_text(deployed.to_json())
+    return replace(settings, target="azure")
+
+
+@pytest.mark.attack
+def test_nodes_of_a_team_get_only_its_identity_and_containers(with_teams: Settings) -> None:
+    storage = connect(replace(with_teams, team="vision")).node_storage(HOUR)
+    names = {kind: storage[kind]["url"].rpartition("/")[2] for kind in ("runs", "models", "data")}
+    assert names == {"runs": "runs-vision", "models": "models-vision", "data": "data"}
+    assert storage["identity_client_id"] == "vision-id"
+    assert "audio" not in json.dumps(storage)
+    shared = connect(with_teams).node_storage(HOUR)
+    assert shared["identity_client_id"] == "shared-id"
+    assert "vision" not in json.dumps(shared)
+
+
+@pytest.mark.parametrize("team", [None, "vision", SHARED_TEAM])
+def test_connection_reaches_every_part_if_asked(with_teams: Settings, team: str | None) -> None:
+    parts = connect(replace(with_teams, team=team)).parts()
+    containers = [part.outputs.container_runs for part in parts]
+    assert containers == ["runs", "runs-vision", "runs-audio"]
+    assert len({id(part.blob_service()) for part in parts}) == 1
+
+
+def test_unknown_team_is_refused_with_the_teams_of_the_stack(
+    with_teams: Settings, outputs: StackOutputs
+) -> None:
+    origins = {**with_teams.origins, "team": "RUNNER_TEAM"}
+    wrong = replace(with_teams, team="visoin", origins=origins)
+    with pytest.raises(RunnerError) as caught:
+        connect(wrong)
+    assert caught.value.code == "R-TEAM-UNKNOWN"
+    assert caught.value.why == "its teams: vision, audio; the team is set by RUNNER_TEAM"
+    assert caught.value.fix.startswith("--team vision; ")
+    HomePaths(wrong.home).stack_outputs("dev").write_text(outputs.to_json())
+    with pytest.raises(RunnerError, match="no team 'visoin'"):
+        connect(wrong)
+
+
+def test_local_target_ignores_the_team_of_a_settings_file(
+    local: Connection, settings: Settings
+) -> None:
+    assert connect(replace(settings, team="vision")).outputs == local.outputs

@@ -116,7 +116,7 @@ def test_everything_on_a_pool_is_cancelled_and_nothing_elsewhere(
     monkeypatch.setattr(cancel, "find_run", lambda _, run_id: found[run_id])
     monkeypatch.setattr(cancel, "cancel_group", cancel_group)
     monkeypatch.setattr(cancel, "cancel_run", cancel_run)
-    connection: Any = None
+    connection = Connection(local_outputs(LocalState(20001, 20002, 1, 1)), {})
     done = cancel.cancel_pool(connection, "gpus")
     assert list(done) == [*TRIALS, f"dogs-1-{STAMP}", RUN]
     assert groups == [SWEEP], "the other one has runs on another pool"

@@ -99,15 +99,16 @@ def test_v100_and_fabric_sizes_have_their_own_images() -> None:
 def test_pools_of_the_guide_can_be_declared_with_known_prices(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", _GUIDE.read_text(), re.DOTALL)
     (where,) = [block for block in blocks if "azure-native:location" in block]
-    (pools,) = [block for block in blocks if "runner:pools" in block]
-    file = tmp_path / "Pulumi.dev.yaml"
-    file.write_text(pools + where)
-    prices = load_price_table(None)
-    config = load_stack_config(file, environment={})
-    found = plan_pools(config, prices, date(2026, 11, 21))
-    assert [each.pool.id for each in found] == ["t4", "sure"]
-    for each in found:
-        assert prices.find(each.machine.vm_size, config.location, spot=False)
+    file, prices = tmp_path / "Pulumi.dev.yaml", load_price_table(None)
+    declared: list[list[str]] = []
+    for pools in (block for block in blocks if "runner:pools" in block):
+        file.write_text(pools + where)
+        config = load_stack_config(file, environment={})
+        found = plan_pools(config, prices, date(2026, 11, 21))
+        declared.append([each.pool.id for each in found])
+        for each in found:
+            assert prices.find(each.machine.vm_size, config.location, spot=False)
+    assert declared == [["t4", "sure"], ["t4", "vision-t4", "audio-t4"]]
 
 
 def test_guide_lists_every_key_of_the_configuration() -> None:
