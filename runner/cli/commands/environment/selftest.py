@@ -63,7 +63,7 @@ def selftest(
     from runner.flows.selftest.training import check_training
 
     out = Output(output)
-    settings = open_settings(target, stack)
+    settings = open_settings(target, stack).for_whole_stack()
     checked = check_training(settings, data) if training else None
     own = _plan_stack(out, settings, max_cost, check=check) if settings.target == "azure" else None
     _consent(out, own, yes=yes)
