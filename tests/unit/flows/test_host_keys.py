@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Generator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
 from runner.flows.runs import shell
 from runner.node.agent.records import find_host_keys
 from runner.protocol.errors import RunnerError
+from runner.protocol.results import AttemptStart, parse_attempt_start
 from tests.unit.flows.fake_sshd import FakeSshd, serve_fake_sshd
 
 ACCOUNT = "https://Mine.westeurope.batch.azure.com"
@@ -137,3 +140,13 @@ def test_agent_records_the_public_keys_of_its_node(tmp_path: Path) -> None:
     (tmp_path / "ssh_host_rsa_key").write_text("secret")
     assert find_host_keys(tmp_path) == ("ssh-ed25519 AAAA", "ssh-rsa BBBB")
     assert find_host_keys(tmp_path / "none") == ()
+
+
+def test_recorded_keys_reach_the_client() -> None:
+    keys = ("ssh-ed25519 AAAA", "ssh-rsa BBBB")
+    start = AttemptStart(1, "tvm-1", "2026-11-28T10:00:00+00:00", 0, 0, host_keys=keys)
+    found = parse_attempt_start(json.dumps(start.to_json()).encode())
+    assert found == start
+    older = parse_attempt_start(json.dumps(replace(start, host_keys=()).to_json()).encode())
+    assert older is not None
+    assert older.host_keys == ()
