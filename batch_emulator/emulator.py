@@ -38,7 +38,7 @@ from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.task_containers import TaskContainers
 from batch_emulator.files_share.shares import Shares, StorageAccount
-from batch_emulator.folders import remove_tree, shortage
+from batch_emulator.folders import remove_below, remove_tree, shortage
 from batch_emulator.launches import LaunchBuilder, NodeNames
 from batch_emulator.loop import Loop
 from batch_emulator.proxies import exclude_loopback
@@ -202,7 +202,7 @@ class Emulator:
         }
         for folder in self.launches.nodes.glob("*/*"):
             if folder not in known and not mounted_below(folder):  # never delete a mount's files
-                remove_tree(folder)
+                remove_below(folder, self.launches.nodes)
 
     def start(self) -> None:
         """Start the background work; needs a running event loop."""

@@ -34,6 +34,7 @@ from batch_emulator.executor.application_packages import PackageInstaller, insta
 from batch_emulator.executor.isolation import is_elevated
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.task_process import split_command
+from batch_emulator.folders import is_below, make_real_folder, write_below
 
 
 class TaskTokens:
@@ -77,11 +78,10 @@ class NodeNames:
 
     def write(self, layout: NodeLayout) -> None:
         """Write the authorities to a node. Raises OSError."""
-        layout.authorities.mkdir(exist_ok=True)
+        make_real_folder(layout.authorities, layout.root.parent)
         layout.authorities.chmod(0o755)
-        path = self._path(layout)
-        path.write_bytes(self.authorities)
-        path.chmod(0o644)
+        write_below(self._path(layout), layout.root.parent, self.authorities)
+        self._path(layout).chmod(0o644)
 
     def task_variables(self, layout: NodeLayout) -> Mapping[str, str]:
         """Return the variables of the tasks of a node."""
@@ -238,7 +238,7 @@ def _container_mounts(
     for entry in parts(settings, "containerHostBatchBindMounts"):
         source, read_only = str(entry.get("source")).lower(), bool(entry.get("isReadOnly"))
         if source in folders:
-            folders[source].mkdir(parents=True, exist_ok=True)
+            make_real_folder(folders[source], layout.root.parent)
             yield ContainerMount(folders[source], read_only)
         if source == "vfsmounts":
             yield from _link_targets(execution, layout, read_only=read_only)
@@ -251,8 +251,16 @@ def _link_targets(
     for entry in parts(execution.node.pool.spec, "mountConfiguration"):
         for config in entry.values():
             point = layout.fsmounts / str(part({"": config}, "").get("relativeMountPath") or ".")
-            if point.is_symlink():
-                yield ContainerMount(Path(os.path.realpath(point)), read_only)
+            target = Path(os.path.realpath(point))
+            # a task can replace the link, but not by one that leads to other folders than these
+            if point.is_symlink() and any(is_below(target, one) for one in _shared(layout)):
+                yield ContainerMount(target, read_only)
+
+
+def _shared(layout: NodeLayout) -> Iterable[Path]:
+    """Return the folders with shares and exports, beside that of the nodes."""
+    nodes = layout.root.parents[2]
+    return (nodes.with_name(name) for name in ("shares", "nfs", "cifs"))
 
 
 def _container_working_dir(
@@ -353,7 +361,8 @@ class LaunchBuilder:
         who = "starttask" if execution.kind is ExecutionKind.START else "task"
 
         async def prepare() -> Mapping[str, str]:
-            self._certificates.write(certificates, who, directory / "certs")
+            for name, content in self._certificates.files(certificates, who):
+                write_below(directory / "certs" / name, layout.root.parent, content, 0o600)
             return {} if install is None else await install()
 
         return prepare

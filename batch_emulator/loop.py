@@ -50,7 +50,7 @@ from batch_emulator.domain.transitions import (
 from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.node_setup import Booted, NodeSetup
-from batch_emulator.folders import is_below, remove_tree, shortage
+from batch_emulator.folders import move_below, remove_below, shortage
 from batch_emulator.launches import LaunchBuilder
 from batch_emulator.scheduling.actions import Action, AddNodes, PlaceMultiInstance, PlaceTask
 from batch_emulator.scheduling.recurrence import ScheduleAction
@@ -400,33 +400,38 @@ class Loop:
             self.store.commit_soon()
             if not expired:
                 break
-            await _delete(*doomed)
+            await self._delete(*doomed)
         due = self.store.tasks.next_expiry()
         if due is not None:
             tasks.delete_expired_at(self.account, due)
             self.wake()
 
     def _remove(self, folder: Path) -> None:
-        self.spawn(_delete(*self._move_to_trash(folder)))
+        self.spawn(self._delete(*self._move_to_trash(folder)))
 
     def _move_to_trash(self, folder: Path) -> list[Path]:
         """Move a folder away at once, and return the paths to delete.
 
         A new folder of the same name is then safe from the deletion.
         """
-        if not is_below(folder.parent, self.launches.nodes):
-            log.warning("refusing to delete %s: a link leads out of the node", folder)
-            return []
         doomed = self.launches.trash / uuid4().hex
         try:
             doomed.parent.mkdir(parents=True, exist_ok=True)
-            _move(folder, doomed)
-        except FileNotFoundError:
+            move_below(folder, self.launches.nodes, doomed)
+        except (FileNotFoundError, NotADirectoryError):  # it is gone, or behind a link
             return []
         except OSError as err:  # a full disk, or another file system: delete in place
             log.warning("deleting %s in place: %s", folder, err)
             return [folder]
         return [doomed]
+
+    async def _delete(self, *folders: Path) -> None:
+        def delete() -> None:
+            for folder in folders:
+                remove_below(folder, self.launches.nodes.parent)
+
+        if folders:
+            await asyncio.to_thread(delete)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work in the background until the loop is closed."""
@@ -447,22 +452,3 @@ def _require_wanted(execution: Execution) -> None:
     """Raise ExecutionError if the execution is to end: its body may be deleted with its task."""
     if execution.stop is not None:
         raise ExecutionError(ended_by_request())
-
-
-def _move(folder: Path, target: Path) -> None:
-    try:
-        folder.rename(target)
-    except PermissionError:  # moving a folder changes it, and a task may have forbidden that
-        if folder.is_symlink():
-            raise
-        folder.chmod(0o700)
-        folder.rename(target)
-
-
-async def _delete(*folders: Path) -> None:
-    def delete() -> None:
-        for folder in folders:
-            remove_tree(folder)
-
-    if folders:
-        await asyncio.to_thread(delete)

@@ -344,8 +344,10 @@ class Certificates:
             if thumbprint not in self._by_thumbprint:
                 raise Fault("InvalidCertificateReferences", {"Thumbprint": thumbprint})
 
-    def write(self, references: Iterable[Mapping[str, Any]], who: str, folder: Path) -> None:
-        """Write files into a task's folder; `who` is starttask or task. Raises OSError.
+    def files(
+        self, references: Iterable[Mapping[str, Any]], who: str
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield names and contents of the files of a task; `who` is starttask or task.
 
         The names are those on nodes: `sha1-THUMBPRINT.pfx` with the password in `….pfx.pw`.
         """
@@ -354,11 +356,10 @@ class Certificates:
             visible = reference.get("visibility") or [who]  # [S]: to both if absent
             if record is None or who not in [str(one).lower() for one in visible]:
                 continue
-            folder.mkdir(parents=True, exist_ok=True)
             name = f"sha1-{record['thumbprint']}.{record['format']}"
-            _write_private(folder / name, base64.b64decode(record["data"]))
+            yield name, base64.b64decode(record["data"])
             if record["format"] == "pfx":
-                _write_private(folder / f"{name}.pw", str(record["password"]).encode())
+                yield f"{name}.pw", str(record["password"]).encode()
 
     def _save(self) -> None:
         new = self._file.with_name(f"{self._file.name}.new")

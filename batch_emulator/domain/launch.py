@@ -80,6 +80,11 @@ class LaunchSpec:
     elevated: bool = False
     container: ContainerSpec | None = None  # where the command runs, instead of on the node
 
+    @property
+    def node_dir(self) -> Path:
+        """The folder of the node, which no task can replace."""
+        return self.root_dir.parent
+
 
 @dataclass(frozen=True, slots=True)
 class FailureInfo:

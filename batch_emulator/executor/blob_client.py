@@ -151,14 +151,15 @@ class BlobClient:
         url = self._identity.container_url(container)
         return self.on_behalf(container, url), url
 
-    async def download(self, url: str, target: Path) -> str:
+    async def download(self, url: str, create: Callable[[], int]) -> str:
         """Download a URL into a file and return its entity tag.
 
-        Raises BlobRequestError or LocalWriteError.
+        Each attempt calls `create`, which returns the descriptor of a new file. Raises
+        BlobRequestError or LocalWriteError.
         """
         async with self._transfers:
             local = self._local(url)
-            return await self._retrying(lambda: self._download_once(local, target))
+            return await self._retrying(lambda: self._download_once(local, create))
 
     async def list_blobs(self, container_url: str, prefix: str) -> list[str]:
         """Return the names of all blobs that start with `prefix`."""
@@ -187,15 +188,15 @@ class BlobClient:
         await self._retrying(once)
 
     async def upload(
-        self, url: str, source: Path, headers: Mapping[str, str], *, top: Path | None = None
+        self, url: str, source: Path, headers: Mapping[str, str], *, top: Path
     ) -> Uploaded:
-        """Upload a file as a block blob; follow no link below `top`, if given.
+        """Upload a file below `top` as a block blob; no link is followed.
 
         Raises BlobRequestError or OSError.
         """
         url = self._local(url)
         async with self._transfers:
-            with await asyncio.to_thread(_open, source, top) as file:
+            with os.fdopen(await asyncio.to_thread(open_below, source, top), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size <= self._single_put_bytes:
                     own = {"x-ms-blob-type": "BlockBlob", **headers}
@@ -246,10 +247,10 @@ class BlobClient:
             await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
             attempt += 1
 
-    async def _download_once(self, url: str, target: Path) -> str:
+    async def _download_once(self, url: str, create: Callable[[], int]) -> str:
         async with self._http().stream("GET", url) as answer:
             await _check(answer)
-            await _write(answer.aiter_raw(_CHUNK_BYTES), target)
+            await _write(answer.aiter_raw(_CHUNK_BYTES), create)
             return _etag(answer)
 
     async def _list_page(
@@ -361,9 +362,9 @@ def parse_listing(body: bytes) -> tuple[list[ListedBlob], str]:
     return blobs, root.findtext("NextMarker") or ""
 
 
-async def _write(chunks: AsyncIterator[bytes], target: Path) -> None:
+async def _write(chunks: AsyncIterator[bytes], create: Callable[[], int]) -> None:
     try:
-        file = await asyncio.to_thread(target.open, "wb")
+        file = os.fdopen(await asyncio.to_thread(create), "wb")
     except OSError as err:
         raise LocalWriteError(err) from err
     try:
@@ -373,10 +374,6 @@ async def _write(chunks: AsyncIterator[bytes], target: Path) -> None:
         raise LocalWriteError(err) from err
     finally:
         await asyncio.to_thread(file.close)
-
-
-def _open(source: Path, top: Path | None) -> BinaryIO:
-    return source.open("rb") if top is None else os.fdopen(open_below(source, top), "rb")
 
 
 async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]:

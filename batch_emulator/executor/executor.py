@@ -137,10 +137,10 @@ class Executor:
         await asyncio.shield(held.ending)
         self._held.pop(key, None)
 
-    async def upload(self, url: str, source: Path, reference: object = None) -> None:
-        """Upload a text file that belongs to no task. Raises BlobRequestError or OSError."""
+    async def upload(self, url: str, source: Path, top: Path, reference: object = None) -> None:
+        """Upload a text file below `top` without a launch. Raises BlobRequestError or OSError."""
         storage = self._storage.on_behalf(reference, url)
-        await storage.upload(url, source, {"Content-Type": "text/plain"})
+        await storage.upload(url, source, {"Content-Type": "text/plain"}, top=top)
 
     async def close(self) -> None:
         """Kill all running launches and close the connections."""
@@ -160,7 +160,8 @@ class Executor:
         self, execution: _Execution, on_started: Callable[[int], None]
     ) -> ExecutionOutcome:
         launch = execution.launch
-        _make_directories(launch)
+        if not _make_directories(launch, self._owner):
+            await _end_left_processes(launch)
         environment = {**self._pass_environment, **launch.environment}
         if launch.prepare is not None:
             environment |= await _unless(execution.stop, launch.prepare()) or {}
@@ -171,12 +172,11 @@ class Executor:
                     self._storage,
                     launch.resource_files,
                     launch.resource_dir or launch.working_dir,
+                    launch.node_dir,
                 ),
             )
         if execution.stop.done():
             return ExecutionOutcome(None, execution.stop.result(), retryable=False)
-        if self._owner is not None:
-            await asyncio.to_thread(_hand_over, launch, self._owner)
         owner = None if launch.elevated else self._owner
         if launch.container is not None and self._containers is not None:
             passed = {n: v for n, v in self._pass_environment.items() if n not in _NODE_VARIABLES}
@@ -367,19 +367,26 @@ async def _wait_for_end(running: task_process.TaskProcess, found: set[int], grac
         await asyncio.sleep(_POLL_S)
 
 
-def _make_directories(launch: LaunchSpec) -> None:
-    for folder in (launch.working_dir, launch.task_dir / "certs"):
+def _make_directories(launch: LaunchSpec, owner: Owner | None) -> bool:
+    """Create the folders of the task for its user. Return False if it has run here before."""
+    is_new = True
+    resources = () if launch.resource_dir is None else (launch.resource_dir,)
+    for folder in (*resources, launch.task_dir, launch.working_dir, launch.task_dir / "certs"):
         try:
-            make_real_folder(folder, launch.root_dir.parent)
+            made = make_real_folder(folder, launch.node_dir, owner)
         except OSError as err:
             raise ExecutionError(directory_failure(str(folder), err)) from err
+        is_new = is_new and (made or folder != launch.working_dir)
+    return is_new
 
 
-def _hand_over(launch: LaunchSpec, owner: Owner) -> None:
-    """Give the folders of the task, and the files in them, to its user."""
-    owner.give(launch.task_dir)
-    if launch.resource_dir is not None:
-        owner.give(launch.resource_dir)
+async def _end_left_processes(launch: LaunchSpec) -> None:
+    """End what an earlier attempt of the task left, before it can interfere with this one.
+
+    Daemons of a start task stay, because they serve the node.
+    """
+    if launch.task_dir.parent != launch.root_dir and not launch.continues:
+        await asyncio.to_thread(processes.kill_left_processes, launch.task_dir)
 
 
 def _outcome(exit_code: int, execution: _Execution) -> ExecutionOutcome:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batch_emulator.domain.model import job_folder
-from batch_emulator.folders import make_real_folder, remove_tree
+from batch_emulator.folders import make_real_folder, remove_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +87,4 @@ class NodeLayout:
 
     def delete(self) -> None:
         """Delete everything, as if the node was reimaged or has left."""
-        remove_tree(self.root)
+        remove_below(self.root, self.root.parent)

@@ -20,6 +20,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,7 +35,14 @@ from batch_emulator.executor.blob_client import (
     LocalWriteError,
     blob_url,
 )
-from batch_emulator.folders import Owner
+from batch_emulator.folders import (
+    Owner,
+    create_below,
+    is_below,
+    opened_folder,
+    stat_below,
+    unlink_below,
+)
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +171,7 @@ class Mirror:
 
         A real mount point cannot be renamed or replaced; here a task can do so.
         """
-        status = self._folder.lstat()
+        status = stat_below(self._folder, self._beside)
         if self._records.place is None and stat.S_ISDIR(status.st_mode):
             self._records.begin(status.st_ino)
         if status.st_ino != self._records.place:
@@ -203,7 +211,8 @@ class Mirror:
         self._require_mounted()
         for name in [name for name in self._records.files if name not in found]:
             if self._unchanged(name):
-                (self._folder / name).unlink(missing_ok=True)
+                with suppress(OSError):  # it is gone, or behind a link now
+                    unlink_below(self._folder / name, self._beside)
             self._records.drop(name)
 
     async def _pull_one(self, blob: ListedBlob) -> None:
@@ -211,38 +220,25 @@ class Mirror:
         if known is not None and known.etag == blob.etag:
             return  # or it was deleted here, and the next push deletes the blob
         target = self._folder / blob.name
-        if not _is_inside(target, self._folder) or (
+        if not is_below(target.parent, self._folder) or (
             target.exists() if known is None else not self._unchanged(blob.name)
         ):
             return
         incoming = self._beside / f"{INCOMING}{uuid4().hex}"
         try:
-            etag = await self._storage.download(blob_url(self._url, blob.name), incoming)
-            if not self._is_still_inside(target):
-                return
-            self._make_parents(target)
+            etag = await self._storage.download(
+                blob_url(self._url, blob.name), lambda: create_below(incoming, self._beside)
+            )
             if self._owner is not None:
                 self._owner.own(incoming)
             status = incoming.stat()
-            if not self._is_still_inside(target):
-                return
-            incoming.rename(target)
+            self._require_mounted()
+            with opened_folder(target.parent, self._beside, make=True) as folder:
+                os.rename(incoming, target.name, dst_dir_fd=folder)
         finally:
             incoming.unlink(missing_ok=True)
         known = Known(etag or blob.etag, status.st_size, status.st_mtime_ns)
         self._records.put(blob.name, known)
-
-    def _is_still_inside(self, target: Path) -> bool:
-        """Return False if a link now leads out of the folder. Raises OSError."""
-        self._require_mounted()
-        return _is_inside(target, self._folder)
-
-    def _make_parents(self, target: Path) -> None:
-        if target.parent != self._folder and not target.parent.is_dir():
-            self._make_parents(target.parent)
-            target.parent.mkdir(exist_ok=True)
-            if self._owner is not None:
-                self._owner.own(target.parent)
 
     async def push(self, *, settled_s: float = 0.0) -> None:
         """Update the container. Raises BlobRequestError and OSError.
@@ -254,7 +250,7 @@ class Mirror:
             return
         async with self._lock:
             place = self._require_mounted()
-            files, unread = await asyncio.to_thread(_walk, self._folder)
+            files, unread = await asyncio.to_thread(_walk, self._folder, self._beside)
             if self.closed or self._require_mounted() != place:
                 return
             failure: BlobRequestError | None = None
@@ -291,7 +287,7 @@ class Mirror:
             return
         try:
             url, path = blob_url(self._url, name), self._folder / name
-            done = await self._storage.upload(url, path, {}, top=self._folder)
+            done = await self._storage.upload(url, path, {}, top=self._beside)
         except OSError as err:  # deleted meanwhile, now behind a link, or not readable
             log.info("%s of %s cannot be read: %s", name, self._folder, err.strerror)
             return
@@ -313,12 +309,11 @@ class Mirror:
                 log.warning("%s is not in step with its container: %s", self._folder, err)
 
     def _unchanged(self, name: str) -> bool:
-        path = self._folder / name
         try:
-            same = self._records.files[name].matches(path.lstat())
+            found = stat_below(self._folder / name, self._beside)
         except OSError:
             return False
-        return same and _is_inside(path, self._folder)
+        return self._records.files[name].matches(found)
 
     def _save(self) -> None:
         if not self.closed:
@@ -338,7 +333,7 @@ def _files(names: dict[str, ListedBlob]) -> Iterator[str]:
             yield name
 
 
-def _walk(top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
+def _walk(folder: Path, top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
     """Return the files below a folder by name, and unreadable folders with a final `/`.
 
     Links are not followed; names that are not UTF-8 cannot be blob names. Raises OSError.
@@ -349,19 +344,19 @@ def _walk(top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
     while folders:
         above = folders.pop()
         try:
-            with os.scandir(top / above) as entries:
-                found = [(f"{above}{entry.name}", entry) for entry in entries]
-            for name, entry in found:
-                if not _is_text(name):
-                    continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # deleted meanwhile
-                    continue
-                if stat.S_ISDIR(status.st_mode):
-                    folders.append(f"{name}/")
-                elif stat.S_ISREG(status.st_mode):
-                    files[name] = status
+            with opened_folder(folder / above, top) as opened, os.scandir(opened) as entries:
+                for entry in entries:
+                    name = f"{above}{entry.name}"
+                    if not _is_text(name):
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:  # deleted meanwhile
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(f"{name}/")
+                    elif stat.S_ISREG(status.st_mode):
+                        files[name] = status
         except OSError:
             if not above:
                 raise
@@ -375,7 +370,3 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_inside(target: Path, folder: Path) -> bool:
-    return Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(folder))

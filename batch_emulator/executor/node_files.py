@@ -1,7 +1,9 @@
 """Files of tasks and nodes on disk: list, describe, read a range, delete. All of it blocks.
 
 A root is the folder that file paths are relative to: the task directory of a task, or the root
-directory of a node. Nothing outside the root is shown, read or deleted, not even through a link.
+directory of a node. Nothing outside the root is shown, read or deleted, not even through a link
+that a task puts in place meanwhile: links are resolved first, and the result is opened without
+following any.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
-from batch_emulator.folders import remove_tree
+from batch_emulator.folders import open_below, opened_folder, remove_below, stat_below, unlink_below
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
 _NOT_FOUND = "The specified file does not exist."
@@ -49,14 +53,14 @@ class FileRange:
     """A part of a file: `length` bytes from `start`, fewer if the file is truncated meanwhile."""
 
     entry: FileEntry
-    path: Path
+    file: BinaryIO
     start: int
     length: int
 
     def chunks(self, size: int = 256 * 1024) -> Iterator[bytes]:
         """Yield the bytes of the range."""
         left = self.length
-        with self.path.open("rb") as file:
+        with self.file as file:
             file.seek(self.start)
             while left > 0:
                 chunk = file.read(min(size, left))
@@ -69,7 +73,7 @@ class FileRange:
 def list_files(root: Path, *, recursive: bool, prefix: str = "") -> list[FileEntry]:
     """Return the entries below `root` by name; `prefix` is compared without case."""
     wanted = prefix.casefold()
-    found = _scan(root, Path(os.path.realpath(root)), recursive=recursive)
+    found = _scan(Path(os.path.realpath(root)), recursive=recursive)
     return sorted(
         (entry for entry in found if entry.name.casefold().startswith(wanted)),
         key=lambda entry: entry.name,
@@ -78,9 +82,9 @@ def list_files(root: Path, *, recursive: bool, prefix: str = "") -> list[FileEnt
 
 def properties(root: Path, name: str) -> FileEntry:
     """Describe a file or folder. Raises FileFault."""
-    path = _resolve(root, name)
+    path, top = _resolve(root, name)
     try:
-        return _entry(name.strip("/"), path.stat())
+        return _entry(name.strip("/"), stat_below(path, top))
     except OSError as err:
         raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
 
@@ -90,29 +94,37 @@ def open_range(root: Path, name: str, ocp_range: str | None) -> FileRange:
     entry = properties(root, name)
     if entry.is_directory:
         raise FileFault(409, "OperationInvalidForCurrentState", "A directory cannot be read.")
-    path = _resolve(root, name)
-    if not path.is_file() or not os.access(path, os.R_OK):  # opening a pipe would wait for ever
+    path, top = _resolve(root, name)
+    try:
+        file = os.fdopen(open_below(path, top), "rb")
+    except FileNotFoundError as err:
+        raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+    except OSError as err:
         message = "The file is a pipe, a socket or a device, or may not be read."
-        raise FileFault(409, "OperationInvalidForCurrentState", message)
-    start, length = _range(ocp_range, entry.size_bytes)
-    return FileRange(entry, path, start, length)
+        raise FileFault(409, "OperationInvalidForCurrentState", message) from err
+    opened = _entry(entry.name, os.fstat(file.fileno()))
+    start, length = _range(ocp_range, opened.size_bytes)
+    return FileRange(opened, file, start, length)
 
 
 def delete(root: Path, name: str, *, recursive: bool) -> None:
     """Delete a file or a folder; with content only if recursive. Raises FileFault."""
-    path = _resolve(root, name)
-    if path == Path(os.path.realpath(root)):
+    path, top = _resolve(root, name)
+    if path == top:
         raise FileFault(400, "InvalidQueryParameterValue", "The root itself cannot be deleted.")
     link = _unresolved(root, name)
     try:
-        if link.is_symlink() or not path.is_dir():
-            link.unlink()
+        path = Path(os.path.realpath(link.parent)) / link.name  # of a link, not of its target
+        if not stat.S_ISDIR(stat_below(path, top).st_mode):
+            unlink_below(path, top)
         elif recursive:
-            remove_tree(path)
-            if path.exists():
+            remove_below(path, top)
+            with suppress(FileNotFoundError):
+                stat_below(path, top)
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         else:
-            path.rmdir()
+            with opened_folder(path.parent, top) as folder:
+                os.rmdir(path.name, dir_fd=folder)
     except FileNotFoundError as err:
         raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
     except OSError as err:
@@ -127,12 +139,15 @@ def _unresolved(root: Path, name: str) -> Path:
     return root.joinpath(*(part for part in parts if part not in ("", ".")))
 
 
-def _resolve(root: Path, name: str) -> Path:
-    """Return the real path of a name, which must exist below the real root."""
-    path = Path(os.path.realpath(_unresolved(root, name)))
-    if not path.is_relative_to(os.path.realpath(root)) or not os.path.exists(path):  # noqa: PTH110 - it never raises
-        raise FileFault(404, "FileNotFound", _NOT_FOUND)
-    return path
+def _resolve(root: Path, name: str) -> tuple[Path, Path]:
+    """Return the real path of a name, which must exist below the real root, and that root."""
+    unresolved = _unresolved(root, name)
+    try:
+        path, top = (Path(os.path.realpath(one)) for one in (unresolved, root))
+        stat_below(path, top)
+    except OSError as err:
+        raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+    return path, top
 
 
 def _range(header: str | None, size: int) -> tuple[int, int]:
@@ -151,26 +166,27 @@ def _range(header: str | None, size: int) -> tuple[int, int]:
     return start, min(end, size - 1) - start + 1
 
 
-def _scan(root: Path, real_root: Path, *, recursive: bool) -> Iterator[FileEntry]:
+def _scan(real_root: Path, *, recursive: bool) -> Iterator[FileEntry]:
     folders = [""]  # no recursion: folders of tasks may be deeper than Python's limit
     while folders:
         above = folders.pop()
-        try:
-            with os.scandir(root / above) as entries:
-                found = list(entries)
-        except OSError:  # it vanished, or the task made it unreadable
-            continue
-        for one in found:
-            name = above + one.name
-            try:
-                if one.is_symlink() and not Path(os.path.realpath(one.path)).is_relative_to(
-                    real_root
-                ):
-                    continue
-                yield _entry(name, one.stat())
-            except OSError:  # vanished meanwhile, or a broken link
-                continue
-            if recursive and one.is_dir(follow_symlinks=False):
+        found: list[tuple[str, os.stat_result]] = []
+        with (
+            suppress(OSError),  # it vanished, or the task made it unreadable
+            opened_folder(real_root / above, real_root) as folder,
+            os.scandir(folder) as entries,
+        ):
+            for one in entries:
+                with suppress(OSError):  # vanished meanwhile
+                    found.append((above + one.name, one.stat(follow_symlinks=False)))
+        for name, status in found:
+            if not stat.S_ISLNK(status.st_mode):
+                yield _entry(name, status)
+            else:
+                with suppress(OSError):  # broken, or it leads out of the root
+                    target = Path(os.path.realpath(real_root / name))
+                    yield _entry(name, stat_below(target, real_root))
+            if recursive and stat.S_ISDIR(status.st_mode):
                 folders.append(f"{name}/")
 
 

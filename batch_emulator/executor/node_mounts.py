@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,7 +31,7 @@ from batch_emulator.files_share.shares import (
     WrongKeyError,
 )
 from batch_emulator.files_share.tree import BadNameError, parse_path
-from batch_emulator.folders import Owner, is_below
+from batch_emulator.folders import Owner, is_below, open_folder, opened_folder, write_below
 
 log = logging.getLogger(__name__)
 BLOB = "azureBlobFileSystemConfiguration"
@@ -100,21 +103,21 @@ class NodeMounts:
             except (MountFailedError, ContainerError, OSError, ValueError) as err:
                 why = err.strerror if isinstance(err, OSError) else None
                 why = why or str(err)
-                _write_log(node.layout.fsmounts / mount.log_name, why)
+                _write_log(node.layout, mount, why)
                 raise mount_error(mount.path, why) from err
             taken.append(mount.path)
 
     async def _mount(self, mount: MountEntry, layout: NodeLayout) -> None:
         if mount.kind != BLOB:
-            self._link(mount, layout.fsmounts)  # a few system calls: no thread is needed
+            self._link(mount, layout)  # a few system calls: no thread is needed
             return
         point = layout.fsmounts / mount.path
         if not point.is_dir() or point.is_symlink():  # its files survive a reboot
-            free_mount_point(layout.fsmounts, mount.path).mkdir()
-            if self._owner is not None:
-                self._owner.own(point)
+            with free_mount_point(layout, mount.path):
+                pass
+            os.close(open_folder(point, layout.root.parent, make=True))
         await self.blobs.mount(layout, mount.path, mount.settings)
-        _write_log(layout.fsmounts / mount.log_name, "mounted")
+        _write_log(layout, mount, "mounted")
 
     def resume(self, node: Booted) -> None:
         """Continue with the containers of a node from before a restart of the emulator."""
@@ -122,11 +125,11 @@ class NodeMounts:
             if mount.kind == BLOB and (node.layout.fsmounts / mount.path).is_dir():
                 self.blobs.resume(node.layout, mount.path, mount.settings)
 
-    def _link(self, mount: MountEntry, fsmounts: Path) -> None:
-        folder = self._folders[mount.kind](mount.settings)
-        point = free_mount_point(fsmounts, mount.path)
-        point.symlink_to(folder, target_is_directory=True)
-        _write_log(fsmounts / mount.log_name, "mounted")
+    def _link(self, mount: MountEntry, layout: NodeLayout) -> None:
+        target = self._folders[mount.kind](mount.settings)
+        with free_mount_point(layout, mount.path) as (name, folder):
+            os.symlink(target, name, target_is_directory=True, dir_fd=folder)
+        _write_log(layout, mount, "mounted")
 
     def _file_share(self, settings: Mapping[str, Any]) -> Path:
         account = str(settings["accountName"])
@@ -167,14 +170,16 @@ class NodeMounts:
         if not _HOST.fullmatch(host) or ".." in parts:
             raise MountFailedError(f"mount error: cannot resolve '{host[:64]}'")
         folder = self._folder / kind / host.lower()
-        folder.mkdir(parents=True, exist_ok=True)
         target = folder.joinpath(*parts)
         if not is_below(target, folder):
             raise MountFailedError("mount error(13): Permission denied")
         if not target.is_dir():
-            target.mkdir(parents=True)
-            if self._owner is not None:
-                self._owner.give(folder)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with opened_folder(folder, self._folder, make=True) as opened:
+                if self._owner is not None:  # what is made below belongs to the user, too
+                    os.fchown(opened, self._owner.uid, self._owner.gid)
+            real, top = (Path(os.path.realpath(path)) for path in (target, self._folder))
+            os.close(open_folder(real, top, make=True))
         return target
 
 
@@ -187,20 +192,26 @@ def mount_error(path: str, why: str) -> NodeError:
     )
 
 
-def free_mount_point(fsmounts: Path, path: str) -> Path:
-    """Return a path that does not exist, below an existing folder. Raises MountFailedError."""
-    point = fsmounts / path
-    if not is_below(point.parent, fsmounts):
+@contextmanager
+def free_mount_point(layout: NodeLayout, path: str) -> Generator[tuple[str, int]]:
+    """Yield a name that does not exist and the descriptor of its folder.
+
+    Raises MountFailedError and OSError.
+    """
+    point = layout.fsmounts / path
+    if not is_below(point.parent, layout.fsmounts):
         raise MountFailedError("the mount point is behind a link")
-    point.parent.mkdir(parents=True, exist_ok=True)
-    if point.is_symlink():  # from the previous boot
-        point.unlink()
-    elif point.exists():
-        try:
-            point.rmdir()
-        except OSError as err:
-            raise MountFailedError("the mount point is not empty") from err
-    return point
+    with opened_folder(point.parent, layout.root.parent, make=True) as folder:
+        with suppress(FileNotFoundError):
+            found = os.stat(point.name, dir_fd=folder, follow_symlinks=False)
+            try:
+                if stat.S_ISLNK(found.st_mode):  # from the previous boot
+                    os.unlink(point.name, dir_fd=folder)
+                else:
+                    os.rmdir(point.name, dir_fd=folder)
+            except OSError as err:
+                raise MountFailedError("the mount point is not empty") from err
+        yield point.name, folder
 
 
 def _refuse_overlap(path: str, taken: list[str]) -> None:
@@ -248,9 +259,9 @@ def _mount_message(err: MountError) -> str:
             return f"mount error: {err}"
 
 
-def _write_log(path: Path, text: str) -> None:
+def _write_log(layout: NodeLayout, mount: MountEntry, text: str) -> None:
+    path = layout.fsmounts / mount.log_name
     try:
-        path.unlink(missing_ok=True)
-        path.write_text(text + "\n")
+        write_below(path, layout.root.parent, f"{text}\n".encode())
     except OSError as err:
         log.warning("%s is not written: %s", path, err)

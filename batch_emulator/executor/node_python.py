@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_emulator.folders import Owner, remove_tree
+from batch_emulator.folders import Owner, read_end_below, remove_tree
 
 _PROBE = "import encodings, sys; print(*sys.version_info[:2])"
 _PROBE_S = 30.0
@@ -93,7 +93,7 @@ class BasePython:
             f"version = {self.version[0]}.{self.version[1]}\n"
         )
         written = folder / "pyvenv.cfg"
-        if written.is_file() and written.read_text(encoding="utf-8") == settings:
+        if read_end_below(written, folder.parent, 2 * len(settings)) == settings.encode():
             # it may be from another isolation mode
             if owner is not None and folder.stat().st_uid != owner.uid:
                 owner.give(folder)

@@ -99,6 +99,18 @@ def task_processes(pid: int, task_dir: Path) -> set[int]:
     return _with_descendants(found, processes) - {os.getpid()}
 
 
+def kill_left_processes(task_dir: Path, rounds: int = _ROUNDS) -> None:
+    """Send SIGKILL until no process with this task directory remains, nor a descendant of one."""
+    wanted = str(task_dir)
+    for _ in range(rounds):
+        left = _snapshot(_TASK_MARKER)
+        found = _with_descendants({p.pid for p in left if p.marker == wanted}, left)
+        if not found - {os.getpid()}:
+            return
+        send(found - {os.getpid()}, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def node_processes(*folders: Path) -> set[int]:
     """Return the processes of the nodes at or below the folders, with their descendants.
 

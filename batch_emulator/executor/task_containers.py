@@ -38,6 +38,7 @@ from batch_emulator.executor.container_engine import (
     remove_all,
 )
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
+from batch_emulator.folders import read_end_below
 
 log = logging.getLogger(__name__)
 
@@ -262,13 +263,18 @@ def not_started(launch: LaunchSpec, code: int, ended: ContainerExit) -> FailureI
     For a missing program, docker sets the exit code 127 of the container, and podman prints a
     message. Only the engine has written to stderr.txt.
     """
-    said = (launch.task_dir / "stderr.txt").read_text(encoding="utf-8", errors="replace")
-    why = ended.error or said[-_OUTPUT_CHARACTERS:].strip() or f"the engine ended with {code}"
+    said = _end_of_stderr(launch, 4 * _OUTPUT_CHARACTERS)[-_OUTPUT_CHARACTERS:].strip()
+    why = ended.error or said or f"the engine ended with {code}"
     line = launch.command_line
     if _MISSING in (code, ended.code) or any(text in why for text in _MISSING_TEXTS):
         program = line.split(maxsplit=1)[0] if line.strip() else ""
         return command_not_found(line, program, why)
     return command_launch_failed(line, why)
+
+
+def _end_of_stderr(launch: LaunchSpec, size: int) -> str:
+    path = launch.task_dir / "stderr.txt"
+    return read_end_below(path, launch.node_dir, size).decode(errors="replace")
 
 
 def settings_missing() -> FailureInfo:
@@ -427,7 +433,7 @@ def refusal(launch: LaunchSpec, code: int) -> FailureInfo | None:
     """Return why the engine did not run a command, by its exit code and its output."""
     if code not in _REFUSALS:
         return None
-    said = (launch.task_dir / "stderr.txt").read_bytes()[-_TAIL:].decode(errors="replace").strip()
+    said = _end_of_stderr(launch, _TAIL).strip()
     why = said.rpartition("\n")[2]
     if not _REFUSAL.match(why):
         return None

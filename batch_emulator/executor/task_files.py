@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,13 @@ from batch_emulator.executor.blob_client import (
     LocalWriteError,
     blob_url,
     redact,
+)
+from batch_emulator.folders import (
+    create_below,
+    is_below,
+    opened_folder,
+    stat_below,
+    write_below,
 )
 
 _DOWNLOAD_CODES = {
@@ -63,16 +71,26 @@ class _Transfer:
     target: Path
     mode: int
 
+    def create(self, node_dir: Path) -> int:
+        """Return a descriptor of the new file. Links that stay inside are resolved first."""
+        folder, top = (Path(os.path.realpath(path)) for path in (self.target.parent, node_dir))
+        descriptor = create_below(folder / self.target.name, top, make=True)
+        os.fchmod(descriptor, self.mode)
+        return descriptor
+
 
 async def download(
-    storage: BlobClient, resources: Iterable[Mapping[str, Any]], working_dir: Path
+    storage: BlobClient,
+    resources: Iterable[Mapping[str, Any]],
+    working_dir: Path,
+    node_dir: Path,
 ) -> None:
     """Download all resource files. Raises ExecutionError with the service's failureInfo."""
     transfers: dict[Path, _Transfer] = {}  # a later entry for the same file wins
     for resource in resources:
         for one in await _plan(storage, resource, working_dir):
             transfers[one.target] = one
-    tasks = [asyncio.ensure_future(_fetch(one)) for one in transfers.values()]
+    tasks = [asyncio.ensure_future(_fetch(one, node_dir)) for one in transfers.values()]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -112,14 +130,13 @@ async def _plan(
     return transfers
 
 
-async def _fetch(one: _Transfer) -> None:
+async def _fetch(one: _Transfer, node_dir: Path) -> None:
     try:
-        await asyncio.to_thread(_prepare_target, one)
+        await asyncio.to_thread(_make_parent, one, node_dir)
     except OSError as err:
         raise ExecutionError(launch.directory_failure(str(one.target.parent), err)) from err
     try:
-        await one.storage.download(one.url, one.target)
-        await asyncio.to_thread(one.target.chmod, one.mode)
+        await one.storage.download(one.url, lambda: one.create(node_dir))
     except BlobRequestError as err:
         raise ExecutionError(_download_failure(one.url, one.target, err)) from err
     except LocalWriteError as err:
@@ -129,14 +146,13 @@ async def _fetch(one: _Transfer) -> None:
         raise ExecutionError(launch.write_failure(str(one.target), err)) from err
 
 
-def _prepare_target(one: _Transfer) -> None:
-    """Create the folder of the file, and remove links and pipes of an earlier attempt."""
-    target = one.target
-    if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(one.root)):
-        raise ExecutionError(_other(str(target), "a link leads out of the working directory"))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_symlink() or (target.exists() and not (target.is_file() or target.is_dir())):
-        target.unlink()
+def _make_parent(one: _Transfer, node_dir: Path) -> None:
+    if not is_below(one.target.parent, one.root):
+        why = "a link leads out of the working directory"
+        raise ExecutionError(_other(str(one.target), why))
+    folder, top = (Path(os.path.realpath(path)) for path in (one.target.parent, node_dir))
+    with opened_folder(folder, top, make=True):
+        pass
 
 
 def _download_failure(url: str, target: Path, err: BlobRequestError) -> FailureInfo:
@@ -194,13 +210,14 @@ def find_files(pattern: str, working_dir: Path, task_dir: Path, root: Path) -> l
         raise PatternError(f"{pattern!r} leaves the directory of the task")
     if ".." in rest:
         raise PatternError(f"{pattern!r}: '..' may only stand before the first wildcard")
-    found = {path for path in _walk(base, rest) if path.is_file()}
     top = Path(os.path.realpath(root))
-    matches = [
-        Match(path, path.relative_to(base).as_posix(), Path(os.path.realpath(path)), top)
-        for path in sorted(found)
-    ]
-    return [match for match in matches if match.real.is_relative_to(top)]
+    matches: list[Match] = []
+    for path in sorted(set(_walk(base, rest, top))):
+        with suppress(OSError):  # it is outside, or it vanished
+            real = Path(os.path.realpath(path))
+            if stat.S_ISREG(stat_below(real, top).st_mode):
+                matches.append(Match(path, path.relative_to(base).as_posix(), real, top))
+    return matches
 
 
 def _split(pattern: str) -> tuple[list[str], list[str]]:
@@ -215,38 +232,34 @@ def _split(pattern: str) -> tuple[list[str], list[str]]:
     return fixed, parts
 
 
-def _walk(folder: Path, parts: list[str]) -> Iterator[Path]:
+def _walk(folder: Path, parts: list[str], top: Path) -> Iterator[Path]:
+    """Yield the paths that match, of files and of anything else."""
     part, *rest = parts
     if part == "**":
         if not rest:
             rest = ["*"]
-        yield from _walk(folder, rest)
-        for entry in _entries(folder):
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield from _walk(folder / entry.name, parts)
+        yield from _walk(folder, rest, top)
+        for name, is_folder in _entries(folder, top):
+            if is_folder and not name.startswith("."):
+                yield from _walk(folder / name, parts, top)
         return
     literal = _literal(part)
-    names = (
-        [literal] if literal is not None else [e.name for e in _entries(folder) if _fits(part, e)]
-    )
-    for name in names:
-        path = folder / name
-        if not rest:
-            yield path
-        elif path.is_dir():
-            yield from _walk(path, rest)
+    found = [literal] if literal is not None else [name for name, _ in _entries(folder, top)]
+    for name in found:
+        if literal is not None or _compiled(part).fullmatch(name):
+            yield from _walk(folder / name, rest, top) if rest else (folder / name,)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path, top: Path) -> list[tuple[str, bool]]:
+    """Return the names in a folder, and whether they are folders; none if it is outside."""
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        with (
+            opened_folder(Path(os.path.realpath(folder)), top) as descriptor,
+            os.scandir(descriptor) as entries,
+        ):
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except OSError:
         return []
-
-
-def _fits(part: str, entry: os.DirEntry[str]) -> bool:
-    return _compiled(part).fullmatch(entry.name) is not None
 
 
 def _literal(part: str) -> str | None:
@@ -322,7 +335,7 @@ async def upload(
     log = _Log()
     for one in wanted:
         await _upload_one(storage, one, context, log)
-    await asyncio.to_thread(log.save, context.task_dir)
+    await asyncio.to_thread(log.save, context)
     return log.failure
 
 
@@ -348,12 +361,11 @@ class _Log:
         )
         self.failure = self.failure or failure
 
-    def save(self, task_dir: Path) -> None:
+    def save(self, context: UploadContext) -> None:
         for name, lines in (("fileuploadout.txt", self._out), ("fileuploaderr.txt", self._err)):
             with suppress(OSError):  # a full disk: the outcome says what failed
-                (task_dir / name).unlink(missing_ok=True)  # the task may have put a pipe there
-                text = "".join(lines)
-                (task_dir / name).write_text(text, encoding="utf-8", errors="replace")
+                text = "".join(lines).encode(errors="replace")
+                write_below(context.task_dir / name, context.root_dir.parent, text)
 
 
 async def _upload_one(

@@ -7,12 +7,11 @@ import os
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -25,8 +24,9 @@ from batch_emulator.domain.launch import (
     create_failure,
 )
 from batch_emulator.executor.processes import marking
-from batch_emulator.folders import Owner
+from batch_emulator.folders import Owner, create_below, open_below, opened_folder
 
+_HAS_PROC = sys.platform == "linux"
 _HAS_PIDFD = hasattr(os, "pidfd_open")
 _HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
 
@@ -163,13 +163,10 @@ def start(
     """
     argv = command or split_command(launch.command_line)
     opened = _open_existing if launch.continues else _create
-    stdout = opened(launch.task_dir / "stdout.txt")
+    stdout = opened(launch, "stdout.txt")
     try:
-        stderr = opened(launch.task_dir / "stderr.txt")
+        stderr = opened(launch, "stderr.txt")
         try:
-            if owner is not None:
-                for stream in (stdout, stderr):  # a program may open /dev/stdout again
-                    os.fchown(stream, owner.uid, owner.gid)
             popen = _popen(launch, argv, environment, (stdin, stdout, stderr), owner)
             return TaskProcess(popen, holds=launch.holds)
         finally:
@@ -189,27 +186,21 @@ def split_command(command_line: str) -> list[str]:
     return argv
 
 
-def _create(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+def _create(launch: LaunchSpec, name: str) -> int:
+    path = launch.task_dir / name
     try:
-        # an earlier attempt may have left a link, or a pipe, which would block the event loop
-        path.unlink(missing_ok=True)
-        return os.open(path, flags, 0o644)
+        # of the owner of the folder, because a program may open /dev/stdout again
+        return create_below(path, launch.node_dir, flags=os.O_APPEND)
     except OSError as err:
         raise ExecutionError(create_failure(str(path), err)) from err
 
 
-def _open_existing(path: Path) -> int:
+def _open_existing(launch: LaunchSpec, name: str) -> int:
     """Open the output file of an earlier command of the attempt, if it is still a file."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(path, flags)
+        return open_below(launch.task_dir / name, launch.node_dir, os.O_WRONLY | os.O_APPEND)
     except OSError:
-        return _create(path)
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return file
-    os.close(file)
-    return _create(path)
+        return _create(launch, name)
 
 
 def _popen(
@@ -222,13 +213,13 @@ def _popen(
     line = launch.command_line
     stdin, stdout, stderr = streams
     try:
-        with marking(launch.root_dir):
+        with _entered(launch) as working_dir, marking(launch.root_dir):
             return subprocess.Popen(
                 argv,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                cwd=launch.working_dir,
+                cwd=working_dir,
                 env=environment,
                 start_new_session=True,
                 user=None if owner is None else owner.uid,
@@ -243,6 +234,16 @@ def _popen(
         raise ExecutionError(command_launch_failed(line, why)) from err
     except ValueError as err:  # a NUL byte, or '=' in the name of a variable
         raise ExecutionError(command_launch_failed(line, str(err))) from err
+
+
+@contextmanager
+def _entered(launch: LaunchSpec) -> Generator[str]:
+    """Yield a path of the working directory that no link can divert, if the system has one.
+
+    The child enters it with the rights of the emulator, before it changes its user.
+    """
+    with opened_folder(launch.working_dir, launch.node_dir) as folder:
+        yield f"/proc/self/fd/{folder}" if _HAS_PROC else str(launch.working_dir)
 
 
 def _why_missing(program: str, working_dir: Path, path: str) -> str:

@@ -163,7 +163,10 @@ class TreeEntry:
             raise FilesFault("ResourceNotFound") from err
         except FileExistsError as err:
             raise FilesFault("ResourceAlreadyExists") from err
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        # a task may have linked a file that it cannot open itself
+        linked = found.st_nlink > 1 and found.st_uid != os.fstat(self.parent_fd).st_uid
+        if linked or not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise FilesFault("ResourceNotFound")
         return descriptor

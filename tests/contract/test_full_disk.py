@@ -18,7 +18,7 @@ from azure.core.exceptions import HttpResponseError
 
 from batch_emulator.domain.transitions import jobs, pools
 from batch_emulator.executor import executor
-from batch_emulator.folders import shortage
+from batch_emulator.folders import Owner, shortage
 from batch_emulator.http import app
 from runner.flows.local.services import ServiceLaunch, wait_ready
 from runner.flows.local.state import BATCH, LocalState, ProcessRecord
@@ -243,12 +243,12 @@ def test_launch_that_failed_for_space_is_retried(
     job_id = things.job(pool_id)
     make, failures = executor.make_real_folder, [0]
 
-    def full(folder: Path, top: Path) -> None:
+    def full(folder: Path, top: Path, owner: Owner | None) -> bool:
         if disk.changes or not failures[0]:
             failures[0] += 1
             disk.fill()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-        make(folder, top)
+        return make(folder, top, owner)
 
     monkeypatch.setattr(executor, "make_real_folder", full)
     task_id = things.task(job_id, "/bin/true")
@@ -266,7 +266,7 @@ def test_task_that_never_gets_space_fails_with_disk_full(
     pool_id = things.pool(target_dedicated_nodes=1)
     things.wait_nodes(pool_id, 1)
 
-    def full(folder: Path, _: Path) -> None:
+    def full(folder: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
     job_id = things.job(pool_id)
@@ -284,7 +284,7 @@ def test_task_waiting_for_space_can_be_terminated(
     things.wait_nodes(pool_id, 1)
     job_id = things.job(pool_id)
 
-    def full(folder: Path, _: Path) -> None:
+    def full(folder: Path, *_: object) -> None:
         disk.fill()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 

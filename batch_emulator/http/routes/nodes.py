@@ -10,8 +10,10 @@ import asyncio
 import json
 import logging
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from batch_emulator.domain.validation.properties import is_http_url, require
 from batch_emulator.domain.values import parse_time
 from batch_emulator.executor.blob_client import BlobRequestError, blob_url
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.folders import stat_below
 from batch_emulator.http import endpoints, odata, render, secrets
 from batch_emulator.http.call import Call, Handler, Reply
 
@@ -136,6 +139,7 @@ def extension(call: Call) -> Reply:
 
 
 _START_TASK_FILES = ("stdout.txt", "stderr.txt")
+_Log = tuple[str, Path, Path]  # name, file, and a folder above it that tasks cannot replace
 
 
 def _in_period(when: datetime, start: datetime, end: datetime | None) -> bool:
@@ -149,17 +153,17 @@ def _collect_logs(
     node: Node,
     layout: NodeLayout,
     period: tuple[datetime, datetime | None],
-) -> list[tuple[str, Path]]:
-    """Return names and files with a message in the period; write the agent's log to `folder`.
+) -> list[_Log]:
+    """Return the logs with a message in the period; write the agent's log to `folder`.
 
     A file is sent whole, so it may hold more than requested (docs).
     """
-    found: list[tuple[str, Path]] = []
+    found: list[_Log] = []
     lines = [event for event in events.after(0) if _is_of_node(event, node)]
     if any(_in_period(event.time, *period) for event in lines):
         with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".log", delete=False) as log:
             log.writelines(json.dumps(event.document()) + "\n" for event in lines)
-        found.append(("agent.log", Path(log.name)))
+        found.append(("agent.log", Path(log.name), folder))
     return [*found, *_start_task_logs(layout, period)]
 
 
@@ -169,14 +173,15 @@ def _is_of_node(event: Event, node: Node) -> bool:
 
 def _start_task_logs(
     layout: NodeLayout, period: tuple[datetime, datetime | None]
-) -> Iterator[tuple[str, Path]]:
+) -> Iterator[_Log]:
     start, _ = period
     for name in _START_TASK_FILES:
         path = layout.startup / name
-        if path.is_file() and not path.is_symlink():
-            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            if written >= start:
-                yield f"startup/{name}", path
+        with suppress(OSError):
+            found = stat_below(path, layout.root.parent)
+            written = datetime.fromtimestamp(found.st_mtime, UTC)
+            if stat.S_ISREG(found.st_mode) and written >= start:
+                yield f"startup/{name}", path, layout.root.parent
 
 
 def upload_service_logs(call: Call) -> Reply:
@@ -207,20 +212,20 @@ def upload_service_logs(call: Call) -> Reply:
 
 
 async def _send_logs(
-    call: Call, body: Json, directory: str, files: list[tuple[str, Path]], folder: Path
+    call: Call, body: Json, directory: str, files: list[_Log], folder: Path
 ) -> None:
     try:
         await asyncio.gather(
-            *(_send_log(call, body, f"{directory}/{name}", path) for name, path in files)
+            *(_send_log(call, body, f"{directory}/{name}", path, top) for name, path, top in files)
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _send_log(call: Call, body: Json, blob: str, path: Path) -> None:
+async def _send_log(call: Call, body: Json, blob: str, path: Path, top: Path) -> None:
     try:
         url = blob_url(body["containerUrl"], blob)
-        await call.emulator.executor.upload(url, path, body.get("identityReference"))
+        await call.emulator.executor.upload(url, path, top, body.get("identityReference"))
     except (BlobRequestError, OSError, ValueError) as err:
         reason = err.kind if isinstance(err, BlobRequestError) else type(err).__name__
         log.warning("the service log %s is not uploaded: %s", blob, reason)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from batch_emulator.executor.blob_client import BlobRequestError, Uploaded
 from batch_emulator.executor.mirror import Mirror
 from batch_emulator.folders import remove_tree
 from tests.disks import needs_ordinary_user
+from tests.planted import exchanging, linux_only
 from tests.unit.emulator.blob_store import BlobStore, serve
 from tests.unit.emulator.executor.test_mirror import drive, files
 
@@ -120,8 +122,8 @@ def test_pull_does_not_follow_a_link_replacing_a_folder(
         storage = mirror._storage  # pyright: ignore[reportPrivateUsage]
         download = storage.download
 
-        async def early(url: str, target: Path) -> str:
-            etag = await download(url, target)
+        async def early(url: str, create: Callable[[], int]) -> str:
+            etag = await download(url, create)
             if "deep" in url:
                 (folder / "deep").symlink_to(private)
             return etag
@@ -140,11 +142,11 @@ def test_crash_during_a_pull_forgets_no_file(blobs: BlobStore, folder: Path) -> 
         storage = mirror._storage  # pyright: ignore[reportPrivateUsage]
         download = storage.download
 
-        async def until_the_second(url: str, target: Path) -> str:
+        async def until_the_second(url: str, create: Callable[[], int]) -> str:
             if "deep" in url:
                 hold.set()
                 await asyncio.Event().wait()
-            return await download(url, target)
+            return await download(url, create)
 
         storage.download = until_the_second
         pulling = asyncio.ensure_future(mirror.pull())
@@ -252,3 +254,25 @@ def test_unreadable_folder_keeps_its_blobs(blobs: BlobStore, folder: Path) -> No
         assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "z"]
 
     drive(blobs, folder, script)
+
+
+@linux_only
+@pytest.mark.attack
+def test_blobs_are_not_written_into_an_exchanged_folder(
+    blobs: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (folder / "deep").mkdir()
+    (folder / "aside").symlink_to(private)
+
+    async def script(mirror: Mirror) -> None:
+        for round_number in range(5):
+            blobs.containers["c"] |= {f"deep/{round_number}-{n}": b"x" for n in range(20)}
+            await mirror.pull()
+            with suppress(BlobRequestError, OSError):
+                await mirror.push()
+
+    with exchanging(folder / "deep", folder / "aside"):
+        drive(blobs, folder, script)
+    assert list(private.iterdir()) == []

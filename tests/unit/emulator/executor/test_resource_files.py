@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -14,10 +14,11 @@ import pytest
 
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.validation.task_rules import resource_file_problem
-from batch_emulator.executor import blob_client
+from batch_emulator.executor import blob_client, task_files
 from batch_emulator.executor.blob_client import BlobClient
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.folders import create_below
 from tests.unit.emulator.blob_store import BlobStore, serve
 from tests.unit.emulator.launching import Node, eventually, ignore, in_executor
 
@@ -168,17 +169,19 @@ def test_storage_started_later_is_awaited(tmp_path: Path) -> None:
         writer.close()
 
     class Counting(BlobClient):
-        async def _download_once(self, url: str, target: Path) -> str:
+        async def _download_once(self, url: str, create: Callable[[], int]) -> str:
             nonlocal tries
             tries += 1
-            return await super()._download_once(url, target)
+            return await super()._download_once(url, create)
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as reserved:
             port = reserved.getsockname()[1]
         client = Counting(retry_delay_s=0.001, away_s=60)
         download = asyncio.ensure_future(
-            client.download(f"http://127.0.0.1:{port}/c/a", tmp_path / "a")
+            client.download(
+                f"http://127.0.0.1:{port}/c/a", lambda: create_below(tmp_path / "a", tmp_path)
+            )
         )
         await eventually(lambda: tries > 2 * blob_client.ATTEMPTS, "many tries")
         async with await asyncio.start_server(answer, "127.0.0.1", port):
@@ -204,7 +207,7 @@ def test_busy_local_storage_is_awaited(tmp_path: Path) -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/c/a"
             client = BlobClient(retry_delay_s=0.001, away_s=60)
-            await client.download(url, tmp_path / "a")
+            await client.download(url, lambda: create_below(tmp_path / "a", tmp_path))
             await client.close()
 
     asyncio.run(main())
@@ -255,8 +258,7 @@ def test_full_disk_is_disk_full(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     url = blobs.blob_url("in", "a.txt")
-    node.working_dir.mkdir(parents=True)
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(task_files, "create_below", full)
     category, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a"})
     assert (category, code) == ("ServerError", "DiskFull")
 
@@ -265,12 +267,10 @@ def test_full_disk_is_disk_full(
 def test_disk_filled_during_the_download_is_disk_full(
     node: Node, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.open
+    def on_full_disk(*_: object, **__: object) -> int:
+        return os.open("/dev/full", os.O_WRONLY)
 
-    def on_full_disk(path: Path, *args: Any, **options: Any) -> Any:
-        return real(Path("/dev/full") if path.name == "a" else path, *args, **options)
-
-    monkeypatch.setattr(Path, "open", on_full_disk)
+    monkeypatch.setattr(task_files, "create_below", on_full_disk)
     url = blobs.blob_url("in", "a.txt")
     _, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a"})
     assert code == "DiskFull"
