@@ -32,7 +32,7 @@ from batch_emulator.executor.application_packages import PackageInstaller
 from batch_emulator.executor.blob_client import NodeIdentity
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers, mounted_below
 from batch_emulator.executor.executor import Executor
-from batch_emulator.executor.isolation import Isolation, choose_isolation
+from batch_emulator.executor.isolation import Isolation, choose_isolation, remove_abandoned
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
@@ -212,6 +212,8 @@ class Emulator:
                 if layout.root.is_dir():
                     self._prepare_node(layout)  # it may be from another mode or an older version
                 self._mounts.resume(Booted(pool.id, node.id, pool.spec, layout))
+        if self.isolation.owner is not None:
+            self.loop.spawn(asyncio.to_thread(remove_abandoned))
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
         self._background.add_done_callback(_report)
 

@@ -1,7 +1,8 @@
 """Isolate tasks from the emulator, by a user or by an environment of their own.
 
 As root, the emulator runs tasks as a user that owns the folders of nodes and cannot read any other
-file of the emulator. Otherwise tasks run as the emulator's user, without its variables and with a
+file of the emulator. Each emulator has a user of its own, so that tasks of one cannot reach those
+of another. Otherwise tasks run as the emulator's user, without its variables and with a
 Python of their own. Elevated tasks (`elevationLevel` admin) run as the emulator's user in both
 modes.
 """
@@ -10,13 +11,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import grp
 import hashlib
+import logging
 import os
 import pwd
 import shutil
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -26,7 +29,18 @@ from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_python import BasePython, own_python, python_for
 from batch_emulator.executor.processes import kill_node_processes
-from batch_emulator.folders import Owner, remove_tree
+from batch_emulator.folders import (
+    Owner,
+    make_real_folder,
+    open_below,
+    opened_folder,
+    remove_below,
+    remove_tree,
+    stat_below,
+    write_below,
+)
+
+log = logging.getLogger(__name__)
 
 MODES = ("auto", "user", "environment")
 USER_NAME = "_azbatch"  # as in AZ_BATCH_TASK_USER
@@ -34,7 +48,9 @@ _FIRST_UID = 41000
 _LAST_UID = 41999
 _OUTSIDE = Path("/var/lib/batch-emulator")
 _LINK = "outside"  # in the data dir: a link to the folders of tasks, if they are elsewhere
-_CLAIM = "data-dir"  # in a folder of tasks elsewhere: names its data dir, locked while it is used
+# In a folder of _OUTSIDE, also of an emulator that has the folders of tasks in its data dir:
+_CLAIM = "data-dir"  # names its data dir, locked while it is used
+_USER = "uid"  # the user id of its tasks
 _KEPT_FOLDERS = ("shares", "nfs", "cifs")
 _NODE_FOLDERS = ("nodes", "trash")
 
@@ -79,8 +95,8 @@ class Isolation:
         above = takewhile(lambda folder: folder != self.folder, layout.root.parents)
         for folder in (layout.applications, layout.workitems, layout.root, *above):
             _make_passable(folder)
-        self.owner.own(layout.fsmounts)
-        for folder in (layout.startup, layout.shared, layout.volatile):
+        tasks = (one for one in layout.workitems.glob("*/*/*") if one.is_dir())
+        for folder in (layout.startup, layout.shared, layout.volatile, layout.fsmounts, *tasks):
             if folder.stat().st_uid != self.owner.uid:
                 self.owner.give(folder)
 
@@ -96,6 +112,7 @@ class Isolation:
         else:
             _claim(self.folder, data_dir)
         if earlier == self.folder:
+            self._give_shared()
             return
         kill_node_processes(earlier / "nodes")
         for name in _KEPT_FOLDERS:
@@ -106,15 +123,27 @@ class Isolation:
         link.unlink(missing_ok=True)
         if self.folder != data_dir:
             link.symlink_to(self.folder)
+        self._give_shared()
+
+    def _give_shared(self) -> None:
+        """Give exports and the cache to the user of tasks, if they belong to another one."""
+        if self.owner is None or self.folder.stat().st_gid == self.owner.gid:
+            return
+        for name in ("nfs", "cifs"):
+            if (self.folder / name).is_dir():
+                for folder in (self.folder / name).iterdir():
+                    self.owner.give(folder)
+        if (self.folder / "cache").is_dir():
+            self.owner.give(self.folder / "cache")
 
     def close_folders(self, data_dir: Path) -> None:
         """Let the user of tasks reach only its folders, and other users nothing."""
         if self.owner is None:
             data_dir.chmod(0o700)
             return
-        self.folder.chmod(0o711)
-        if self.folder.parent == _OUTSIDE:
-            _OUTSIDE.chmod(0o711)
+        # no other user of this machine passes through: what tasks write may be secret
+        os.chown(self.folder, -1, self.owner.gid)
+        self.folder.chmod(0o710)
         for name in (*_KEPT_FOLDERS, "nodes"):
             _make_passable(self.folder / name)
         if self.folder != data_dir:
@@ -128,14 +157,21 @@ class Isolation:
 _CLAIMS: dict[Path, TextIO] = {}  # locked until the process ends
 
 
+def _record_of(data_dir: Path) -> Path:
+    """Return the folder in _OUTSIDE that belongs to a data dir."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
+    return _OUTSIDE / name
+
+
 def _claim(folder: Path, data_dir: Path) -> None:
-    """Create a folder of tasks elsewhere, and record in it to which data dir it belongs.
+    """Create a folder in _OUTSIDE, and record in it to which data dir it belongs.
 
     With the record, the folder can be removed when the data dir is gone. Who removes it locks the
     record first, and gets no lock while an emulator runs.
     """
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
+        if make_real_folder(folder, folder.parent):
+            folder.chmod(0o700)
         with suppress(FileNotFoundError):  # removed in this moment
             claim = (folder / _CLAIM).open("a+", encoding="utf-8", errors="surrogateescape")
             fcntl.flock(claim, fcntl.LOCK_SH)
@@ -148,6 +184,123 @@ def _claim(folder: Path, data_dir: Path) -> None:
     if before := _CLAIMS.pop(folder, None):
         before.close()
     _CLAIMS[folder] = claim
+
+
+@contextmanager
+def _registry() -> Generator[None]:
+    """Hold the lock of _OUTSIDE, whose folders record the user of each emulator.
+
+    Raises IsolationError if it cannot be used, or belongs to another user.
+    """
+    try:
+        _OUTSIDE.mkdir(mode=0o711, parents=True, exist_ok=True)
+        with opened_folder(_OUTSIDE, _OUTSIDE) as descriptor:
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                raise PermissionError(errno.EACCES, f"{_OUTSIDE} belongs to another user")
+            os.fchmod(descriptor, 0o711)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+    except OSError as err:
+        why = f"the users of emulators cannot be recorded in {_OUTSIDE}: {err.strerror}"
+        raise IsolationError(why) from err
+
+
+def _own_uid(data_dir: Path) -> int:
+    """Return the user id of the emulator with a data dir, the same at each start.
+
+    Raises IsolationError.
+    """
+    record = _record_of(data_dir)
+    with _registry():
+        _claim(record, data_dir)
+        taken = {folder: _recorded_uid(folder) for folder in _records() if folder != record}
+        uid = _recorded_uid(record)
+        if uid is None or uid in taken.values() or not _has_no_name(uid):
+            uid = _free_uid({one for one in taken.values() if one is not None})
+            write_below(record / _USER, _OUTSIDE, f"{uid}\n".encode(), 0o600)
+    return uid
+
+
+def _records() -> list[Path]:
+    return [one for one in sorted(_OUTSIDE.iterdir()) if not one.is_symlink() and one.is_dir()]
+
+
+def _recorded_uid(record: Path) -> int | None:
+    try:
+        with os.fdopen(open_below(record / _USER, _OUTSIDE)) as file:
+            uid = int(file.read(16))
+    except (OSError, ValueError):
+        return None
+    return uid if _FIRST_UID <= uid <= _LAST_UID else None
+
+
+def _free_uid(taken: set[int]) -> int:
+    """Return an id that no user, group, emulator or process has. Raises IsolationError."""
+    used = taken | _uids_of_processes()
+    for uid in range(_FIRST_UID, _LAST_UID + 1):
+        if uid not in used and _has_no_name(uid):
+            return uid
+    raise IsolationError(f"the user ids {_FIRST_UID} to {_LAST_UID} are taken")
+
+
+def _has_no_name(uid: int) -> bool:
+    for find in (pwd.getpwuid, grp.getgrgid):
+        try:
+            find(uid)
+        except KeyError:
+            continue
+        return False
+    return True
+
+
+def _uids_of_processes() -> set[int]:
+    found: set[int] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            found.add(process.stat().st_uid)
+    return found
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of emulators whose home is gone, and end what runs on their nodes. Blocks.
+
+    Only folders with a record of their data dir are removed. A running emulator holds the lock of
+    its record; who starts one meanwhile waits for the lock, and then finds no folder.
+    """
+    with suppress(OSError):
+        for folder in _records():
+            with suppress(OSError):
+                _remove_if_abandoned(folder)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    if stat_below(folder, _OUTSIDE).st_uid != os.geteuid():
+        return
+    with os.fdopen(open_below(folder / _CLAIM, _OUTSIDE), "rb") as claim:
+        data_dir = Path(os.fsdecode(claim.read()))
+        if not data_dir.is_absolute() or not _is_gone(data_dir) or mounted_below(folder):
+            return
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_gone(data_dir):
+            return
+        log.warning("removing %s: its data dir %s is gone", folder, data_dir)
+        if (folder / "nodes").is_dir():
+            kill_node_processes(folder / "nodes")
+        with opened_folder(folder, _OUTSIDE) as opened:
+            names = os.listdir(opened)  # noqa: PTH208 - a descriptor has no Path
+            # the record is deleted last: if this process is killed, the rest is found again
+            for name in sorted(names, key=lambda one: (one == _CLAIM, one == _USER)):
+                remove_below(folder / name, _OUTSIDE)
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=opened)
+        remove_below(folder, _OUTSIDE)
+
+
+def _is_gone(data_dir: Path) -> bool:
+    """Return True if the home of a data dir is gone. In an empty folder, no disk may be mounted."""
+    home = data_dir.parents[1] if data_dir.parts[-2:] == ("local", "batch") else data_dir
+    there = next(one for one in (home, *home.parents) if one.is_dir())
+    return there != home and any(there.iterdir())
 
 
 def _move(source: Path, target: Path) -> None:
@@ -196,7 +349,7 @@ def choose_isolation(wanted: str, data_dir: Path) -> Isolation:
 def _as_user(data_dir: Path) -> Isolation:
     if os.geteuid() != 0:
         raise IsolationError("only root can run tasks as another user")
-    uid = _free_uid()
+    uid = _own_uid(data_dir)
     owner = Owner(uid, uid)
     python = python_for(owner)
     if python is None:
@@ -205,21 +358,9 @@ def _as_user(data_dir: Path) -> Isolation:
     return Isolation(_reachable(data_dir), python, owner)
 
 
-def _free_uid() -> int:
-    for uid in range(_FIRST_UID, _LAST_UID + 1):
-        try:
-            pwd.getpwuid(uid)
-        except KeyError:
-            return uid
-    raise IsolationError(f"the user ids {_FIRST_UID} to {_LAST_UID} are taken")
-
-
 def _reachable(data_dir: Path) -> Path:
     """Return the data dir if other users can reach it, else a folder that they can reach."""
-    if is_open(data_dir.parent):
-        return data_dir
-    name = hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
-    return _OUTSIDE / name
+    return data_dir if is_open(data_dir.parent) else _record_of(data_dir)
 
 
 def is_open(folder: Path) -> bool:

@@ -7,16 +7,19 @@ import io
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.batch import models
 
+from batch_emulator.executor import isolation
 from batch_emulator.executor.isolation import Isolation, IsolationError, choose_isolation
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_python import own_python, python_for
@@ -24,9 +27,9 @@ from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.folders import Owner
 from tests import plain_http
 from tests.contract.emulation import emulate
-from tests.contract.server import KEY, Running, Things, serving
+from tests.contract.server import KEY, Running, Things, eventually, serving
 
-_CHOSEN = choose_isolation("auto", Path("/"))
+_CHOSEN = choose_isolation("auto", Path(tempfile.gettempdir(), "emulator-of-tests"))
 root_only = pytest.mark.skipif(_CHOSEN.owner is None, reason=_CHOSEN.why)
 ADMIN = models.UserIdentity(
     auto_user=models.AutoUserSpecification(elevation_level=models.ElevationLevel.ADMIN)
@@ -187,13 +190,13 @@ def test_tasks_reach_their_folders_under_any_umask_of_root(open_folder: Path, um
 
 @root_only
 def test_closed_node_folders_are_opened_for_their_tasks(open_folder: Path) -> None:
-    isolation = choose_isolation("user", open_folder)
-    layout = NodeLayout(isolation.folder / "nodes" / "pool" / "node" / "tasks")
+    chosen = choose_isolation("user", open_folder)
+    layout = NodeLayout(chosen.folder / "nodes" / "pool" / "node" / "tasks")
     layout.create()
     closed = [layout.root, *layout.root.parents[:3], layout.workitems]
     for folder in closed:
         folder.chmod(0o700)
-    isolation.prepare_node(layout)
+    chosen.prepare_node(layout)
     assert {folder.stat().st_mode & 0o777 for folder in closed} == {0o755}
 
 
@@ -206,14 +209,14 @@ def test_nodes_move_out_of_closed_folders_of_root(tmp_path: Path) -> None:
     if _CHOSEN.owner is None:
         pytest.skip(_CHOSEN.why)
     tmp_path.chmod(0o700)
-    isolation = choose_isolation("auto", tmp_path / "data")
-    assert isolation.mode == "user"
-    assert isolation.folder.parent == Path("/var/lib/batch-emulator")
+    chosen = choose_isolation("auto", tmp_path / "data")
+    assert chosen.mode == "user"
+    assert chosen.folder.parent == Path("/var/lib/batch-emulator")
 
 
-@pytest.mark.parametrize("isolation", MODES)
-def test_other_users_cannot_read_the_state(open_folder: Path, isolation: str) -> None:
-    settings = {"isolation": isolation, "storage": StorageAccount("account", KEY)}
+@pytest.mark.parametrize("mode", MODES)
+def test_other_users_cannot_read_the_state(open_folder: Path, mode: str) -> None:
+    settings = {"isolation": mode, "storage": StorageAccount("account", KEY)}
     umask = os.umask(0)
     try:
         with serving(open_folder / "data", settings=settings):
@@ -223,7 +226,7 @@ def test_other_users_cannot_read_the_state(open_folder: Path, isolation: str) ->
     finally:
         os.umask(umask)
     assert {"state.sqlite", "state.sqlite-wal", "files.sqlite"} <= modes.keys()
-    assert way == (0o700 if isolation == "environment" else 0o711)
+    assert way == (0o700 if mode == "environment" else 0o710)
     databases = [mode for name, mode in modes.items() if ".sqlite" in name]
     assert set(databases) == {0o600}
 
@@ -316,6 +319,171 @@ def test_python_of_a_node_is_owned_by_the_user_of_its_tasks(open_folder: Path) -
     own_python().make(folder, None)
     own_python().make(folder, owner)
     assert {path.lstat().st_uid for path in (folder, *folder.rglob("*"))} == {owner.uid}
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return another folder than /var/lib/batch-emulator, without records of emulators."""
+    monkeypatch.setattr(isolation, "_OUTSIDE", tmp_path / "records")
+    return tmp_path / "records"
+
+
+def uid_of(data_dir: Path) -> int:
+    owner = choose_isolation("user", data_dir).owner
+    assert owner is not None
+    assert owner.uid == owner.gid
+    return owner.uid
+
+
+def stop(data_dir: Path) -> Path:
+    """Release the lock of an emulator, as if its process ended, and return its record."""
+    record = isolation._record_of(data_dir)
+    isolation._CLAIMS.pop(record).close()
+    return record
+
+
+@root_only
+@pytest.mark.attack
+def test_each_emulator_has_a_user_of_its_own(records: Path, tmp_path: Path) -> None:
+    found = {name: uid_of(tmp_path / name) for name in ("a", "b", "c")}
+    assert len(set(found.values())) == len(found)
+    assert {name: uid_of(tmp_path / name) for name in found} == found
+    stop(tmp_path / "a")
+    assert uid_of(tmp_path / "a") == found["a"]
+    assert records.stat().st_mode & 0o777 == 0o711
+    assert {path.stat().st_mode & 0o077 for path in records.rglob("*")} == {0}
+
+
+@root_only
+def test_two_emulators_that_start_together_have_different_users(
+    records: Path, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(uid_of, [tmp_path / str(number) for number in range(8)]))
+    assert len(set(found)) == len(found)
+    assert len(list(records.iterdir())) == len(found)
+
+
+@root_only
+def test_user_that_has_a_name_or_a_process_is_not_taken(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = isolation._FIRST_UID
+    monkeypatch.setattr(isolation, "_uids_of_processes", lambda: {first})
+    monkeypatch.setattr(isolation, "_has_no_name", lambda uid: uid != first + 1)
+    assert uid_of(tmp_path / "a") == first + 2
+    monkeypatch.setattr(isolation, "_has_no_name", lambda uid: uid not in (first + 1, first + 2))
+    assert uid_of(tmp_path / "a") == first + 3
+    record = isolation._record_of(tmp_path / "a")
+    for text in ("", "0", "x", str(isolation._LAST_UID + 1)):
+        (record / "uid").write_text(text)
+        assert uid_of(tmp_path / "a") == first + 3
+    assert records.is_dir()
+
+
+@root_only
+@pytest.mark.attack
+@pytest.mark.slow
+def test_tasks_of_two_emulators_cannot_reach_each_other(open_folder: Path) -> None:
+    settings = {"isolation": "user"}
+    with (
+        serving(open_folder / "one", settings=settings) as one,
+        serving(open_folder / "two", settings=settings) as two,
+    ):
+        victim, attacker = Things(one.client), Things(two.client)
+        pool = victim.pool(target_dedicated_nodes=1)
+        job = victim.job(pool)
+        secret = "echo secret > made; chmod 777 made .; echo $$ > pid; sleep 60"
+        task = victim.task(job, f"/bin/sh -c {shlex.quote(secret)}")
+        [node] = victim.wait_nodes(pool, 1)
+        folder = one.emulator.launches.layout(pool, str(node.id)).task_dir(job, task) / "wd"
+        eventually(lambda: (folder / "pid").is_file() and (folder / "pid").read_text())
+        pid = (folder / "pid").read_text().strip()
+        script = (
+            f"cat {folder}/made && exit 3; ls {one.emulator.isolation.folder} && exit 4; "
+            f"kill -9 {pid} && exit 5; cat /proc/{pid}/environ && exit 6; ls /proc/{pid}/cwd/ && "
+            "exit 7; true"
+        )
+        run(attacker, attacker.pool(target_dedicated_nodes=1), script)
+        os.kill(int(pid), 0)
+
+
+@root_only
+@pytest.mark.attack
+def test_other_users_cannot_enter_folders_of_nodes(running: Running, things: Things) -> None:
+    if running.emulator.isolation.owner is None:
+        assert running.emulator.isolation.folder.stat().st_mode & 0o777 == 0o700
+        return
+    pool = things.pool(target_dedicated_nodes=1)
+    run(things, pool, "echo secret > .env; chmod 644 .env")
+    [env] = running.emulator.launches.nodes.rglob(".env")
+    told = subprocess.run(
+        ["/bin/cat", str(env)], user=65534, group=65534, extra_groups=[], check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (1, "")
+
+
+@root_only
+def test_folders_follow_a_change_of_the_user(open_folder: Path) -> None:
+    data = open_folder / "data"
+    settings = {"isolation": "user"}
+    with serving(data, settings=settings) as before:
+        things = Things(before.client)
+        pool = things.pool(target_dedicated_nodes=1)
+        run(things, pool, "echo mine > $AZ_BATCH_NODE_SHARED_DIR/made; echo x > y")
+        old = _owner(before).uid
+        cache = before.emulator.isolation.folder / "cache"
+        cache.mkdir()
+    for path in (cache, *cache.parent.rglob("*")):
+        assert path.lstat().st_uid in (0, old, os.geteuid())
+    (isolation._record_of(data) / "uid").write_text(str(old + 500))
+    with serving(data, settings=settings) as after:
+        assert _owner(after).uid == old + 500
+        nodes = after.emulator.launches.nodes
+        eventually(lambda: all(path.lstat().st_uid != old for path in nodes.rglob("*")))
+        assert cache.stat().st_uid == old + 500
+        made = "$AZ_BATCH_NODE_SHARED_DIR/made"
+        assert run(Things(after.client), pool, f"cat {made}; echo > {made}") == "mine\n"
+
+
+@root_only
+@pytest.mark.attack
+def test_folders_of_emulators_that_are_gone_are_removed(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    (victim / "d").mkdir(parents=True)
+    kept = {"running", "stopped", "home", "unknown", "foreign", "nested"}
+    for name in {"gone", "gone-home"} | kept:
+        home = tmp_path / name
+        data = home / "local" / "batch" if "home" in name else home
+        data.mkdir(parents=True)
+        uid_of(data)
+        record = isolation._record_of(data)
+        (record / "nodes" / "p").mkdir(parents=True)
+        (record / "nodes" / "p" / "link").symlink_to(victim)
+        (record / "alias").symlink_to(victim)
+        (record / "name").write_text(name)
+        if name != "running":
+            stop(data)
+        if name == "home":
+            shutil.rmtree(data)  # as a reset does
+        elif name != "stopped":
+            shutil.rmtree(home)
+        if name == "unknown":
+            (record / "data-dir").unlink()
+        if name == "foreign":
+            os.chown(record, 65534, 65534)
+        if name == "nested":  # a link in place of the record of the data dir
+            (record / "data-dir").rename(victim / "data-dir")
+            (record / "data-dir").symlink_to(victim / "data-dir")
+    (records / "0123456789abcdef").symlink_to(victim)
+    isolation.remove_abandoned()
+    left = {(path / "name").read_text() for path in records.iterdir() if not path.is_symlink()}
+    assert left == kept
+    assert (records / "0123456789abcdef").is_symlink()
+    assert sorted(path.name for path in victim.iterdir()) == ["d", "data-dir"]
 
 
 def _owner(running: Running) -> Owner:

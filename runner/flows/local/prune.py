@@ -168,7 +168,7 @@ def _package_caches(paths: HomePaths) -> Iterator[Path]:
 
     Their parent folders are kept, because running nodes link to them.
     """
-    places = [paths.cache, paths.cache / "user"]
+    places = [paths.cache, *paths.cache.glob("user*")]
     places += [folder / "cache" for folder in folders_outside(paths)]
     for place in places:
         if not paths.cache.is_symlink():  # a link points to the cache of another home
@@ -269,7 +269,7 @@ def kept_by_reset(paths: HomePaths) -> tuple[KeptFolder, ...]:
     """Return what a reset keeps, with sizes: it is downloaded again if it is deleted."""
     wanted = [
         ("packages", paths.cache),
-        *(("packages", folder) for folder in folders_outside(paths)),
+        *(("packages", one) for one in folders_outside(paths) if (one / "cache").is_dir()),
         ("data sets", paths.data("x").parent),
         ("Azurite", paths.azurite(azurite.VERSION).parent),
         ("Node.js", paths.node(azurite.WHEEL_VERSION).parent),

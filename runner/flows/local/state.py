@@ -247,6 +247,8 @@ def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCa
     if isolation is None or isolation.uid is None:
         return NodeCache(paths.cache, uv)
     cache = paths.cache.resolve() / "user"
+    if cache.is_dir() and cache.stat().st_uid != isolation.uid:  # of another emulator
+        cache = cache.with_name(f"user-{isolation.uid}")
     if not all(folder.stat().st_mode & 0o001 for folder in cache.parents):
         cache = isolation.folder / "cache"
     try:
