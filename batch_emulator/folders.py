@@ -24,6 +24,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would wai
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PATH = getattr(os, "O_PATH", 0)  # Linux only
 _TRIES = 5  # a task may create a name again and again
+_DEEPEST = 20_000  # nested folders that are deleted
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -148,8 +149,8 @@ def _remove_at(name: str, parent: int) -> None:
 
 def _empty(top: int) -> None:
     """Delete what rmtree left: folders of any depth, or without permissions (caches of Go)."""
-    while names := os.listdir(top):
-        for name in names:
+    for _ in range(_DEEPEST):  # a process may create more meanwhile
+        for name in os.listdir(top):
             if not _is_folder(name, top):
                 os.unlink(name, dir_fd=top)
                 continue
@@ -165,6 +166,8 @@ def _empty(top: int) -> None:
             finally:
                 os.close(below)
             os.rmdir(name, dir_fd=top)
+        if not os.listdir(top):
+            return
 
 
 def _is_folder(name: str, parent: int) -> bool:

@@ -280,6 +280,8 @@ def _remove_if_abandoned(folder: Path) -> None:
         data_dir = Path(os.fsdecode(claim.read()))
         if not data_dir.is_absolute() or not _is_gone(data_dir) or mounted_below(folder):
             return
+        if any(_holds_files(folder / name) for name in _KEPT_FOLDERS):
+            return  # its home may be on a disk that returns: only nodes and packages are remade
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_gone(data_dir):
             return
@@ -294,6 +296,10 @@ def _remove_if_abandoned(folder: Path) -> None:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=opened)
         remove_below(folder, _OUTSIDE)
+
+
+def _holds_files(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))
 
 
 def _is_gone(data_dir: Path) -> bool:

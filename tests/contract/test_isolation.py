@@ -406,6 +406,7 @@ def test_tasks_of_two_emulators_cannot_reach_each_other(open_folder: Path) -> No
         )
         run(attacker, attacker.pool(target_dedicated_nodes=1), script)
         os.kill(int(pid), 0)
+        assert (folder / "made").read_text() == "secret\n"
 
 
 @root_only
@@ -454,7 +455,7 @@ def test_folders_of_emulators_that_are_gone_are_removed(
 ) -> None:
     victim = tmp_path / "victim"
     (victim / "d").mkdir(parents=True)
-    kept = {"running", "stopped", "home", "unknown", "foreign", "nested"}
+    kept = {"running", "stopped", "home", "unknown", "foreign", "nested", "share"}
     for name in {"gone", "gone-home"} | kept:
         home = tmp_path / name
         data = home / "local" / "batch" if "home" in name else home
@@ -471,6 +472,9 @@ def test_folders_of_emulators_that_are_gone_are_removed(
             shutil.rmtree(data)  # as a reset does
         elif name != "stopped":
             shutil.rmtree(home)
+        if name == "share":
+            (record / "shares" / "s" / "d").mkdir(parents=True)
+            (record / "shares" / "s" / "d" / "f").touch()
         if name == "unknown":
             (record / "data-dir").unlink()
         if name == "foreign":

@@ -38,7 +38,7 @@ DESCRIPTOR = "of an open folder"
 SYSTEM = "a file of the system"
 TEMPORARY = "a new private folder"
 NOT_FILES = "no file: a container, or a time"
-SIZES = "reads sizes only, and follows no link at the end of a path"
+SIZES = "reads names or sizes only, and follows no link at the end of a path"
 
 ALLOWED: dict[str, str] = {
     "__main__.py:_stop_when_deleted open": PRIVATE,
@@ -80,6 +80,7 @@ ALLOWED: dict[str, str] = {
     "executor/isolation.py:Isolation._give_shared iterdir": ROOT_OWNED,
     "executor/isolation.py:Isolation.close_folders chown": ROOT_OWNED,
     "executor/isolation.py:Isolation.prepare_node glob": ROOT_OWNED,
+    "executor/isolation.py:_holds_files walk": SIZES,
     "executor/isolation.py:_is_gone iterdir": ROOT_OWNED,
     "executor/isolation.py:_records iterdir": ROOT_OWNED,
     "executor/isolation.py:_registry mkdir": ROOT_OWNED,
