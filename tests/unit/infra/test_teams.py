@@ -224,10 +224,12 @@ def test_teams_change_nothing_in_the_shared_part() -> None:
     assert added == {
         "container-runs-vision",
         "container-models-vision",
+        "container-code-vision",
         "identity-nodes-vision",
         "nodes-write-runs-vision",
         "nodes-write-models-vision",
         "nodes-read-data-vision",
+        "nodes-read-code-vision",
         "nodes-pull-images-vision",
         "pool-vision-t4",
     }
@@ -251,8 +253,15 @@ def test_lifecycle_rules_cover_the_containers_of_every_team() -> None:
         one = rule["definition"]["filters"]["prefixMatch"]
         assert len(one) <= 10  # the limit of Azure
         prefixes.setdefault(rule["name"].removesuffix("-10"), []).extend(one)
-    runs, models = ([f"{kind}/", *(f"{kind}-{t}/" for t in teams)] for kind in ("runs", "models"))
-    assert prefixes == {"cool-models": models, "drop-unread-runs": runs, "drop-old-logs": runs}
+    runs, models, code = (
+        [f"{kind}/", *(f"{kind}-{team}/" for team in teams)] for kind in ("runs", "models", "code")
+    )
+    assert prefixes == {
+        "cool-models": models,
+        "drop-unread-runs": runs,
+        "drop-unread-code": code,
+        "drop-old-logs": runs,
+    }
 
 
 def test_containers_of_teams_are_protected_and_operators_may_use_them() -> None:

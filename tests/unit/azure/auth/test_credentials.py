@@ -195,7 +195,7 @@ def test_expiring_or_refused_token_is_replaced() -> None:
 @pytest.fixture
 def with_teams(settings: Settings, outputs: StackOutputs) -> Settings:
     teams = tuple(
-        TeamOutput(name, f"runs-{name}", f"models-{name}", f"{name}-id", f"/{name}")
+        TeamOutput(name, f"runs-{name}", f"models-{name}", f"code-{name}", f"{name}-id", f"/{name}")
         for name in ("vision", "audio")
     )
     path = HomePaths(settings.home).stack_outputs("dev")

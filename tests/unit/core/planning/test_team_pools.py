@@ -16,7 +16,7 @@ from tests.unit.core.recipe_maker import outputs, plan, pool
 def _stack(team: str | None, *, with_shared: bool = True) -> StackOutputs:
     shared = (pool("t4"),) if with_shared else ()
     teams = tuple(
-        TeamOutput(name, f"runs-{name}", f"models-{name}", f"{name}-id", f"/{name}")
+        TeamOutput(name, f"runs-{name}", f"models-{name}", f"code-{name}", f"{name}-id", f"/{name}")
         for name in ("vision", "audio")
     )
     stack = outputs(*shared, pool("Vision-T4", team="vision"), pool("audio-t4", team="audio"))

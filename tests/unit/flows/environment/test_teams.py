@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
     (tmp_path / "none.yaml").touch()
     found = load_settings({"target": "azure"}, cwd=tmp_path, env=env)
     teams = tuple(
-        TeamOutput(name, f"runs-{name}", f"models-{name}", f"{name}-id", f"/{name}")
+        TeamOutput(name, f"runs-{name}", f"models-{name}", f"code-{name}", f"{name}-id", f"/{name}")
         for name in ("vision", "audio")
     )
     ids = (None, "vision", "audio")
