@@ -159,9 +159,14 @@ def template_blob(place: str) -> str:
     return f"{SCHEDULES_FOLDER}{place}/run.json"
 
 
+def firings_folder(place: str) -> str:
+    """Return the prefix of the records of all firings."""
+    return f"{SCHEDULES_FOLDER}{place}/firings/"
+
+
 def firing_blob(place: str, job_id: str) -> str:
     """Return the blob with the record of the firing that created a job."""
-    return f"{SCHEDULES_FOLDER}{place}/firings/{re.sub(r'[^A-Za-z0-9_-]', '_', job_id)}.json"
+    return f"{firings_folder(place)}{re.sub(r'[^A-Za-z0-9_-]', '_', job_id)}.json"
 
 
 def group_template_blob(place: str) -> str:

@@ -21,6 +21,7 @@ from runner.azure.storage import blobs
 from runner.azure.storage.blobs import BlobContainer, BlobStore
 from runner.azure.storage.model_container import ModelContainer
 from runner.azure.storage.stores import StoredFile
+from runner.core.planning.plan import StorageScopes, storage_scopes
 from runner.core.progress import Progress, ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.local_files import part_of
@@ -441,9 +442,11 @@ def test_large_file_is_copied_in_blocks_by_the_service(
     assert model_registry.COPY_BLOCK_BYTES == 64 * 1024 * 1024
 
 
-def agents_view(connection: Connection) -> tuple[ContainerClient, ContainerClient]:
-    """Return the containers with the access of a task."""
-    access = {"RUNNER_STORAGE": json.dumps(connection.node_storage(timedelta(hours=1)))}
+def agents_view(connection: Connection, *specs: RunSpec) -> tuple[ContainerClient, ContainerClient]:
+    """Return the containers with the access of the tasks of these runs."""
+    scopes = sum((storage_scopes(spec.to_json()) for spec in specs), StorageScopes(()))
+    storage = connection.node_storage(scopes, timedelta(hours=1))
+    access = {"RUNNER_STORAGE": json.dumps(storage)}
     runs = load_access(access, RetryBudget(20.0), Redactor()).runs
     models = load_models(access, RetryBudget(20.0))
     assert models is not None
@@ -458,7 +461,7 @@ def test_agents_and_clients_registering_one_run_create_one_version(
     spec = make(files, model=asked, acc=1.0)
 
     def agent() -> None:
-        settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
+        settle_agent(*agents_view(connection, spec), RunPaths(spec.run_id), Redactor())
 
     def person() -> None:
         ensure_registered(connection, spec)
@@ -482,7 +485,7 @@ def test_agent_copies_large_files_in_blocks(
     monkeypatch.setattr(model_registry, "COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
     spec = make({"ä b%20#?.bin": data}, model={"name": name})
-    settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
+    settle_agent(*agents_view(connection, spec), RunPaths(spec.run_id), Redactor())
     [file] = find_version(connection, name).files
     assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
     assert ModelContainer(connection).digest(file["blob"]) == (len(data), file["sha256"])
@@ -491,8 +494,9 @@ def test_agent_copies_large_files_in_blocks(
 def test_killed_copy_is_completed_by_agent_or_client(
     connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, models = agents_view(connection)
-    first, second = make({"m.bin": b"1" * 100}), make({"m.bin": b"2" * 100})
+    asked = {"name": name}
+    first, second = (make({"m.bin": text * 100}, model=asked) for text in (b"1", b"2"))
+    runs, models = agents_view(connection, first, second)
     sent = models.transport.send
 
     def dies_before_the_commit(method: str, blob: str, **more: Any) -> Any:
@@ -525,7 +529,7 @@ def test_failed_registration_is_explained_and_can_be_completed(
     assert "did not register it" in str(describe_models(connection, spec)[0])
     blob = RunPaths(spec.run_id).output(1) + "m"
     runs.delete(blob)
-    settle_agent(*agents_view(connection), RunPaths(spec.run_id), Redactor())
+    settle_agent(*agents_view(connection, spec), RunPaths(spec.run_id), Redactor())
     [found] = describe_models(connection, spec)
     assert (found.version, "changed or deleted" in found.problem) == (None, True)
     settled = ensure_registered(connection, spec)

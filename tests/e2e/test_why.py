@@ -17,12 +17,12 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
-from runner.azure.auth import credentials
 from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch import translate
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
-from runner.core.planning.plan import RunPlan
+from runner.core.planning.plan import RunPlan, StorageScopes
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.settings import load_settings
@@ -247,8 +247,7 @@ def test_expired_access_is_named(cli: Cli, script: Write, monkeypatch: pytest.Mo
 def test_missing_permission_is_named(
     cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_only = dict.fromkeys(credentials._NODE_RIGHTS, "rl")  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(credentials, "_NODE_RIGHTS", read_only)
+    monkeypatch.setattr(translate, "storage_scopes", lambda _: StorageScopes(("rl~",)))
     run_id = submitted(cli, script("print(1)"))
     cli.run("attach", run_id)
     found = cli.json("why", run_id)

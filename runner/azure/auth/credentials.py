@@ -7,7 +7,9 @@ with its first client.
 # ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import, so it is imported when needed
 from __future__ import annotations
 
+import base64
 import difflib
+import hmac
 import json
 import logging
 import os
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from azure.core.credentials import AccessToken, TokenCredential
     from azure.storage.blob import BlobServiceClient
     from azure.storage.fileshare import ShareClient, ShareServiceClient
+
+    from runner.core.planning.plan import StorageScopes
 
 
 def outputs_path(settings: Settings) -> Path:
@@ -214,8 +218,9 @@ _KEY_LIFETIME = timedelta(days=7)
 _CLOCK_SKEW = timedelta(minutes=5)
 TASK_TOKEN = "authenticationTokenSettings"  # noqa: S105 - the name of a property
 TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 has no authentication tokens
-# Permissions of a task by container. A task deletes old checkpoints, but never a model.
-_NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
+# A SAS that Azurite checks with scopes.js: its version, and the text that its key is derived from.
+_SCOPED_VERSION = "runner-1"
+_SCOPED_CONTEXT = b"runner scoped SAS 1"
 
 
 _MODELS_LOCK = Lock()
@@ -234,6 +239,12 @@ def _complete_models() -> None:
     for each in vars(models).values():
         if isinstance(each, type) and issubclass(each, MutableMapping):
             each({})  # pyright: ignore[reportCallIssue] - all models accept a document
+
+
+@lru_cache(maxsize=64)  # trials of a sweep differ in one of their signatures
+def _sign(key: bytes, text: str) -> str:
+    signature = hmac.digest(key, text.encode(), "sha256")
+    return base64.urlsafe_b64encode(signature).decode().rstrip("=")
 
 
 class Connection:
@@ -303,42 +314,50 @@ class Connection:
         name = host.partition(".")[0]
         return f"{command} --account-name {name} --account-endpoint {host}"
 
-    def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
+    def node_storage(self, scopes: StorageScopes, lifetime: timedelta) -> dict[str, Any]:
         """Return the RUNNER_STORAGE document of docs/run-format.md, a secret.
 
         Args:
-            lifetime: Validity of its SAS; on Azure, nodes use their identity instead.
+            scopes: What the task may do. On Azure, nodes use their identity instead, whose roles
+                apply to all runs.
+            lifetime: Validity of its SAS.
         """
-        outputs = self.outputs
-        names = {
-            "runs": outputs.container_runs,
-            "data": outputs.container_data,
-            "models": outputs.container_models,
+        outputs, expiry = self.outputs, datetime.now(UTC) + lifetime
+        named = {
+            "runs": (outputs.container_runs, scopes.runs),
+            "data": (outputs.container_data, scopes.data),
+            "models": (outputs.container_models, scopes.models),
         }
-        containers = {
-            name: {
-                "url": self._container_url(container),
-                "sas": self._container_sas(container, lifetime, _NODE_RIGHTS[name]),
-            }
-            for name, container in names.items()
-        }
+        if scopes.code:
+            named["code"] = (self.code_container, scopes.code)
         identity = None if self._keys else self._identity(self.outputs.identity_client_id)
-        return {**containers, "identity_client_id": identity}
-
-    def read_access(self, containers: Iterable[str], lifetime: timedelta) -> dict[str, Any]:
-        """Return read access to more containers by name, in the format of `node_storage`."""
         return {
-            name: {
-                "url": self._container_url(name),
-                "sas": self._container_sas(name, lifetime, "rl"),
-            }
-            for name in containers
+            **{name: self._access(*one, expiry) for name, one in named.items()},
+            "identity_client_id": identity,
+            "inputs": {
+                container: self._access(container, entries, expiry)
+                for container, entries in sorted(scopes.inputs.items())
+            },
         }
 
-    def code_access(self, lifetime: timedelta) -> dict[str, Any]:
-        """Return access for reading code by name, for a task that adds tasks."""
-        name = self.code_container
-        return {"url": self._container_url(name), "sas": self._container_sas(name, lifetime, "r")}
+    def _access(self, container: str, entries: Iterable[str], expiry: datetime) -> dict[str, Any]:
+        url = self._container_url(container)
+        return {"url": url, "sas": self._scoped_sas(container, ",".join(entries), expiry)}
+
+    def _scoped_sas(self, container: str, scope: str, expiry: datetime) -> str | None:
+        """Return a SAS for parts of a container, or None if nodes have an identity."""
+        if self._scoped_key is None:
+            return None
+        end = f"{expiry.isoformat(timespec='seconds')[:19]}Z"  # of UTC
+        text = "\n".join((end, self.outputs.storage_account, container, scope))
+        return f"sv={_SCOPED_VERSION}&se={end}&scope={scope}&sig={_sign(self._scoped_key, text)}"
+
+    @cached_property
+    def _scoped_key(self) -> bytes | None:
+        if self._keys is None:
+            return None
+        key = base64.b64decode(self._keys["storage"])
+        return hmac.digest(key, _SCOPED_CONTEXT, "sha256")
 
     def job_access(self) -> dict[str, Any]:
         """Return the settings with which a task may add tasks to its job.
@@ -504,19 +523,6 @@ class Connection:
 
     def _container_url(self, container: str) -> str:
         return f"{self.outputs.blob_endpoint}/{container}"
-
-    def _container_sas(self, container: str, lifetime: timedelta, rights: str) -> str | None:
-        if self._keys is None:
-            return None
-        from azure.storage.blob import ContainerSasPermissions, generate_container_sas
-
-        return generate_container_sas(
-            self.outputs.storage_account,
-            container,
-            account_key=self._keys["storage"],
-            permission=ContainerSasPermissions.from_string(rights),
-            expiry=datetime.now(UTC) + lifetime,
-        )
 
     def _blob_sas(self, container: str, blob_name: str, expiry: datetime, **options: Any) -> str:
         from azure.storage.blob import BlobSasPermissions, generate_blob_sas

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from azure.batch import BatchClient, models
@@ -18,21 +19,37 @@ from runner.azure.batch.translate import (
     agent_settings,
     command_line,
     container_settings,
-    input_containers,
     to_task,
     wire_text,
 )
 from runner.azure.faults import error_code, service_errors
 from runner.azure.retries import was_repeated
-from runner.core.planning.plan import RunPlan
+from runner.core.planning.plan import (
+    RunPlan,
+    StorageScopes,
+    at_any_time,
+    common_start,
+    storage_scopes,
+)
 from runner.core.recipe.secrets import SecretValues
 from runner.core.schedules.recurrence import Recurrence
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import group_blob
+from runner.protocol.paths import CODE_FOLDER, make_run_id
+from runner.protocol.results import index_blob
+from runner.protocol.schedules import (
+    fired_run_documents,
+    firings_folder,
+    group_template_blob,
+    make_firing,
+    template_blob,
+)
 from runner.protocol.task import (
     GROUP_SECRETS_VARIABLE,
     NODES_TOKEN_VARIABLE,
     SCHEDULE_TASKS_VARIABLE,
     SCHEDULE_VARIABLE,
+    STORAGE_VARIABLE,
 )
 
 # An alias, so that other modules need not import the SDK.
@@ -40,11 +57,12 @@ JobSpecification: TypeAlias = models.BatchJobSpecification
 
 TASK_ID = "run"
 GROUP_TASK_ID = "group"
+_MAX_SCOPE_CHARS = 6000  # the head of a request has at most 16 KB
 # Retries of the task that adds the others, for transient errors. A retry adds only missing tasks.
 _GROUP_RETRIES = 3
 # Variables that differ per task: the run, and secrets.
 _PER_TASK_VARIABLES = frozenset(
-    {"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS", NODES_TOKEN_VARIABLE}
+    {"RUNNER_RUN_ID", STORAGE_VARIABLE, "RUNNER_SECRETS", NODES_TOKEN_VARIABLE}
 )
 
 
@@ -68,7 +86,11 @@ def run_job(
         container_settings=container_settings(plan),
         resource_files=agent_files(plan, connection, lifetime),
         environment_settings=agent_settings(
-            plan, connection, lifetime, {SCHEDULE_VARIABLE: prefix}, task.secrets
+            connection,
+            _run_scopes(plan, prefix),
+            lifetime,
+            {SCHEDULE_VARIABLE: prefix},
+            task.secrets,
         ),
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
@@ -89,6 +111,8 @@ def group_job(
     display_name: str,
     prefix: str,
     tasks: Mapping[str, ScheduledTask],
+    *,
+    template: Mapping[str, Any],
     max_parallel: int | None,
     lifetime: timedelta,
 ) -> JobSpecification:
@@ -101,6 +125,7 @@ def group_job(
         display_name: name of the job manager task for users.
         prefix: blob prefix of the schedule.
         tasks: the runs by task name.
+        template: the template of the runs, as in protocol/schedules.py.
         max_parallel: maximum number of parallel tasks; None for no limit.
         lifetime: validity of SAS.
 
@@ -108,7 +133,11 @@ def group_job(
         RunnerError: the nodes of the stack are not allowed to add tasks.
     """
     first = next(iter(tasks.values())).plan
-    settings = _group_settings(connection, prefix, tasks, lifetime)
+    firing = make_firing(dict(template), "", "", datetime.now(UTC))
+    storage = connection.node_storage(
+        group_scopes(template, firing, prefix, any_time=True), lifetime
+    )
+    settings = _group_settings(storage, prefix, tasks)
     manager = models.BatchJobManagerTask(
         id=GROUP_TASK_ID,
         display_name=display_name,
@@ -134,13 +163,48 @@ def group_job(
     )
 
 
-def group_storage(
-    connection: Connection, containers: Iterable[str], lifetime: timedelta
-) -> dict[str, Any]:
-    """Return RUNNER_STORAGE with all containers that tasks of a group read. It is a secret."""
-    storage = connection.node_storage(lifetime)
-    storage["code"] = connection.code_access(lifetime)  # for the files of the tasks to add
-    return {**storage, "inputs": connection.read_access(containers, lifetime)}
+def _run_scopes(plan: RunPlan, place: str) -> StorageScopes:
+    """Return the scopes of all runs of a schedule, whose IDs are not known yet."""
+    run_id = make_run_id(place.partition("/")[0], plan.created, "aaaa")
+    scopes = storage_scopes({**plan.to_spec().to_json(), "run_id": at_any_time(run_id)})
+    return scopes + StorageScopes(_firing_entries(template_blob(place), place))
+
+
+def group_scopes(
+    template: Mapping[str, Any], firing: Mapping[str, Any], place: str, *, any_time: bool = False
+) -> StorageScopes:
+    """Return the scopes of the runs of a firing, or of the runs of all firings like this one."""
+    known, group_id = dict(firing["runs"]), str(firing["group_id"])
+    if any_time:
+        known = {task: at_any_time(run_id) for task, run_id in known.items()}
+        group_id = at_any_time(group_id)
+    documents = list(fired_run_documents(dict(template), {**firing, "runs": known}))
+    scopes = StorageScopes(
+        (*_firing_entries(group_template_blob(place), place), f"rc={group_blob(group_id)}")
+    )
+    for each in documents:
+        archives = tuple(f"r={each[part]['blob']}" for part in ("code", "agent"))
+        scopes += storage_scopes(each) + StorageScopes(archives, code=archives)  # old: in `runs`
+    if len(",".join(scopes.runs)) > _MAX_SCOPE_CHARS:
+        begin = common_start([*known.values()]).partition("*")[0]
+        runs = _shortened(scopes.runs, begin)
+        scopes = replace(scopes, runs=runs, code=(f"r~{CODE_FOLDER}",))
+    return scopes
+
+
+def _shortened(entries: Iterable[str], begin: str) -> tuple[str, ...]:
+    """Return the entries with one for all runs that begin as those of the group do."""
+    index, archives = index_blob(begin), CODE_FOLDER
+    kept = (
+        entry
+        for entry in entries
+        if not re.split("[~=]", entry, maxsplit=1)[1].startswith((begin, index, archives))
+    )
+    return (f"rlawd~{begin}", f"w~{index}", f"r~{archives}", *kept)
+
+
+def _firing_entries(template: str, place: str) -> tuple[str, ...]:
+    return f"r={template}", f"rc~{firings_folder(place)}"
 
 
 def task_template(plan: RunPlan, connection: Connection) -> dict[str, Any]:
@@ -171,13 +235,12 @@ def add_wire_tasks(
 
 
 def _group_settings(
-    connection: Connection, prefix: str, tasks: Mapping[str, ScheduledTask], lifetime: timedelta
+    storage: Mapping[str, Any], prefix: str, tasks: Mapping[str, ScheduledTask]
 ) -> dict[str, str]:
-    containers = {name for task in tasks.values() for name in input_containers(task.plan)}
     found = {
         SCHEDULE_VARIABLE: prefix,
         SCHEDULE_TASKS_VARIABLE: "1",
-        "RUNNER_STORAGE": json.dumps(group_storage(connection, sorted(containers), lifetime)),
+        STORAGE_VARIABLE: json.dumps(storage),
     }
     secrets = {name: task.secrets.reveal() for name, task in tasks.items() if task.secrets}
     return {**found, GROUP_SECRETS_VARIABLE: json.dumps(secrets)} if secrets else found

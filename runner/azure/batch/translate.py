@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
 
+from runner.core.planning.plan import storage_scopes
 from runner.core.states import (
     AGENT_PYTHON,
     FALLBACK_PYTHON,
@@ -30,13 +31,14 @@ from runner.protocol.task import (
     IMAGE_PYTHON_VARIABLE,
     JOIN_ARGUMENT,
     NODES_TOKEN_VARIABLE,
+    STORAGE_VARIABLE,
     TRIAL_VARIABLE,
 )
-from runner.protocol.waiting_trials import trial_setting
+from runner.protocol.waiting_trials import derive, trial_setting
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.core.planning.plan import RunPlan
+    from runner.core.planning.plan import RunPlan, StorageScopes
     from runner.core.recipe.secrets import SecretValues
     from runner.protocol.waiting_trials import WaitingTrials
 
@@ -127,7 +129,9 @@ def to_task(
         command_line=command_line(plan),
         container_settings=container_settings(plan),
         resource_files=agent_files(plan, connection, lifetime),
-        environment_settings=agent_settings(plan, connection, lifetime, settings, secrets),
+        environment_settings=agent_settings(
+            connection, storage_scopes(plan.to_spec().to_json()), lifetime, settings, secrets
+        ),
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
         ),
@@ -144,20 +148,29 @@ def to_task(
 def to_trial_tasks(
     plan: RunPlan, connection: Connection, secrets: SecretValues | None, waiting: WaitingTrials
 ) -> Iterator[dict[str, Any]]:
-    """Return the request bodies of the trials of a sweep, derived from the task of `plan`."""
+    """Return the request bodies of the trials of a sweep, derived from the task of `plan`.
+
+    Each trial has access to its own run only.
+    """
     body: dict[str, Any] = to_task(plan, connection, secrets).as_dict()
-    kept = [one for one in body["environmentSettings"] if one["name"] != _RUN_VARIABLE]
+    own = (_RUN_VARIABLE, STORAGE_VARIABLE)
+    kept = [one for one in body["environmentSettings"] if one["name"] not in own]
+    lifetime = plan.access_lifetime
+
+    def settings(run_id: str, changes: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+        scopes = storage_scopes(derive(waiting.common, changes))
+        storage = json.dumps(connection.node_storage(scopes, lifetime))
+        yield {"name": _RUN_VARIABLE, "value": run_id}
+        yield {"name": STORAGE_VARIABLE, "value": storage}
+        yield from kept
+        yield {"name": TRIAL_VARIABLE, "value": trial_setting(waiting.group_id, changes)}
 
     return (
         {
             **body,
             "id": run_id,
             "displayName": _display_name(plan, run_id),
-            "environmentSettings": [
-                {"name": _RUN_VARIABLE, "value": run_id},
-                *kept,
-                {"name": TRIAL_VARIABLE, "value": trial_setting(waiting.group_id, changes)},
-            ],
+            "environmentSettings": list(settings(run_id, changes)),
         }
         for run_id, changes in waiting.trials.items()
     )
@@ -216,25 +229,18 @@ def agent_files(
 
 
 def agent_settings(
-    plan: RunPlan,
     connection: Connection,
+    scopes: StorageScopes,
     lifetime: timedelta,
     settings: Mapping[str, str],
     secrets: SecretValues | None = None,
 ) -> list[models.EnvironmentSetting]:
     """Return `settings` and access to storage. They contain secrets: never print them."""
-    storage: dict[str, Any] = connection.node_storage(lifetime)
-    storage["inputs"] = connection.read_access(input_containers(plan), lifetime)
-    found = {**settings, "RUNNER_STORAGE": json.dumps(storage)}
+    storage = connection.node_storage(scopes, lifetime)
+    found = {**settings, STORAGE_VARIABLE: json.dumps(storage)}
     if secrets:
         found["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
     return [models.EnvironmentSetting(name=name, value=value) for name, value in found.items()]
-
-
-def input_containers(plan: RunPlan) -> list[str]:
-    """Return the names of the containers that the run reads inputs from."""
-    inputs = plan.content.inputs.values()
-    return sorted({str(one["container"]) for one in inputs if "container" in one})
 
 
 def node_group_settings(plan: RunPlan) -> Mapping[str, str]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.pricing.cost import Work, expected_seconds
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.metrics import ExpectedRange
-from runner.protocol.paths import slug
+from runner.protocol.models import NAME_PATTERN, ModelBlobs
+from runner.protocol.paths import STAMP_LENGTH, RunPaths, slug
+from runner.protocol.results import index_blob
 from runner.protocol.run_spec import (
     CodeRef,
     DataRef,
@@ -357,3 +362,134 @@ def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
         for name, value in env.items()
         if value and _SECRET_NAME.search(name)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageScopes:
+    """What a task may do in storage: the entries of its scoped SAS, by container.
+
+    An entry is `<rights>~<prefix>` or `<rights>=<blob>`; of several, the longest one decides. The
+    rights are r (read), l (list), c (create), a (append), w (write), m (replace metadata) and d
+    (delete), and `*` in a name is one digit or lower-case letter. Other names are percent-encoded.
+
+    Attributes:
+        code: The entries of a task that adds tasks, whose files they sign. Other tasks have none.
+        inputs: The entries of the containers that `blob` inputs are read from, by name.
+    """
+
+    runs: tuple[str, ...]
+    data: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def __add__(self, other: StorageScopes) -> StorageScopes:
+        containers = dict.fromkeys((*self.inputs, *other.inputs))
+        return StorageScopes(
+            _distinct(self.runs, other.runs),
+            _distinct(self.data, other.data),
+            _distinct(self.models, other.models),
+            _distinct(self.code, other.code),
+            {name: _distinct(self.inputs.get(name, ()), other.inputs.get(name, ()))
+             for name in containers},
+        )  # fmt: skip
+
+
+_ANY_STAMP = "-********-******-****"
+_STAMP = "-[0-9]{8}-[0-9]{6}-[0-9a-z]{4}"
+_DIGITS = 5  # at most, of the number of a trial
+_MAX_NAMED = 40  # runs that a scope names; the head of a request has at most 16 KB
+
+
+def at_any_time(run_id: str) -> str:
+    """Return the run ID with a wildcard for each character of its time and suffix."""
+    return run_id[:-STAMP_LENGTH] + _ANY_STAMP
+
+
+def common_start(names: Sequence[str]) -> str:
+    """Return the characters with which all names begin."""
+    return os.path.commonprefix(names)  # noqa: RUF071  characters are meant
+
+
+def storage_scopes(run: Mapping[str, Any]) -> StorageScopes:
+    """Return what the task of this run.json may do in storage.
+
+    docs/run-format.md has the list. With a pattern of `at_any_time` as its ID, the scopes are those
+    of all runs with such an ID.
+    """
+    by_name: Mapping[str, Mapping[str, Any]] = run.get("inputs") or {}
+    inputs = list(by_name.values())
+    uploaded = [one for one in inputs if one.get("kind") in ("path", "dataset")]
+    uploaded += [run["data"]] if run.get("data") else []
+    blobs: dict[str, tuple[str, ...]] = {}
+    for one in inputs:
+        if one.get("kind") == "blob":
+            single: str | None = one.get("single")
+            entry = f"r={quote(one['prefix'] + single)}" if single else f"r~{quote(one['prefix'])}"
+            blobs[one["container"]] = _distinct(blobs.get(one["container"], ()), (entry,))
+    return StorageScopes(
+        runs=(*_own_entries(run), *_trial_entries(run), *_entries_of_others(run, inputs)),
+        data=_distinct(f"r~{quote(str(one['prefix']))}" for one in uploaded),
+        models=tuple(_model_entries(run.get("model") or {})),
+        inputs=blobs,
+    )
+
+
+def _own_entries(run: Mapping[str, Any]) -> Iterator[str]:
+    run_id: str = run["run_id"]
+    paths = RunPaths(run_id)
+    trial: Mapping[str, Any] = run.get("trial") or {}
+    yield f"rlaw~{paths.root}"
+    yield f"rlawd~{paths.checkpoints}"
+    yield f"{'rc' if trial.get('decided', True) else 'rcw'}={paths.run}"
+    yield f"rc={paths.result}"
+    yield f"w={index_blob(run_id)}"
+
+
+def _trial_entries(run: Mapping[str, Any]) -> Iterator[str]:
+    trial, group = run.get("trial"), run.get("group")
+    if trial and group:
+        folder = f"{SWEEPS_FOLDER}{group}/"
+        yield f"r={folder}run.json"
+        yield f"rl~{folder}trials/"
+        yield f"rw={folder}trials/{quote(str(trial['name']))}"
+
+
+def _entries_of_others(
+    run: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the entries for reading other runs."""
+    resumed: Mapping[str, Any] = run.get("resume_from") or {}
+    if resumed:
+        yield f"rl~{resumed['run_id']}/"
+    before: list[str] = list(run.get("after") or ())
+    named = [str(one["run_id"]) for one in inputs if one.get("kind") == "run"]
+    for one in inputs:
+        if one.get("kind") == TRIALS_INPUT:
+            group = str(one["group"])
+            yield f"r={group_blob(group)}"
+            yield f"rl~{LaterRun.folder(group)}"
+            # A trial may be resumed later as a run whose ID has another time and suffix.
+            stem = group[:-STAMP_LENGTH]
+            yield from (f"r~{stem}-{'*' * n}{_ANY_STAMP}/" for n in range(1, _DIGITS + 1))
+            of_trial = re.compile(f"{re.escape(stem)}-[0-9]{{1,{_DIGITS}}}{_STAMP}")
+            before = [each for each in before if not of_trial.fullmatch(each)]
+    if len(before) + len(named) > _MAX_NAMED:
+        yield f"r~{common_start([*before, *named])}"
+        return
+    yield from (f"r={RunPaths(run_id).result}" for run_id in before)
+    yield from (f"r~{run_id}/" for run_id in named)
+
+
+def _model_entries(model: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the entries for creating versions of the model, whose files never change."""
+    name = str(model.get("name") or "")
+    if model.get("register", True) and re.fullmatch(NAME_PATTERN, name):
+        blobs = ModelBlobs(name)
+        yield f"rlc~{blobs.versions}"
+        yield f"rcm~{blobs.files}"
+        yield f"rw={blobs.aliases}"
+
+
+def _distinct(*entries: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each for group in entries for each in group))

@@ -121,8 +121,15 @@ def _schedule_group(
         tasks = {
             task: service.ScheduledTask(run.plan, run.secrets) for task, run in plan.runs.items()
         }
-        limit = plan.job.max_parallel
-        return service.group_job(connection, title, record.place, tasks, limit, _LOCAL_LIFETIME)
+        return service.group_job(
+            connection,
+            title,
+            record.place,
+            tasks,
+            template=template,
+            max_parallel=plan.job.max_parallel,
+            lifetime=_LOCAL_LIFETIME,
+        )
 
     templates = {group_template_blob(record.place): template}
     return _create(connection, record, request, templates, job, on_progress)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import check_pool, create_job
-from runner.azure.batch.schedules import add_wire_tasks, group_storage
+from runner.azure.batch.schedules import add_wire_tasks, group_scopes
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.planning.repeat import Repetition
 from runner.core.progress import ignore_progress
@@ -32,7 +32,6 @@ from runner.protocol.schedules import (
     firing_blob,
     group_template_blob,
     make_firing,
-    named_inputs,
     template_blob,
 )
 
@@ -95,7 +94,7 @@ def _trigger_group(
         check_pool(connection, template["pool"])
         limit = template["max_parallel"]
         access = GroupAccess(
-            group_storage(connection, _containers(tasks), _LIFETIME),
+            connection.node_storage(group_scopes(template, firing, schedule.place), _LIFETIME),
             {name: one.reveal() for name, one in values.items() if one},
         )
         document = fired_group(template, firing).to_json()
@@ -113,11 +112,6 @@ def _trigger_group(
         )
     _record(runs_container(connection), schedule, firing["group_id"], firing)
     return parse_group(json.dumps(document).encode(), firing["group_id"])
-
-
-def _containers(tasks: dict[str, Any]) -> list[str]:
-    inputs = (one for task in tasks.values() for one in named_inputs(task["run"]).values())
-    return sorted({str(one["container"]) for one in inputs if one.get("container")})
 
 
 def _secrets(schedule: ScheduleRecord, refs: tuple[SecretRef, ...]) -> SecretValues:

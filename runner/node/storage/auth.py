@@ -165,6 +165,7 @@ _FINAL = frozenset(
 )
 _NO_PERMISSION = "AuthorizationPermissionMismatch"
 _WRONG_SIGNATURE = b"Signature did not match"
+_UNKNOWN_SIGNATURE = "AuthorizationFailure"  # of Azurite, also for a kind that it does not know
 # How long to retry access that has never worked. A new role takes up to ten minutes to apply (RBAC
 # docs, "Troubleshoot"), and a part of that passes while the node boots. A signature works at once,
 # [S] except if clocks differ or a network rule is being changed.
@@ -174,6 +175,10 @@ NEW_SAS_S = 60.0
 _ROLE = (
     "the identity of the node lacks a role on the storage account, such as Storage Blob Data "
     "Contributor, or was given it less than ten minutes ago"
+)
+_NO_SCOPES = (
+    "the blob service does not know signatures for parts of a container; `runner local up` "
+    "restarts an Azurite of an older runner"
 )
 _NETWORK = "a network rule of the storage account excludes the node, or the access was withdrawn"
 
@@ -197,7 +202,7 @@ class AuthErrors:
 
     def is_retryable(self, code: str, body: bytes, headers: Mapping[str, str]) -> bool:
         """Return True if this 401 or 403 may be temporary and the request should be retried."""
-        if code in _FINAL or self._expiry(headers):
+        if code in _FINAL or self._expiry(headers) or self._is_not_understood(code):
             return False
         has_role = isinstance(self._credential, ManagedIdentityCredential)
         self._signature_is_wrong = self._signature_is_wrong or _WRONG_SIGNATURE in body
@@ -217,11 +222,18 @@ class AuthErrors:
             return f"the run's access to storage ended at {end:%Y-%m-%d %H:%M} UTC"
         if self._signature_is_wrong or _WRONG_SIGNATURE in body:
             return "the signature is invalid: the account key has changed"
+        if self._is_not_understood(code):
+            return _NO_SCOPES
         if code == _NO_PERMISSION and isinstance(self._credential, SasCredential):
             return "the run's access to storage does not include this operation"
         if code in _FINAL:
             return "the storage account does not allow this kind of access"
         return _ROLE if code == _NO_PERMISSION else _NETWORK
+
+    def _is_not_understood(self, code: str) -> bool:
+        """Return True if an Azurite without scopes.js refused a signature that needs it."""
+        signed = urllib.parse.parse_qs(self._credential.query(), keep_blank_values=True)
+        return code == _UNKNOWN_SIGNATURE and "scope" in signed
 
     @property
     def _is_delegated(self) -> bool:

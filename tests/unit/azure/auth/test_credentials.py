@@ -16,6 +16,7 @@ from azure.storage.blob import BlobServiceClient, UserDelegationKey
 from runner.azure.auth.credentials import STORAGE_SCOPE, CachedTokens, Connection, connect
 from runner.contract import SHARED_TEAM, StackOutputs, TeamOutput
 from runner.core.home import HomePaths
+from runner.core.planning.plan import StorageScopes
 from runner.core.settings import Settings, load_settings
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
@@ -46,15 +47,18 @@ def local(settings: Settings, outputs: StackOutputs) -> Connection:
     return connect(settings)
 
 
-def test_local_nodes_get_a_container_sas_that_expires(local: Connection) -> None:
-    storage = local.node_storage(HOUR)
+def test_local_nodes_get_a_signature_for_their_scopes_that_expires(local: Connection) -> None:
+    scopes = StorageScopes(("rlaw~r-1/", "w=index/r-1"), ("r~mnist/1/",), inputs={"own": ("r~x/",)})
+    storage = local.node_storage(scopes, HOUR)
     assert storage["identity_client_id"] is None
-    runs, data = (parse_qs(storage[name]["sas"]) for name in ("runs", "data"))
     assert storage["runs"]["url"] == "http://127.0.0.1:2222/runnerlocal/runs"
-    assert set(runs["sp"][0]) == set("racwdl")  # older checkpoints are deleted
-    assert set(data["sp"][0]) == set("rl")
-    assert set(parse_qs(storage["models"]["sas"])["sp"][0]) == set("racwl")
-    ends = datetime.fromisoformat(runs["se"][0])
+    assert storage["inputs"]["own"]["url"] == "http://127.0.0.1:2222/runnerlocal/own"
+    entries = (storage["runs"], storage["data"], storage["models"], storage["inputs"]["own"])
+    signed = [parse_qs(one["sas"], keep_blank_values=True) for one in entries]
+    shown = ["rlaw~r-1/,w=index/r-1", "r~mnist/1/", "", "r~x/"]
+    assert [one["scope"][0] for one in signed] == shown
+    assert len({one["sig"][0] for one in signed}) == 4
+    ends = datetime.fromisoformat(signed[0]["se"][0])
     assert timedelta(minutes=59) < ends - datetime.now(UTC) <= HOUR
 
 
@@ -69,9 +73,10 @@ def test_local_resource_file_has_a_read_sas_of_one_blob(local: Connection) -> No
 
 @pytest.mark.attack
 def test_access_of_a_run_contains_no_signature_for_code(local: Connection) -> None:
-    assert "/runnerlocal/code" not in json.dumps(local.node_storage(HOUR))
-    code = local.code_access(HOUR)  # of a task that adds tasks
-    assert parse_qs(code["sas"])["sp"] == ["r"]
+    assert "/runnerlocal/code" not in json.dumps(local.node_storage(StorageScopes(()), HOUR))
+    adds_tasks = StorageScopes((), code=("r=code/abc",))
+    signed = local.node_storage(adds_tasks, HOUR)["code"]["sas"]
+    assert parse_qs(signed)["scope"] == ["r=code/abc"]
 
 
 def test_outputs_of_version_1_refuse_submissions_with_a_fix(outputs: StackOutputs) -> None:
@@ -129,7 +134,7 @@ def test_azure_nodes_use_their_identity_and_no_key(outputs: StackOutputs) -> Non
     azure = Connection(
         replace(outputs, identity_client_id="client", identity_resource_id="/id/of/it"), None
     )
-    storage = azure.node_storage(HOUR)
+    storage = azure.node_storage(StorageScopes(()), HOUR)
     assert storage["runs"]["sas"] is None
     assert storage["identity_client_id"] == "client"
     file = azure.resource_file("code/abc", "code.tar.gz", HOUR)
@@ -140,7 +145,7 @@ def test_azure_nodes_use_their_identity_and_no_key(outputs: StackOutputs) -> Non
 
 def test_stack_without_identity_is_rejected(outputs: StackOutputs) -> None:
     with pytest.raises(RunnerError) as caught:
-        Connection(outputs, None).node_storage(HOUR)
+        Connection(outputs, None).node_storage(StorageScopes(()), HOUR)
     assert caught.value.code == "R-STACK-IDENTITY"
 
 
@@ -212,12 +217,14 @@ def with_teams(settings: Settings, outputs: StackOutputs) -> Settings:
 
 @pytest.mark.attack
 def test_nodes_of_a_team_get_only_its_identity_and_containers(with_teams: Settings) -> None:
-    storage = connect(replace(with_teams, team="vision")).node_storage(HOUR)
-    names = {kind: storage[kind]["url"].rpartition("/")[2] for kind in ("runs", "models", "data")}
-    assert names == {"runs": "runs-vision", "models": "models-vision", "data": "data"}
+    scopes = StorageScopes((), code=("r=code/abc",))
+    storage = connect(replace(with_teams, team="vision")).node_storage(scopes, HOUR)
+    kinds = ("runs", "models", "code", "data")
+    names = [storage[kind]["url"].rpartition("/")[2] for kind in kinds]
+    assert names == ["runs-vision", "models-vision", "code-vision", "data"]
     assert storage["identity_client_id"] == "vision-id"
     assert "audio" not in json.dumps(storage)
-    shared = connect(with_teams).node_storage(HOUR)
+    shared = connect(with_teams).node_storage(StorageScopes(()), HOUR)
     assert shared["identity_client_id"] == "shared-id"
     assert "vision" not in json.dumps(shared)
 

@@ -63,8 +63,7 @@ def planned(form: str, agent: bytes = AGENT) -> RunPlan:
 
 def task(run: RunPlan) -> models.BatchTaskCreateOptions:
     nobody = SimpleNamespace(
-        node_storage=lambda _: {},
-        read_access=lambda *_: {},
+        node_storage=lambda *_: {},
         resource_file=lambda blob, name, _: models.ResourceFile(http_url=blob, file_path=name),
     )
     return to_task(run, cast("Connection", nobody))

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.schedules import (
-    ScheduledTask,
-    group_job,
-    group_storage,
-    run_job,
-    task_template,
-)
-from runner.core.planning.plan import RunPlan
+from runner.azure.batch.schedules import ScheduledTask, group_job, run_job, task_template
+from runner.core.planning.plan import RunPlan, StorageScopes
 from runner.core.recipe.secrets import SecretValues
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import Resources
@@ -54,7 +48,18 @@ def group(connection: Connection, *plans: RunPlan) -> dict[str, Any]:
         f"t{number}": ScheduledTask(one, SecretValues({}, {})) for number, one in enumerate(plans)
     }
     tasks["last"] = ScheduledTask(plans[-1], SECRET)
-    return group_job(connection, "shown", "nightly/abc", tasks, 4, LONG).as_dict()
+    documents = {name: one.plan.to_spec().to_json() for name, one in tasks.items()}
+    template = {
+        "schedule": "nightly",
+        "tasks": {
+            name: {"run_id": f"placeholder-{name}", "after": [], "run": document}
+            for name, document in documents.items()
+        },
+    }
+    place = "nightly/abc"
+    return group_job(
+        connection, "shown", place, tasks, template=template, max_parallel=4, lifetime=LONG
+    ).as_dict()
 
 
 def test_job_of_a_group_ends_with_its_last_task(
@@ -115,7 +120,7 @@ def test_each_firing_of_a_node_group_has_a_new_token(
         "schedule": "nightly",
         "tasks": {"a": {"run_id": "x", "after": [], "run": run, "task": wire}},
     }
-    access = GroupAccess(group_storage(local, (), LONG), {})
+    access = GroupAccess(local.node_storage(StorageScopes((), code=("r~code/",)), LONG), {})
     tokens: set[str] = set()
     for number in range(2):
         firing = make_firing(template, f"key {number}", "job", CREATED)

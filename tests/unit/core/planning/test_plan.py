@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.planning.plan import RunContent, RunRequest
+from runner.core.planning.plan import RunContent, RunRequest, at_any_time, storage_scopes
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
@@ -124,3 +124,77 @@ def test_evictions_are_rehearsed_on_local_spot_pools_only() -> None:
     with pytest.raises(RunnerError) as caught:
         plan(request=request, target="azure")
     assert caught.value.code == "R-EVICT-AZURE"
+
+
+def test_run_reads_and_writes_itself_only() -> None:
+    scopes = storage_scopes(plan().to_spec().to_json())
+    assert scopes.runs == (
+        f"rlaw~{RUN_ID}/",
+        f"rlawd~{RUN_ID}/checkpoints/",
+        f"rc={RUN_ID}/run.json",
+        f"rc={RUN_ID}/result.json",
+        f"w=index/{RUN_ID}",
+    )
+    assert (scopes.data, scopes.models, scopes.inputs) == ((), (), {})
+
+
+def test_run_reads_what_its_document_names() -> None:
+    document = plan().to_spec().to_json() | {
+        "after": ["first-1"],
+        "resume_from": {"run_id": "old-1", "checkpoint": 3},
+        "model": {"name": "cats", "aliases": []},
+        "data": {"name": "mnist", "prefix": "mnist/ab/"},
+        "inputs": {
+            "a": {"kind": "path", "prefix": "inputs/cd/", "files": []},
+            "b": {"kind": "run", "run_id": "source-1", "path": None},
+            "c": {"kind": "blob", "container": "theirs", "prefix": "x, *~/", "single": None},
+            "d": {"kind": "blob", "container": "theirs", "prefix": "", "single": "one"},
+        },
+    }
+    scopes = storage_scopes(document)
+    assert scopes.runs[5:] == ("rl~old-1/", "r=first-1/result.json", "r~source-1/")
+    assert scopes.data == ("r~inputs/cd/", "r~mnist/ab/")
+    assert scopes.inputs == {"theirs": ("r~x%2C%20%2A~/", "r=one")}
+    assert scopes.models == ("rlc~cats/versions/", "rcm~cats/files/", "rw=cats/aliases.json")
+    document["model"] = {"name": "cats", "register": False}
+    assert storage_scopes(document).models == ()
+    document["model"] = {"name": "../dogs"}
+    assert storage_scopes(document).models == ()
+
+
+def test_trial_writes_its_own_report_and_a_sampler_its_parameters() -> None:
+    trial = {"name": "07", "number": 7, "params": {}, "decided": False}
+    document = plan().to_spec().to_json() | {"group": "s-1", "trial": trial}
+    scopes = storage_scopes(document)
+    assert f"rcw={RUN_ID}/run.json" in scopes.runs
+    assert scopes.runs[5:] == (
+        "r=sweeps/s-1/run.json",
+        "rl~sweeps/s-1/trials/",
+        "rw=sweeps/s-1/trials/07",
+    )
+
+
+def test_merge_reads_the_trials_and_the_runs_that_repeat_them() -> None:
+    sweep = "s-20261121-143005-abcd"
+    trials = [f"s-{number:02}-20261121-143005-abcd" for number in range(1, 100)]
+    document = plan().to_spec().to_json() | {
+        "after": [*trials, "s-03-20261122-143005-wxyz", "s-prepare-20261121-143005-abcd"],
+        "inputs": {"trials": {"kind": "trials", "group": sweep}},
+    }
+    assert storage_scopes(document).runs[5:] == (
+        f"r=groups/{sweep}.json",
+        f"rl~sweeps/{sweep}/runs/",
+        *(f"r~s-{'*' * digits}-********-******-****/" for digits in range(1, 6)),
+        "r=s-prepare-20261121-143005-abcd/result.json",
+    )
+
+
+def test_scope_of_a_run_after_many_stays_short() -> None:
+    before = [f"prepare-{number}-20261121-143005-abcd" for number in range(500)]
+    document = plan().to_spec().to_json() | {"after": before}
+    assert storage_scopes(document).runs[5:] == ("r~prepare-",)
+
+
+def test_scope_of_a_schedule_matches_the_ids_of_its_runs() -> None:
+    document = plan().to_spec().to_json() | {"run_id": at_any_time(RUN_ID)}
+    assert storage_scopes(document).runs[0] == f"rlaw~{RUN_ID[:-21]}-********-******-****/"

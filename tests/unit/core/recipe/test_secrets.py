@@ -111,10 +111,7 @@ def test_only_the_task_setting_contains_the_value(
     class Nobody:
         outputs = outputs()
 
-        def node_storage(self, lifetime: Any) -> dict[str, Any]:
-            return {}
-
-        def read_access(self, containers: Any, lifetime: Any) -> dict[str, Any]:
+        def node_storage(self, scopes: Any, lifetime: Any) -> dict[str, Any]:
             return {}
 
         def resource_file(self, *args: Any) -> Any:

@@ -68,6 +68,12 @@ def test_expired_sas_error_names_its_expiry() -> None:
     )
 
 
+def test_signature_that_the_service_does_not_know_is_explained_at_once() -> None:
+    access = AuthErrors(sas(NOW - HOUR, NOW + HOUR, "&scope=&sig=x"))
+    assert not access.is_retryable("AuthorizationFailure", b"", HEADERS)
+    assert "`runner local up`" in access.explain("AuthorizationFailure", b"", HEADERS)
+
+
 def test_sas_not_yet_valid_by_service_clock_is_retried() -> None:
     access = AuthErrors(sas(NOW + timedelta(minutes=5), NOW + HOUR))
     assert access.is_retryable("AuthenticationFailed", b"", HEADERS)
