@@ -450,7 +450,7 @@ class Run:
             stdin: text for the standard input.
             check: raise RunnerError (R-EXEC) if the exit code is not 0.
         """
-        from runner.flows.runs.shell import capture_login, find_location, open_login
+        from runner.flows.shell import capture_login, find_location, open_login
 
         connection, home = self.session.connection, self.session.settings.home
         place = find_location(connection, self.spec, None if node is None else str(node))

@@ -177,7 +177,7 @@ class AttemptStart:
 
     Attributes:
         stdout_offset: Bytes in the log before this attempt.
-        work_dir: The task's folder on the node; empty in older documents.
+        work_dir: The task's folder on the node, for people; empty in older documents.
         dedicated: None in older documents.
         host: Host name.
         evictions: Evictions of a rehearsal before this attempt; None without a rehearsal.

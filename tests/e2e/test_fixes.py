@@ -16,10 +16,10 @@ from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import load_settings
-from runner.flows.runs import shell
+from runner.flows import shell
 from runner.flows.runs.documents import find_run
-from runner.flows.runs.shell import find_jupyter, find_location
 from runner.flows.selftest.training import EvictedTraining
+from runner.flows.shell import find_jupyter, find_location
 from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blob

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,6 +17,10 @@ from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
 from batch_emulator.executor.isolation import choose_isolation
+from runner.azure.auth.credentials import connect
+from runner.core.settings import load_settings
+from runner.flows.runs.documents import runs_container
+from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, new_home, until
 
 _CHOSEN = choose_isolation("auto", Path(tempfile.gettempdir(), "emulator-of-tests"))
@@ -93,3 +98,33 @@ def test_tasks_can_neither_break_runner_nor_read_its_keys(cli: Cli) -> None:
     assert cli.json("local", "status")["isolation"] == f"user {said[-1]}"
     assert ".venv" not in said[-2]
     cli.ok("ps")
+
+
+@pytest.mark.attack
+def test_command_in_the_folder_of_a_run_never_runs_as_root(cli: Cli, tmp_path: Path) -> None:
+    (cli.cwd / "run.py").write_text("import time; print('begun', flush=True); time.sleep(300)")
+    run_id = cli.json("train", "./run.py", "--detach")["run_id"]
+    until(lambda: "begun" in cli.run("logs", run_id).stdout, timeout_s=120)
+    trap = tmp_path / "trap"
+    (trap / "logs").mkdir(parents=True)
+    (trap / "logs" / "environment.sh").write_text(f"id -u > {trap}/sourced\n")
+    settings = load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(cli.home), "HOME": "/"})
+    runs = runs_container(connect(settings))
+    start = RunPaths(run_id).attempt_start(1)
+    record = json.loads(runs.read(start) or b"")
+    runs.put(start, {**record, "work_dir": str(trap)})
+    uid = cli.json("local", "status")["isolation"].removeprefix("user ")
+    shown = cli.ok("exec", run_id, "--", "sh", "-c", "id -u; id -G; touch made; stat -c %u made")
+    assert shown.split() == [uid] * 3
+    printed = cli.ok("exec", run_id, "--print", "--", "id", "-u").strip()
+    done = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == uid
+    assert not (trap / "sourced").exists()
+    folder = Path(record["work_dir"])
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(trap)
+    refused = cli.run("exec", run_id, "--", "id")
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "R-REACH-FOLDER" in refused.stderr
+    assert not (trap / "sourced").exists()
+    cli.run("cancel", run_id)

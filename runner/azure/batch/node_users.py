@@ -33,11 +33,15 @@ _UNAVAILABLE_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
-    """The node of a task or subtask; `container` is the ID of its container, or None."""
+    """The node of a task or subtask; `container` is the ID of its container, or None.
+
+    `folder` is that of the task below the root of the node, as the service reports it.
+    """
 
     pool: str
     node: str
     container: str | None
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +77,16 @@ def _to_place(
     if node is None or not node.node_id:
         return None
     container = info.container_info.container_id if info and info.container_info else None
-    return TaskPlace(node.pool_id or "", node.node_id, container)
+    folder = (node.task_root_directory or "").strip("/")
+    return TaskPlace(node.pool_id or "", node.node_id, container, folder)
 
 
 def add_user(
     connection: Connection, place: TaskPlace, name: str, public_key: str, expires: datetime
 ) -> None:
-    """Add an administrator to a node, because other users cannot read the folders of tasks.
+    """Add an administrator to a node, because other users cannot enter the folders of tasks.
 
+    The rights are used for one thing, to become the user of the task (runner/flows/shell.py).
     Linux nodes round `expires` to the day (docs of BatchNodeUserCreateOptions).
 
     Raises:

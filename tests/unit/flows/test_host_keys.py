@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from runner.azure.batch.node_users import Address, TaskPlace
+from runner.flows import shell
 from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
-from runner.flows.runs import shell
 from runner.node.agent.records import find_host_keys
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart, parse_attempt_start

@@ -49,7 +49,7 @@ def dev(
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_workspace
     from runner.core.units import format_duration, parse_duration_flag
-    from runner.flows.runs.shell import (
+    from runner.flows.shell import (
         JUPYTER_PACKAGES,
         Forward,
         find_jupyter,

@@ -70,7 +70,7 @@ def enter(
     """Run a command or a shell on the node of a run; exit with its exit code."""
     from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
-    from runner.flows.runs.shell import (
+    from runner.flows.shell import (
         find_location,
         open_login,
         parse_forward,
@@ -90,7 +90,7 @@ def enter(
         return
     if not command:
         out.note(
-            f"{place.run_id} on node {place.task.node}, in {place.work_dir}; type exit to leave"
+            f"{place.run_id} on node {place.task.node}, in {place.task.folder}; type exit to leave"
         )
     terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     home = settings.home

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -37,6 +38,7 @@ from runner.core.states import RunState
 from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
 from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.watch import RunView, load_view
+from runner.flows.task_shell import capture, find_task_folder, run_apart, switched
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 # Runs as the user of the task. Arguments: folder of the task, then the command, if any.
 _ENTER = "; ".join(
     (
-        'cd "$1" || exit 69',
+        'cd "${1:-$AZ_BATCH_TASK_WORKING_DIR}" || exit 69',
         "shift",
         f"if [ -r logs/{SHELL_FILE} ]",
         f"then . ./logs/{SHELL_FILE}",
@@ -64,41 +66,50 @@ _ENTER = "; ".join(
         "exec sh",
     )
 )
-# Arguments: the script `_ENTER`, the folder, the command. The folder belongs to the user of the
-# task, who may differ from the user that signs in. That user is an administrator, and switches to
-# the user of the task, so that new files belong to the task.
-_AS_OWNER = "; ".join(
+# Azure documents the first three as AZ_BATCH_NODE_ROOT_DIR; its nodes have the folders in `tasks`.
+_NODE_ROOTS = ("/mnt/batch", "/mnt/resource/batch", "/opt/batch/data")
+# Runs as root on a node, and executes nothing of the folder: it only enters the folder, refuses
+# links, and switches to the owner of what it has entered. Arguments: `_ENTER`, the folder of the
+# task below the root of the node, the command.
+_SWITCH = "; ".join(
     (
         "enter=$1",
-        "wd=$2",
+        "below=$2",
         "shift 2",
-        'if [ -w "$wd" ]; then owner=$(stat -c %u "$wd" 2>/dev/null)',
-        # Root on this machine: tasks of the emulator have a separate user.
-        'if [ "$(id -u)" = 0 ] && [ "${owner:-0}" != 0 ] && command -v setpriv >/dev/null',
-        'then group=$(stat -c %g "$wd")',
-        'set -- --reuid "$owner" --regid "$group" --clear-groups sh -c "$enter" runner "$wd" "$@"',
-        'exec setpriv "$@"',
+        f"for root in {' '.join(f'{root}/tasks {root}' for root in _NODE_ROOTS)}",
+        'do if cd -P "$root/$below" 2>/dev/null',
+        "then real=$(pwd -P)",
+        'if [ "$real" != "$(cd -P "$root" && pwd -P)/$below" ]',
+        'then echo "refused: $root/$below is reached through a link" >&2',
+        "exit 69",
         "fi",
-        'exec sh -c "$enter" runner "$wd" "$@"',
+        "owner=$(stat -c %u .) || exit 69",
+        'if [ "$owner" = 0 ]; then echo "refused: $real belongs to root" >&2',
+        "exit 69",
         "fi",
-        'owner=$(sudo -n stat -c %u "$wd") || exit 69',  # sudo or stat prints the reason
-        'exec sudo -n -u "#$owner" sh -c "$enter" runner "$wd" "$@"',
+        'exec sudo -n -u "#$owner" sh -c "$enter" runner . "$@"',
+        "fi",
+        "done",
+        'echo "this node has no folder $below" >&2',
+        "exit 69",
     )
 )
-# The third argument is the ID of the container. A user without access to the engine uses sudo. The
+# Runs as the user that signs in, an administrator, because others cannot enter folders of tasks.
+# Arguments: `_SWITCH` and its arguments.
+_AS_OWNER = 'switch=$1; shift; exec sudo -n sh -c "$switch" runner "$@"'
+# The second argument is the ID of the container. A user without access to the engine uses sudo. The
 # engine of the emulator may be podman.
 _IN_CONTAINER = "; ".join(
     (
         "enter=$1",
-        "wd=$2",
-        "id=$3",
-        "shift 3",
+        "id=$2",
+        "shift 2",
         "tty=-i",
         "if [ -t 0 ]; then tty=-it",
         "fi",
         'for engine in docker podman "sudo -n docker"',
         'do if $engine inspect "$id" >/dev/null 2>&1',
-        'then exec $engine exec $tty "$id" sh -c "$enter" runner "$wd" "$@"',
+        'then exec $engine exec $tty "$id" sh -c "$enter" runner "" "$@"',
         "fi",
         "done",
         'echo "no container engine of this node has container $id" >&2',
@@ -107,11 +118,18 @@ _IN_CONTAINER = "; ".join(
 )
 
 
-def shell_command(work_dir: str, command: Sequence[str], container: str | None) -> list[str]:
-    """Return the arguments that run `command`, or a shell, in a task's folder and environment."""
-    if container:
-        return ["sh", "-c", _IN_CONTAINER, "runner", _ENTER, work_dir, container, *command]
-    return ["sh", "-c", _AS_OWNER, "runner", _ENTER, work_dir, *command]
+def shell_command(work_dir: str, command: Sequence[str]) -> list[str]:
+    """Return the arguments that run `command`, or a shell, in a task's folder as its user."""
+    return ["sh", "-c", _ENTER, "runner", work_dir, *command]
+
+
+def _remote_command(folder: str, command: Sequence[str]) -> list[str]:
+    """Return the arguments for a node; `folder` is that of the task below the node's root."""
+    return ["sh", "-c", _AS_OWNER, "runner", _SWITCH, _ENTER, f"{folder}/wd", *command]
+
+
+def _container_command(container: str, command: Sequence[str]) -> list[str]:
+    return ["sh", "-c", _IN_CONTAINER, "runner", _ENTER, container, *command]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +172,9 @@ def ssh_command(
         "ConnectTimeout": "20",
         "ServerAliveInterval": "15",
         "LogLevel": "ERROR",
+        # Root of the node could use what these forward, if the user's configuration sets them.
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
     }
     words = ["ssh", "-i", key, "-p", str(port), "-tt" if terminal else "-T"]
     if forwards:
@@ -261,11 +282,10 @@ _SSH_FAILED = 255
 
 @dataclass(frozen=True, slots=True)
 class RunLocation:
-    """A task of a run on one of its nodes; `work_dir` is a path on that node."""
+    """A task of a run on one of its nodes."""
 
     run_id: str
     task: TaskPlace
-    work_dir: str
     expires: datetime
     host_keys: tuple[str, ...] = ()  # of the node, as it wrote them to storage
 
@@ -274,12 +294,14 @@ class RunLocation:
 class Login:
     """A command that signs in and runs a program; `env` None inherits the environment.
 
-    `node` is the node of a command over SSH.
+    `uid` is the user of the task if the node is this machine and this user is another one. `node`
+    is the node of a command over SSH.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None
     over_ssh: bool
+    uid: int | None = None
     node: TrustedHost | None = None
 
 
@@ -306,19 +328,12 @@ def find_location(connection: Connection, spec: RunSpec, node: str | None = None
     starts = {begun[-1].node: (0, begun[-1]), **_other_nodes(connection, spec, begun[-1].attempt)}
     places = sorted(places, key=lambda place: starts.get(place.node, (spec.nodes, None))[0])
     task = places[_choose(places, node, spec.run_id)]
-    start = starts[task.node][1] if task.node in starts else None
-    if start is None:
+    if task.node not in starts:
         raise _not_begun(spec.run_id)
-    if not start.work_dir:
-        raise _too_old(spec.run_id)
-    return RunLocation(
-        run_id=spec.run_id,
-        task=task if task.pool else replace(task, pool=start.pool or spec.pool),
-        work_dir=start.work_dir,
-        expires=_expiry(spec),
-        # The agent in a container sees the keys of the image.
-        host_keys=() if spec.image is not None else start.host_keys,
-    )
+    # The node of a run writes its records, so they decide neither folder nor pool. The agent in a
+    # container sees the keys of the image.
+    keys = () if spec.image is not None else starts[task.node][1].host_keys
+    return RunLocation(spec.run_id, task, _expiry(spec), keys)
 
 
 def _other_nodes(
@@ -376,7 +391,7 @@ def open_login(
     The login forwards ports while its command runs, unless the node is this machine.
     """
     with _key(connection, home, place, keep=False) as (key, address):
-        yield _login(key, address, place, command, terminal=terminal, forwards=forwards)
+        yield _login(key, address, home, place, command, terminal=terminal, forwards=forwards)
 
 
 def print_login(
@@ -388,17 +403,20 @@ def print_login(
 ) -> str:
     """Return the login as a command for another terminal. It works until the user expires."""
     with _key(connection, home, place, keep=True) as (key, address):
-        login = _login(key, address, place, command, terminal=not command, forwards=forwards)
+        login = _login(key, address, home, place, command, terminal=not command, forwards=forwards)
     if login.env is None:
         return quoted(login.argv)
     kept = [f"{name}={value}" for name, value in login.env.items()]
-    return quoted(["env", "-i", *kept, *login.argv])
+    return quoted(["env", "-i", *kept, *switched(login.argv, login.uid)])
 
 
 def run_login(login: Login) -> int:
     """Run a login with the streams of this process. Return the exit code, 128 + n for signal n."""
+    if not login.over_ssh:
+        code = run_apart(login.argv, login.env, login.uid)
+        return 128 - code if code < 0 else code
     before = signal.getsignal(signal.SIGINT)
-    process = subprocess.Popen(list(login.argv), env=None if login.env is None else dict(login.env))
+    process = subprocess.Popen(list(login.argv))
     try:
         # The remote program handles Ctrl-C.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -410,15 +428,7 @@ def run_login(login: Login) -> int:
 
 def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
     """Run a login. Return the exit code, standard output and standard error."""
-    done = subprocess.run(
-        list(login.argv),
-        env=None if login.env is None else dict(login.env),
-        input=stdin or "",
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    done = capture(login.argv, login.env, login.uid, stdin or "")
     code = 128 - done.returncode if done.returncode < 0 else done.returncode
     ssh_failed(login, code)  # raises if the host key was refused
     return code, done.stdout, done.stderr
@@ -469,7 +479,9 @@ def find_jupyter(connection: Connection, home: Path, place: RunLocation) -> Jupy
             _, answer, error = capture_login(login, None)
             with suppress(ValueError, KeyError, IndexError):
                 found = json.loads(answer.strip().splitlines()[-1])
-                return JupyterServer(int(found["port"]), str(found["token"]))
+                server = JupyterServer(int(found["port"]), str(found["token"]))
+                if 0 < server.port < 65536 and re.fullmatch(r"[0-9a-f]{48}", server.token):
+                    return server
             if time.monotonic() > deadline:
                 lines = error.strip().splitlines()
                 raise RunnerError(
@@ -533,16 +545,27 @@ def _key(
 def _login(
     key: NodeKey,
     address: Address,
+    home: Path,
     place: RunLocation,
     command: Sequence[str],
     *,
     terminal: bool,
     forwards: Sequence[Forward] = (),
 ) -> Login:
-    inside = shell_command(place.work_dir, command, place.task.container)
+    task = place.task
     if key.node is None or _is_here(address):
         env = {name: os.environ[name] for name in _SSH_ENVIRONMENT if name in os.environ}
-        return Login(tuple(inside), env, over_ssh=False)
+        if task.container:
+            argv = _container_command(task.container, command)
+            return Login(tuple(argv), env, over_ssh=False)
+        folder = find_task_folder(home, task.pool, task.node, task.folder)
+        argv = shell_command(str(folder.path), command)
+        return Login(tuple(argv), env, over_ssh=False, uid=folder.uid)
+    inside = (
+        _container_command(task.container, command)
+        if task.container
+        else _remote_command(task.folder, command)
+    )
     outside = ssh_command(
         user=key.user,
         host=address.host,
@@ -587,15 +610,6 @@ def _not_begun(run_id: str) -> RunnerError:
         why="the node is downloading files of the run, or the agent is starting",
         fix="try again in a few seconds",
         exit_code=ExitCode.CAPACITY,
-    )
-
-
-def _too_old(run_id: str) -> RunnerError:
-    return RunnerError(
-        "R-REACH-OLD",
-        f"the folder of {run_id} on its node is unknown",
-        why="an older version of runner submitted it, whose agent does not record the folder",
-        fix="submit the run again",
     )
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from runner.azure.batch.node_users import Address, TaskPlace
+from runner.flows import shell
 from runner.flows.host_keys import TrustedHost
-from runner.flows.runs import shell
-from runner.flows.runs.shell import make_key, prune_keys, shell_command
+from runner.flows.shell import make_key, prune_keys, shell_command
+from runner.flows.task_shell import TaskFolder
 from runner.node.script.workspace import write_shell_file
 from runner.protocol.errors import RunnerError
 
@@ -47,14 +48,31 @@ def work_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def place(work_dir: Path, container: str | None = None) -> shell.RunLocation:
-    task = TaskPlace("pool", "tvm-1", container)
-    return shell.RunLocation("mnist-1", task, str(work_dir), datetime.now(UTC) + timedelta(hours=1))
+def place() -> shell.RunLocation:
+    task = TaskPlace("pool", "tvm-1", None, "workitems/job/job-1/mnist-1")
+    return shell.RunLocation("mnist-1", task, datetime.now(UTC) + timedelta(hours=1))
+
+
+@pytest.fixture
+def node_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the task of `place` on a node whose root is a temporary folder."""
+    root = tmp_path / "batch"
+    roots = " ".join(shell._NODE_ROOTS)
+    assert roots.split()[0] in shell._SWITCH
+    changed = shell._SWITCH
+    for each in shell._NODE_ROOTS:
+        changed = changed.replace(each, str(root))
+    monkeypatch.setattr(shell, "_SWITCH", changed)
+    folder = root / "tasks" / "workitems" / "job" / "job-1" / "mnist-1" / "wd"
+    for name in ("code", "logs"):
+        (folder / name).mkdir(parents=True)
+    write_shell_file(folder / "logs", HOSTILE)
+    return folder
 
 
 def test_shell_gets_every_variable_unchanged_except_secrets(work_dir: Path) -> None:
     show = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
-    argv = shell_command(str(work_dir), [sys.executable, "-c", show], None)
+    argv = shell_command(str(work_dir), [sys.executable, "-c", show])
     done = subprocess.run(argv, env={}, capture_output=True, text=True, check=True)
     cwd, environment = json.loads(done.stdout)
     assert cwd == str(work_dir / "code")
@@ -76,19 +94,36 @@ def test_run_continues_without_a_file_for_shells(
 
 def test_shell_starts_in_the_task_folder_before_the_command(tmp_path: Path) -> None:
     done = subprocess.run(
-        shell_command(str(tmp_path), ["pwd"], None), capture_output=True, text=True, check=True
+        shell_command(str(tmp_path), ["pwd"]), capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(tmp_path)
 
 
 def test_missing_folder_is_an_error_without_a_command(tmp_path: Path) -> None:
-    _, *argv = shell_command(str(tmp_path / "gone"), ["echo", "ran"], None)
+    _, *argv = shell_command(str(tmp_path / "gone"), ["echo", "ran"])
     done = subprocess.run(
         ["/bin/sh", *argv], env={"PATH": ""}, capture_output=True, text=True, check=False
     )
-    # without sudo and stat, as on a minimal node
     assert done.stdout == ""
     assert done.returncode != 0
+
+
+# Becomes the user, if the test runs as root; else it is that user.
+_SUDO = """
+import os, sys
+words = sys.argv[1:]
+with open({log!r}, "a") as log:
+    print(" ".join(words[:3]), file=log)
+assert words.pop(0) == "-n"
+if words[0] == "-u":
+    uid = int(words[1].removeprefix("#"))
+    del words[:2]
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+os.execvp(words[0], words)
+"""
 
 
 @pytest.fixture
@@ -104,21 +139,25 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "os.execvpe('sh', ['sh', '-c', sys.argv[-1]], {'PATH': os.environ['PATH']})\n"
     )
     program.chmod(0o755)
+    sudo = programs / "sudo"
+    sudo.write_text(f"#!{sys.executable}\n{_SUDO.format(log=str(tmp_path / 'sudo.log'))}")
+    sudo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     return said
 
 
 def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
-    work_dir: Path, tmp_path: Path, fake_ssh: Path
+    node_folder: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
     key = remote_key(tmp_path / "home")
-    target = work_dir / "code" / "got"
-    program = f"import sys; open({str(target)!r}, 'w').write('|'.join(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "a b", "$(x)", "it's", "*"]
+    owned_by_task(node_folder, above=tmp_path.parent.parent)
+    target = node_folder / "code" / "got"
+    program = f"printf '%s|' \"$@\" > '{target}'"
+    command = ["sh", "-c", program, "sh", "a b", "$(x)", "it's", "*"]
     address = Address("node.example", 50003)
-    login = shell._login(key, address, place(work_dir), command, terminal=False)
+    login = shell._login(key, address, tmp_path, place(), command, terminal=False)
     assert shell.run_login(login) == 0
-    assert target.read_text() == "a b|$(x)|it's|*"
+    assert target.read_text() == "a b|$(x)|it's|*|"
     words = json.loads(fake_ssh.read_text())
     assert words[words.index("-i") + 1] == str(key.private)
     assert words[words.index("-p") + 1] == "50003"
@@ -129,12 +168,15 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
 
 
 def test_ports_are_forwarded_and_a_used_one_ends_the_login(
-    work_dir: Path, tmp_path: Path, fake_ssh: Path
+    node_folder: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
+    owned_by_task(node_folder, above=tmp_path.parent.parent)
     key = remote_key(tmp_path / "home")
     forwards = [shell.parse_forward("8888"), shell.parse_forward("9000:6006")]
     address = Address("node.example", 50003)
-    login = shell._login(key, address, place(work_dir), ["true"], terminal=False, forwards=forwards)
+    login = shell._login(
+        key, address, tmp_path, place(), ["true"], terminal=False, forwards=forwards
+    )
     assert shell.run_login(login) == 0
     words = json.loads(fake_ssh.read_text())
     given = [words[n + 1] for n, word in enumerate(words) if word == "-L"]
@@ -169,14 +211,17 @@ def test_container_of_a_task_is_entered_with_its_id(
     for name, text in (("docker", docker), ("podman", podman), ("sudo", NO_ENGINE)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    argv = shell_command(str(work_dir), ["sh", "-c", 'echo "$QUOTES"'], "c0ffee")
+    argv = shell._container_command("c0ffee", ["sh", "-c", 'echo "$QUOTES"'])
     done = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
-        env={"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        env={
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "AZ_BATCH_TASK_WORKING_DIR": str(work_dir),  # of the container
+        },
     )
     assert (done.returncode, done.stdout) == (code, said)
     assert code == 0 or "c0ffee" in done.stderr
@@ -204,9 +249,73 @@ def test_unwritable_home_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "here"), [("127.0.0.1", True), ("::1", True), ("20.1.2.3", False), ("a.b", False)]
 )
-def test_only_loopback_addresses_are_local(host: str, here: bool, work_dir: Path) -> None:
+def test_only_loopback_addresses_are_local(
+    host: str, here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = Address(host, 22)
-    key = remote_key(work_dir)
-    login = shell._login(key, address, place(work_dir), ["true"], terminal=False)
+    key = remote_key(tmp_path)
+    found = TaskFolder(tmp_path, None)
+    monkeypatch.setattr(shell, "find_task_folder", lambda *_: found)
+    login = shell._login(key, address, tmp_path, place(), ["true"], terminal=False)
     assert login.over_ssh is not here
     assert (login.argv[0] == "ssh") is not here
+
+
+TASK_UID = 41234
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def owned_by_task(folder: Path, *, above: Path) -> None:
+    """Give a folder to the user of tasks, and let it be reached."""
+    if os.geteuid() != 0:
+        return
+    for parent in folder.relative_to(above).parents:
+        (above / parent).chmod(0o755)
+    for each in (folder, *folder.rglob("*")):
+        os.chown(each, TASK_UID, TASK_UID)
+
+
+def remote(folder: str, command: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as on a node, with the fake sudo."""
+    path = f"{tmp_path / 'programs'}{os.pathsep}{os.environ['PATH']}"
+    argv = shell._remote_command(folder, command)
+    env = {"PATH": path}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.attack
+@needs_root
+def test_command_on_a_node_never_runs_as_the_administrator(
+    node_folder: Path, tmp_path: Path, fake_ssh: Path
+) -> None:
+    owned_by_task(node_folder, above=tmp_path.parent.parent)
+    (node_folder / "logs" / "environment.sh").write_text("SOURCED_AS=$(id -u); export SOURCED_AS\n")
+    done = remote("workitems/job/job-1/mnist-1", ["sh", "-c", "id -u; echo $SOURCED_AS"], tmp_path)
+    assert done.stdout.split() == [str(TASK_UID)] * 2, done.stderr
+    os.chown(node_folder, 0, 0)
+    done = remote("workitems/job/job-1/mnist-1", ["id", "-u"], tmp_path)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "belongs to root" in done.stderr
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("part", ["mnist-1", "mnist-1/wd", "../job-1"])
+def test_folder_of_a_node_is_not_entered_through_a_link(
+    part: str, node_folder: Path, tmp_path: Path, fake_ssh: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    moved = node_folder.parent.parent / part
+    real = Path(os.path.normpath(moved))
+    real.rename(elsewhere)
+    real.symlink_to(elsewhere)
+    done = remote("workitems/job/job-1/mnist-1", ["echo", "ran"], tmp_path)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "through a link" in done.stderr
+
+
+def test_only_folders_that_the_service_names_are_entered(
+    node_folder: Path, tmp_path: Path, fake_ssh: Path
+) -> None:
+    done = remote("workitems/job/job-1/other", ["echo", "ran"], tmp_path)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "no folder" in done.stderr
