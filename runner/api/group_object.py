@@ -136,12 +136,18 @@ class Group(Mapping[str, Run]):
 
     @checked
     def resume(
-        self, *, pool: str | None = None, from_start: bool = False, partial: bool = False
+        self,
+        *,
+        pool: str | None = None,
+        from_start: bool = False,
+        partial: bool = False,
+        send_env: Sequence[str] = (),
     ) -> Group:
         """Start the unsuccessful trials of a sweep again. Return the sweep.
 
         Each continues from its newest checkpoint, unless `from_start` is True. With `partial`, only
-        the merge task starts, without the results of the trials that failed.
+        the merge task starts, without the results of the trials that failed. A sweep that was not
+        submitted from this machine gets the variables in `send_env` only.
 
         Raises:
             RunnerError: the first error, if no trial could be started; R-MERGE-PARTIAL, the merge
@@ -149,14 +155,18 @@ class Group(Mapping[str, Run]):
         """
         from runner.core.progress import ignore_progress
         from runner.flows.runs.groups import find_group
+        from runner.flows.submit.consent import Consent
         from runner.flows.submit.repeat import merge_partially, resume_trials
 
+        consent = Consent(frozenset(send_env))
         connection = self.session.connection
         group = find_group(connection, self.id)
         if partial:
-            merge_partially(connection, group, pool)
+            merge_partially(connection, group, pool, consent)
             return Group(self.session, find_group(connection, self.id))
-        done = resume_trials(connection, group, pool, ignore_progress, from_start=from_start)
+        done = resume_trials(
+            connection, group, pool, ignore_progress, from_start=from_start, consent=consent
+        )
         errors = [each for each in done.values() if isinstance(each, RunnerError)]
         if errors and len(errors) == len(done):
             raise errors[0]

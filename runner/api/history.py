@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, overload
@@ -120,11 +120,16 @@ def retry_failed(
     *,
     experiment: str | None = None,
     pool: str | None = None,
+    send_env: Sequence[str] = (),
     target: str | None = None,
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> Retried:
-    """Submit each failed or lost run again, unless that was done. Do not wait for the new runs."""
+    """Submit each failed or lost run again, unless that was done. Do not wait for the new runs.
+
+    Runs that were not submitted from this machine get the variables in `send_env` only.
+    """
+    from runner.flows.submit.consent import Consent
     from runner.flows.submit.repeat import list_to_retry, retry_each
 
     session = connect(target, stack)
@@ -132,8 +137,9 @@ def retry_failed(
     found = list_to_retry(connection, experiment)
     repeated: dict[str, Run] = {}
     problems: dict[str, RunnerError] = {}
+    consent = Consent(frozenset(send_env))
     with live(on_progress, what="retry_failed") as view:
-        for row, again in retry_each(connection, found, pool, view.on_progress):
+        for row, again in retry_each(connection, found, pool, view.on_progress, consent):
             if isinstance(again, RunnerError):
                 problems[row.run_id] = again
             else:

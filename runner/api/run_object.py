@@ -312,14 +312,25 @@ class Run:
 
     @checked
     def retry(
-        self, *, pool: str | None = None, wait: bool = False, on_progress: OnUpdate | None = None
+        self,
+        *,
+        pool: str | None = None,
+        send_env: Sequence[str] = (),
+        wait: bool = False,
+        on_progress: OnUpdate | None = None,
     ) -> Run:
-        """Submit a run that did not succeed again, from the beginning. Return the new run."""
+        """Submit a run that did not succeed again, from the beginning. Return the new run.
+
+        A run that was not submitted from this machine gets the variables in `send_env` only.
+        """
+        from runner.flows.submit.consent import Consent
         from runner.flows.submit.repeat import retry_run
 
         connection = self.session.connection
         return self._submit_again(
-            lambda view: retry_run(connection, self.spec, pool, view.on_progress),
+            lambda view: retry_run(
+                connection, self.spec, pool, view.on_progress, Consent(frozenset(send_env))
+            ),
             wait=wait,
             on_progress=on_progress,
         )
@@ -333,6 +344,7 @@ class Run:
         fresh: bool = False,
         nodes: int | None = None,
         pool: str | None = None,
+        send_env: Sequence[str] = (),
         wait: bool = False,
         on_progress: OnUpdate | None = None,
     ) -> Run:
@@ -344,9 +356,11 @@ class Run:
             fresh: start from the beginning, without a checkpoint.
             nodes: number of nodes; by default as before.
             pool: pool to run on; by default as before.
+            send_env: variables of this machine for a run that was not submitted from it.
             wait: return when the new run has ended.
             on_progress: called with updates.
         """
+        from runner.flows.submit.consent import Consent
         from runner.flows.submit.repeat import resume_run
 
         connection, overrides = self.session.connection, to_overrides(set)
@@ -360,6 +374,7 @@ class Run:
                 checkpoint,
                 nodes=nodes,
                 fresh=fresh,
+                consent=Consent(frozenset(send_env)),
             ),
             wait=wait,
             on_progress=on_progress,
@@ -367,14 +382,25 @@ class Run:
 
     @checked
     def reproduce(
-        self, *, pool: str | None = None, wait: bool = False, on_progress: OnUpdate | None = None
+        self,
+        *,
+        pool: str | None = None,
+        send_env: Sequence[str] = (),
+        wait: bool = False,
+        on_progress: OnUpdate | None = None,
     ) -> Run:
-        """Submit the same code, data and packages again. Return the new run; see `against`."""
+        """Submit the same code, data and packages again. Return the new run; see `against`.
+
+        A run that was not submitted from this machine gets the variables in `send_env` only.
+        """
+        from runner.flows.submit.consent import Consent
         from runner.flows.submit.reproduce import reproduce_run
 
         connection = self.session.connection
         return self._submit_again(
-            lambda view: reproduce_run(connection, self.spec, pool, view.on_progress),
+            lambda view: reproduce_run(
+                connection, self.spec, pool, view.on_progress, Consent(frozenset(send_env))
+            ),
             wait=wait,
             on_progress=on_progress,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -67,15 +67,17 @@ class Schedule(_BoundSchedule):
 
         return trouble(self.session.connection, self.found, self.firings())
 
-    def trigger(self) -> Run | Group:
+    def trigger(self, *, send_env: Sequence[str] = ()) -> Run | Group:
         """Start a run (or group) now, in addition to the scheduled ones, and return it.
 
-        Secrets are read from the environment variables of this machine.
+        Secrets are read from the environment variables of this machine: those in `send_env` only,
+        if the schedule was not created from it.
         """
         from runner.flows.schedules.trigger import trigger
+        from runner.flows.submit.consent import Consent
         from runner.protocol.groups import RunGroup as Document
 
-        made = trigger(self.session.connection, self._reload())
+        made = trigger(self.session.connection, self._reload(), Consent(frozenset(send_env)))
         if isinstance(made, Document):
             return Group(self.session, made)
         return Run(self.session, made)

@@ -34,6 +34,7 @@ class HomePaths:
         self.local_lock = home / "local.lock"
         self.stored_code = home / "stored-code.json"  # ETags of code that this machine stored
         self.cache = home / "cache"  # packages, shared by nodes and kept when they are deleted
+        self.submissions = home / "submissions"  # digests of own submissions with secrets
         self.ssh = home / "ssh"  # SSH keys, one folder per node, removed when the shell ends
         self.export_lock = home / "export.lock"  # held while a run is exported
         self.tensorboard = home / "tensorboard"  # event files by process; safe to delete

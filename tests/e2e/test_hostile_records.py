@@ -59,3 +59,91 @@ def test_record_does_not_decide_folder_and_user_of_exec(
     folder = cli.ok("exec", running, "--", "pwd").strip()
     assert not (trap / "sourced").exists()
     assert folder.endswith(f"/{running}/wd/code")
+
+
+SECRET = "the-secret-of-the-reader"
+_SENDS = """
+import os
+print("got", len(os.environ.get("TOKEN", "")), flush=True)
+raise SystemExit(int(os.environ.get("CODE", "1")))
+"""
+
+
+def asks_for(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        document["secrets"] = ["TOKEN"]
+        document["secret_refs"] = {"TOKEN": {"env": name}}
+
+    return change
+
+
+@pytest.mark.smoke
+def test_changed_record_gets_no_variable_without_consent(
+    cli: Cli, script: Callable[[str], Path], runs: BlobContainer
+) -> None:
+    folder = script(_SENDS)
+    cli.run("train", folder, "--no-download")
+    run_id = cli.json("ps")[0]["run_id"]
+    rewrite(runs, RunPaths(run_id).run, asks_for("AZURE_CLIENT_SECRET"))
+    before = len(cli.json("ps"))
+    env = {"AZURE_CLIENT_SECRET": SECRET}
+    for command in (
+        ("retry", run_id),
+        ("resume", run_id, "--fresh"),
+        ("retry", "--failed"),
+        ("retry", run_id, "--send-env", "OTHER"),
+    ):
+        refused = cli.run(*command, env=env)
+        assert refused.returncode == 3, refused.stderr
+        assert "R-SECRET-SEND" in refused.stderr, refused.stderr
+        assert "$AZURE_CLIENT_SECRET" in refused.stderr
+        assert SECRET not in refused.stderr + refused.stdout
+    assert len(cli.json("ps")) == before
+    document = json.loads(cli.run("retry", run_id, "-o", "json", env=env).stdout)["error"]
+    words = document["fix"].partition("runner ")[2].split()
+    again = cli.run(*words, "--detach", "-o", "json", env=env)
+    repeated = json.loads(again.stdout)["run_id"]
+    cli.run("attach", repeated, "--no-download")
+    assert f"got {len(SECRET)}" in cli.ok("logs", repeated)
+    # It is now a submission of this person from this machine.
+    assert "R-SECRET-SEND" not in cli.run("retry", repeated, "--detach", env=env).stderr
+
+
+def test_reproduction_of_a_changed_record_sends_nothing(
+    cli: Cli, script: Callable[[str], Path], runs: BlobContainer
+) -> None:
+    folder = script("import os; open(os.environ['RUNNER_OUTPUT_DIR'] + '/m.bin', 'w').write('1')")
+    run_id = cli.json("train", folder, "--no-download")["run_id"]
+    rewrite(runs, RunPaths(run_id).run, asks_for("AZURE_CLIENT_SECRET"))
+    refused = cli.run("reproduce", run_id, env={"AZURE_CLIENT_SECRET": SECRET})
+    assert "R-SECRET-SEND" in refused.stderr
+
+
+def test_changed_sweep_and_schedule_send_nothing(
+    cli: Cli, script: Callable[[str], Path], runs: BlobContainer
+) -> None:
+    folder = script(_SENDS)
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nparams: {x: 1}\nsecrets: {TOKEN: {env: MY_TOKEN}}\n"
+    )
+    own = {"MY_TOKEN": SECRET}
+    cli.run("sweep", "start", folder, "-p", "x=1,2", env=own)
+    sweep = cli.json("sweep", "ls")[0]
+    group = sweep.get("group_id") or sweep["sweep"]
+    resumed = cli.run("sweep", "resume", group, env=own)
+    assert "R-SECRET-SEND" not in resumed.stderr, resumed.stderr
+    trials = cli.json("ps")
+    for row in trials:
+        if runs.size(RunPaths(row["run_id"]).run) is not None:
+            rewrite(runs, RunPaths(row["run_id"]).run, asks_for("AZURE_CLIENT_SECRET"))
+    refused = cli.run("sweep", "resume", group, env={**own, "AZURE_CLIENT_SECRET": SECRET})
+    assert "$AZURE_CLIENT_SECRET" in refused.stderr, refused.stderr
+
+    cli.ok("schedule", "create", folder, "--every", "30d", "--name", "own", env=own)
+    triggered = cli.run("schedule", "trigger", "own", env=own)
+    assert triggered.returncode == 0, triggered.stderr
+    [template] = [name for name in runs.names("schedules/") if name.endswith("run.json")]
+    rewrite(runs, template, asks_for("AZURE_CLIENT_SECRET"))
+    refused = cli.run("schedule", "trigger", "own", env={"AZURE_CLIENT_SECRET": SECRET})
+    assert "R-SECRET-SEND" in refused.stderr, refused.stderr
+    cli.ok("schedule", "rm", "own")

@@ -167,6 +167,8 @@ class Output:
         """Ask on the terminal and return the answer; False if there is no terminal."""
         if not is_terminal(sys.stdin):
             return False
+        if self._view is not None:  # it would draw over the question
+            self._view.close()
         sys.stderr.write(f"{visible(question)} [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -238,10 +238,11 @@ class StageDisplay:
         self.log(wrapped(f"warning: {text}", sys.stderr), error=True)
 
     def close(self) -> None:
-        """Remove the display."""
+        """Remove the display, until the next progress."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+            self._tasks.clear()
 
     def _close(self, progress: Progress) -> None:
         seconds = time.monotonic() - self._started.pop(progress.stage)

@@ -22,6 +22,7 @@ from runner.core.settings import Settings
 from runner.core.units import format_duration, parse_duration_flag
 from runner.flows.runs.documents import runs_container
 from runner.flows.schedules.manage import ScheduleRecord, forget, schedule_blob
+from runner.flows.submit.consent import remember_documents
 from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
 from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission
 from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
@@ -89,7 +90,9 @@ def _schedule_run(
         return service.run_job(connection, title, record.place, task, _LOCAL_LIFETIME)
 
     templates = {template_blob(record.place): template}
-    return _create(connection, record, request, templates, job, on_progress)
+    made = _create(connection, record, request, templates, job, on_progress)
+    remember_documents(connection, (template,), run.plan.content.agent_sha256)
+    return made
 
 
 def _schedule_group(
@@ -98,7 +101,7 @@ def _schedule_group(
     group, first = plan.run_group, next(iter(plan.runs.values())).plan
     after = {name: list(before) for name, before in group.after.items()}
     record = _new_record(request, first, group.name, after)
-    template = {
+    template: dict[str, Any] = {
         "format": FORMAT,
         "schedule": request.schedule_id,
         "name": group.name,
@@ -132,7 +135,10 @@ def _schedule_group(
         )
 
     templates = {group_template_blob(record.place): template}
-    return _create(connection, record, request, templates, job, on_progress)
+    made = _create(connection, record, request, templates, job, on_progress)
+    for task in template["tasks"].values():
+        remember_documents(connection, (task["run"],), task["task"])
+    return made
 
 
 def _create(

@@ -17,6 +17,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.secrets import SecretValues, read_secrets, recorded_secrets
 from runner.flows.runs.documents import runs_container
 from runner.flows.schedules.manage import ScheduleRecord
+from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import submit_again
 from runner.flows.submit.submit_group import place_group, submitting
@@ -39,7 +40,9 @@ from runner.protocol.schedules import (
 _LIFETIME = timedelta(days=90)
 
 
-def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGroup:
+def trigger(
+    connection: Connection, schedule: ScheduleRecord, consent: Consent = NOTHING
+) -> RunSpec | RunGroup:
     """Start a run or a group of runs of the schedule now. Return it.
 
     Secrets from variables are read on this machine again, because Batch does not return them.
@@ -47,11 +50,13 @@ def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGr
     container = runs_container(connection)
     if schedule.tasks:
         template = _template(container, schedule, group_template_blob(schedule.place))
-        return _trigger_group(connection, schedule, template)
+        return _trigger_group(connection, schedule, template, consent)
     template = _template(container, schedule, template_blob(schedule.place))
     spec = parse_run(json.dumps(template).encode(), schedule.schedule_id)
     _secrets(schedule, recorded_secrets(spec))
-    request = RepeatRequest(spec, Repetition("retry"), schedule_id=schedule.schedule_id)
+    request = RepeatRequest(
+        spec, Repetition("retry"), schedule_id=schedule.schedule_id, consent=consent
+    )
     made = submit_again(connection, request, ignore_progress)
     firing = {"run_id": made.run_id, "created": made.created.isoformat(), "job_id": made.job_id}
     _record(container, schedule, made.run_id, firing)
@@ -81,9 +86,11 @@ def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> 
 
 
 def _trigger_group(
-    connection: Connection, schedule: ScheduleRecord, template: dict[str, Any]
+    connection: Connection, schedule: ScheduleRecord, template: dict[str, Any], consent: Consent
 ) -> RunGroup:
     tasks: dict[str, Any] = template["tasks"]
+    for task in tasks.values():
+        consent.require(connection, RunSpec.from_json(task["run"]), task["task"])
     values = {
         name: _secrets(schedule, recorded_secrets(RunSpec.from_json(task["run"])))
         for name, task in tasks.items()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import FoundJob, check_pool, find_open_job
@@ -84,6 +84,9 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, job_id_for, make_run_id
 from runner.protocol.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from runner.flows.submit.consent import Consent
 
 ServiceCheck = tuple[str, Callable[[Connection], object]]
 _MAX_JOB_NAME = MAX_ID - len("-9999")  # the name of a job may get a number
@@ -597,6 +600,7 @@ class RepeatRequest:
         prepared: Job and agent from the submission of another trial with the same pool, code and
             data.
         is_new: True if nothing of a run with this identity exists.
+        consent: The variables that the person agrees to send; None for no others than before.
     """
 
     spec: RunSpec
@@ -608,6 +612,7 @@ class RepeatRequest:
     max_parallel: int | None = None
     prepared: PreparedJob | None = None
     is_new: bool = False
+    consent: Consent | None = None
 
 
 def plan_repetition(
@@ -622,6 +627,12 @@ def plan_repetition(
     spec, asked, outputs = request.spec, request.asked, connection.outputs
     change_params(spec, asked.overrides)
     pool = choose_same_pool(request.pool, spec, outputs, asked.nodes)
+    # A schedule's run has the agent that its template names.
+    agent_of_record = spec.agent_sha256 if request.schedule_id is not None else None
+    if spec.secrets:
+        from runner.flows.submit.consent import NOTHING  # noqa: PLC0415  few runs have secrets
+
+        (request.consent or NOTHING).require(connection, spec, agent_of_record)
     secrets = read_secrets(recorded_secrets(spec), os.environ)
     origin, agent = None, None
     agent_sha256 = spec.agent_sha256

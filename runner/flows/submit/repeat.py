@@ -31,6 +31,7 @@ from runner.flows.runs.groups import with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.flows.runs.watch import load_view
+from runner.flows.submit.consent import NOTHING, Consent, remember_documents
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors
 from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, plan_repetition
@@ -55,7 +56,11 @@ _FAILED = frozenset({RunState.FAILED, RunState.LOST})
 
 
 def retry_run(
-    connection: Connection, spec: RunSpec, pool: str | None, on_progress: OnProgress
+    connection: Connection,
+    spec: RunSpec,
+    pool: str | None,
+    on_progress: OnProgress,
+    consent: Consent = NOTHING,
 ) -> RunSpec:
     """Submit a failed, cancelled or lost run as a new run, which starts from the beginning."""
     view = load_view(connection, spec)
@@ -63,7 +68,7 @@ def retry_run(
         raise _not_to_retry(spec, view.status.state)
     after = repeat_predecessors(connection, spec, began=bool(view.attempts))
     asked = Repetition("retry", after=after)
-    request = _in_sweep(connection, RepeatRequest(spec, asked, pool))
+    request = _in_sweep(connection, RepeatRequest(spec, asked, pool, consent=consent))
     return submit_again(connection, request, on_progress)
 
 
@@ -85,7 +90,11 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
 
 
 def retry_each(
-    connection: Connection, rows: Iterable[RunRow], pool: str | None, on_progress: OnProgress
+    connection: Connection,
+    rows: Iterable[RunRow],
+    pool: str | None,
+    on_progress: OnProgress,
+    consent: Consent = NOTHING,
 ) -> Iterator[tuple[RunRow, RunSpec | RunnerError]]:
     """Yield each run with its repetition or the error. Raise if the services cannot be reached."""
     for row in rows:
@@ -93,7 +102,7 @@ def retry_each(
             spec = find_run(connection, row.run_id)
             after = repeat_predecessors(connection, spec, began=row.attempts > 0)
             asked = Repetition("retry", after=after)
-            request = _in_sweep(connection, RepeatRequest(spec, asked, pool))
+            request = _in_sweep(connection, RepeatRequest(spec, asked, pool, consent=consent))
             yield row, submit_again(connection, request, on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -101,7 +110,7 @@ def retry_each(
             yield row, err
 
 
-def resume_run(
+def resume_run(  # noqa: PLR0913  one per option
     connection: Connection,
     spec: RunSpec,
     pool: str | None,
@@ -111,6 +120,7 @@ def resume_run(
     *,
     nodes: int | None = None,
     fresh: bool = False,
+    consent: Consent = NOTHING,
 ) -> RunSpec:
     """Submit a new run that resumes an ended one.
 
@@ -124,6 +134,7 @@ def resume_run(
             newest makes the script fail.
         nodes: the number of nodes, or None for that of the run.
         fresh: start from the beginning, without a checkpoint.
+        consent: the variables of this machine that may be sent.
 
     Raises:
         RunnerError: the run has not ended, or has no such checkpoint.
@@ -140,7 +151,7 @@ def resume_run(
         raise _still_active(spec, state)
     before = None if fresh else _choose_checkpoint(connection, spec, state, number)
     asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
-    request = RepeatRequest(spec, asked, pool)
+    request = RepeatRequest(spec, asked, pool, consent=consent)
     if state in _TO_RETRY and not overrides:
         request = _in_sweep(connection, request)
     return submit_again(connection, request, on_progress)
@@ -319,6 +330,7 @@ def resume_trials(
     on_progress: OnProgress,
     *,
     from_start: bool = False,
+    consent: Consent = NOTHING,
 ) -> dict[str, ResumedTrial]:
     """Submit the unsuccessful trials of a sweep again.
 
@@ -331,6 +343,7 @@ def resume_trials(
         pool: the pool, or None for that of each run.
         on_progress: receives the progress.
         from_start: ignore the checkpoints.
+        consent: the variables of this machine that may be sent.
 
     Returns:
         By trial: its new run, the error that prevented one, or None if another client submitted it.
@@ -360,7 +373,14 @@ def resume_trials(
     def resume(name: str) -> None:
         try:
             done[name] = _resume_trial(
-                submission, sweep, name, pool, waiting, from_start=from_start, most=most
+                submission,
+                sweep,
+                name,
+                pool,
+                waiting,
+                consent,
+                from_start=from_start,
+                most=most,
             )
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -370,10 +390,12 @@ def resume_trials(
 
     in_parallel(resume, [name for name in ended if name not in unstarted])  # submit these first
     if unstarted:
-        done |= _requeue_unstarted(connection, sweep, unstarted, waiting, pool, most)
+        done |= _requeue_unstarted(
+            connection, sweep, unstarted, waiting, pool, most, consent=consent
+        )
     if MERGE_TASK in sweep.runs and _needs_merge(rows.get(sweep.runs[MERGE_TASK]), done):
         try:
-            done[MERGE_TASK] = _repeat_merge(connection, sweep, pool)
+            done[MERGE_TASK] = _repeat_merge(connection, sweep, pool, consent)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
                 raise
@@ -390,6 +412,8 @@ def _requeue_unstarted(
     waiting: WaitingTrialsCache,
     pool: str | None,
     most: int | None,
+    *,
+    consent: Consent,
 ) -> dict[str, ResumedTrial]:
     """Add the tasks of trials that have not started to a new job.
 
@@ -403,10 +427,21 @@ def _requeue_unstarted(
     first = _to_spec(trials, next(iter(own)))
     identity = RunIdentity(first.run_id, first.created)
     asked = Repetition("retry")
-    request = RepeatRequest(first, asked, pool, group=sweep, identity=identity, max_parallel=most)
+    # The values go to the tasks of all trials, so each record must be known or agreed to.
+    request = RepeatRequest(
+        first,
+        asked,
+        pool,
+        group=sweep,
+        identity=identity,
+        max_parallel=most,
+        consent=consent,
+    )
     checks = [(f"code and data of {sweep.group_id}", partial(check_parts, spec=first))]
     with require_complete_spec(first):
         plan = plan_repetition(connection, request, checks)
+        for run_id in own if plan.run.secrets else ():
+            consent.require(connection, _to_spec(trials, run_id))
     upload_files(connection, plan, ignore_progress)
     job, planned = plan.job, plan.run
     if not job.exists:
@@ -432,6 +467,8 @@ def _requeue_unstarted(
 
     container.update(waiting_blob(sweep.group_id), change)
     mine = replace(queued, trials={run_id: queued.trials[run_id] for run_id in changed})
+    if planned.secrets:
+        remember_documents(connection, (mine.document(run_id) for run_id in mine.trials))
     tasks = to_trial_tasks(planned.plan, connection, planned.secrets, mine)
     add_tasks(connection.batch_client(), job.job_id, tasks)
     close_when_done(connection, job.job_id)
@@ -455,7 +492,9 @@ def _needs_merge(row: RunRow | None, trials: Mapping[str, ResumedTrial]) -> bool
     return row.status.state in _TO_RETRY or (row.status.state is RunState.SUCCEEDED and resumed)
 
 
-def merge_partially(connection: Connection, sweep: RunGroup, pool: str | None) -> RunSpec | None:
+def merge_partially(
+    connection: Connection, sweep: RunGroup, pool: str | None, consent: Consent = NOTHING
+) -> RunSpec | None:
     """Submit the merge task of a sweep, with the results of the trials that succeeded.
 
     Return None if another client submitted it.
@@ -488,7 +527,7 @@ def merge_partially(connection: Connection, sweep: RunGroup, pool: str | None) -
             why="only a failed, cancelled or lost one is started again",
             fix=f"runner show {merge_id}",
         )
-    return _repeat_merge(connection, sweep, pool, partial=True)
+    return _repeat_merge(connection, sweep, pool, consent, partial=True)
 
 
 def _has_ended(state: RunState | None) -> bool:
@@ -496,7 +535,12 @@ def _has_ended(state: RunState | None) -> bool:
 
 
 def _repeat_merge(
-    connection: Connection, sweep: RunGroup, pool: str | None, *, partial: bool = False
+    connection: Connection,
+    sweep: RunGroup,
+    pool: str | None,
+    consent: Consent,
+    *,
+    partial: bool = False,
 ) -> RunSpec | None:
     """Submit the merge task after the newest run of each trial; `partial` waits for none."""
     container = runs_container(connection)
@@ -511,7 +555,7 @@ def _repeat_merge(
         return None
     asked = Repetition("retry", after={run_id: run_id for run_id in awaited})
     identity = RunIdentity(claim.run_id, claim.created)
-    request = RepeatRequest(spec, asked, pool, group=sweep, identity=identity)
+    request = RepeatRequest(spec, asked, pool, group=sweep, identity=identity, consent=consent)
     return submit_again(connection, request, ignore_progress)
 
 
@@ -567,6 +611,7 @@ def _resume_trial(
     name: str,
     pool: str | None,
     waiting: WaitingTrialsCache,
+    consent: Consent,
     *,
     from_start: bool,
     most: int | None,
@@ -597,6 +642,7 @@ def _resume_trial(
         identity=RunIdentity(claim.run_id, claim.created),
         max_parallel=most,
         is_new=is_new,
+        consent=consent,
     )
     return submission.submit(request)
 

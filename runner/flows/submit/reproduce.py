@@ -23,6 +23,7 @@ from runner.core.planning.reproduction import (
 from runner.core.progress import OnProgress
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.submit.agent_archive import build_agent
+from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.lookups import resolve_input
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import check_parts, require_complete_spec, submit_again
@@ -116,7 +117,11 @@ def _listing(connection: Connection, name: str, was: Mapping[str, Any]) -> str |
 
 
 def reproduce_run(
-    connection: Connection, spec: RunSpec, pool: str | None, on_progress: OnProgress
+    connection: Connection,
+    spec: RunSpec,
+    pool: str | None,
+    on_progress: OnProgress,
+    consent: Consent = NOTHING,
 ) -> RunSpec:
     """Submit the run again with the same code, data, parameters and package versions."""
     environment = load_environment(connection, spec)
@@ -125,7 +130,8 @@ def reproduce_run(
         packages: dict[str, str] = environment.get("packages") or {}
         constraints = tuple(f"{name}=={version}" for name, version in packages.items())
     asked = Repetition("reproduce", constraints=constraints)
-    return submit_again(connection, RepeatRequest(spec, asked, pool), on_progress)
+    request = RepeatRequest(spec, asked, pool, consent=consent)
+    return submit_again(connection, request, on_progress)
 
 
 def load_environment(connection: Connection, spec: RunSpec) -> dict[str, Any] | None:

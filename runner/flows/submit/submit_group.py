@@ -81,6 +81,11 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
             add=lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
             waiting=waiting,
         )
+    if any(run.secrets for run in plan.runs.values()):
+        from runner.flows.submit.consent import remember_documents  # noqa: PLC0415  as submit_run
+
+        trials = map(waiting.document, waiting.trials) if waiting else ()
+        remember_documents(connection, chain(documents, trials))
     on_progress(
         Progress("submit", "end", f"{format_count(len(plan.runs), 'task')} to job {job.job_id}")
     )

@@ -168,6 +168,10 @@ def submit_run(
         _add_again(connection, planned, spec)
     else:
         spec = _submit_new(connection, planned, plan.job, runs)
+    if planned.secrets:
+        from runner.flows.submit.consent import remember  # noqa: PLC0415  few runs have secrets
+
+        remember(connection, (planned.plan.to_spec(),))
     on_progress(Progress("submit", "end", f"{spec.run_id} to job {spec.job_id}"))
     return spec
 

@@ -17,12 +17,32 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.cli.commands.runs.attach import Followed
     from runner.core.progress import OnProgress
+    from runner.flows.submit.consent import Consent
     from runner.protocol.run_spec import RunSpec
 
 
 OtherPoolOption = Annotated[
     str | None, typer.Option("--pool", help="Pool to run on.", show_default="the pool of the run")
 ]
+
+
+SendEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--send-env",
+        metavar="NAME",
+        help="Variable of this machine to send if the run asks for it; can be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def to_consent(out: Output, names: list[str] | None, again: str) -> Consent:
+    """Return what the user agrees to send; `again` is the command without --send-env."""
+    from runner.cli.ui.output import why_declined
+    from runner.flows.submit.consent import Consent
+
+    return Consent(frozenset(names or ()), out.confirm, again, why_declined)
 
 
 def submit_and_follow(
@@ -109,6 +129,7 @@ def retry(
     failed: FailedOption = False,
     experiment: ExperimentOption = None,
     pool: OtherPoolOption = None,
+    send_env: SendEnvOption = None,
     detach: options.DetachOption = False,
     download: options.DownloadOption = True,
     output_dir: options.OutputDirOption = None,
@@ -126,13 +147,20 @@ def retry(
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
     if run is None:
-        _retry_all(out, connection, experiment, pool)
+        consent = to_consent(out, send_env, "runner retry --failed")
+        _retry_all(out, connection, experiment, pool, consent)
         return
     spec = _find_run(connection, run)
     again, followed = submit_and_follow(
         out,
         connection,
-        lambda on_progress: retry_run(connection, spec, pool, on_progress),
+        lambda on_progress: retry_run(
+            connection,
+            spec,
+            pool,
+            on_progress,
+            to_consent(out, send_env, f"runner retry {spec.run_id}"),
+        ),
         detach=detach,
         output_dir=settings.output_dir if download else None,
     )
@@ -163,7 +191,11 @@ def _find_run(connection: Connection, reference: str) -> RunSpec:
 
 
 def _retry_all(
-    out: Output, connection: Connection, experiment: str | None, pool: str | None
+    out: Output,
+    connection: Connection,
+    experiment: str | None,
+    pool: str | None,
+    consent: Consent,
 ) -> None:
     from runner.core.progress import ignore_progress
     from runner.flows.submit.repeat import list_to_retry, retry_each
@@ -171,7 +203,7 @@ def _retry_all(
     found = list_to_retry(connection, experiment)
     rows: list[dict[str, str]] = []
     problems: list[RunnerError] = []
-    for row, again in retry_each(connection, found, pool, ignore_progress):
+    for row, again in retry_each(connection, found, pool, ignore_progress, consent):
         if isinstance(again, RunnerError):
             problems.append(again)
             out.warning(f"{row.run_id}: {again.what}")
@@ -229,6 +261,7 @@ def resume(
     fresh: FreshOption = False,
     nodes: NodesOption = None,
     pool: OtherPoolOption = None,
+    send_env: SendEnvOption = None,
     detach: options.DetachOption = False,
     download: options.DownloadOption = True,
     output_dir: options.OutputDirOption = None,
@@ -244,7 +277,15 @@ def resume(
         out,
         connection,
         lambda on_progress: resume_run(
-            connection, spec, pool, overrides, on_progress, checkpoint, nodes=nodes, fresh=fresh
+            connection,
+            spec,
+            pool,
+            overrides,
+            on_progress,
+            checkpoint,
+            nodes=nodes,
+            fresh=fresh,
+            consent=to_consent(out, send_env, f"runner resume {spec.run_id}"),
         ),
         detach=detach,
         output_dir=settings.output_dir if download else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.commands.runs.repeat import OtherPoolOption
+from runner.cli.commands.runs.repeat import OtherPoolOption, SendEnvOption
 from runner.cli.options import DetachOption, Invocation, RunArgument, on_target
 from runner.cli.ui.output import Output, OutputFormat
 from runner.protocol.errors import ExitCode
@@ -35,6 +35,7 @@ def reproduce(
         ),
     ] = None,
     pool: OtherPoolOption = None,
+    send_env: SendEnvOption = None,
     detach: DetachOption = False,
 ) -> None:  # fmt: skip
     """Repeat a run with the same code, data and packages, and compare the models."""
@@ -48,24 +49,36 @@ def reproduce(
         _compare(out, connection, original, find_run(connection, against))
         return
     _announce(out, original, find_drift(connection, original, pool))
-    repeated = _run(out, connection, original, pool, detach=detach)
+    repeated = _run(out, connection, original, pool, send_env, detach=detach)
     if repeated is not None:
         _compare(out, connection, original, repeated)
 
 
 def _run(
-    out: Output, connection: Connection, original: RunSpec, pool: str | None, *, detach: bool
+    out: Output,
+    connection: Connection,
+    original: RunSpec,
+    pool: str | None,
+    send_env: list[str] | None,
+    *,
+    detach: bool,
 ) -> RunSpec | None:
     """Return the new run if it succeeded, or None if detached. Exit with 1 if it failed."""
     from runner.cli.commands.runs.attach import report
-    from runner.cli.commands.runs.repeat import show_submitted, submit_and_follow
+    from runner.cli.commands.runs.repeat import show_submitted, submit_and_follow, to_consent
     from runner.core.states import RunState
     from runner.flows.submit.reproduce import reproduce_run
 
     repeated, followed = submit_and_follow(
         out,
         connection,
-        lambda on_progress: reproduce_run(connection, original, pool, on_progress),
+        lambda on_progress: reproduce_run(
+            connection,
+            original,
+            pool,
+            on_progress,
+            to_consent(out, send_env, f"runner reproduce {original.run_id}"),
+        ),
         detach=detach,
         output_dir=None,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_schedule
+from runner.cli.commands.runs.repeat import SendEnvOption
 from runner.cli.options import Invocation, PoolOption, PriorityOption, SetOption, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
@@ -171,16 +172,17 @@ def resume(call: Invocation, schedule: NameArgument) -> None:
 
 @app.command()
 @on_target
-def trigger(call: Invocation, schedule: NameArgument) -> None:
+def trigger(call: Invocation, schedule: NameArgument, send_env: SendEnvOption = None) -> None:
     """Start a run now, in addition to the scheduled ones."""
-    from runner.cli.commands.runs.repeat import show_submitted
+    from runner.cli.commands.runs.repeat import show_submitted, to_consent
     from runner.flows.schedules.manage import find_schedule
     from runner.flows.schedules.trigger import trigger as start_run
     from runner.protocol.groups import RunGroup
 
     out = call.out
     connection = call.connect()
-    made = start_run(connection, find_schedule(connection, schedule))
+    consent = to_consent(out, send_env, f"runner schedule trigger {schedule}")
+    made = start_run(connection, find_schedule(connection, schedule), consent)
     if isinstance(made, RunGroup):
         out.record({"group": made.group_id, "job_id": made.job_id, "pool": made.pool})
         out.note(

@@ -9,6 +9,7 @@ import typer
 
 from runner.cli import options
 from runner.cli.autocomplete import complete_group, complete_model
+from runner.cli.commands.runs.repeat import SendEnvOption, to_consent
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output, local_time
 from runner.core.units import format_count, format_names
@@ -404,6 +405,7 @@ def resume(
             help="Start only the merge task, without the results of the trials that failed.",
         ),
     ] = False,
+    send_env: SendEnvOption = None,
     detach: options.DetachOption = False,
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
@@ -414,11 +416,19 @@ def resume(
     out = call.out
     connection = call.connect()
     group = _find(connection, sweep)
+    consent = to_consent(out, send_env, f"runner sweep resume {group.group_id}")
     with out.stages() as view:
         done = (
-            {MERGE_TASK: merge_partially(connection, group, pool)}
+            {MERGE_TASK: merge_partially(connection, group, pool, consent)}
             if partial
-            else resume_trials(connection, group, pool, view.on_progress, from_start=from_start)
+            else resume_trials(
+                connection,
+                group,
+                pool,
+                view.on_progress,
+                from_start=from_start,
+                consent=consent,
+            )
         )
     errors = {name: err for name, err in done.items() if isinstance(err, RunnerError)}
     refusals: dict[str, list[str]] = {}

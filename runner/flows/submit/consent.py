@@ -1,0 +1,145 @@
+"""Which variables of this machine a record may make this person send.
+
+Whoever can write to storage can write a record that names any variable, with any code that receives
+it. Repetitions therefore ask first, unless this person submitted the same from this machine: the
+digests of submissions with secrets are in RUNNER_HOME. Losing them costs one question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.core.home import HomePaths, make_private, runner_home
+from runner.core.recipe.secrets import recorded_secrets
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import RunSpec
+
+# The identity and the place of a run; everything else of run.json decides what is executed.
+_IDENTITY = frozenset(
+    {"run_id", "created", "origin", "group", "after", "schedule", "batch", "agent", "price"}
+)
+_LARGEST_BYTES = 4 << 20  # 64,000 submissions with secrets; the older half is then forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What a person agrees to send.
+
+    Attributes:
+        names: Variables that the person named.
+        ask: Asks a question on the terminal; None refuses what was not named.
+        again: The command, for the fix of a refusal.
+        why: Why `ask` returned False.
+    """
+
+    names: Collection[str] = ()
+    ask: Callable[[str], bool] | None = None
+    again: str = ""
+    why: Callable[[], str] = lambda: ""
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _answers: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
+
+    def require(self, connection: Connection, spec: RunSpec, extra: object = None) -> None:
+        """Raise R-SECRET-SEND if the run asks for variables that the person does not send.
+
+        `extra` is another part of the record that decides what is executed.
+        """
+        asked = sorted({ref.env for ref in recorded_secrets(spec) if ref.env} - {*self.names})
+        if not asked or _digest(connection, spec, extra) in _known():
+            return
+        variables = ", ".join(f"${name}" for name in asked)
+        what = f"{spec.run_id or spec.recipe} asks for variables of this machine: {variables}"
+        why = "it was not submitted from this machine, or its record has changed since"
+        if self.ask is not None:
+            key = (spec.group or spec.run_id, *asked)
+            with self._lock:  # trials are submitted in several threads
+                if key not in self._answers:
+                    question = f"{what} ({why}); send their values to its script?"
+                    self._answers[key] = self.ask(question)
+            if self._answers[key]:
+                return
+            why = f"{why}; {self.why()}"
+        words = " ".join(f"--send-env {name}" for name in asked)
+        python = ", ".join(f'"{name}"' for name in asked)
+        raise RunnerError(
+            "R-SECRET-SEND",
+            what,
+            why=why,
+            fix=f"if you trust its code, {self.again} {words}"
+            if self.again
+            else f"if you trust its code, pass send_env=[{python}]",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+NOTHING = Consent()
+
+
+def remember(connection: Connection, specs: Iterable[RunSpec], extra: object = None) -> None:
+    """Record that this person submitted these runs from this machine."""
+    sent = [spec for spec in specs if any(ref.env for ref in spec.secrets)]
+    if not sent:
+        return
+    path = HomePaths(runner_home(os.environ)).submissions
+    lines = "".join(f"{digest}\n" for digest in {_digest(connection, spec, extra) for spec in sent})
+    with suppress(OSError):  # costs a question
+        make_private(path.parent)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(lines.encode())
+            size = file.tell()
+        if size > _LARGEST_BYTES:
+            kept = path.read_bytes()[-_LARGEST_BYTES // 2 :]
+            part = path.with_name(f"{path.name}.part")
+            part.touch(mode=0o600)
+            part.write_bytes(kept[kept.index(b"\n") + 1 :])
+            part.replace(path)
+
+
+def remember_documents(
+    connection: Connection, documents: Iterable[Mapping[str, Any] | None], extra: object = None
+) -> None:
+    """Record submissions by their run.json."""
+    remember(connection, (RunSpec.from_json(one) for one in documents if one), extra)
+
+
+def _known() -> frozenset[str]:
+    try:
+        text = HomePaths(runner_home(os.environ)).submissions.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(text.split("\n"))
+
+
+def _reread(document: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(document))
+
+
+def _number(text: str) -> float:
+    """Return 60 for 60.0: a plan may have the one, and its document the other."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _digest(connection: Connection, spec: RunSpec, extra: object) -> str:
+    """Return the hash of everything that decides what is executed, where, and what is sent."""
+    # What was parsed is what is used; unknown keys and the order of the document are not.
+    parsed = json.dumps(RunSpec.from_json(_reread(replace(spec, raw={}).to_json())).to_json())
+    document = json.loads(parsed, parse_float=_number)
+    outputs = connection.outputs
+    what = (
+        {key: value for key, value in document.items() if key not in _IDENTITY},
+        (spec.pool, extra),
+        (outputs.batch_endpoint, outputs.batch_account, outputs.blob_endpoint),
+        (outputs.storage_account, outputs.container_runs),
+    )
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
