@@ -299,6 +299,13 @@ PoolOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan without submitting anything.")
 ]
+RunChecksOption = Annotated[
+    bool,
+    typer.Option(
+        "--run-checks",
+        help="Let --dry-run execute code of the folder: download.py, a generator of trials.",
+    ),
+]
 
 
 GpuOption = Annotated[

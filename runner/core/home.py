@@ -82,6 +82,30 @@ def cache_variables(paths: HomePaths, env: Mapping[str, str]) -> dict[str, str]:
     return {name: str(paths.cache / folder) for name, folder in caches.items() if name not in env}
 
 
+# What programs need to run, to print and to download; no variable of a service or with a token.
+_KEPT_VARIABLES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "TMP", "TEMP"),
+        *("LANG", "LANGUAGE", "PYTHONPATH", "PYTHONUTF8", "VIRTUAL_ENV", "CONDA_PREFIX"),
+        *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RUNNER_HOME", "RUNNER_UV", "RUNNER_DATA_DIR"),
+        *("SYSTEMROOT", "PATHEXT", "COMSPEC", "USERPROFILE", "APPDATA", "LOCALAPPDATA"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"),
+        *("UV_CACHE_DIR", "NPM_CONFIG_CACHE", "HF_HOME", "HF_ENDPOINT"),
+    }
+)
+
+
+def code_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for code of a recipe's folder that runs on this machine."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name.upper() in _KEPT_VARIABLES or name.startswith("LC_")
+    }
+
+
 def make_private(folder: Path) -> None:
     """Create a folder and its missing parents with mode 700, regardless of the umask.
 

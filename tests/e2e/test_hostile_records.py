@@ -147,3 +147,29 @@ def test_changed_sweep_and_schedule_send_nothing(
     refused = cli.run("schedule", "trigger", "own", env={"AZURE_CLIENT_SECRET": SECRET})
     assert "R-SECRET-SEND" in refused.stderr, refused.stderr
     cli.ok("schedule", "rm", "own")
+
+
+@pytest.mark.smoke
+def test_dry_run_executes_no_code_of_the_folder(
+    cli: Cli, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, ran = script("print(1)"), tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'a').write('x')\n"
+    (folder / "train.yaml").write_text(
+        "command: python train.py\ndataset: mine\nsweep: {generator: 'trials.py:make'}\n"
+    )
+    (folder / "download.py").write_text(code)
+    (folder / "trials.py").write_text(f"{code}def make():\n    yield {{'x': 1}}\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("1")
+    data = ("--data", tmp_path / "data")
+    shown = cli.run("train", folder, *data, "--dry-run")
+    assert (shown.returncode, ran.exists()) == (0, False), shown.stderr
+    assert "--run-checks" in shown.stderr
+    shown = cli.run("sweep", "start", folder, *data, "--dry-run")
+    assert (shown.returncode, ran.exists()) == (2, False), shown.stderr
+    assert "R-SWEEP-UNCHECKED" in shown.stderr
+    cli.ok("train", folder, *data, "--dry-run", "--run-checks")
+    assert ran.read_text() == "x"
+    shown = cli.run("sweep", "start", folder, *data, "--dry-run", "--run-checks")
+    assert f"running {folder / 'trials.py'}" in shown.stderr

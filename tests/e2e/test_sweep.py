@@ -189,7 +189,7 @@ def test_draws_and_generators_are_shown_before_anything_is_started(cli: Cli, scr
     (folder / "trials.py").write_text(
         "print('noise')\ndef make():\n    for n in (1, 2):\n        yield {'lr': 10.0 ** -n}\n"
     )
-    document = cli.json("sweep", "start", folder, "--dry-run")
+    document = cli.json("sweep", "start", folder, "--dry-run", "--run-checks")
     assert [task["trial"] for task in document["tasks"].values()] == [
         {"lr": 0.1}, {"lr": 0.1}, {"lr": 0.01}, {"lr": 0.01},
     ]  # fmt: skip

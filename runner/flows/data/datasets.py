@@ -23,7 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from runner.core.home import HomePaths, cache_variables, make_private, not_writable, runner_home
+from runner.core.home import (
+    HomePaths,
+    cache_variables,
+    code_environment,
+    make_private,
+    not_writable,
+    runner_home,
+)
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.builtin import BUILTIN_FOLDER, builtin_names
 from runner.core.storage_paths import check_storage_name
@@ -62,6 +69,8 @@ def resolve_dataset(
     home: Path,
     on_progress: OnProgress,
     recipe_folder: Path | None = None,
+    *,
+    runs_code: bool = True,
 ) -> Dataset:
     """Return a data set. Download it if it is neither given nor cached.
 
@@ -71,6 +80,7 @@ def resolve_dataset(
         home: RUNNER_HOME, which contains the cache.
         on_progress: Receives the progress of a download as stage `data`.
         recipe_folder: The folder of the recipe with this `dataset`; None for an input.
+        runs_code: False describes `given` without running `download.py` of the folder.
 
     Raises:
         RunnerError: the data set cannot be downloaded, read or used.
@@ -78,7 +88,12 @@ def resolve_dataset(
     script = _find_downloader(name, recipe_folder)
     if given is not None:
         path = given.expanduser().absolute()
-        return _run(script, "check", name, path) if script else from_path(name, path)
+        if script is None:
+            return from_path(name, path)
+        if not runs_code and not _is_ours(script):
+            notice = f"{script} was not run to check the data; --run-checks runs it"
+            return dataclasses.replace(from_path(name, path), notice=notice)
+        return _run(script, "check", name, path, on_progress)
     if script is None:
         raise _unknown(name)
     cache = _cache_folder(name, script, home)
@@ -131,9 +146,10 @@ def _load_cached(folder: Path) -> Dataset | None:
 
 
 def _download(script: Path, name: str, folder: Path, on_progress: OnProgress) -> Dataset:
+    by = "" if _is_ours(script) else f": running {script} on this machine"
     try:
         make_private(folder)
-        on_progress(Progress("data", "start", f"downloading {name}"))
+        on_progress(Progress("data", "start", f"downloading {name}{by}"))
         found = _run(script, "fetch", name, folder, on_progress)
         if found.source != "fallback":  # the next run downloads the data set again
             document = {key: getattr(found, key) for key in ("name", "notice")}
@@ -154,9 +170,13 @@ def _run(
 ) -> Dataset:
     """Run a downloader and return the data set that it reports. Raise RunnerError if it fails."""
     command = [sys.executable, "-Bu", str(script), verb, str(folder)]
-    environment = {**os.environ, "PYTHONUTF8": "1"}
-    if script.is_relative_to(BUILTIN_FOLDER):  # a module of the user replaces none of this script
+    if _is_ours(script):  # a module of the user replaces none of this script
+        environment = {**os.environ, "PYTHONUTF8": "1"}
         environment.pop("PYTHONPATH", None)
+    else:
+        environment = {**code_environment(os.environ), "PYTHONUTF8": "1"}
+        if on_progress is not None and verb == "check":
+            on_progress(Progress("data", "note", f"running {script} on this machine"))
     if verb == "fetch":
         from runner.flows.local.azurite import find_uv  # noqa: PLC0415  only for a download
 
@@ -202,6 +222,10 @@ def _run(
         folder=base,
         files=tuple(describe_file(base, each) for each in names) or from_path(name, base).files,
     )
+
+
+def _is_ours(script: Path) -> bool:
+    return script.is_relative_to(BUILTIN_FOLDER)
 
 
 def _parse_line(line: bytes) -> dict[str, Any]:

@@ -95,12 +95,16 @@ _PENDING = "decided when the run is submitted"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a submission; a dry run may have no connection."""
+    """The target of a submission; a dry run may have no connection.
+
+    `runs_code` is False for a dry run that executes no code of the recipe's folder.
+    """
 
     settings: Settings
     outputs: StackOutputs
     connection: Connection | None
     dry_run: bool = False
+    runs_code: bool = True
 
 
 def open_target(settings: Settings, on_progress: OnProgress) -> tuple[Connection, Target]:
@@ -125,10 +129,11 @@ def open_and_plan(
     return connection, plan
 
 
-def dry_run_target(settings: Settings) -> Target:
+def dry_run_target(settings: Settings, *, runs_code: bool = False) -> Target:
     """Return the target of a dry run, without starting services."""
     outputs = expected_outputs(settings)
-    return Target(settings, outputs, connect(settings) if is_reachable(settings) else None, True)
+    connection = connect(settings) if is_reachable(settings) else None
+    return Target(settings, outputs, connection, True, runs_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +383,9 @@ def _read_run(run: CheckedRun, target: Target, memo: Memo, on_progress: OnProgre
     identity = RunIdentity(make_run_id(recipe.name, created, random_suffix()), created)
     experiment = experiment_name(recipe, run.request.experiment)
     job_id = job_id_for(experiment, choice.pool.id, recipe.priority)
-    files, content = read_files(run, settings, outputs, memo, on_progress)
+    files, content = read_files(
+        run, settings, outputs, memo, on_progress, runs_code=target.runs_code
+    )
     return _Draft(run, identity, choice, files, content, Placement(choice.pool, job_id))
 
 
@@ -420,7 +427,9 @@ def _read_group(
         if read is None or name not in submission.trials:
             with naming_task(name):
                 choice = _choose_pool(run, pool.id, outputs)
-                files, content = read_files(run, settings, outputs, memo, on_progress)
+                files, content = read_files(
+                    run, settings, outputs, memo, on_progress, runs_code=target.runs_code
+                )
             inputs = {key: resolve_task_input(one, group) for key, one in content.inputs.items()}
             content = replace(content, inputs=inputs)
             placement = Placement(

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from runner.contract import StackOutputs
+from runner.core.home import code_environment
 from runner.core.planning.plan import RunContent, RunRequest, compose_command
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
@@ -219,9 +220,18 @@ class RunFiles:
 
 
 def read_files(
-    run: CheckedRun, settings: Settings, outputs: StackOutputs, memo: Memo, on_progress: OnProgress
+    run: CheckedRun,
+    settings: Settings,
+    outputs: StackOutputs,
+    memo: Memo,
+    on_progress: OnProgress,
+    *,
+    runs_code: bool = True,
 ) -> tuple[RunFiles, RunContent]:
-    """Pack the code and hash the data on this machine. Do not download missing data."""
+    """Pack the code and hash the data on this machine. Do not download missing data.
+
+    Without `runs_code`, no code of the recipe's folder is executed.
+    """
     recipe = run.recipe
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
@@ -229,7 +239,7 @@ def read_files(
         ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
     )
     agent = memo("agent", build_agent)
-    dataset = _read_dataset(run, settings, memo, on_progress, fetch=False)
+    dataset = _read_dataset(run, settings, memo, on_progress, fetch=False, runs_code=runs_code)
     named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, memo)
     content = RunContent(
         code=_code_ref(recipe, code, memo),
@@ -270,7 +280,13 @@ def download_data(
 
 
 def _read_dataset(
-    run: CheckedRun, settings: Settings, memo: Memo, on_progress: OnProgress, *, fetch: bool
+    run: CheckedRun,
+    settings: Settings,
+    memo: Memo,
+    on_progress: OnProgress,
+    *,
+    fetch: bool,
+    runs_code: bool = True,
 ) -> Dataset | None:
     """Return the data set of --data or the cached one; with `fetch`, download a missing one."""
     name, data, home = run.recipe.dataset, run.data, settings.home
@@ -279,7 +295,7 @@ def _read_dataset(
         name = name or slug(data.resolve().name)
         return memo(
             ("--data", name, data, folder),
-            lambda: resolve_dataset(name, data, home, on_progress, folder),
+            lambda: resolve_dataset(name, data, home, on_progress, folder, runs_code=runs_code),
         )
     return (
         None if name is None else _find_dataset(name, home, memo, on_progress, folder, fetch=fetch)
@@ -407,8 +423,22 @@ def git_revision(folder: Path) -> GitRevision | None:
     head = _git(folder, "rev-parse", "HEAD")
     if head is None:
         return None
-    changes = _git(folder, "status", "--porcelain", "--", ".")
+    options = _without_programs(folder)
+    ask = ("status", "--porcelain", "--ignore-submodules=dirty", "--", ".")
+    changes = _git(folder, "--no-optional-locks", *options, *ask)
     return GitRevision(revision=head, dirty=changes != "")
+
+
+def _without_programs(folder: Path) -> list[str]:
+    """Return options of git that start no program which the configuration of a repository names."""
+    named = _git(
+        folder, "config", "--local", "--includes", "--name-only", "--get-regexp", r"^filter\."
+    )
+    filters = {
+        key: "false" if key.endswith(".required") else "" for key in (named or "").splitlines()
+    }
+    values = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, **filters}
+    return [word for key, value in values.items() for word in ("-c", f"{key}={value}")]
 
 
 def _git(folder: Path, *args: str) -> str | None:
@@ -417,6 +447,7 @@ def _git(folder: Path, *args: str) -> str | None:
             ["git", "-C", str(folder), *args],
             capture_output=True,
             text=True,
+            env=code_environment(os.environ),
             timeout=_GIT_TIMEOUT_S,
             check=False,
         )

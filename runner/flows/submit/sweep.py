@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.home import code_environment
 from runner.core.planning.plan import insert_parameters, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
@@ -457,6 +459,7 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
         done = subprocess.run(
             command,
             cwd=recipe.folder,
+            env=code_environment(os.environ),
             capture_output=True,
             timeout=GENERATOR_S,
             check=False,

@@ -49,6 +49,7 @@ def submit(
     team: options.TeamOption = None,
     detach: options.DetachOption = False,
     dry_run: options.DryRunOption = False,
+    run_checks: options.RunChecksOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit the tasks of a file as one group, or create the schedule that it declares."""
@@ -62,7 +63,7 @@ def submit(
     request = GroupRequest(tuple(set_ or ()), experiment, priority, max_cost)
     checked = check_file(parsed, path, request)
     if dry_run:
-        _dry_run(out, checked, settings)
+        _dry_run(out, checked, settings, run_checks=run_checks)
         return
     if parsed.schedule is not None:
         _make_schedule(out, checked, settings)
@@ -92,7 +93,7 @@ def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> Non
     show_created(out, made)
 
 
-def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
+def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
     import shlex
 
     from runner.cli.ui.costs import cost_lines
@@ -101,7 +102,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     from runner.flows.schedules.create import file_schedule, plan_schedule
     from runner.flows.submit.pipeline import dry_run_target, plan_submission
 
-    target = dry_run_target(settings)
+    target = dry_run_target(settings, runs_code=run_checks)
     request = None
     if checked.file.schedule is None:
         plan = plan_submission(checked, target, ignore_progress)

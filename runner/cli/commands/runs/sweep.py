@@ -137,6 +137,7 @@ def start(
     max_cost: options.MaxCostOption = None,
     detach: options.DetachOption = False,
     dry_run: options.DryRunOption = False,
+    run_checks: options.RunChecksOption = False,
 ) -> None:
     """Submit one run per trial, all in one job. They continue if this machine is off."""
     from runner.core.recipe.overrides import with_flags
@@ -170,9 +171,19 @@ def start(
     settings = call.settings(pool=pool)
     with call.out.stages() as view:
         sweep, blobs = find_blobs(sweep, settings, view.on_progress, dry_run=dry_run)
+    if sweep.generator is not None:
+        if dry_run and not run_checks:
+            raise RunnerError(
+                "R-SWEEP-UNCHECKED",
+                "the trials are not known without executing code of the folder",
+                why=f"generator {sweep.generator} returns them, and --dry-run executes nothing",
+                fix="add --run-checks to execute it on this machine",
+            )
+        file = recipe.folder / sweep.generator.partition(":")[0]
+        call.out.note(f"running {file} on this machine to list the trials")
     checked = check_sweep(recipe, sweep, request, max_cost, blobs)
     if dry_run:
-        _dry_run(call.out, checked, settings)
+        _dry_run(call.out, checked, settings, run_checks=run_checks)
         return
     _start(call.out, checked, settings, detach=detach)
 
@@ -218,7 +229,7 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
-def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
+def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
     import shlex
 
     from runner.cli.ui.costs import cost_lines
@@ -226,7 +237,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     from runner.flows.submit.pipeline import dry_run_target, plan_submission
     from runner.protocol.groups import MERGE_TASK
 
-    plan = plan_submission(checked, dry_run_target(settings), ignore_progress)
+    plan = plan_submission(checked, dry_run_target(settings, runs_code=run_checks), ignore_progress)
     for text in plan.warnings:
         out.warning(text)
     if not out.as_text:

@@ -47,6 +47,7 @@ def train(
     team: options.TeamOption = None,
     detach: options.DetachOption = False,
     dry_run: options.DryRunOption = False,
+    run_checks: options.RunChecksOption = False,
     download: options.DownloadOption = True,
     output_dir: options.OutputDirOption = None,
     fail_if_stuck: options.FailIfStuckOption = None,
@@ -77,7 +78,7 @@ def train(
     )
     checked = check_run(recipe, request)
     if dry_run:
-        _dry_run(out, checked, settings)
+        _dry_run(out, checked, settings, run_checks=run_checks)
         return
     _train(out, checked, settings, detach=detach, download=download, fail_if_stuck_s=stuck_s)
 
@@ -104,12 +105,12 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
         return load_recipe(str(folder), cwd=Path.cwd(), entry=script)
 
 
-def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
+def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks: bool) -> None:
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import dry_run_target, plan_submission
 
-    plan = plan_submission(checked, dry_run_target(settings), ignore_progress)
+    plan = plan_submission(checked, dry_run_target(settings, runs_code=run_checks), ignore_progress)
     for text in plan.warnings:
         out.warning(text)
     [document] = plan.documents().values()

@@ -83,8 +83,9 @@ def test_progress_ends_at_the_size_of_the_data_set(downloader: Downloader) -> No
     )
     downloader.resolve()
     steps = [(step.state, step.message, step.done, step.total) for step in downloader.progress]
+    script = downloader.folder / "download.py"
     assert steps == [
-        ("start", "downloading cars", None, None),
+        ("start", f"downloading cars: running {script} on this machine", None, None),
         ("progress", "half", 1, 2),
         ("end", "cars", 2, 2),
     ]
