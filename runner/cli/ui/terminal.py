@@ -67,14 +67,16 @@ def shows_colour(stream: TextIO) -> bool:
 # Escape sequences for colours, other escape sequences of ECMA-48, and single control characters,
 # including characters that change the direction of text. Longer sequences are treated as text.
 _COLOUR = r"\x1b\[[0-9;:]{0,64}m"
+# Of `styled` and of headings; other styles come from records, and may conceal text.
+_OWN_STYLE = r"\x1b\[(?:0|1|2|3[1236]|1;3[123])m"
 _SEQUENCES = (
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # moves the cursor, clears, asks
     # sets the title, links, colours of the terminal itself
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x9c|\x1b\\)"
     r"|\x1b[ -/]{0,8}[0-Z\\^-~]"
 )
-_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-_IN_LINE = re.compile(f"{_COLOUR}|[{_CONTROLS}]")
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_IN_LINE = re.compile(f"{_OWN_STYLE}|[{_CONTROLS}]")
 _IN_CELL = re.compile(f"[\t\n{_CONTROLS}]")
 _IN_LOG = re.compile(f"{_COLOUR}|{_SEQUENCES}|[{_CONTROLS}]")
 
@@ -82,7 +84,7 @@ _IN_LOG = re.compile(f"{_COLOUR}|{_SEQUENCES}|[{_CONTROLS}]")
 def visible(text: str, *, cell: bool = False) -> str:
     """Escape control characters, so that names and messages cannot control the terminal.
 
-    Colours and line ends are kept, unless the text is a `cell` of a table.
+    Our own styles and line ends are kept, unless the text is a `cell` of a table.
     """
     if text.isprintable():
         return text
@@ -92,11 +94,21 @@ def visible(text: str, *, cell: bool = False) -> str:
 
 
 def shown_log(line: str, stream: TextIO) -> str:
-    """Return a line of a script; for a terminal, without control sequences except colours."""
+    """Return a line of a script; for a terminal, without control sequences except colours.
+
+    A colour that also hides text is omitted. `38;5;8` and `48;5;8` are colours of a palette.
+    """
     if line.isprintable() or not is_terminal(stream):
         return line
-    kept = _IN_LOG.sub(lambda found: found[0] if re.fullmatch(_COLOUR, found[0]) else "", line)
+    kept = _IN_LOG.sub(lambda found: found[0] if _is_plain_colour(found[0]) else "", line)
     return f"{kept}\x1b[0m" if "\x1b" in kept else kept
+
+
+def _is_plain_colour(sequence: str) -> bool:
+    if not re.fullmatch(_COLOUR, sequence):
+        return False
+    words = re.sub(r"[34]8[;:](?:5[;:]\d*|2[;:][\d;:]*)", "", sequence[2:-1]).split(";")
+    return not any(word.lstrip("0").partition(":")[0] in ("5", "6", "8") for word in words)
 
 
 # A command that a message tells to run stays one word, so that it can be copied: in backquotes, at
