@@ -173,3 +173,47 @@ def test_dry_run_executes_no_code_of_the_folder(
     assert ran.read_text() == "x"
     shown = cli.run("sweep", "start", folder, *data, "--dry-run", "--run-checks")
     assert f"running {folder / 'trials.py'}" in shown.stderr
+
+
+_LISTINGS = (
+    ("ps", "--all"),
+    ("experiments", "ls"),
+    ("sweep", "ls"),
+    ("models", "ls"),
+    ("cost",),
+    ("schedule", "ls"),
+    ("rm", "--older-than", "30d", "--dry-run"),
+)
+
+
+@pytest.mark.slow
+def test_no_name_and_no_document_ends_a_listing(
+    own_cli: Cli, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    own_cli.ok("train", script("print(1)"), "--no-download")
+    env = {"RUNNER_HOME": str(own_cli.home), "HOME": "/"}
+    runs = runs_container(connect(load_settings({}, cwd=tmp_path, env=env)))
+    for name in (
+        *("index/1-a\x1b[31mb", "index/%x1Bq%zz", "waiting/\x1b.json", "groups/\x1b[8m.json"),
+        *("a\x1b/run.json", "schedules/\x1bx/run.json", "index/\uffff", "index/a/b"),
+    ):
+        runs.put_metadata(name, {"run": "x"}, overwrite=True)
+    [run_id] = [row["run_id"] for row in own_cli.json("ps")]
+    document = json.loads(runs.read(RunPaths(run_id).run) or b"")
+    values: tuple[Any, ...] = ("\x1b]0;t\x07\x1b[8mx", "{}", [], {}, -1, 1e308, None, {"a": {}})
+    contents = [json.dumps({**document, key: each}) for key in document for each in values]
+    for name in ("job_id", "task_id", "pool"):
+        batch = {**document["batch"], name: "{}/../x"}
+        contents.append(json.dumps({**document, "batch": batch}))
+    contents += ["", "null", "[]", "{", "[" * 100_000, '{"run_id":NaN}', "1" * 10_000]
+    for number, content in enumerate(contents):
+        other = f"z-20261128-19{number // 60:02d}{number % 60:02d}-abcd"
+        text = content.replace(f'"{run_id}"', f'"{other}"')
+        runs.create_bytes(RunPaths(other).run, text.encode(), "application/json")
+    for name in ("groups/x.json", "waiting/x.json", "schedules/x/schedule.json"):
+        runs.create_bytes(name, b'{"format":1,"trials":[1],"runs":3}', "application/json")
+    for words in _LISTINGS:
+        done = own_cli.run(*words)
+        assert done.returncode == 0, (words, done.stderr)
+        assert "\x1b" not in done.stdout + done.stderr
+    assert run_id in own_cli.ok("ps", "--all")

@@ -23,7 +23,14 @@ from runner.protocol.run_spec import DAMAGED, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 
 # Replaces an unreadable document, so that the schedule is listed and can be deleted.
-_UNREADABLE = {"cron": "unreadable", "timezone": "UTC", "instance": "unreadable"}
+_UNREADABLE = {
+    "recipe": None,
+    "pool": None,
+    "last": None,
+    "cron": "unreadable",
+    "timezone": "UTC",
+    "instance": "unreadable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +211,7 @@ def _load(
     try:
         found = ScheduleRecord(schedule_id, dict(parse_json(body)), view)
         _ = found.when, found.place, found.tasks
+        _ = [found.document[name] for name in ("recipe", "pool", "last")]
     except DAMAGED:
         return ScheduleRecord(schedule_id, _UNREADABLE, view)
     return found

@@ -333,3 +333,14 @@ http.ServerResponse.prototype.writeHead = function (status, ...rest) {
   const full = status === 500 ? fullReason() : undefined;
   return full === undefined ? writeHead.call(this, status, ...rest) : refuse(this, full);
 };
+
+// XML has no control characters, and Azurite then answers 500: one blob with an escape in its name
+// would end every listing of its container, for everybody. Azure encodes such names; here they get
+// a replacement character, which no name of ours has.
+const ILLEGAL = /[\0-\x08\x0b\f\x0e-\x1f\ufffe\uffff]|\p{Surrogate}/gu;
+const Stringifier = require(require.resolve("xmlbuilder/lib/XMLStringifier", { paths: [azurite] }));
+const { assertLegalChar } = Stringifier.prototype;
+Stringifier.prototype.assertLegalChar = function (text) {
+  const legal = typeof text === "string" ? text.replace(ILLEGAL, "\ufffd") : text;
+  return assertLegalChar.call(this, legal);
+};

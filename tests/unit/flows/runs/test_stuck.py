@@ -334,6 +334,10 @@ def test_work_of_a_run_is_its_code_and_command(monkeypatch: pytest.MonkeyPatch) 
         f"damaged-{stamp}": "{",
         f"deleted-{stamp}": "",
     }
+    documents = {
+        run_id: text.replace(f'"{plain["run_id"]}"', f'"{run_id}"')
+        for run_id, text in documents.items()
+    }
     monkeypatch.setattr(stuck, "runs_container", lambda _: None)
     monkeypatch.setattr(stuck, "read_run", lambda _, run_id, __: documents[run_id].encode() or None)
     [first] = worked("job", False)

@@ -13,7 +13,10 @@ from runner.flows.schedules import manage, trigger
 from runner.protocol.errors import RunnerError
 from runner.protocol.schedules import SCHEDULES_FOLDER
 
-WHOLE = {"cron": "0 3 * * *", "timezone": "UTC", "instance": "i1"}
+WHOLE = {
+    **{"cron": "0 3 * * *", "timezone": "UTC", "instance": "i1"},
+    **{"recipe": "mnist", "pool": "local", "last": None},
+}
 DEEP = b"[" * 100_000
 
 
