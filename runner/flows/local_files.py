@@ -281,7 +281,7 @@ def _part_lock(part: Path, moved: BytesMoved) -> Generator[bool]:
     """Lock a part against other threads and processes. Yield True if this had to wait."""
     waited = False
     while True:
-        with part.open("ab") as held:
+        with open(part, "ab", opener=_open_no_link) as held:
             while not _lock(held.fileno()):
                 waited = True
                 moved.add(0)  # raises if the transfer was stopped
@@ -290,6 +290,11 @@ def _part_lock(part: Path, moved: BytesMoved) -> Generator[bool]:
                 yield waited
                 return
         waited = True  # the other download has renamed the part
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a part, whose name others can foretell: a link there would lead to another file."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _lock(descriptor: int) -> bool:

@@ -118,7 +118,9 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     )
     arguments, _ = compose_command(recipe, params, options.script_args)
     recipe = with_named_files(recipe, arguments[len(recipe.command) :])
-    refuse_exposed_secrets(values, [*arguments, *recipe.env.values()])
+    names = (recipe.name, recipe.description, options.experiment, *options.inputs)
+    texts = (text for text in names if text)
+    refuse_exposed_secrets(values, [*arguments, *recipe.env.values(), *texts])
     _refuse_unknown_variables(recipe, arguments, params, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.required_resources)
 

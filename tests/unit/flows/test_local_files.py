@@ -9,7 +9,16 @@ from typing import cast
 
 import pytest
 
-from runner.flows.local_files import FileSystem, Targets, name_targets, plan_targets
+from runner.core.progress import ignore_progress
+from runner.flows import local_files
+from runner.flows.local_files import (
+    BytesMoved,
+    FileSystem,
+    Targets,
+    name_targets,
+    part_of,
+    plan_targets,
+)
 
 NAMES = ["a%x5Cb", "10:30.jpg", "%xFF%x0A", "A", "a", "é", "e\u0301", "CON", "x" * 255, "dot%x2E/y"]
 
@@ -121,3 +130,13 @@ def test_path_leaving_the_folder_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "here" / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="leaves"):
         plan_targets(tmp_path / "here", [path])
+
+
+@pytest.mark.attack
+def test_part_of_a_download_is_not_written_through_a_link(tmp_path: Path) -> None:
+    part, victim = part_of(tmp_path / "model.bin", "content"), tmp_path / "victim"
+    moved = BytesMoved("files", 1, ignore_progress)
+    part.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic"), local_files._part_lock(part, moved):
+        pass
+    assert not victim.exists()

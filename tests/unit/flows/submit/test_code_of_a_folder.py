@@ -13,8 +13,9 @@ from runner.core.progress import Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.sweep import SweepFile
 from runner.flows.data.datasets import resolve_dataset
-from runner.flows.submit.prepare import TrainOptions, git_revision
+from runner.flows.submit.prepare import TrainOptions, check_run, git_revision
 from runner.flows.submit.sweep import check_sweep
+from runner.protocol.errors import RunnerError
 
 pytestmark = pytest.mark.attack
 
@@ -128,3 +129,18 @@ def test_git_starts_no_program_of_the_folder(setting: tuple[str, str], tmp_path:
     assert not (tmp_path / "ran").exists()
     assert found is not None
     assert found.dirty
+
+
+@pytest.mark.parametrize(
+    "options",
+    [TrainOptions(experiment="x-the-secret"), TrainOptions(inputs=("a=https://h/?k=the-secret",))],
+    ids=["experiment", "input"],
+)
+def test_value_of_a_secret_is_no_name(options: TrainOptions, folder: Path, tmp_path: Path) -> None:
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nsecrets: {TOKEN: {env: HF_TOKEN}}\n"
+    )
+    with pytest.raises(RunnerError) as caught:
+        check_run(load_recipe(str(folder), cwd=tmp_path), options)
+    assert caught.value.code == "R-SECRET-EXPOSED"
+    assert "the-secret" not in str(caught.value)
