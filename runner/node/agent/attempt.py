@@ -33,7 +33,12 @@ from runner.node.distributed.launchers import (
     plan_launch,
     write_launch_files,
 )
-from runner.node.environment.virtual_env import EnvironmentBuilder
+from runner.node.environment.virtual_env import (
+    LAYER_FOLDER,
+    EnvironmentBuilder,
+    compile_later,
+    private_layer,
+)
 from runner.node.failures import (
     EvictedError,
     StageFailedError,
@@ -61,6 +66,7 @@ from runner.node.script.workspace import (
     TempFolder,
     compilation_variables,
     compiled_folder,
+    hook_folders,
     own_script,
     python_path,
     stacks_file,
@@ -84,6 +90,8 @@ from runner.protocol.task import (
 )
 
 if TYPE_CHECKING:
+    import subprocess
+
     from runner.node.agent.sweep_trial import SweepTrial
     from runner.node.distributed.node_group import NodeGroup
     from runner.node.distributed.remote_launch import LaunchRequests
@@ -102,6 +110,7 @@ AGENT_FILES = (
     SNAPSHOTS_FOLDER,
     AGENT_FILE,
     CODE_ARCHIVE,
+    LAYER_FOLDER,
     "inputs",
 )
 STDERR_TAIL_BYTES = 4096
@@ -177,6 +186,7 @@ class Attempt:
         self.streams: Streams | None = None
         self.live: LiveOutputs | None = None
         self.trial: SweepTrial | None = None
+        self._compiling: subprocess.Popen[bytes] | None = None  # ends with the agent
         self._hung = ""  # the error message if the script stopped making progress
 
     @property
@@ -203,7 +213,10 @@ class Attempt:
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self.spec.code.sha256)
         check()
-        variables = {"VIRTUAL_ENV": str(self._environment())}
+        environment = self._environment()
+        if environment.is_relative_to(shared):
+            environment = private_layer(environment, self._node.work_dir / LAYER_FOLDER)
+        variables = {"VIRTUAL_ENV": str(environment)}
         check()
         data = self.spec.data
         if data is not None and data.prefix:
@@ -296,10 +309,14 @@ class Attempt:
         environment = self._script_environment(inherited, prepared, place, written)
         write_shell_file(self._dirs.logs, environment, self.spec.secret_names)
         left_s = self._start_time_limit()
+        protect = self._protect_node()
+        if protect is not None:
+            hooks = hook_folders(self._node.work_dir)
+            self._compiling = compile_later(Path(prepared["VIRTUAL_ENV"]), hooks)
         if self.spec.prepare:
-            self._prepare_node(self.spec.prepare, environment, left_s)
+            self._prepare_node(self.spec.prepare, environment, left_s, protect)
         with self.events.stage("command", shlex.join(self.spec.command)):
-            ended = self._run_command(environment, place, written, left_s)
+            ended = self._run_command(environment, place, written, left_s, protect)
             self._termination.check()
             if self._is_stopped_early(ended):
                 return
@@ -315,6 +332,11 @@ class Attempt:
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.outputs.collect(), self.streams)
 
+    def _protect_node(self) -> Callable[[], None] | None:
+        """Return what makes the files that later runs execute read-only for the script."""
+        shared, code = self._node.shared_dir, self.spec.code.sha256
+        return command.protect_node(shared, writable=[compiled_folder(shared, code)])
+
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node
         places: dict[str, Path] = {}
@@ -328,7 +350,8 @@ class Attempt:
         agent_paths += [dirs.checkpoints, dirs.logs, node.shared_dir]
         if given := inherited.get("AZ_BATCH_NODE_MOUNTS_DIR"):
             agent_paths += [mounts := Path(given), *mounts.glob("*")]  # a mount may be a link
-        agent_paths.append(compiled_folder(node.shared_dir))  # the cache may be a link
+        # The cache may be a link.
+        agent_paths.append(compiled_folder(node.shared_dir, self.spec.code.sha256))
         root = inherited.get("AZ_BATCH_NODE_ROOT_DIR")
         return WrittenFiles(
             dirs.code,
@@ -372,7 +395,7 @@ class Attempt:
             stacks=spec.hang_timeout_s is not None,
         )
         return {
-            **compilation_variables(node.shared_dir),
+            **compilation_variables(node.shared_dir, spec.code.sha256),
             **({"TMPDIR": str(self.temp.path)} if self.temp.path else {}),
             **named,
             **inherited,
@@ -424,7 +447,11 @@ class Attempt:
         return lambda: limit_s and max(limit_s - (time.monotonic() - began), MIN_LIMIT_S)
 
     def _prepare_node(
-        self, script: str, environment: Mapping[str, str], left_s: Callable[[], float | None]
+        self,
+        script: str,
+        environment: Mapping[str, str],
+        left_s: Callable[[], float | None],
+        protect: Callable[[], None] | None,
     ) -> None:
         """Run the stage `prepare`, unless a task of the job prepared this node for all of them.
 
@@ -434,6 +461,7 @@ class Attempt:
             script: the shell commands.
             environment: the environment of the commands, the same as that of the script.
             left_s: returns the time limit.
+            protect: see `command.run_command`.
         """
         own = [self._node.work_dir, *([self.temp.path] if self.temp.path else ())]
         preparation = NodePreparation(self._node, self.spec, own)
@@ -461,6 +489,7 @@ class Attempt:
                         stderr=self._dirs.stderr,
                         timeout_s=left_s(),
                         terminated=self._must_stop,
+                        protect=protect,
                     )
                     self._check_prepared(ended)
 
@@ -480,8 +509,10 @@ class Attempt:
         place: NodePlace,
         written: WrittenFiles,
         left_s: Callable[[], float | None],
+        protect: Callable[[], None] | None,
     ) -> command.ScriptResult:
         """Run the script to its end, and commit its last checkpoint."""
+        self._check_folders()
         words = self._expanded_command(environment)
         launch = self._plan_launch(words, place, environment)
         # Without a pattern and the metrics file, stdout may be the only place of the metrics.
@@ -510,6 +541,7 @@ class Attempt:
                 grace_s=lambda: self.checkpoints.grace_s,
                 on_start=self.checkpoints.start,
                 writers=self.checkpoints.writers,
+                protect=protect,
             )
         except BaseException:
             self.checkpoints.finish(None)
@@ -524,6 +556,13 @@ class Attempt:
         self.checkpoints.finish(ended)
         return ended
 
+    def _check_folders(self) -> None:
+        """Raise StageFailedError if `prepare` replaced a folder that the agent writes to."""
+        hooks = self._node.work_dir / HOOKS_FOLDER
+        for folder in (self._dirs.logs, hooks, hooks / "notebook", self.launch_folder):
+            if folder.is_symlink():
+                raise _command_error("CommandFailed", f"`prepare` replaced {folder} by a link")
+
     def _expanded_command(self, environment: Mapping[str, str]) -> list[str]:
         """Return the command with variables replaced by their values.
 
@@ -534,6 +573,7 @@ class Attempt:
                 name: expand_variables([value], environment)[0] if isinstance(value, str) else value
                 for name, value in self.spec.params.items()
             }
+            self._dirs.params.unlink(missing_ok=True)  # `prepare` may have made it a link
             self._dirs.params.write_text(json.dumps(params), encoding="utf-8")
             words = expand_variables(self.spec.command, environment)
             return own_script(words, self._node.work_dir)

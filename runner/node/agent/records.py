@@ -410,7 +410,9 @@ class FinishedScript:
                 "printed": streams.is_searched,
             }
             part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(document), encoding="utf-8")
+            part.unlink(missing_ok=True)  # the script may have made it a link
+            with part.open("x", encoding="utf-8") as file:
+                file.write(json.dumps(document))
             part.replace(self._path)
         except OSError as err:
             logger.warning("an attempt after this one would run the script again: %s", err)

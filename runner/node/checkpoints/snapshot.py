@@ -237,6 +237,8 @@ class Snapshotter:
             if file.id in self._own_changes
         }
         self._find_rewritten(listing.files)
+        if self._store.is_symlink():  # of the script: the agent deletes files in it
+            self._store.unlink()
         self._store.mkdir(parents=True, exist_ok=True)
         # Link all files before hashing any. Linking is fast, so the folder rarely changes.
         parts: dict[str, Path] = {}
@@ -261,7 +263,7 @@ class Snapshotter:
         """Delete all stored files that do not belong to the snapshot."""
         kept = {file.sha256 for file in snapshot.files}
         self._known = {s: held for s, held in self._known.items() if held.sha256 in kept}
-        for path in self._store.iterdir():
+        for path in () if self._store.is_symlink() else self._store.iterdir():
             if path.name not in kept and path.suffix != ".json":
                 self._unlink(path)
 

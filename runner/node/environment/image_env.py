@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.node.environment.uv import STEP, find_uv, run_uv, uv_environment
 from runner.node.environment.virtual_env import (
     Requirements,
+    add_pip,
     is_usable,
     missing_packages,
     remove_environment,
@@ -26,7 +27,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.host import remove_tree
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 # Runs in the Python of any image, which may be too old for this module's syntax.
 _DESCRIBE = """\
 import json, sys, sysconfig
@@ -174,6 +175,7 @@ class ImageEnvironment:
             _add_image_packages(image_python, building)
             run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             _move_scripts(building, target)
+            add_pip(building)
             building.rename(target)
         finally:
             remove_tree(building)

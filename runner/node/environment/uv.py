@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
-from runner.node.script.command import dies_with_parent
+from runner.node.script.command import child_setup, start_protected
 from runner.node.script.streams import Report
 
 STEP = "environment"
@@ -66,6 +66,7 @@ def run_uv(
     cwd: Path,
     report: Report,
     check: Callable[[], None],
+    protect: Callable[[], None] | None = None,
 ) -> None:
     """Run uv until it exits.
 
@@ -75,23 +76,27 @@ def run_uv(
         cwd: its working directory.
         report: receives progress.
         check: called several times a second; may raise to stop uv.
+        protect: called in the new process, from `protect_node`.
 
     Raises:
         StageFailedError: uv failed; the message has the last lines of its output.
     """
     command = [str(argument) for argument in arguments]
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,  # pip and `venv` print errors here
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
-    )
+
+    def start(protect: Callable[[], None] | None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # pip and `venv` print errors here
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=child_setup(protect),  # noqa: PLW1509 - system calls, no locks, no imports
+        )
+
+    process = start_protected(start, protect)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     reader = threading.Thread(target=_read_output, args=(process, tail, report), daemon=True)
     reader.start()

@@ -9,16 +9,19 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runner.node.environment.uv import ask_uv, find_uv, run_uv, uv_environment
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
+from runner.node.script.command import dies_with_parent, protect_node
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
@@ -206,6 +209,177 @@ def remove_environment(path: Path) -> None:
         remove_tree(renamed)
 
 
+LAYER_FOLDER = "venv"  # in the task's working directory
+_SHARED_PACKAGES = "_runner_shared.pth"
+_OTHER_SHELLS = (".bat", ".fish", ".nu", ".ps1", ".xsh")  # of scripts that activate it
+_MAX_SCRIPT_BYTES = 64 * 1024  # larger programs are no scripts
+# `python -m pip` runs it until the real pip has replaced it.
+_PIP = """\
+# Unpack the pip that comes with this Python, then run it.
+import fcntl, glob, os, shutil, sys, sysconfig, tempfile, zipfile
+
+packages = sysconfig.get_path("purelib")  # of the layer; this file may be elsewhere
+
+
+def unpack():
+    folders = [sysconfig.get_config_var("WHEEL_PKG_DIR")]
+    try:
+        import ensurepip
+
+        folders.append(os.path.join(os.path.dirname(ensurepip.__file__), "_bundled"))
+    except ImportError:
+        pass
+    wheels = (glob.glob(os.path.join(each, "pip-*.whl")) for each in folders if each)
+    found = [wheel for each in wheels for wheel in each]
+    if not found:
+        sys.exit("error: this Python comes without pip: add pip to the requirements")
+    beside = tempfile.mkdtemp(dir=packages)
+    try:
+        with zipfile.ZipFile(found[0]) as archive:
+            archive.extractall(beside)
+        for name in sorted(os.listdir(beside), reverse=True):  # `pip` last: then it is complete
+            if not os.path.exists(os.path.join(packages, name)):
+                os.rename(os.path.join(beside, name), os.path.join(packages, name))
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+with open(os.path.join(packages, ".pip.lock"), "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not os.path.isdir(os.path.join(packages, "pip")):
+        unpack()
+os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
+"""
+_PIP_COMMAND = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
+
+
+def private_layer(shared: Path, layer: Path) -> Path:
+    """Create the environment of one task, which uses the packages of `shared`, and return it.
+
+    Whatever the task installs or writes in its environment is in this layer, and is gone with the
+    task. Its packages come before the shared ones.
+    """
+    remove_tree(layer)
+    layer.unlink(missing_ok=True)  # a link
+    layer.mkdir(parents=True)
+    folder = next(shared.glob("lib/python*/site-packages"), None)
+    for entry in os.scandir(shared):
+        path = f"{layer}/{entry.name}"
+        if entry.name == "bin":
+            _copy_programs(entry.path, path, shared, layer)
+        elif entry.name == "pyvenv.cfg":
+            shutil.copyfile(entry.path, path)
+        elif entry.is_symlink():
+            os.symlink(os.readlink(entry.path), path)  # noqa: PTH115, PTH211 - as it is
+        elif entry.is_dir():
+            _link_files(entry.path, path, skipped=str(folder))
+    if folder is not None:
+        packages = layer / folder.relative_to(shared)
+        packages.mkdir(parents=True, exist_ok=True)
+        # A line for Python, and one for `shared_environment`.
+        lines = f"import site; site.addsitedir({str(folder)!r})\n#{shared}\n"
+        (packages / _SHARED_PACKAGES).write_text(lines, encoding="utf-8")
+    return layer
+
+
+def shared_environment(environment: Path) -> Path:
+    """Return the environment with the packages of a layer; another environment as it is."""
+    for file in environment.glob(f"lib/python*/site-packages/{_SHARED_PACKAGES}"):
+        return Path(file.read_text(encoding="utf-8").splitlines()[1][1:])
+    return environment
+
+
+def _copy_programs(source: str, target: str, shared: Path, layer: Path) -> None:
+    """Copy scripts, so that they run the interpreter of the layer, and link other programs."""
+    os.mkdir(target)  # noqa: PTH102 - Path objects would be slow
+    old, new = os.fsencode(shared), os.fsencode(layer)
+    for entry in os.scandir(source):
+        path = f"{target}/{entry.name}"
+        if entry.name.endswith(_OTHER_SHELLS):
+            continue
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), path)  # noqa: PTH115, PTH211 - as it is
+            continue
+        content = b"\0"
+        if entry.is_file() and entry.stat().st_size <= _MAX_SCRIPT_BYTES:
+            with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123
+                content = file.readall()
+        if b"\0" in content:
+            os.symlink(entry.path, path)  # noqa: PTH211
+            continue
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, entry.stat().st_mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.replace(old, new))
+
+
+def _link_files(source: str, target: str, skipped: str) -> None:
+    """Create the folders of `source` anew, with links to its files, except the folder `skipped`."""
+    if source == skipped:
+        return
+    os.mkdir(target)  # noqa: PTH102 - Path objects would be slow
+    for entry in os.scandir(source):
+        path = f"{target}/{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            _link_files(entry.path, path, skipped)
+        else:
+            os.symlink(entry.path, path)  # noqa: PTH211
+
+
+def add_pip(environment: Path) -> None:
+    """Add a pip that installs itself in the layer that uses it, unless the packages include pip."""
+    for packages in environment.glob("lib/python*/site-packages"):
+        if (packages / "pip").exists():
+            return
+        (packages / "pip").mkdir()
+        (packages / "pip" / "__init__.py").touch()
+        (packages / "pip" / "__main__.py").write_text(_PIP, encoding="utf-8")
+    for name in ("pip", "pip3"):
+        program = environment / "bin" / name
+        program.write_text(_PIP_COMMAND, encoding="utf-8")
+        program.chmod(0o755)
+
+
+COMPILED = ".compiled"  # ends the name of the file that marks a compiled folder
+_COMPILE = """\
+import compileall, fcntl, os, sys
+os.nice(19)
+for folder, mark in zip(sys.argv[1::2], sys.argv[2::2]):
+    lock = os.open(mark + ".lock", os.O_WRONLY | os.O_CREAT, 0o200)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        continue
+    compileall.compile_dir(folder, quiet=2, workers=1)
+    open(mark, "w").close()
+"""
+
+
+def compile_later(layer: Path, hooks: Sequence[Path]) -> subprocess.Popen[bytes] | None:
+    """Start to compile the packages below a layer, and the hooks, which scripts may not write to.
+
+    The process has the lowest priority. The caller ends it, and the next run continues. Scripts
+    import few modules, so that none are compiled before they start: all of Keras and JAX take 13 s
+    of CPU. Return None if there is nothing to do.
+    """
+    environment = shared_environment(layer)
+    packages = next(environment.glob("lib/python*/site-packages"), None)
+    if environment == layer or packages is None:
+        return None
+    places = [(packages, environment / COMPILED)]
+    places += [(each, each / f".{environment.name}{COMPILED}") for each in hooks]
+    words = [str(path) for place in places if not place[1].exists() for path in place]
+    if not words:
+        return None
+    python = environment / "bin" / "python"
+    return subprocess.Popen(
+        [str(python), "-I", "-S", "-c", _COMPILE, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
+    )
+
+
 def _link_tree(source: Path, target: Path) -> bool:
     """Copy `source` to the new folder `target` with hard links. `target` appears complete.
 
@@ -269,6 +443,7 @@ def installed_packages(environment: Path) -> dict[str, str]:
     Packages from a folder or a URL are left out, because their version does not identify them.
     """
     found: dict[str, str] = {}
+    environment = shared_environment(environment)
     for folder in environment.glob("lib/python*/site-packages/*.dist-info"):
         if (folder / "direct_url.json").exists():
             continue
@@ -312,7 +487,7 @@ def _lines(file: Path) -> list[str]:
 
 
 # Increase it if an environment with the same requirements must be built differently from now on.
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 # Azure's GPU image is Ubuntu 22.04 with Python 3.10, which NumPy, JAX and Keras no longer support.
 # A recipe without `python` gets the version of Ubuntu 24.04 there.
 MIN_PYTHON = (3, 11)
@@ -360,8 +535,9 @@ class EnvironmentBuilder:
         if python is None and sys.version_info[:2] < MIN_PYTHON:
             python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(python)
+        settings = _uv_settings(code_dir) if requirements or packages else {}
         target = self._envs / _environment_hash(
-            requirements, interpreter, python, code_sha256, packages
+            requirements, interpreter, python, code_sha256, packages, settings
         )
         if constraints and (requirements or packages) and not _has_versions(target, constraints):
             name = f"{target.name}:{json.dumps(sorted(constraints))}"
@@ -423,10 +599,43 @@ class EnvironmentBuilder:
                 # Without --compile-bytecode, because scripts import only a part of the modules: all
                 # of Keras and JAX take 13 s of CPU, the imported ones 3 s.
                 install += arguments
-                run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
+                self._install(install, environment, code_dir, building)
+            (building / ".lock").unlink(missing_ok=True)  # of uv; a script could hold it
+            add_pip(building)
             building.rename(target)
         finally:
             remove_tree(building)
+
+    def _install(
+        self,
+        install: Sequence[str | Path],
+        environment: Mapping[str, str],
+        code_dir: Path,
+        building: Path,
+    ) -> None:
+        """Run `uv pip install`, so that no package can change what other environments get.
+
+        Packages that are built from source run their own code for that. Where the node can be
+        protected, uv first tries without them; else they write to a copy of the cache.
+        """
+        run = partial(run_uv, cwd=code_dir, report=self._report, check=self._check)
+        own, cache = building.with_name(f"{building.name}.cache"), self._cache / "uv"
+        for folder in (own, cache):
+            folder.mkdir(parents=True, exist_ok=True)
+        copies = {Path(os.path.realpath(cache)): own}
+        protect = protect_node(self._shared_dir, [building, own], copies)
+        try:
+            if protect is not None:
+                try:
+                    run([*install, "--no-build"], environment)
+                    return
+                except StageFailedError as err:
+                    if err.code != "EnvironmentFailed":
+                        raise
+                environment = {**environment, "UV_LINK_MODE": "copy"}
+            run(install, environment, protect=protect)
+        finally:
+            remove_tree(own)
 
     def _report_install(self, requirements: Requirements | None, packages: Sequence[str]) -> None:
         if requirements is not None:
@@ -473,16 +682,29 @@ def _has_versions(environment: Path, constraints: Sequence[str]) -> bool:
     return is_usable(environment) and satisfies(environment, wanted)
 
 
+def _uv_settings(code_dir: Path) -> dict[str, str]:
+    """Return the settings of uv that the code brings along, such as another package index."""
+    found: dict[str, str] = {}
+    for name in ("uv.toml", "pyproject.toml"):
+        with suppress(OSError, UnicodeDecodeError):
+            text = (code_dir / name).read_text(encoding="utf-8")
+            if name == "uv.toml" or "tool.uv" in text.replace('"', "").replace(" ", ""):
+                found[name] = text
+    return found
+
+
 def _environment_hash(
     requirements: Requirements | None,
     interpreter: Path,
     python: str | None,
     code_sha256: str,
     packages: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> str:
     key = {
         "layout": LAYOUT_VERSION,
         "requirements": requirements.texts if requirements else None,
+        **({"settings": settings} if settings else {}),
         **({"packages": sorted(packages)} if packages else {}),
         # Packages that are installed from the code change with it.
         "code": code_sha256 if requirements and requirements.local else None,

@@ -12,10 +12,11 @@ import http.client
 import os
 import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
@@ -28,18 +29,23 @@ from runner.protocol.paths import file_paths
 from runner.protocol.run_spec import DataFile
 
 LOCK_POLL_S = 0.1
+LOCK_MODE = 0o222
 
 
 @contextmanager
 def node_lock(path: Path, while_waiting: Callable[[], None]) -> Generator[None, None, None]:
     """Hold a lock file, which the kernel releases when its holder dies.
 
+    Scripts, for which the node is read-only, cannot hold it: the file cannot be opened for reading.
     `while_waiting` is called about ten times a second, and may raise.
     """
     # The cache of a local node is a link to a folder, which a user may delete at any time.
     Path(os.path.realpath(path.parent)).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
     try:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != LOCK_MODE:
+            with suppress(OSError):  # of another user
+                os.fchmod(descriptor, LOCK_MODE)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import shlex
 import signal
@@ -16,12 +17,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from runner.node.failures import StageFailedError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # From <sys/prctl.h> of Linux. On other systems, the functions that use them do nothing.
 PR_SET_PDEATHSIG = 1
@@ -50,6 +56,99 @@ def dies_with_parent() -> Callable[[], None]:
             os._exit(SIGNAL_EXIT_CODE + signal.SIGKILL)
 
     return bind
+
+
+# From <sched.h> and <sys/mount.h> of Linux.
+_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x20000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE = 1, 32, 4096, 16384
+_KEPT_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime, as in statvfs
+_RELATIVE_TIMES = 4096, 1 << 21  # its value in statvfs, and in mount
+_NO_NEW_PRIVILEGES = 38
+
+
+def protect_folders(
+    read_only: Iterable[Path],
+    writable: Iterable[Path] = (),
+    copies: Mapping[Path, Path] | None = None,
+) -> Callable[[], None] | None:
+    """Return a function that a new child calls to make folders read-only for itself, for good.
+
+    It runs in namespaces of its own, without rights to change the mounts, as do its children. They
+    cannot read the memory or the environment of other processes of this user either. The function
+    raises OSError if the kernel permits no such namespaces, and has changed nothing else then.
+
+    Args:
+        read_only: the folders.
+        writable: folders in them that stay writable.
+        copies: folders that the child sees with its own changes, which are written to an empty
+            folder (the value) instead.
+
+    Returns:
+        The function, or None for root, who could undo it, and without Linux.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    if not sys.platform.startswith("linux") or uid == 0:
+        return None
+    plan = [(os.fsencode(path), _mount_flags(path) | _READ_ONLY) for path in read_only]
+    plan += [(os.fsencode(path), _mount_flags(path)) for path in writable]
+    overlays = [(os.fsencode(path), *_overlay(path, own)) for path, own in (copies or {}).items()]
+    maps = (("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)))
+    maps += (("gid_map", b"%d %d 1" % (gid, gid)),)
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(function: Callable[..., int], *arguments: object) -> None:
+        if function(*arguments):
+            raise OSError(ctypes.get_errno(), "the kernel permits no namespaces")
+
+    def protect() -> None:
+        call(libc.unshare, _NEW_USER | _NEW_MOUNTS)
+        for name, text in maps:
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(descriptor, text)
+            os.close(descriptor)
+        for path, flags in plan:
+            call(libc.mount, path, path, None, ctypes.c_ulong(_BIND | _RECURSIVE), None)
+            call(libc.mount, None, path, None, ctypes.c_ulong(_REMOUNT | _BIND | flags), None)
+        for path, options in overlays:
+            call(libc.mount, b"overlay", path, b"overlay", ctypes.c_ulong(0), options)
+        call(libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+    return protect
+
+
+def protect_node(
+    shared_dir: Path, writable: Iterable[Path] = (), copies: Mapping[Path, Path] | None = None
+) -> Callable[[], None] | None:
+    """Return `protect_folders` for what later runs of this node execute or read.
+
+    These are the agent's folders in `shared_dir`, its cache, which may be a link to another place,
+    the Python of the agent, and the folder of the start task.
+    """
+    runner = shared_dir / "runner"
+    places = [runner, runner / "cache"]
+    if sys.prefix != sys.base_prefix:
+        places.append(Path(sys.prefix))
+    if start := os.environ.get("AZ_BATCH_NODE_STARTUP_DIR"):
+        places.append(Path(start))
+    found: list[Path] = []
+    for place in (Path(os.path.realpath(path)) for path in places):
+        if place.is_dir() and not any(place.is_relative_to(each) for each in found):
+            found.append(place)
+    own = [Path(os.path.realpath(path)) for path in writable]
+    return protect_folders(found, [path for path in own if path.is_dir()], copies)
+
+
+def _mount_flags(path: Path) -> int:
+    """Return the flags of the mount of a folder, which a remount has to repeat, as mount's."""
+    given = os.statvfs(path).f_flag
+    return given & _KEPT_FLAGS | (_RELATIVE_TIMES[1] if given & _RELATIVE_TIMES[0] else 0)
+
+
+def _overlay(path: Path, own: Path) -> tuple[bytes]:
+    for name in ("upper", "work"):
+        (own / name).mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={path},upperdir={own / 'upper'},workdir={own / 'work'},userxattr"
+    return (os.fsencode(options),)
 
 
 @contextmanager
@@ -506,6 +605,7 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
     grace_s: Callable[[], float] = lambda: TERMINATION_GRACE_S,
     on_start: Callable[[int], None] = lambda _: None,
     writers: OpenWriters | None = None,
+    protect: Callable[[], None] | None = None,
 ) -> ScriptResult:
     """Run the script until it exits, then kill its remaining processes, daemons included.
 
@@ -520,13 +620,15 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
         grace_s: returns the seconds between the two signals; the value may change meanwhile.
         on_start: receives the process ID.
         writers: records the files that the script has open for writing.
+        protect: called in the new process, from `protect_folders`.
 
     Raises:
         StageFailedError: the program is missing or not executable (CommandNotFound).
     """
     with reparent_orphans():
         existing = children()
-        process = _start(command, cwd, environment, stdout, stderr)
+        start = partial(_start, command, cwd, environment, stdout, stderr)
+        process = start_protected(start, protect)
         script = _ScriptProcess(process, writers)
         left: tuple[str, ...] = ()
         try:
@@ -553,6 +655,50 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
     )
 
 
+# What the kernel answers where it permits no such namespaces to anybody.
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
+_MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+
+
+def start_protected(
+    start: Callable[[Callable[[], None] | None], T], protect: Callable[[], None] | None
+) -> T:
+    """Call `start` with `protect`, or with None if the kernel of this node does not permit it.
+
+    Another failure, which a script could cause, does not start the process.
+
+    Raises:
+        StageFailedError: the process cannot be protected now.
+    """
+    if protect is None:
+        return start(None)
+    receiver, sender = os.pipe()
+
+    def report() -> None:
+        try:
+            protect()
+        except OSError as err:
+            os.write(sender, bytes((err.errno or 0,)))
+            raise
+
+    try:
+        os.set_blocking(receiver, False)
+        return start(report)
+    except subprocess.SubprocessError as err:  # how an exception of the child arrives
+        number = 0
+        with suppress(BlockingIOError):
+            number = os.read(receiver, 1)[0]
+        disabled = number == errno.ENOSPC and _MAX_NAMESPACES.read_text("ascii").strip() == "0"
+        if number not in _FORBIDDEN and not disabled:
+            message = f"cannot start the script with a read-only node: {os.strerror(number)}"
+            raise StageFailedError(COMMAND_STAGE, "AgentFailed", message) from err
+    finally:
+        os.close(receiver)
+        os.close(sender)
+    logger.warning("the folders of the node are not read-only: the kernel permits no namespaces")
+    return start(None)
+
+
 def _left_running(existing: frozenset[int]) -> tuple[str, ...]:
     """Return the command lines of new children that still run after HELPERS_END_S."""
     until = time.monotonic() + HELPERS_END_S
@@ -577,30 +723,47 @@ def _start(
     environment: Mapping[str, str],
     stdout: Path,
     stderr: Path,
+    protect: Callable[[], None] | None,
 ) -> subprocess.Popen[bytes]:
-    # Append mode, so that processes that share or reopen the files do not overwrite each other.
-    with stdout.open("ab") as out, stderr.open("ab") as err:
+    # Append mode, so that processes that share or reopen the files do not overwrite each other. A
+    # protected child opens them itself: `prepare` may have replaced them by links to the node.
+    setup = child_setup(protect, () if protect is None else (stdout, stderr))
+    with ExitStack() as stack:
+        opened: list[BinaryIO | int] = [subprocess.DEVNULL] * 2
+        if protect is None:
+            opened = [stack.enter_context(path.open("ab")) for path in (stdout, stderr)]
         try:
             return subprocess.Popen(
                 list(command),
                 cwd=cwd,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                preexec_fn=_child_setup(),  # noqa: PLW1509 - two system calls, no locks, no imports
+                stdout=opened[0],
+                stderr=opened[1],
+                preexec_fn=setup,  # noqa: PLW1509 - system calls, no locks, no imports
             )
         except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
             raise _not_found(command, problem) from problem
 
 
-def _child_setup() -> Callable[[], None]:
-    """Return a function that the child calls: it gets its own group, and dies with the agent."""
+def child_setup(
+    protect: Callable[[], None] | None, outputs: Sequence[Path] = ()
+) -> Callable[[], None]:
+    """Return a function that the child calls: it gets its own group, and dies with the agent.
+
+    After `protect`, it appends its standard output and standard error to `outputs`.
+    """
     die_with_parent = dies_with_parent()
 
     def setup() -> None:
         os.setpgrp()
-        die_with_parent()
+        if protect is not None:
+            protect()
+        for number, path in enumerate(outputs, start=1):
+            opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            os.dup2(opened, number)
+            os.close(opened)
+        die_with_parent()  # last, because new namespaces undo it
 
     return setup
 

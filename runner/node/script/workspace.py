@@ -23,7 +23,13 @@ from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_remaining_processes
 from runner.protocol.encoding import format_size
 from runner.protocol.host import remove_tree
-from runner.protocol.task import MAX_CODE_BYTES, MAX_CODE_FILES, NOTEBOOK_MODULE, SHELL_FILE
+from runner.protocol.task import (
+    MAX_CODE_BYTES,
+    MAX_CODE_FILES,
+    NOTEBOOK_MODULE,
+    SHELL_FILE,
+    WORKER_LOG,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +159,7 @@ def _invalid_code(message: str) -> StageFailedError:
 
 
 HOOKS_FOLDER = "hooks"
+_REPLACED = ("snapshots", "venv", "finished.part", WORKER_LOG)  # names that only the agent uses
 START_FOLDER = "at-start"  # not the name of a module
 PRIVATE_PACKAGE = "_runner_hooks"
 WRITTEN_PATHS = "written-paths"
@@ -258,12 +265,18 @@ def _write_start(
     return folder
 
 
-def compiled_folder(shared_dir: Path) -> Path:
-    """Return the folder of compiled programs of JAX, which all tasks of this node share."""
-    return shared_dir / "runner" / "cache" / "jax"
+MAX_COMPILED = 16  # folders of compiled programs; the least recently created ones are deleted
 
 
-def compilation_variables(shared_dir: Path) -> dict[str, str]:
+def compiled_folder(shared_dir: Path, code_sha256: str) -> Path:
+    """Return the folder of compiled programs of JAX, which tasks of this node with one code share.
+
+    A run executes what is in it, and other code could write something else there.
+    """
+    return shared_dir / "runner" / "cache" / "jax" / code_sha256
+
+
+def compilation_variables(shared_dir: Path, code_sha256: str) -> dict[str, str]:
     """Return variables that let JAX use programs that earlier attempts or runs here compiled.
 
     Otherwise, each start compiles anew, which takes 10 of the 15 s of CPU time of a short training
@@ -271,9 +284,14 @@ def compilation_variables(shared_dir: Path) -> dict[str, str]:
     It skips files that it cannot read. Of several processes, only the main one uses the folder.
     Source: https://docs.jax.dev/en/latest/persistent_compilation_cache.html (2026-11-25).
     """
-    folder = compiled_folder(shared_dir)
+    folder = compiled_folder(shared_dir, code_sha256)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            others = sorted(folder.parent.iterdir(), key=lambda each: each.stat().st_mtime)
+            for old in others[:-MAX_COMPILED]:
+                remove_tree(old)
+                old.unlink(missing_ok=True)
     except OSError:  # for example, a container in which the cache of the node is not mounted
         return {}
     return {
@@ -283,6 +301,13 @@ def compilation_variables(shared_dir: Path) -> dict[str, str]:
         # those of a small network.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
+
+
+def hook_folders(work_dir: Path) -> list[Path]:
+    """Return the folders of this node that the hooks of a task are links to."""
+    hooks = work_dir / HOOKS_FOLDER
+    links = (hooks / "runner", hooks / START_FOLDER / PRIVATE_PACKAGE)
+    return [link.resolve() for link in links if link.is_symlink()]
 
 
 def stacks_file(work_dir: Path) -> Path:
@@ -417,6 +442,10 @@ def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
     kill_remaining_processes(work_dir, work_dir / "logs")
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
         remove_tree(part)  # from an interrupted restore
+    _clear(work_dir / HOOKS_FOLDER)
+    for name in _REPLACED:
+        if (work_dir / name).is_symlink():  # of the script: the agent would follow it
+            (work_dir / name).unlink()
     dirs = AttemptDirs.below(work_dir)
     kept = (dirs.code, dirs.output) if keep_written else ()
     for folder in (dirs.code, dirs.output, dirs.checkpoints, dirs.logs):
