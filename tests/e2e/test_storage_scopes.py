@@ -116,7 +116,7 @@ def running_azurite(home: Path, *, scripts: bool = True) -> Generator[Storage]:
     state = LocalState(services.choose_port(), services.choose_port(), nodes=1, slots=1)
     keys = ensure_keys(paths)
     program = azurite.ensure_azurite(paths, ignore_progress)
-    launch = services.blob_launch(paths, state.blob_port, keys["storage"], program)
+    launch = services.blob_launch(paths, state.blob_port, keys, program)
     if not scripts:
         script = launch.arguments.index(str(program.script))
         launch = replace(launch, arguments=[str(program.node), *launch.arguments[script:]])

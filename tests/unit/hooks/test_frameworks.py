@@ -36,7 +36,9 @@ def trained_alike(python: str, program: str, folder: Path) -> dict[str, bool]:
             **os.environ,
             "PYTHONPATH": str(IMAGES.parent),
             "JAX_PLATFORMS": "cpu",
-            **compilation_variables(folder),  # as the agent sets them: one network, 40 models
+            **compilation_variables(
+                folder, "0" * 64
+            ),  # as the agent sets them: one network, 40 models
         },
         cwd=folder,
         capture_output=True,
@@ -95,7 +97,7 @@ def ends(
                     "PYTHONPATH": str(hooks),
                     "KERAS_BACKEND": "jax",
                     "JAX_PLATFORMS": "cpu",
-                    **compilation_variables(folder.parent),
+                    **compilation_variables(folder.parent, "0" * 64),
                     "RUNNER_SCRIPT_OF": str(folder),
                     "RUNNER_RUN_ID": "run-1",
                     "RUNNER_ATTEMPT": str(attempt),
