@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -417,9 +418,8 @@ class Loop:
         doomed = self.launches.trash / uuid4().hex
         try:
             doomed.parent.mkdir(parents=True, exist_ok=True)
-            move_below(folder, self.launches.nodes, doomed)
-        except (FileNotFoundError, NotADirectoryError):  # it is gone, or behind a link
-            return []
+            with suppress(FileNotFoundError, NotADirectoryError):  # it is gone, or behind a link
+                move_below(folder, self.launches.nodes, doomed)
         except OSError as err:  # a full disk, or another file system: delete in place
             log.warning("deleting %s in place: %s", folder, err)
             return [folder]

@@ -429,7 +429,8 @@ def storage_scopes(run: Mapping[str, Any]) -> StorageScopes:
             blobs[one["container"]] = _distinct(blobs.get(one["container"], ()), (entry,))
     return StorageScopes(
         runs=(*_own_entries(run), *_trial_entries(run), *_entries_of_others(run, inputs)),
-        data=_distinct(f"r~{quote(str(one['prefix']))}" for one in uploaded),
+        # A dry run looks for no data set, so its document lacks the prefix.
+        data=_distinct(f"r~{quote(one['prefix'])}" for one in uploaded if one.get("prefix")),
         models=tuple(_model_entries(run.get("model") or {})),
         inputs=blobs,
     )
