@@ -11,9 +11,14 @@ import pytest
 
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.runs.documents import runs_container
+from runner.flows.runs.groups import find_group
+from runner.flows.submit.repeat import resume_trials
 from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import RunSpec
+from runner.protocol.waiting_trials import template_blob, waiting_blob
 from tests.e2e.conftest import Cli, until
 
 pytestmark = pytest.mark.attack
@@ -149,6 +154,24 @@ def test_changed_sweep_and_schedule_send_nothing(
     cli.ok("schedule", "rm", "own")
 
 
+def test_changed_pool_of_a_scheduled_group_sends_nothing(
+    cli: Cli, script: Callable[[str], Path], runs: BlobContainer
+) -> None:
+    folder = script(_SENDS)
+    secrets = "secrets: {TOKEN: {env: MY_TOKEN}}"
+    (folder / "train.yaml").write_text(f"command: python train.py\n{secrets}\n")
+    file = folder.parent / "nightly.yaml"
+    file.write_text(f"name: nightly\ntasks: {{a: {{recipe: {folder}}}, b: {{recipe: {folder}}}}}\n")
+    cli.ok("schedule", "create", file, "--every", "30d", "--name", "group", env=_OWN)
+    triggered = cli.run("schedule", "trigger", "group", env=_OWN)
+    assert triggered.returncode == 0, triggered.stderr
+    [template] = [name for name in runs.names("schedules/group") if name.endswith("group.json")]
+    rewrite(runs, template, lambda one: one.update(pool="theirs"))
+    refused = cli.run("schedule", "trigger", "group", env=_OWN)
+    assert "R-SECRET-SEND" in refused.stderr, refused.stderr
+    cli.ok("schedule", "rm", "group")
+
+
 @pytest.mark.smoke
 def test_dry_run_executes_no_code_of_the_folder(
     cli: Cli, script: Callable[[str], Path], tmp_path: Path
@@ -173,6 +196,58 @@ def test_dry_run_executes_no_code_of_the_folder(
     assert ran.read_text() == "x"
     shown = cli.run("sweep", "start", folder, *data, "--dry-run", "--run-checks")
     assert f"running {folder / 'trials.py'}" in shown.stderr
+
+
+@pytest.fixture
+def stopped(cli: Cli, script: Callable[[str], Path], tmp_path: Path) -> str:
+    """A sweep with a secret and two trials, of which the second has never started."""
+    go = tmp_path / "go"
+    folder = script(f"import os, time\nif not os.path.exists({str(go)!r}): time.sleep(600)\n")
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nparams: {x: 1}\nsecrets: {TOKEN: {env: MY_TOKEN}}\n"
+    )
+    words = ("sweep", "start", folder, "-p", "x=1,2", "--parallel", "1", "--detach", "-o", "json")
+    sweep: str = json.loads(cli.ok(*words, env=_OWN))["sweep"]
+    until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
+    cli.ok("sweep", "stop", sweep)
+    until(lambda: cli.json("sweep", "show", sweep)["states"] == {"cancelled": 2})
+    go.touch()
+    return sweep
+
+
+_OWN = {"MY_TOKEN": SECRET}
+
+
+def _add_theirs(document: dict[str, Any]) -> None:
+    document["prepare"] = "curl https://theirs"
+
+
+def test_resumed_sweep_runs_what_was_agreed_to(cli: Cli, stopped: str, runs: BlobContainer) -> None:
+    """Agents derive run.json from another blob than the one whose trials the client shows."""
+    second = cli.json("sweep", "show", stopped)["trials"][1]["run_id"]
+    assert runs.read(RunPaths(second).run) is None
+    rewrite(runs, template_blob(stopped), _add_theirs)
+    cli.ok("sweep", "resume", stopped, env=_OWN)
+    for blob in (RunPaths(second).run, template_blob(stopped)):  # a node may have kept the latter
+        assert json.loads(runs.read(blob) or b"").get("prepare") is None, blob
+
+
+def test_trial_that_changes_after_it_was_agreed_to_is_not_submitted(
+    cli: Cli,
+    stopped: str,
+    runs: BlobContainer,
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {**_OWN, "RUNNER_HOME": str(cli.home)}.items():
+        monkeypatch.setenv(name, value)
+
+    def change(*_: object) -> None:
+        rewrite(runs, waiting_blob(stopped), lambda one: _add_theirs(one["run"]))
+
+    monkeypatch.setattr("runner.flows.submit.repeat.upload_files", change)
+    done = resume_trials(connection, find_group(connection, stopped), None, ignore_progress)
+    assert (isinstance(done["1"], RunSpec), done["2"]) == (True, None)
 
 
 _LISTINGS = (

@@ -137,7 +137,7 @@ def _schedule_group(
     templates = {group_template_blob(record.place): template}
     made = _create(connection, record, request, templates, job, on_progress)
     for task in template["tasks"].values():
-        remember_documents(connection, (task["run"],), task["task"])
+        remember_documents(connection, (task["run"],), (task["task"], template["pool"]))
     return made
 
 

@@ -12,6 +12,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import check_pool, create_job
 from runner.azure.batch.schedules import add_wire_tasks, group_scopes
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.planning.repeat import Repetition
 from runner.core.progress import ignore_progress
 from runner.core.recipe.secrets import SecretValues, read_secrets, recorded_secrets
@@ -89,8 +90,10 @@ def _trigger_group(
     connection: Connection, schedule: ScheduleRecord, template: dict[str, Any], consent: Consent
 ) -> RunGroup:
     tasks: dict[str, Any] = template["tasks"]
+    refuse_pool_of_other_team(template["pool"], connection.outputs)
     for task in tasks.values():
-        consent.require(connection, RunSpec.from_json(task["run"]), task["task"])
+        decisive = (task["task"], template["pool"])
+        consent.require(connection, RunSpec.from_json(task["run"]), decisive)
     values = {
         name: _secrets(schedule, recorded_secrets(RunSpec.from_json(task["run"])))
         for name, task in tasks.items()

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -24,8 +24,9 @@ from runner.protocol.run_spec import RunSpec
 
 # The identity and the place of a run; everything else of run.json decides what is executed.
 _IDENTITY = frozenset(
-    {"run_id", "created", "origin", "group", "after", "schedule", "batch", "agent", "price"}
-)
+    (*("run_id", "created", "origin", "group", "after", "schedule", "agent_sha256", "account"),
+     *("vm_size", "spot", "moved_from", "job_id", "task_id", "job_limit_s", "raw"))
+)  # fmt: skip
 _LARGEST_BYTES = 4 << 20  # 64,000 submissions with secrets; the older half is then forgotten
 
 
@@ -36,14 +37,17 @@ class Consent:
     Attributes:
         names: Variables that the person named.
         ask: Asks a question on the terminal; None refuses what was not named.
-        again: The command, for the fix of a refusal.
+        again: The command, for the fix of a refusal. `{run}` in it becomes the ID of the run.
         why: Why `ask` returned False.
+        group: The sweep that the command names: one answer applies to all its runs. Otherwise each
+            run is asked for, because a record may claim to be of any group.
     """
 
     names: Collection[str] = ()
     ask: Callable[[str], bool] | None = None
     again: str = ""
     why: Callable[[], str] = lambda: ""
+    group: str = ""
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _answers: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
 
@@ -59,7 +63,7 @@ class Consent:
         what = f"{spec.run_id or spec.recipe} asks for variables of this machine: {variables}"
         why = "it was not submitted from this machine, or its record has changed since"
         if self.ask is not None:
-            key = (spec.group or spec.run_id, *asked)
+            key = (self.group or spec.run_id, *asked)
             with self._lock:  # trials are submitted in several threads
                 if key not in self._answers:
                     question = f"{what} ({why}); send their values to its script?"
@@ -73,7 +77,7 @@ class Consent:
             "R-SECRET-SEND",
             what,
             why=why,
-            fix=f"if you trust its code, {self.again} {words}"
+            fix=f"if you trust its code, {self.again.replace('{run}', spec.run_id)} {words}"
             if self.again
             else f"if you trust its code, pass send_env=[{python}]",
             exit_code=ExitCode.PREFLIGHT,
@@ -132,13 +136,14 @@ def _number(text: str) -> float:
 
 def _digest(connection: Connection, spec: RunSpec, extra: object) -> str:
     """Return the hash of everything that decides what is executed, where, and what is sent."""
-    # What was parsed is what is used; unknown keys and the order of the document are not.
-    parsed = json.dumps(RunSpec.from_json(_reread(replace(spec, raw={}).to_json())).to_json())
-    document = json.loads(parsed, parse_float=_number)
+    # What is parsed from the stored document is what is used. The document that `to_json` makes of
+    # it would not do: it leaves values out that belong together with a missing one.
+    parsed = asdict(RunSpec.from_json(_reread(spec.to_json())))
+    values = {name: value for name, value in parsed.items() if name not in _IDENTITY}
     outputs = connection.outputs
     what = (
-        {key: value for key, value in document.items() if key not in _IDENTITY},
-        (spec.pool, extra),
+        json.loads(json.dumps(values), parse_float=_number),
+        extra,
         (outputs.batch_endpoint, outputs.batch_account, outputs.blob_endpoint),
         (outputs.storage_account, outputs.container_runs),
     )

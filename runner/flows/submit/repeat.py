@@ -49,7 +49,7 @@ from runner.protocol.groups import (
 from runner.protocol.paths import RunPaths, blob_name
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
-from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
+from runner.protocol.waiting_trials import WaitingTrials, template_blob, waiting_blob
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _FAILED = frozenset({RunState.FAILED, RunState.LOST})
@@ -459,12 +459,16 @@ def _requeue_unstarted(
         changed = [
             run_id
             for run_id in own
-            if now.trials.get(run_id) == trials.trials[run_id]
+            if now.document(run_id) == trials.document(run_id)
             and (run_id in now.cancelled) == (run_id in trials.cancelled)
         ]
         queued = now.requeue(changed, changes)
         return queued.to_bytes()
 
+    # The agents derive run.json from this blob, and it may have changed since the submission.
+    common = json.dumps(trials.common).encode()
+    if container.read(template_blob(sweep.group_id)) != common:
+        container.update(template_blob(sweep.group_id), lambda _: common)
     container.update(waiting_blob(sweep.group_id), change)
     mine = replace(queued, trials={run_id: queued.trials[run_id] for run_id in changed})
     if planned.secrets:

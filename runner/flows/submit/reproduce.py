@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from runner.protocol.run_spec import RunSpec
 
 FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
 _LARGEST_BYTES = 4 << 30  # maximum size of a file that is downloaded for a comparison
+_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 # Files that describe a model; they differ in dates, durations and paths.
 _TEXTS = frozenset(
     (*(".json", ".jsonl", ".txt", ".log", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml"),
@@ -127,11 +129,19 @@ def reproduce_run(
     environment = load_environment(connection, spec)
     constraints = None
     if environment is not None:
-        packages: dict[str, str] = environment.get("packages") or {}
-        constraints = tuple(f"{name}=={version}" for name, version in packages.items())
+        constraints = _pins(environment.get("packages") or {})
     asked = Repetition("reproduce", constraints=constraints)
     request = RepeatRequest(spec, asked, pool, consent=consent)
     return submit_again(connection, request, on_progress)
+
+
+def _pins(packages: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the versions as constraints, and leave out anything else.
+
+    The node of a run writes them, and as a constraint uv also takes the address of a package.
+    """
+    pins = (f"{name}=={version}" for name, version in packages.items())
+    return tuple(pin for pin in pins if _PIN.fullmatch(pin))
 
 
 def load_environment(connection: Connection, spec: RunSpec) -> dict[str, Any] | None:

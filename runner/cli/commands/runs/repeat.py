@@ -37,12 +37,12 @@ SendEnvOption = Annotated[
 ]
 
 
-def to_consent(out: Output, names: list[str] | None, again: str) -> Consent:
+def to_consent(out: Output, names: list[str] | None, again: str, group: str = "") -> Consent:
     """Return what the user agrees to send; `again` is the command without --send-env."""
     from runner.cli.ui.output import why_declined
     from runner.flows.submit.consent import Consent
 
-    return Consent(frozenset(names or ()), out.confirm, again, why_declined)
+    return Consent(frozenset(names or ()), out.confirm, again, why_declined, group)
 
 
 def submit_and_follow(
@@ -147,7 +147,7 @@ def retry(
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
     if run is None:
-        consent = to_consent(out, send_env, "runner retry --failed")
+        consent = to_consent(out, send_env, "runner retry {run}")
         _retry_all(out, connection, experiment, pool, consent)
         return
     spec = _find_run(connection, run)

@@ -427,7 +427,8 @@ def resume(
     out = call.out
     connection = call.connect()
     group = _find(connection, sweep)
-    consent = to_consent(out, send_env, f"runner sweep resume {group.group_id}")
+    again = f"runner sweep resume {group.group_id}"
+    consent = to_consent(out, send_env, again, group.group_id)
     with out.stages() as view:
         done = (
             {MERGE_TASK: merge_partially(connection, group, pool, consent)}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.azure.auth.credentials import Connection
-from runner.flows.submit import consent
+from runner.core.progress import ignore_progress
+from runner.flows.submit import consent, reproduce
 from runner.flows.submit.consent import Consent, remember
+from runner.flows.submit.pipeline import RepeatRequest
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import DAMAGED, RunSpec
 from tests.unit.core.recipe_maker import outputs
 
 pytestmark = pytest.mark.attack
@@ -81,6 +84,8 @@ def test_own_submission_is_repeated_without_a_question(connection: Connection, h
         {"env": {"HTTPS_PROXY": "https://theirs"}},
         {"packages": ["theirs"]},
         {"requirements": {"file": "r.txt", "sha256": "c" * 64}},
+        {"requirements": {"constraints": ["numpy @ https://theirs/numpy.whl"]}},
+        {"requirements": {"file": "theirs.txt"}},
         {"image": {"name": "theirs"}},
         {"prepare": "curl https://theirs"},
         {"inputs": {"x": {"kind": "url", "url": "https://theirs"}}},
@@ -116,7 +121,7 @@ def test_question_names_the_variables_and_is_asked_once_per_sweep(connection: Co
         asked.append(question)
         return "OTHER" not in question
 
-    agreed = Consent(ask=ask, again="runner retry mnist-1", why=lambda: "no")
+    agreed = Consent((), ask, "runner retry mnist-1", lambda: "no", "sweep-1")
     for run_id in ("a", "b"):
         assert not is_refused(connection, spec(run_id=run_id, group="sweep-1"), agreed)
     assert len(asked) == 1
@@ -124,6 +129,92 @@ def test_question_names_the_variables_and_is_asked_once_per_sweep(connection: Co
     with pytest.raises(RunnerError) as caught:
         agreed.require(connection, spec(group="sweep-1", secret_refs={"T": {"env": "OTHER"}}))
     assert "runner retry mnist-1 --send-env OTHER" in caught.value.fix
+
+
+def test_answer_for_a_run_is_none_for_another_that_claims_its_group(connection: Connection) -> None:
+    asked: list[str] = []
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        return question.startswith("mine ")
+
+    agreed = Consent(ask=ask, again="runner retry {run}", why=lambda: "no")
+    assert not is_refused(connection, spec(run_id="mine", group="sweep-1"), agreed)
+    theirs = spec(run_id="theirs", group="sweep-1", command=["curl", "https://theirs"])
+    with pytest.raises(RunnerError) as caught:
+        agreed.require(connection, theirs)
+    assert "runner retry theirs --send-env MY_TOKEN" in caught.value.fix
+    assert len(asked) == 2
+
+
+def test_every_value_of_a_record_that_a_node_reads_is_a_part_of_the_digest(
+    connection: Connection,
+) -> None:
+    """For each key, also in parts of the document: another value is refused, or means the same."""
+    model = {"name": "m", "version": 1}
+    whole = spec(
+        model=model,
+        data={"name": "x", "prefix": "y/", "files": [{"name": "a", "size_bytes": 1}]},
+        requirements={"file": "r", "sha256": "s", "constraints": ["a==1"]},
+        image={"name": "i"},
+        resume_from={"run_id": "a", "checkpoint": 1},
+    )
+    remember(connection, [whole])
+    checked = 0
+    for path in _paths({**whole.to_json(), **dict.fromkeys(("prepare", "launcher"))}):
+        for value in (
+            "theirs",
+            ["theirs"],
+            {"file": "theirs"},
+            {"constraints": ["a @ b"]},
+            7,
+            None,
+        ):
+            try:
+                changed = RunSpec.from_json(_changed(whole.to_json(), path, value))
+                refused = is_refused(connection, changed)
+            except DAMAGED:  # it cannot be read, and is not submitted
+                continue
+            checked += 1
+            same = {
+                f.name
+                for f in fields(RunSpec)
+                if getattr(changed, f.name) != getattr(whole, f.name)
+            }
+            assert refused or same <= {*consent._IDENTITY}, (path, value, same)
+    assert checked > 100
+
+
+def _paths(document: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in document.items():
+        if (*above, key)[0] not in ("secrets", "secret_refs"):
+            yield (*above, key)
+            if isinstance(value, dict):
+                yield from _paths(value, (*above, key))
+
+
+def _changed(document: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(document))
+    part = copy
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    return copy
+
+
+def test_reproduction_takes_versions_only(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = {
+        **{"numpy": "2.1.0+cpu", "a-b.c": "1!2.0.dev1"},
+        **{"numpy @ https://theirs/numpy.whl #": "1", "x\n-e https://theirs\ny": "1", "z": "1 # "},
+        **{"q": ["1"], "--index-url": "https://theirs"},
+    }
+    requests: list[RepeatRequest] = []
+    monkeypatch.setattr(reproduce, "load_environment", lambda *_: {"packages": packages})
+    monkeypatch.setattr(reproduce, "submit_again", lambda _, request, __: requests.append(request))
+    reproduce.reproduce_run(connection, spec(), None, ignore_progress)
+    assert requests[0].asked.constraints == ("numpy==2.1.0+cpu", "a-b.c==1!2.0.dev1")
 
 
 def test_run_without_variables_asks_nothing(connection: Connection) -> None:
