@@ -33,7 +33,7 @@ STAMP_LENGTH = len("-20261121-143005-k3f9")  # the part of a run ID after the na
 _NAME_END = re.compile(r"-\d{8}-")
 _SIMILAR = 0.75
 _RUN_ID = re.compile(
-    r"^(?P<name>[a-z0-9][a-z0-9_-]*)-(?P<stamp>\d{8}-\d{6})-(?P<suffix>[a-z0-9]{4})$"
+    r"(?P<name>[a-z0-9][a-z0-9_-]*)-(?P<stamp>\d{8}-\d{6})-(?P<suffix>[a-z0-9]{4})", re.ASCII
 )
 # The run ID of a trial has the name, the time and the suffix of its sweep.
 _TRIAL_RUN = re.compile(r"(?P<name>.+)-\d+(?P<rest>-\d{8}-\d{6}-[a-z0-9]{4})")
@@ -59,7 +59,7 @@ def make_run_id(name: str, created: datetime, suffix: str) -> str:
 
 def is_run_id(text: str) -> bool:
     """Return True if the text has the form of a complete run ID."""
-    return len(text) <= MAX_ID and _RUN_ID.match(text) is not None
+    return len(text) <= MAX_ID and _RUN_ID.fullmatch(text) is not None
 
 
 def parse_sweep_id(run_id: str) -> str | None:
@@ -79,13 +79,13 @@ def newest_first(run_ids: list[str]) -> list[str]:
 
 
 def _time_key(run_id: str) -> tuple[str, str]:
-    match = _RUN_ID.match(run_id)
+    match = _RUN_ID.fullmatch(run_id)
     return (match["stamp"] if match else "", run_id)
 
 
 def submission_time(run_id: str) -> datetime | None:
     """Return the time in a run ID, to the second, or None for another text."""
-    match = _RUN_ID.match(run_id)
+    match = _RUN_ID.fullmatch(run_id)
     try:
         stamp = match["stamp"] if match else ""
         # `strptime` takes ten times as long, and a listing has thousands of runs.

@@ -49,6 +49,23 @@ def run_id(cli: Cli, script: Callable[[str], Path]) -> str:
     return str(json.loads(cli.ok(*words))["run_id"])
 
 
+@pytest.mark.attack
+def test_tensorboard_gets_no_file_that_makes_it_read_others(
+    cli: Cli, extras: Extras, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its projector opens any path that a `projector_config.pbtxt` beside event files names."""
+    folder = script(
+        "import os\nfolder = os.environ['RUNNER_OUTPUT_DIR'] + '/x.tfevents'\nos.mkdir(folder)\n"
+        "for name in ('projector_config.pbtxt', 'events.out.tfevents.1.script'):\n"
+        "    open(f'{folder}/{name}', 'w').write('embeddings { metadata_path: \"/etc/passwd\" }')\n"
+    )
+    run_id = cli.json("train", folder, "--no-download")["run_id"]
+    extras.json(cli, "export", run_id, "--to", "tensorboard", "--uri", tmp_path / "tb")
+    names = {path.name for path in (tmp_path / "tb").rglob("*")}
+    assert "events.out.tfevents.1.script" in names
+    assert "projector_config.pbtxt" not in names
+
+
 _LOOK = """
 import json, sys
 from mlflow.tracking import MlflowClient

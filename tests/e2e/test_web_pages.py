@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -38,7 +39,8 @@ from runner.core.home import HomePaths
 from runner.flows.environment.monitor import Gauge, MetricsSource, open_server
 from runner.flows.local.state import ACCOUNT, LocalState, ensure_keys, load_state
 from tests import plain_http
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, until
+from tests.e2e.extras import ensure_extras
 from tests.loopback import listening, read_body
 
 CHROMIUM = shutil.which("chromium") or ""
@@ -212,6 +214,39 @@ def _jupyter(cli: Cli) -> Generator[Port]:
     cli.ok("cancel", made["run_id"])
 
 
+@contextmanager
+def _tensorboard(cli: Cli) -> Generator[Port]:
+    """Open TensorBoard, which has no password, and answers requests of its own page."""
+    folder = cli.cwd / "measured"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('auc: 0.5')")
+    run_id = cli.json("train", folder, "--no-download")["run_id"]
+    program = str(ensure_extras().bin / "runner")
+    process = subprocess.Popen(
+        [program, "tensorboard", run_id, "--port", "0"],
+        env=cli.env,
+        cwd=cli.cwd,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        base = process.stdout.readline().strip().rstrip("/")
+        until(lambda: run_id in plain_http.get(f"{base}/data/runs").text, timeout_s=60)
+        for dest, status in (("document", 200), ("iframe", 403), ("empty", 403)):
+            headers = {"sec-fetch-site": "cross-site", "sec-fetch-dest": dest}
+            assert plain_http.get(base, headers=headers).status_code == status
+        own = {"origin": base, "sec-fetch-site": "same-origin"}
+        assert plain_http.get(f"{base}/data/runs", headers=own).status_code == 200
+        yield Port(base, "/data/runs", run_id, write="/data/runs")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+BROWSED = {**PORTS, "jupyter": _jupyter, "tensorboard": _tensorboard}
+
+
 @pytest.fixture(params=list(PORTS))
 def port(request: pytest.FixtureRequest, cli: Cli) -> Generator[Port]:
     with PORTS[request.param](cli) as opened:
@@ -381,9 +416,9 @@ def _attack(port: Port, tmp_path: Path, *, rebinding: bool) -> dict[str, str]:
 
 @needs_browser
 @pytest.mark.attack
-@pytest.mark.parametrize("opened", {**PORTS, "jupyter": _jupyter})
+@pytest.mark.parametrize("opened", BROWSED)
 def test_page_in_a_browser_reads_and_changes_nothing(opened: str, cli: Cli, tmp_path: Path) -> None:
-    with {**PORTS, "jupyter": _jupyter}[opened](cli) as port:
+    with BROWSED[opened](cli) as port:
         for rebinding in port.attacks:
             folder = tmp_path / str(rebinding)
             folder.mkdir()

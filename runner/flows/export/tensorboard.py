@@ -94,7 +94,9 @@ class EventFolder:
             return False
         prefix = RunPaths(self._spec.run_id).root + result.output
         for file in result.outputs:
-            if _MARK in file.path:
+            if (
+                _MARK in file.path.rpartition("/")[2]
+            ):  # another file may tell TensorBoard to read more
                 self._copy_blob(prefix + file.path, file.path, file.size_bytes)
         self._copy_checkpoint()
         return True
@@ -245,6 +247,7 @@ def check_folder(folder: Path) -> Path:
 
 PORT = 6006
 _HOST = "127.0.0.1"
+_SERVER = "runner.flows.export.tensorboard_server"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _EVERY_S = 3.0
 _START_S = 60.0
@@ -346,7 +349,7 @@ def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int
             fix="omit --port, or use another port",
             exit_code=ExitCode.PREFLIGHT,
         )
-    command = command_of("tensorboard.main", "--logdir", str(folder))
+    command = command_of(_SERVER, "--logdir", str(folder))
     command += ["--host", _HOST, "--port", str(chosen), "--reload_interval", "5"]
     with (folder / ".tensorboard.log").open("wb") as log:
         process = subprocess.Popen(
