@@ -128,6 +128,31 @@ def is_private(folder: Path) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
+def check_owner(home: Path) -> None:
+    """Raise R-HOME-OWNER if the folder of all state belongs to another user.
+
+    It has programs that we execute, and the addresses and keys of the services. Root may use the
+    folder of another user, for example one that is mounted in a container, but not in a folder such
+    as /tmp, where everybody can make one.
+    """
+    if not hasattr(os, "geteuid"):  # Windows
+        return
+    try:
+        owner, parent = home.stat().st_uid, home.parent.stat()
+    except OSError:  # it is created as ours, or reported when it is used
+        return
+    me = os.geteuid()
+    if owner in (me, 0) or (me == 0 and not parent.st_mode & 0o002):
+        return
+    raise RunnerError(
+        "R-HOME-OWNER",
+        f"{home} belongs to another user",
+        why=f"user {owner} could put programs and addresses of services there",
+        fix="set RUNNER_HOME to a folder of yours, or unset it",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = "is mounted read-only"
 # Limits of the emulator: it starts no task on a disk with less free space.

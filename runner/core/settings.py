@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from runner.core.home import runner_home
+from runner.core.home import check_owner, runner_home
 from runner.core.units import UnitError, parse_duration
 from runner.core.yaml_files import StrictModel, check_document, read_document
 from runner.protocol.errors import RunnerError
@@ -62,8 +62,10 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
     """Merge the settings of all sources; a flag that is None is not set.
 
     Raises:
-        RunnerError: a file or a value is invalid.
+        RunnerError: a file or a value is invalid, or the folder of all state is another user's.
     """
+    home = runner_home(env)
+    check_owner(home)
     found: dict[str, _Value] = {}
     for given in _read_sources(flags, cwd, env):
         found[given.name] = _check(given)
@@ -79,7 +81,7 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
         stack=found["stack"].value,
         pool=pool.value if pool else None,
         output_dir=(output.base / Path(output.value).expanduser()).absolute(),
-        home=runner_home(env),
+        home=home,
         origins={**origins, "home": "RUNNER_HOME" if env.get("RUNNER_HOME") else "built-in"},
         retention=parse_duration(retention.value) if retention else None,
         team=team.value if team else None,

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.home import HomePaths, disk_reserve, full_disk, keep_reserve, not_writable
+from runner.core.home import (
+    HomePaths,
+    check_owner,
+    disk_reserve,
+    full_disk,
+    keep_reserve,
+    not_writable,
+)
+from runner.core.settings import load_settings
+from runner.protocol.errors import RunnerError
 from tests.disks import Disk
 
 
@@ -77,3 +86,36 @@ def test_reserve_is_released_on_a_full_disk_and_written_again(tmp_path: Path, di
         assert not paths.reserve.exists()
         disk.free()
     assert paths.reserve.stat().st_size == size
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("me", [0, 1000])
+@pytest.mark.parametrize("owner", [0, 1000, 1001])
+@pytest.mark.parametrize("parent", [0o1777, 0o755])
+def test_home_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me: int, owner: int, parent: int
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    real = Path.stat
+    found = {home: (0o40700, owner), tmp_path: (0o40000 | parent, 0)}
+
+    def stat(path: Path, **kwargs: bool) -> os.stat_result:
+        if path not in found:
+            return real(path, **kwargs)
+        (mode, uid), rest = found[path], list(real(path, **kwargs))
+        return os.stat_result((mode, *rest[1:4], uid, *rest[5:]))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    is_mounted = me == 0 and parent == 0o755  # as in a container
+    if owner in (0, me) or is_mounted:
+        check_owner(home)
+        return
+    with pytest.raises(RunnerError, match="R-HOME-OWNER"):
+        load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(home)})
+
+
+def test_home_that_does_not_exist_is_accepted(tmp_path: Path) -> None:
+    check_owner(tmp_path / "not" / "yet")
+    assert not (tmp_path / "not").exists()
