@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import check_batch_id
 from runner.protocol.run_spec import DAMAGED, FORMAT
 
 GROUPS_FOLDER = "groups/"
@@ -109,8 +110,9 @@ class LaterRun:
         try:
             raw: Any = parse_json(content)
             trial, _, number = name.rpartition("/")[2].rpartition(".")
-            created = datetime.fromisoformat(raw["created"])
-            return cls(trial, int(number), str(raw["run_id"]), created)
+            created, run_id = datetime.fromisoformat(raw["created"]), str(raw["run_id"])
+            check_batch_id(run_id)
+            return cls(trial, int(number), run_id, created)
         except DAMAGED:
             return None
 
@@ -131,13 +133,16 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
             name: tuple(str(before) for before in task["after"]) for name, task in tasks.items()
         }
         levels(after)  # raises CyclicError
+        runs = {name: str(task["run_id"]) for name, task in tasks.items()}
+        for one in (raw["group_id"], raw["job_id"], raw["pool"], *runs.values()):
+            check_batch_id(one)
         return RunGroup(
             group_id=raw["group_id"],
             name=raw["name"],
             created=datetime.fromisoformat(raw["created"]),
             job_id=raw["job_id"],
             pool=raw["pool"],
-            runs={name: str(task["run_id"]) for name, task in tasks.items()},
+            runs=runs,
             after=after,
             trials={name: task["trial"] for name, task in tasks.items() if "trial" in task},
         )

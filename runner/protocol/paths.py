@@ -62,6 +62,16 @@ def is_run_id(text: str) -> bool:
     return len(text) <= MAX_ID and _RUN_ID.fullmatch(text) is not None
 
 
+# A job of a schedule has the number of its firing behind a colon.
+_BATCH_ID = re.compile(r"[A-Za-z0-9_:-]{0,128}")
+
+
+def check_batch_id(text: str) -> None:
+    """Raise ValueError for an ID that Batch cannot have: IDs become parts of URLs and commands."""
+    if not _BATCH_ID.fullmatch(text):
+        raise ValueError(f"invalid ID {text[:80]!r}")
+
+
 def parse_sweep_id(run_id: str) -> str | None:
     """Return the ID of the sweep if the run ID has the form of a trial's, else None."""
     found = _TRIAL_RUN.fullmatch(run_id)

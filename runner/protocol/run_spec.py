@@ -21,7 +21,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import ExpectedRange, Goal
 from runner.protocol.models import ModelRequest
 from runner.protocol.parameters import code_words, read_parameters
-from runner.protocol.paths import code_blob, is_run_id
+from runner.protocol.paths import check_batch_id, code_blob, is_run_id
 
 FORMAT = 1  # of run.json, result.json and groups/<id>.json
 JsonObject = Mapping[str, Any]
@@ -895,10 +895,6 @@ def parse_run(content: bytes, run_id: str) -> RunSpec:
         raise broken_document(run_id, "run.json", err) from err
 
 
-# The IDs of Batch; a job of a schedule has the number of its firing behind a colon.
-_BATCH_ID = re.compile(r"[A-Za-z0-9_:-]{0,128}")
-
-
 def _check_ids(spec: RunSpec, run_id: str) -> None:
     """Raise ValueError if a record claims to be another run, or has IDs that Batch cannot have.
 
@@ -906,9 +902,8 @@ def _check_ids(spec: RunSpec, run_id: str) -> None:
     """
     if is_run_id(run_id) and spec.run_id != run_id:
         raise ValueError(f"it is the document of {spec.run_id!r}")
-    for name, value in (("job", spec.job_id), ("task", spec.task_id), ("pool", spec.pool)):
-        if not _BATCH_ID.fullmatch(value):
-            raise ValueError(f"invalid {name} {value[:80]!r}")
+    for value in (spec.job_id, spec.task_id, spec.pool):
+        check_batch_id(value)
 
 
 def parse_document(content: bytes, run_id: str, name: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
 from runner.azure.retries import was_repeated
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
+from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import (
     blob_name,
     file_path,
@@ -107,7 +108,23 @@ class BlobContainer:
 
     def blob(self, name: str) -> BlobClient:
         """Return the SDK's client of one blob, whose full name may be too long for storage."""
-        return self.client.get_blob_client(blob_name(name))
+        return self.client.get_blob_client(self._name_of(name))
+
+    def _name_of(self, name: str) -> str:
+        """Return the name in storage.
+
+        Raises:
+            RunnerError: R-BLOB-NAME, the name leads out of the container: HTTP resolves `..` in it.
+        """
+        if any(part in (".", "..") for part in name.split("/")):
+            raise RunnerError(
+                "R-BLOB-NAME",
+                f"{name!r} cannot be the name of a blob",
+                why=f"it leads out of container {self.name}, so whoever wrote it means another one",
+                fix="find out who wrote the record that names it, and delete the record",
+                exit_code=ExitCode.RUN_FAILED,
+            )
+        return blob_name(name)
 
     def read(self, blob: str) -> bytes | None:
         """Return the content of a blob, or None if it does not exist."""
@@ -125,7 +142,7 @@ class BlobContainer:
         container, _, sas = self.client.url.partition("?")
         request = HttpRequest(
             "GET",
-            f"{container}/{quote(blob_name(blob), safe='~/')}{'?' if sas else ''}{sas}",
+            f"{container}/{quote(self._name_of(blob), safe='~/')}{'?' if sas else ''}{sas}",
             headers={"x-ms-range": f"bytes=0-{_SMALL_BYTES - 1}"},
         )
         answer = self._send_request(request, stream=True)
@@ -387,6 +404,8 @@ class BlobContainer:
     def delete_all(self, blobs: Iterable[str], on_deleted: Callable[[int], object]) -> None:
         """Delete blobs and their snapshots, many per request; `on_deleted` receives counts."""
         names = list(blobs)
+        for name in names:
+            self._name_of(name)
         starts = range(0, len(names), _DELETES_PER_REQUEST)
         chunks = [names[first : first + _DELETES_PER_REQUEST] for first in starts]
 

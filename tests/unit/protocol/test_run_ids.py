@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 
 import pytest
 
 from runner.protocol.errors import RunnerError
+from runner.protocol.groups import LaterRun, parse_group
 from runner.protocol.paths import (
     check_reference,
     find_similar_run,
@@ -90,3 +92,24 @@ def test_mistyped_id_or_prefix_suggests_the_newest_similar_run() -> None:
     assert find_similar_run("s-20261121-143005-k3f8", one_day) is None, "only the time is alike"
     assert find_similar_run("mnist-20261121-143005-k3f8", one_day) == one_day[0]
     assert find_similar_run("x", []) is None
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("text", ["../models/m", "a/b", "x' or id ne 'x", "a\n", "\x1b[8m", "a b"])
+@pytest.mark.parametrize("key", ["group_id", "job_id", "pool", "run_id"])
+def test_record_of_a_group_has_ids_of_batch_only(key: str, text: str) -> None:
+    task = {"run_id": "a", "after": []}
+    group = {"format": 1, "group_id": "g", "name": "g", "created": "2026-11-21T14:30:05+00:00"}
+    group |= {"job_id": "j", "pool": "p", "tasks": {"a": task}}
+    parse_group(json.dumps(group).encode(), "g")
+    (task if key == "run_id" else group)[key] = text
+    with pytest.raises(RunnerError, match="R-GROUP-BROKEN"):
+        parse_group(json.dumps(group).encode(), "g")
+    claim = json.dumps({"run_id": text, "created": "2026-11-21T14:30:05+00:00"})
+    assert LaterRun.parse("sweeps/g/runs/1.2", claim.encode()) is None
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("end", ["\n", "\x85", " "])
+def test_run_id_ends_with_its_suffix(end: str) -> None:
+    assert not is_run_id(f"mnist-20261121-143005-k3f9{end}")

@@ -469,3 +469,15 @@ def test_every_download_takes_blobs_as_they_are_stored() -> None:
     ]
     assert len(calls) >= 5
     assert_none([call for call in calls if "decompress=False" not in call], "downloads")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", ["../models/m", "a/../../models/m", "a/./b", "..", "a/.."])
+def test_name_that_leads_to_another_container_is_refused(service: FakeBlobs, name: str) -> None:
+    runs = runs_of(service)
+    writes = (lambda blob: runs.put(blob, {}), lambda blob: runs.delete_all([blob], print))
+    for use in (runs.read, runs.delete, runs.size, *writes):
+        with pytest.raises(RunnerError, match="R-BLOB-NAME"):
+            use(name)
+    with pytest.raises(RunnerError, match="R-BLOB-NAME"):
+        store_at(service).find(name)
