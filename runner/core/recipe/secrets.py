@@ -119,7 +119,7 @@ def refuse_exposed_secrets(values: SecretValues, texts: Iterable[str]) -> None:
     for name in values.found_in(texts):
         raise RunnerError(
             "R-SECRET-EXPOSED",
-            f"the value of secret {name} occurs in arguments, parameters, env or names",
+            f"the value of secret {name} occurs in arguments, parameters, env or other settings",
             why="run.json, process lists and logs show these",
             fix=f"remove it there, and read ${name} in the script",
         )

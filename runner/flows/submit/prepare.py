@@ -10,10 +10,10 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from runner.contract import StackOutputs
 from runner.core.home import code_environment
@@ -120,9 +120,23 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
     recipe = with_named_files(recipe, arguments[len(recipe.command) :])
     names = (recipe.name, recipe.description, options.experiment, *options.inputs)
     texts = (text for text in names if text)
-    refuse_exposed_secrets(values, [*arguments, *recipe.env.values(), *texts])
+    if values:
+        settings = _strings({**replace(recipe, secrets=()).to_json(), "inputs": recipe.inputs})
+        refuse_exposed_secrets(values, [*arguments, *settings, *texts])
     _refuse_unknown_variables(recipe, arguments, params, has_data=options.data is not None)
     return CheckedRun(recipe, request, values, options.data, options.required_resources)
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield all texts in a value at any depth; run.json stores them."""
+    if isinstance(value, Mapping):
+        for key, part in cast("Mapping[object, object]", value).items():
+            yield from (*_strings(key), *_strings(part))
+    elif isinstance(value, list | tuple):
+        for part in cast("Sequence[object]", value):
+            yield from _strings(part)
+    elif value is not None:
+        yield str(value)
 
 
 def with_named_files(recipe: Recipe, arguments: Sequence[str]) -> Recipe:

@@ -144,3 +144,26 @@ def test_value_of_a_secret_is_no_name(options: TrainOptions, folder: Path, tmp_p
         check_run(load_recipe(str(folder), cwd=tmp_path), options)
     assert caught.value.code == "R-SECRET-EXPOSED"
     assert "the-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "prepare: curl -H the-secret https://host",
+        "inputs: {a: {url: 'https://host/x?key=the-secret'}}",
+        "image: host/x:the-secret",
+        "model: {name: the-secret}",
+        "model: {name: m, path: the-secret.bin}",
+        "outputs: [the-secret]",
+        "metrics: {patterns: {auc: 'the-secret (.*)'}}",
+    ],
+    ids=lambda setting: setting.partition(":")[0],
+)
+def test_value_of_a_secret_is_in_no_setting(setting: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "train.yaml").write_text(
+        f"command: python train.py\nsecrets: {{TOKEN: {{env: HF_TOKEN}}}}\n{setting}\n"
+    )
+    with pytest.raises(RunnerError) as caught:
+        check_run(load_recipe(str(folder), cwd=tmp_path), TrainOptions())
+    assert caught.value.code == "R-SECRET-EXPOSED"
+    assert "the-secret" not in str(caught.value)
