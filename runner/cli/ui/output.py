@@ -169,7 +169,7 @@ class Output:
             return False
         if self._view is not None:  # it would draw over the question
             self._view.close()
-        sys.stderr.write(f"{visible(question)} [y/N] ")
+        sys.stderr.write(wrapped(f"{visible(question)} [y/N] ", sys.stderr))
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

@@ -66,7 +66,8 @@ class Consent:
             key = (self.group or spec.run_id, *asked)
             with self._lock:  # trials are submitted in several threads
                 if key not in self._answers:
-                    question = f"{what} ({why}); send their values to its script?"
+                    look = f"`runner show {spec.run_id}` shows what it executes"
+                    question = f"{what} ({why}; {look}); send their values to its script?"
                     self._answers[key] = self.ask(question)
             if self._answers[key]:
                 return
@@ -77,7 +78,7 @@ class Consent:
             "R-SECRET-SEND",
             what,
             why=why,
-            fix=f"if you trust its code, {self.again.replace('{run}', spec.run_id)} {words}"
+            fix=f"if you trust its code: {self.again.replace('{run}', spec.run_id)} {words}"
             if self.again
             else f"if you trust its code, pass send_env=[{python}]",
             exit_code=ExitCode.PREFLIGHT,
