@@ -22,6 +22,7 @@ from pulumi import automation as auto
 from pulumi.automation.events import DiagnosticEvent, EngineEvent, StepEventMetadata
 
 from runner.protocol.errors import ExitCode, RunnerError
+from runner_infra.engine.cli_archive import install_archive
 from runner_infra.engine.state_folder import remove_stale_locks, state_backend
 from runner_infra.engine.unfinished import HALF_WRITTEN, import_unfinished, read_state
 from runner_infra.program import program
@@ -157,17 +158,18 @@ def find_cli(root: Path) -> auto.PulumiCommand | None:
 
 
 def install_cli(root: Path) -> auto.PulumiCommand:
-    """Install the Pulumi CLI into `root` with Pulumi's install script.
+    """Install the pinned version of the Pulumi CLI into `root`.
 
     Raises:
         RunnerError: R-PULUMI-INSTALL.
     """
+    install_archive(root)
     try:
-        return auto.PulumiCommand.install(root=str(root))
+        return auto.PulumiCommand(root=str(root))
     except Exception as err:
         raise RunnerError(
             "R-PULUMI-INSTALL",
-            "could not install the Pulumi CLI",
+            f"the Pulumi CLI in {root} does not run",
             why=str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__,
             fix="install it manually (https://www.pulumi.com/docs/install), then try again",
             exit_code=ExitCode.PREFLIGHT,

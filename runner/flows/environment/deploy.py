@@ -28,6 +28,7 @@ from runner.flows.environment.images import (
 from runner.flows.environment.pools import find_active
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.engine import automation
+from runner_infra.engine.cli_archive import cli_version
 
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
 
@@ -42,7 +43,7 @@ def open_engine(
     root = settings.home / "pulumi-cli"
     cli = automation.find_cli(root)
     if cli is None:
-        question = f"The Pulumi CLI is not installed. Install it into {root}?"
+        question = f"The Pulumi CLI is not installed. Install {cli_version()} into {root}?"
         if not consent(question):
             raise RunnerError(
                 "R-PULUMI-MISSING",
