@@ -8,14 +8,18 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.flows.local.state import ensure_keys
+from runner.flows.removal import RunSelection, plan_removal, remove_runs
 from runner.flows.runs.documents import code_container, runs_container
 from runner.protocol.paths import RunPaths, code_blob
 from runner.protocol.run_spec import RunSpec, parse_run
@@ -177,6 +181,40 @@ def test_outputs_and_runs_of_version_1_are_read_and_repeated(own_cli: Cli, scrip
     refused = cli.run("reproduce", damaged)
     assert "R-REPEAT-CODE" in refused.stderr
     assert "EXECUTED" not in refused.stdout + refused.stderr
+
+
+def code_names(container: BlobContainer) -> set[str]:
+    return {blob.name for blob in container.list("code/")}
+
+
+def test_removal_deletes_code_of_no_other_run_in_either_layout(own_cli: Cli, script: Write) -> None:
+    cli = own_cli
+    gone, stays = train(cli, script(GOOD)), train(cli, script(GOOD + "\nprint()"))
+    known = connection(cli)
+    store, runs = code_container(known), runs_container(known)
+    [lost, kept] = [code_blob(spec_of(cli, each).code.sha256) for each in (gone, stays)]
+    agent = code_blob(spec_of(cli, stays).agent_sha256)
+    assert code_names(store) == {lost, kept, agent}
+    for name in (lost, kept, agent):  # where version 1 has them
+        runs.write(name, store.read(name) or b"", None)
+
+    def remove(place: Connection, run_id: str) -> None:
+        later = datetime.now(UTC) + timedelta(days=40)
+        plan = plan_removal(place, RunSelection(references=(run_id,)), later)
+        assert [each.run_id for each in plan.runs] == [run_id]
+        remove_runs(place, plan, lambda _: None, later)
+
+    remove(known, gone)
+    assert code_names(store) == code_names(runs) == {kept, agent}
+    assert cli.run("reproduce", stays).stdout.startswith("the code of the run")
+
+    # A client with outputs of version 1 deletes nothing of the container that it does not know.
+    old = replace(known.outputs, container_code=None, contract_version=1)
+    again = {row["run_id"] for row in cli.json("ps", "-a")} - {stays}
+    for run_id in (*again, stays):
+        remove(Connection(old, known._keys), run_id)
+    assert code_names(runs) == set()
+    assert code_names(store) == {kept, agent}
 
 
 def test_services_of_an_older_version_get_the_container_by_themselves(
