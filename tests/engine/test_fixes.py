@@ -27,6 +27,7 @@ from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.gateway.sign_in import CLIENT
 from batch_emulator.launches import NodeNames
 from batch_emulator.server import Server
+from runner.core.home import HomePaths
 from runner_infra.config.naming import Names
 from tests.arm_server import ArmServer, resource_id
 from tests.e2e.conftest import new_home, until
@@ -144,6 +145,8 @@ def azure(stage: Stage) -> Generator[Deployment]:
         node_tools(stage.folder),
         azurite_of(home, ACCOUNT, KEY) as blob,
         Server(
+            # `exec` looks for the folder of a task on this machine there.
+            HomePaths(stage.folder / "runner").batch_data,
             account=ACCOUNT,
             key=KEY,
             storage=StorageAccount(ACCOUNT, KEY),
