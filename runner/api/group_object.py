@@ -339,6 +339,7 @@ def sweep(
         check: wait, and raise RunnerError (R-RUN-FAILED) unless all succeed.
         on_progress: called with updates.
     """
+    from runner.core.progress import Progress
     from runner.core.recipe.overrides import RecipeFlags, with_flags
     from runner.core.recipe.recipe import load_recipe
     from runner.core.recipe.sweep import change_sweep, replace_trials
@@ -368,6 +369,10 @@ def sweep(
         swept = replace_trials(loaded.sweep, params, changes)
     with live(on_progress) as view:
         swept, blobs = find_blobs(swept, settings, view.on_progress)
+        if swept.generator is not None:
+            file = loaded.folder / swept.generator.partition(":")[0]
+            text = f"running {file} on this machine to list the trials"
+            view.on_progress(Progress("trials", "start", text))
     checked = check_sweep(loaded, swept, options, cap, blobs)
     return _start(checked, settings, on_progress, wait=wait, check=check)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import runner
 from runner.core.home import code_environment
 from runner.core.progress import Progress
 from runner.core.recipe.file import load_recipe
@@ -87,6 +88,25 @@ def test_generator_sees_no_secret(folder: Path, tmp_path: Path) -> None:
     sweep = SweepFile.model_validate({"generator": "trials.py:make"})
     check_sweep(recipe, sweep, TrainOptions())
     assert "the-secret" not in (tmp_path / "seen").read_text()
+
+
+def test_python_names_a_generator_before_it_runs_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nsweep: {generator: 'trials.py:make'}\n"
+    )
+    said: list[tuple[str, bool]] = []
+
+    def see(update: runner.Update) -> None:
+        said.append((update.message, (tmp_path / "seen").exists()))
+
+    with pytest.raises(RunnerError, match="is unknown"):  # no stack to submit to
+        runner.sweep(folder, target="azure", on_progress=see)
+    text = f"running {folder / 'trials.py'} on this machine to list the trials"
+    assert (text, False) in said
+    assert (tmp_path / "seen").exists()
 
 
 @pytest.mark.parametrize(
