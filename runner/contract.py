@@ -19,6 +19,10 @@ class ContractError(ValueError):
     """The text is not a StackOutputs document. The message names the field."""
 
 
+class NewerContractError(ContractError):
+    """The document is of a later version of this package, so deploying again does not help."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolOutput:
     """One pool that runs tasks. `gpus` and `vcpus` are per node.
@@ -139,6 +143,7 @@ def parse_stack_outputs(text: str) -> StackOutputs:
 
     Raises:
         ContractError: the text is not such a document; the message names the field.
+        NewerContractError: it is one of a later version.
     """
     try:
         raw: Any = json.loads(text)
@@ -146,7 +151,13 @@ def parse_stack_outputs(text: str) -> StackOutputs:
         raise ContractError(f"not JSON: {err}") from err
     if not isinstance(raw, dict):
         raise ContractError("expected a JSON object")
-    fields = _checked(StackOutputs, cast("dict[str, Any]", raw), "")
+    document = cast("dict[str, Any]", raw)
+    newest = document.get("contract_version")
+    if isinstance(newest, int) and newest > CONTRACT_VERSION:  # it may lack fields of this version
+        raise NewerContractError(
+            f"contract_version is {newest}, this runner reads {CONTRACT_VERSION}"
+        )
+    fields = _checked(StackOutputs, document, "")
     version = fields["contract_version"]
     if version not in _READ_VERSIONS:
         raise ContractError(f"contract_version is {version}, this runner reads {CONTRACT_VERSION}")

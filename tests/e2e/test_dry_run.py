@@ -14,6 +14,7 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import create_job
 from runner.azure.storage.blobs import BlobContainer
 from runner.cli.main import main
+from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import Recipe, load_recipe
 from runner.core.settings import Settings, load_settings
@@ -27,6 +28,7 @@ from runner.protocol.paths import RunPaths
 from tests.contract.server import wire
 from tests.e2e.conftest import Cli
 from tests.e2e.plans import plan_file, plan_recipe, preview_file, preview_recipe
+from tests.unit.test_contract import OUTPUTS
 
 pytestmark = pytest.mark.smoke  # most of its tests take milliseconds
 Write = Callable[..., Path]
@@ -272,6 +274,20 @@ def test_dry_run_without_services_names_skipped_checks(tmp_path: Path, script: W
     assert plan["not_looked_up"] == [{"what": name, "why": why} for name in names]
     assert plan["after"] == ["some-run"]
     assert not home.exists()
+
+
+def test_dry_run_for_an_old_stack_is_refused_like_the_submission(
+    tmp_path: Path, script: Write
+) -> None:
+    cli = Cli(tmp_path / "home", tmp_path)
+    outputs = HomePaths(cli.home).stack_outputs("dev")
+    outputs.parent.mkdir(parents=True)
+    old = {**json.loads(OUTPUTS.to_json()), "contract_version": 1, "container_code": None}
+    outputs.write_text(json.dumps(old))
+    refused = cli.run("train", script("print(1)"), "--dry-run", "--target", "azure")
+    assert refused.returncode == 3
+    assert "R-STACK-NO-CODE" in refused.stderr
+    assert "fix: runner up" in refused.stderr
 
 
 def test_dry_run_downloads_nothing_and_checks_local_data(

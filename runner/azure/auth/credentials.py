@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from runner.azure.auth.sign_in import make_credential
-from runner.contract import SHARED_TEAM, ContractError, StackOutputs, parse_stack_outputs
+from runner.contract import (
+    SHARED_TEAM,
+    ContractError,
+    NewerContractError,
+    StackOutputs,
+    parse_stack_outputs,
+)
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
 from runner.protocol import paths as blob_paths
@@ -38,6 +44,9 @@ if TYPE_CHECKING:
     from azure.storage.fileshare import ShareClient, ShareServiceClient
 
     from runner.core.planning.plan import StorageScopes
+
+
+_UPGRADE = "run `pip install --upgrade azure-batch-runner`"
 
 
 def outputs_path(settings: Settings) -> Path:
@@ -74,7 +83,7 @@ def load_outputs(settings: Settings) -> StackOutputs:
             "R-STACK-OUTPUTS",
             f"{path} is not a valid description of a stack",
             why=str(err),
-            fix=_outputs_fix(settings),
+            fix=_UPGRADE if isinstance(err, NewerContractError) else _outputs_fix(settings),
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     if settings.target == "local":
@@ -122,6 +131,18 @@ def _outputs_fix(settings: Settings) -> str:
     if settings.target == "local":
         return "runner local up"
     return f"runner up --stack {settings.stack}"
+
+
+def no_code_container(*, is_local: bool) -> RunnerError:
+    """Build the error for a submission with outputs of version 1."""
+    return RunnerError(
+        "R-STACK-NO-CODE",
+        "the stack has no container for code",
+        why="it was deployed by an older version of runner; its nodes could replace the code of "
+        "later runs",
+        fix="runner local up" if is_local else "runner up",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 STORAGE_SCOPE = "https://storage.azure.com/.default"
@@ -267,15 +288,7 @@ class Connection:
         """Return the container that nodes only read. Raise RunnerError if the stack has none."""
         if self.outputs.container_code is not None:
             return self.outputs.container_code
-        is_local = self._keys is not None
-        raise RunnerError(
-            "R-STACK-NO-CODE",
-            "the stack has no container for code",
-            why="it was deployed by an older version of runner; its nodes could replace the code "
-            "of later runs",
-            fix="runner local up" if is_local else "runner up",
-            exit_code=ExitCode.PREFLIGHT,
-        )
+        raise no_code_container(is_local=self._keys is not None)
 
     @property
     def uses_identity(self) -> bool:

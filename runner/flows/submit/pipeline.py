@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection, connect, no_code_container
 from runner.azure.batch.jobs import FoundJob, check_pool, find_open_job
 from runner.azure.batch.translate import to_task
 from runner.contract import StackOutputs
@@ -275,6 +275,9 @@ def plan_submission(
         RunnerError: no pool fits, or the services reject an input, a predecessor or the job.
             Nothing has been downloaded.
     """
+    # Local services get the container by themselves.
+    if target.outputs.container_code is None and target.settings.target == "azure":
+        raise no_code_container(is_local=False)
     memo, lookups = Memo(), Lookups(target.connection, target.dry_run)
     if isinstance(submission, CheckedFile):
         group, drafts = _read_group(submission, target, memo, on_progress, scheduled=scheduled)

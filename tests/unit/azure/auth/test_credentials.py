@@ -171,7 +171,19 @@ def test_damaged_outputs_name_the_field(local: Connection, settings: Settings) -
     with pytest.raises(RunnerError) as caught:
         connect(settings)
     assert caught.value.code == "R-STACK-OUTPUTS"
+    assert caught.value.fix == "runner local up"
     assert "location" in caught.value.why
+
+
+def test_outputs_of_a_later_version_ask_for_an_upgrade(
+    local: Connection, settings: Settings
+) -> None:
+    assert local is not None
+    HomePaths(settings.home).local_outputs.write_text('{"contract_version": 3}')
+    with pytest.raises(RunnerError) as caught:
+        connect(settings)
+    assert caught.value.why == "contract_version is 3, this runner reads 2"
+    assert "pip install --upgrade" in caught.value.fix
 
 
 def cached(credential: FakeCredential) -> CachedTokens:
