@@ -35,7 +35,10 @@ _PACKAGES_ONLY = (
     " StringStartsWith 'app-'))"
 )
 
-# Agents delete old checkpoints, but never a model. No container has this name.
+# Agents delete old checkpoints, but never a model. No container has this name. The action has no
+# suboperations, knows the container's name, and is not needed to write a blob again:
+# https://learn.microsoft.com/azure/storage/blobs/storage-auth-abac-attributes
+# ("Delete a blob", 2024-04-01, read 2026-11-28)
 _NO_DELETION = (
     "((!(ActionMatches{'Microsoft.Storage/storageAccounts/blobServices/containers/blobs/delete'}))"
     " OR (@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
