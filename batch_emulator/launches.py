@@ -393,6 +393,7 @@ class LaunchBuilder:
         )
         settings: list[Json] = execution.body.get("environmentSettings") or []
         kind = TaskKind(execution.kind.value)
+        elevated = is_elevated(execution.body, node.pool.spec)
         extra = {
             **installed(layout),
             "BATCH_EMULATOR_NODE_IP": node.address,
@@ -410,8 +411,18 @@ class LaunchBuilder:
             **_job_arguments(execution),
             task_settings=settings,
             extra=extra,
-            node_path=f"{layout.python / 'bin'}:{self._node_path}",
+            node_path=self._path(layout, elevated=elevated),
+            shares_path=not (elevated and layout.elevated_python.is_dir()),
         )
+
+    def _path(self, layout: NodeLayout, *, elevated: bool) -> str:
+        """Return the PATH of a node. Of an elevated task's, no other task writes a folder."""
+        if not layout.elevated_python.is_dir():
+            return f"{layout.python / 'bin'}:{self._node_path}"
+        programs = layout.elevated_python / "bin"
+        if elevated:
+            return f"{programs}:{self._node_path}"
+        return f"{layout.python / 'bin'}:{self._node_path}:{programs}"
 
 
 def _job_arguments(execution: Execution) -> dict[str, Any]:
@@ -481,18 +492,19 @@ def task_environment(  # noqa: PLR0913 - one argument per input of the page
     task_settings: Iterable[Mapping[str, Any]] = (),
     extra: Mapping[str, str] | None = None,
     node_path: str | None = None,
+    shares_path: bool = True,
 ) -> dict[str, str]:
     """Return the whole environment of a task; settings are wire `{"name", "value"}` objects.
 
     `extra` are variables of the node itself, such as CUDA_VISIBLE_DEVICES; task settings override
     job settings, which override `extra`. `node_path` is the PATH of the node, by default this
-    machine's, since the node is this machine.
+    machine's, since the node is this machine. With `shares_path`, it ends with the shared folder.
     """
     node_path = node_path or os.environ.get("PATH") or LINUX_PATH
     working_dir = task_dir / "wd"
     environment = {
         # The two folders that dumps of real tasks show behind the node's own PATH.
-        "PATH": f"{node_path}:{node.layout.shared}:{working_dir}",
+        "PATH": f"{node_path}:{f'{node.layout.shared}:' if shares_path else ''}{working_dir}",
         "HOME": str(working_dir),
         **(extra or {}),
         **_settings(job_settings),

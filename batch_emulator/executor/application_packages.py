@@ -38,11 +38,17 @@ class BrokenArchiveError(Exception):
 
 
 def unpack(
-    archive: Path, target: Path, stop: threading.Event, *, max_bytes: int = MAX_BYTES
+    archive: Path,
+    target: Path,
+    stop: threading.Event,
+    *,
+    max_bytes: int = MAX_BYTES,
+    for_others: bool = False,
 ) -> None:
     """Unpack into a folder that exists. Raises BrokenArchiveError and OSError.
 
-    Unpacking ends when `stop` is set. Sizes in the headers are not trusted.
+    Unpacking ends when `stop` is set. Sizes in the headers are not trusted. With `for_others`,
+    every user may read and execute what the owner may, and only the owner writes.
     """
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -51,7 +57,7 @@ def unpack(
                 raise BrokenArchiveError(f"it holds more than {MAX_FILES} files")
             left = max_bytes
             for member in members:
-                left -= _unpack_one(opened, member, target, stop, left)
+                left -= _unpack_one(opened, member, target, stop, left, for_others=for_others)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as err:
         raise BrokenArchiveError(f"it is not a ZIP file: {err}") from err
     except (NotImplementedError, RuntimeError) as err:  # encrypted, or an unknown compression
@@ -64,6 +70,8 @@ def _unpack_one(
     target: Path,
     stop: threading.Event,
     left: int,
+    *,
+    for_others: bool,
 ) -> int:
     mode = member.external_attr >> 16 if member.create_system == _UNIX else 0
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -82,7 +90,10 @@ def _unpack_one(
             if stop.is_set():
                 raise BrokenArchiveError("it was given up")
             file.write(chunk)
-    path.chmod(stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR | stat.S_IWUSR if mode else _MODE)
+    mode = stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR | stat.S_IWUSR if mode else _MODE
+    if for_others:
+        mode = (mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6) & ~0o022
+    path.chmod(mode)
     return size
 
 
@@ -229,9 +240,8 @@ def _unpack(archive: Path, folder: Path, stop: threading.Event, owner: Owner | N
     beside = folder.parent / f".{uuid4().hex}"
     beside.mkdir()  # fails if the node has left
     try:
-        unpack(archive, beside, stop)
-        if owner is not None:
-            owner.give(beside)
+        # An elevated task may execute a package, so other tasks must not change it.
+        unpack(archive, beside, stop, for_others=owner is not None)
         beside.rename(folder)
     finally:
         remove_tree(beside)

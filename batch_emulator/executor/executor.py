@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from batch_emulator.executor import processes, task_containers, task_files, task
 from batch_emulator.executor.blob_client import AWAY_S, BlobClient, NodeIdentity
 from batch_emulator.executor.container_engine import inherited
 from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
-from batch_emulator.folders import Owner, make_real_folder
+from batch_emulator.folders import Owner, make_real_folder, remove_below, stat_below
 
 _T = TypeVar("_T")
 
@@ -368,16 +369,28 @@ async def _wait_for_end(running: task_process.TaskProcess, found: set[int], grac
 
 
 def _make_directories(launch: LaunchSpec, owner: Owner | None) -> bool:
-    """Create the folders of the task for its user. Return False if it has run here before."""
-    is_new = True
+    """Create the folders of the task for its user. Return False if it has run here before.
+
+    Those of an elevated task belong to the user of the emulator: other tasks could replace what it
+    executes. What others could write to is deleted before.
+    """
+    is_new, closed = True, owner is not None and launch.elevated
     resources = () if launch.resource_dir is None else (launch.resource_dir,)
     for folder in (*resources, launch.task_dir, launch.working_dir, launch.task_dir / "certs"):
         try:
-            made = make_real_folder(folder, launch.node_dir, owner)
+            if closed and _is_of_another_user(folder, launch.node_dir):
+                remove_below(folder, launch.node_dir)
+            made = make_real_folder(folder, launch.node_dir, None if closed else owner)
         except OSError as err:
             raise ExecutionError(directory_failure(str(folder), err)) from err
         is_new = is_new and (made or folder != launch.working_dir)
     return is_new
+
+
+def _is_of_another_user(folder: Path, top: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return stat_below(folder, top).st_uid != os.geteuid()
+    return False
 
 
 async def _end_left_processes(launch: LaunchSpec) -> None:

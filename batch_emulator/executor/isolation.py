@@ -89,15 +89,18 @@ class Isolation:
 
     def prepare_node(self, layout: NodeLayout) -> None:
         """Create the Python of a node, and give the folders of tasks to their user. Blocks."""
-        self.python.make(layout.python, self.owner)
         if self.owner is None:
+            self.python.make(layout.python, None)
             return
+        # Ordinary tasks write to theirs, and would decide what elevated ones execute as root.
+        self.python.make(layout.elevated_python, None)
+        self.python.make(layout.python, self.owner, layout.elevated_python)
         above = takewhile(lambda folder: folder != self.folder, layout.root.parents)
         for folder in (layout.applications, layout.workitems, layout.root, *above):
             _make_passable(folder)
         tasks = (one for one in layout.workitems.glob("*/*/*") if one.is_dir())
         for folder in (layout.startup, layout.shared, layout.volatile, layout.fsmounts, *tasks):
-            if folder.stat().st_uid != self.owner.uid:
+            if folder.stat().st_uid != self.owner.uid and not _is_elevated(folder):
                 self.owner.give(folder)
 
     def settle(self, data_dir: Path) -> None:
@@ -328,6 +331,13 @@ def _move(source: Path, target: Path) -> None:
     if moved.is_dir() and copy.is_dir() and not target.exists():
         copy.rename(target)
     remove_tree(moved)
+
+
+def _is_elevated(folder: Path) -> bool:
+    """Return True if an elevated task began in this folder, which stays closed to other tasks."""
+    with suppress(OSError):
+        return all(one.lstat().st_uid == 0 for one in (folder, folder / "stdout.txt"))
+    return False
 
 
 def _make_passable(folder: Path) -> None:

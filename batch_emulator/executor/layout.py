@@ -51,6 +51,14 @@ class NodeLayout:
         return self.root.parent / "python"
 
     @property
+    def elevated_python(self) -> Path:
+        """The Python environment of elevated tasks, which ordinary ones read; beside the root.
+
+        It exists only where tasks have a user of their own.
+        """
+        return self.root.parent / "elevated-python"
+
+    @property
     def authorities(self) -> Path:
         """Folder of the certificates that tasks trust for Azure's host names; beside the root."""
         return self.root.parent / "authorities"

@@ -85,8 +85,11 @@ class BasePython:
     executable: Path
     version: tuple[int, int]
 
-    def make(self, folder: Path, owner: Owner | None) -> None:
-        """Create the environment at `folder` for `owner`, unless it exists. Raises OSError."""
+    def make(self, folder: Path, owner: Owner | None, below: Path | None = None) -> None:
+        """Create the environment at `folder` for `owner`, unless it exists. Raises OSError.
+
+        It also finds the packages of the environment at `below`, after its own.
+        """
         settings = (
             f"home = {self.executable.parent}\n"
             "include-system-site-packages = false\n"
@@ -109,6 +112,10 @@ class BasePython:
             (programs / other).symlink_to("python3")
         (packages / "pip" / "__init__.py").touch()
         (packages / "pip" / "__main__.py").write_text(_PIP, encoding="utf-8")
+        if below is not None:
+            found = str(below / packages.relative_to(folder))
+            line = f"import site; site.addsitedir({found!r})\n"
+            (packages / "elevated-tasks.pth").write_text(line, encoding="utf-8")
         for command in ("pip", "pip3"):
             (programs / command).write_text(_PIP_COMMAND, encoding="utf-8")
             (programs / command).chmod(0o755)

@@ -494,3 +494,64 @@ def _owner(running: Running) -> Owner:
     owner = running.emulator.isolation.owner
     assert owner is not None
     return owner
+
+
+def _plant(*folders: str) -> str:
+    """Return a command that replaces programs wherever an ordinary task may write."""
+    one = "printf '#!/bin/sh\\necho planted\\n' > $f && chmod 755 $f"
+    names = "python3 pip3 id tool run.sh"
+    loop = f"for n in {names}; do f=$d/$n; (rm -f $f; {one}) 2>/dev/null || true; done"
+    return f"for d in {' '.join(folders)}; do {loop}; done"
+
+
+@root_only
+@pytest.mark.attack
+@pytest.mark.parametrize("running", ["user"], indirect=True)
+def test_ordinary_task_decides_nothing_that_an_elevated_one_executes(things: Things) -> None:
+    start = models.BatchStartTask(
+        command_line="/bin/sh -c 'echo echo own > run.sh; chmod 755 run.sh'",
+        user_identity=ADMIN,
+        wait_for_success=True,
+    )
+    pool = things.pool(target_dedicated_nodes=1, start_task=start, task_slots_per_node=2)
+    things.wait_nodes(pool, 1)
+    node = "$AZ_BATCH_NODE_ROOT_DIR/../python/bin"
+    elevated = "$AZ_BATCH_NODE_ROOT_DIR/../elevated-python"
+    job = things.job(pool)
+    waits = "touch $AZ_BATCH_NODE_SHARED_DIR/begun; sleep 3; ./run.sh; echo ended"
+    script = f"echo echo own > run.sh; chmod 755 run.sh; echo $PATH; {waits}"
+    line = f"/bin/sh -c {shlex.quote(script)}"
+    task = things.task(job, line, user_identity=ADMIN)
+    wait = "while [ ! -e $AZ_BATCH_NODE_SHARED_DIR/begun ]; do sleep 0.1; done"
+    other = "$AZ_BATCH_NODE_ROOT_DIR/workitems/*/*/*/wd"
+    places = (node, f"{elevated}/bin", "$AZ_BATCH_NODE_STARTUP_DIR/wd", other)
+    run(things, pool, f"{wait}; {_plant(*places, '$AZ_BATCH_NODE_SHARED_DIR')}")
+    things.wait_task(job, task)
+    said = things.text(job, task)
+    assert "planted" not in said
+    assert said.splitlines()[-2:] == ["own", "ended"]
+    script = "python3 -c 'import os; print(os.getuid())'; id -u; tool || true"
+    script += "; cat $AZ_BATCH_NODE_STARTUP_DIR/wd/run.sh"
+    said = run(things, pool, script, user_identity=ADMIN)
+    assert "planted" not in said
+    assert said.split() == ["0", "0", "echo", "own"]
+
+
+@pytest.mark.slow
+@root_only
+@pytest.mark.parametrize("running", ["user"], indirect=True)
+def test_ordinary_tasks_use_what_an_elevated_start_task_installed(
+    things: Things, open_folder: Path
+) -> None:
+    wheel(open_folder, "1.10.0")
+    install = f"pip3 install --no-index --find-links {open_folder} 'pydantic<2'; echo v > made"
+    start = models.BatchStartTask(
+        command_line=f"/bin/sh -c {shlex.quote(install)}",
+        user_identity=ADMIN,
+        wait_for_success=True,
+    )
+    pool = things.pool(target_dedicated_nodes=1, start_task=start)
+    things.wait_nodes(pool, 1)
+    script = 'python3 -c "import pydantic; print(pydantic.VERSION)"; '
+    script += "cat $AZ_BATCH_NODE_STARTUP_DIR/wd/made; pip3 --version"
+    assert run(things, pool, script).split()[:3] == ["1.10.0", "v", "pip"]
