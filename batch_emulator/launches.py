@@ -396,8 +396,10 @@ class LaunchBuilder:
         elevated = is_elevated(execution.body, node.pool.spec)
         extra = {
             **installed(layout),
+            # Our own variables: where servers of the task listen, and what the agent hides.
             "BATCH_EMULATOR_NODE_IP": node.address,
-        }  # our own variable: servers of the task listen there
+            "BATCH_EMULATOR_NODES_DIR": str(self.nodes),
+        }
         if execution.task is not None and planned_evictions(execution.body):
             extra[EVICTED_VARIABLE] = str(execution.task.evicted)
         if self._imds is not None:

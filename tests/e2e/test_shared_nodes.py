@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, until
 from tests.e2e.test_isolation import _CHOSEN, _AsUser, new_home
 
 _RECIPE = "command: python train.py\nrequirements: requirements.txt\n"
@@ -271,3 +271,81 @@ def test_prepare_installs_for_each_task_of_its_job(cli: Cli, project: Callable[.
         [shared, own] = seen["files"]
         assert own.startswith(seen["prefix"])
         assert shared == seen["shared"]
+
+
+_SEARCHES = """
+import ctypes, json, os, pathlib, sys, time
+
+EVIL = "open(__file__ + '.evil', 'w')"
+root = pathlib.Path(os.environ["AZ_BATCH_NODE_ROOT_DIR"])
+own = pathlib.Path(os.environ["AZ_BATCH_TASK_DIR"])
+nodes = root.parents[2]
+changed = []
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(name, function, *words):
+    try:
+        found = function(*words)
+    except Exception:
+        return
+    if found is not False:
+        changed.append(name)
+
+def holds(path):
+    return b"TOKEN=" in pathlib.Path(path).read_bytes()
+
+until = time.time() + 60
+victims = []
+while not victims and time.time() < until:  # the victim is a process with this argument
+    lines = {each: (each / "cmdline").read_bytes() for each in pathlib.Path("/proc").glob("[0-9]*")}
+    victims = [each for each, line in lines.items() if line.endswith(b"of-the-victim\\0")]
+assert victims
+victim = max(victims, key=lambda each: int(each.name))
+attempt("environment", holds, victim / "environ")
+attempt("memory", open, victim / "mem", "r+b")
+attempt("folder of the process", os.listdir, victim / "cwd/")
+attempt("root of the process", os.listdir, victim / "root/")
+attempt("descriptors", open, victim / "fd" / "1", "a")
+for kind in ("user", "mnt"):
+    def enter():
+        handle = os.open(victim / "ns" / kind, os.O_RDONLY)
+        assert libc.setns(handle, 0) == 0
+    attempt(f"namespace {kind}", enter)
+attempt("tracing", lambda: libc.ptrace(16, int(victim.name), 0, 0) == 0 or False)
+ups = [pathlib.Path(*[".."] * count) for count in range(1, 12)]
+for top in {nodes, nodes.parent, root, *ups}:
+    for each in [*top.glob("**/workitems/*/*/*"), *top.glob("**/tasks/shared/runner")]:
+        if own.samefile(each) or each.samefile(root / "shared" / "runner"):
+            continue
+        attempt(f"seen {each}", os.listdir, each)
+        attempt(f"written {each}", (each / "evil").write_text, EVIL)
+for folder in (nodes, nodes / "other", root.parent, root, root / "workitems", root / "startup"):
+    attempt(f"written {folder}", (folder / "evil").write_text, EVIL)
+for folder in (own.parent, root, root / "shared", root / "workitems", root.parent):
+    attempt(f"renamed {folder}", os.rename, folder, folder.with_name("other"))
+for name in ("shared", "volatile", "fsmounts"):
+    (root / name / "honest").write_text("")
+(own / "honest").write_text("")
+pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], "changed.json").write_text(json.dumps(changed))
+"""
+_WAITS = "import os, time; print('begun', os.environ['TOKEN'][:0], flush=True); time.sleep({})"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("sizes", [("--nodes", 1, "--slots", 2), ("--nodes", 2, "--slots", 1)])
+def test_run_reaches_no_run_at_the_same_time(
+    cli: Cli,
+    project: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: tuple[object, ...],
+) -> None:
+    cli.run("local", "down")
+    cli.ok("local", "up", *sizes)
+    monkeypatch.setenv("TOKEN", "secret of another run")
+    victim = project("victim", _WAITS.format(120), _SECRET)
+    recipe = _RECIPE.replace("train.py", "train.py of-the-victim") + _SECRET
+    (victim / "train.yaml").write_text(recipe, encoding="utf-8")
+    run_id = cli.json("train", victim, "--detach")["run_id"]
+    until(lambda: "begun" in cli.run("logs", run_id).stdout, timeout_s=120)
+    assert _outputs(cli, project("attacker", _SEARCHES)) == []
+    cli.ok("cancel", run_id)

@@ -34,6 +34,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 
+# Set by the emulator: the folder of all its nodes, each in a folder of its pool.
+NODES_VARIABLE = "BATCH_EMULATOR_NODES_DIR"
 # Contains the task's folder. All processes of a script inherit it, which identifies them.
 SCRIPT_OF_VARIABLE = "RUNNER_SCRIPT_OF"
 
@@ -61,15 +63,21 @@ def dies_with_parent() -> Callable[[], None]:
 # From <sched.h> and <sys/mount.h> of Linux.
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x20000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE = 1, 32, 4096, 16384
+_NO_PROGRAMS = 2 | 4  # nosuid, nodev
 _KEPT_FLAGS = 2 | 4 | 8 | 1024 | 2048  # nosuid, nodev, noexec, noatime, nodiratime, as in statvfs
 _RELATIVE_TIMES = 4096, 1 << 21  # its value in statvfs, and in mount
 _NO_NEW_PRIVILEGES = 38
+
+
+class _NoNamespacesError(OSError):
+    """The kernel permits no namespaces, whatever the folders are."""
 
 
 def protect_folders(
     read_only: Iterable[Path],
     writable: Iterable[Path] = (),
     copies: Mapping[Path, Path] | None = None,
+    hidden: Mapping[Path, Sequence[Path]] | None = None,
 ) -> Callable[[], None] | None:
     """Return a function that a new child calls to make folders read-only for itself, for good.
 
@@ -82,6 +90,7 @@ def protect_folders(
         writable: folders in them that stay writable.
         copies: folders that the child sees with its own changes, which are written to an empty
             folder (the value) instead.
+        hidden: folders of which the child sees only the folders in the value, outer ones first.
 
     Returns:
         The function, or None for root, who could undo it, and without Linux.
@@ -89,8 +98,13 @@ def protect_folders(
     uid, gid = os.geteuid(), os.getegid()
     if not sys.platform.startswith("linux") or uid == 0:
         return None
-    plan = [(os.fsencode(path), _mount_flags(path) | _READ_ONLY) for path in read_only]
-    plan += [(os.fsencode(path), _mount_flags(path)) for path in writable]
+    mounts = [(path, _mount_flags(path) | _READ_ONLY) for path in read_only]
+    mounts += [(path, _mount_flags(path)) for path in writable]
+    mounts.sort(key=lambda mount: len(mount[0].parts))  # an outer mount would cover an inner one
+    plan = [(os.fsencode(path), flags) for path, flags in mounts]
+    covers = [
+        (os.fsencode(path), [*map(os.fsencode, kept)]) for path, kept in (hidden or {}).items()
+    ]
     overlays = [(os.fsencode(path), *_overlay(path, own)) for path, own in (copies or {}).items()]
     maps = (("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)))
     maps += (("gid_map", b"%d %d 1" % (gid, gid)),)
@@ -100,17 +114,45 @@ def protect_folders(
         if function(*arguments):
             raise OSError(ctypes.get_errno(), "the kernel permits no namespaces")
 
-    def protect() -> None:
+    def bind(source: bytes, target: bytes) -> None:
+        flags = ctypes.c_ulong(_BIND | _RECURSIVE)
+        call(libc.mount, source, target, None, flags, None)
+
+    def set_flags(path: bytes, flags: int) -> None:
+        call(libc.mount, None, path, None, ctypes.c_ulong(_REMOUNT | _BIND | flags), None)
+
+    def cover(folder: bytes, kept: Sequence[bytes]) -> None:
+        descriptors = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in kept]
+        flags = ctypes.c_ulong(_NO_PROGRAMS)
+        call(libc.mount, b"tmpfs", folder, b"tmpfs", flags, b"mode=755,size=256k,nr_inodes=64")
+        for path, descriptor in zip(kept, descriptors, strict=True):
+            os.makedirs(path)  # noqa: PTH103 - bytes
+            bind(b"/proc/self/fd/%d" % descriptor, path)
+            os.close(descriptor)
+        set_flags(folder, _NO_PROGRAMS | _READ_ONLY)
+
+    def enter() -> None:
         call(libc.unshare, _NEW_USER | _NEW_MOUNTS)
         for name, text in maps:
             descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
             os.write(descriptor, text)
             os.close(descriptor)
+        bind(b"/proc", b"/proc")  # a mount that no script can make fail
+
+    def protect() -> None:
+        working_dir = os.getcwd()  # noqa: PTH109 - no imports
+        try:
+            enter()
+        except OSError as err:
+            raise _NoNamespacesError(err.errno, err.strerror) from err
+        for path, kept in covers:
+            cover(path, kept)
         for path, flags in plan:
-            call(libc.mount, path, path, None, ctypes.c_ulong(_BIND | _RECURSIVE), None)
-            call(libc.mount, None, path, None, ctypes.c_ulong(_REMOUNT | _BIND | flags), None)
+            bind(path, path)
+            set_flags(path, flags)
         for path, options in overlays:
             call(libc.mount, b"overlay", path, b"overlay", ctypes.c_ulong(0), options)
+        os.chdir(working_dir)  # `..` would lead below the new mounts otherwise
         call(libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
     return protect
@@ -119,10 +161,11 @@ def protect_folders(
 def protect_node(
     shared_dir: Path, writable: Iterable[Path] = (), copies: Mapping[Path, Path] | None = None
 ) -> Callable[[], None] | None:
-    """Return `protect_folders` for what later runs of this node execute or read.
+    """Return `protect_folders` for what other runs of this node execute, read or write.
 
-    These are the agent's folders in `shared_dir`, its cache, which may be a link to another place,
-    the Python of the agent, and the folder of the start task.
+    Read-only are the agent's folders in `shared_dir`, its cache, which may be a link to another
+    place, the Python of the agent, and the folder of the node, except those for all tasks. Hidden
+    are the folders of other tasks, and of the other nodes of this machine.
     """
     runner = shared_dir / "runner"
     places = [runner, runner / "cache"]
@@ -135,7 +178,35 @@ def protect_node(
         if place.is_dir() and not any(place.is_relative_to(each) for each in found):
             found.append(place)
     own = [Path(os.path.realpath(path)) for path in writable]
-    return protect_folders(found, [path for path in own if path.is_dir()], copies)
+    node, open_folders, hidden = _own_folders(os.environ)
+    return protect_folders(
+        [*node, *found], [path for path in (*open_folders, *own) if path.is_dir()], copies, hidden
+    )
+
+
+_OWN_TASK = ("AZ_BATCH_TASK_DIR", "AZ_BATCH_TASK_SHARED_DIR", "AZ_BATCH_JOB_PREP_DIR")
+
+
+def _own_folders(
+    environment: Mapping[str, str],
+) -> tuple[list[Path], list[Path], dict[Path, list[Path]]]:
+    """Return folders of the node: its own, those in it that tasks write to, and what to hide."""
+    given = environment.get("AZ_BATCH_NODE_ROOT_DIR")
+    root = Path(os.path.realpath(given or "/"))
+    workitems, hidden = root / "workitems", dict[Path, list[Path]]()
+    values = [environment[name] for name in _OWN_TASK if environment.get(name)]
+    tasks = [Path(os.path.realpath(value)) for value in values]
+    tasks = [path for path in tasks if path.is_dir() and path.is_relative_to(workitems)]
+    if not given or not tasks:
+        return [], [], {}
+    node = root
+    if nodes := environment.get(NODES_VARIABLE):
+        node = root.parent
+        hidden[Path(os.path.realpath(nodes))] = [node]
+    outer = [path for path in tasks if not any(each in path.parents for each in tasks)]
+    hidden[workitems] = [*dict.fromkeys(outer)]
+    shared = [root / name for name in ("shared", "volatile", "fsmounts")]
+    return [node], [*shared, *hidden[workitems]], hidden
 
 
 def _mount_flags(path: Path) -> int:
@@ -678,18 +749,18 @@ def start_protected(
         try:
             protect()
         except OSError as err:
-            os.write(sender, bytes((err.errno or 0,)))
+            os.write(sender, bytes((err.errno or 0, isinstance(err, _NoNamespacesError))))
             raise
 
     try:
         os.set_blocking(receiver, False)
         return start(report)
     except subprocess.SubprocessError as err:  # how an exception of the child arrives
-        number = 0
+        number, never = 0, False
         with suppress(BlockingIOError):
-            number = os.read(receiver, 1)[0]
+            number, never = os.read(receiver, 2)
         disabled = number == errno.ENOSPC and _MAX_NAMESPACES.read_text("ascii").strip() == "0"
-        if number not in _FORBIDDEN and not disabled:
+        if not never or (number not in _FORBIDDEN and not disabled):
             message = f"cannot start the script with a read-only node: {os.strerror(number)}"
             raise StageFailedError(COMMAND_STAGE, "AgentFailed", message) from err
     finally:
