@@ -349,3 +349,36 @@ def test_run_reaches_no_run_at_the_same_time(
     until(lambda: "begun" in cli.run("logs", run_id).stdout, timeout_s=120)
     assert _outputs(cli, project("attacker", _SEARCHES)) == []
     cli.ok("cancel", run_id)
+
+
+_STAYS = """
+import os, pathlib, signal, subprocess, sys, time
+alive = pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "alive")
+if os.environ["RUNNER_ATTEMPT"] == "1":
+    loop = f"while True: pathlib.Path({str(alive)!r}).touch(); time.sleep(0.02)"
+    words = ["-c", "import pathlib, time\\n" + loop]
+    inside = ["unshare", "-Ur"] if sys.argv[1:] else []
+    null = subprocess.DEVNULL
+    subprocess.Popen([*inside, sys.executable, *words], env={"PATH": os.environ["PATH"]}, cwd="/",
+                     stdin=null, stdout=null, stderr=null, start_new_session=True)
+    while not alive.exists():
+        time.sleep(0.02)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+before = alive.stat().st_mtime_ns
+time.sleep(1)
+changed = before != alive.stat().st_mtime_ns
+pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], "changed.json").write_text(str(changed).lower())
+alive.unlink()
+"""
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("nested", ["", " nested"])
+def test_process_that_a_script_left_does_not_meet_the_next_attempt(
+    cli: Cli, project: Callable[..., Path], nested: str
+) -> None:
+    folder = project("stays", _STAYS)
+    recipe = _RECIPE.replace("train.py", f"train.py{nested}") + "retries: 1\n"
+    (folder / "train.yaml").write_text(recipe, encoding="utf-8")
+    assert _outputs(cli, folder) is False

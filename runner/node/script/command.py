@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
+import hashlib
 import logging
 import os
 import shlex
@@ -78,6 +80,7 @@ def protect_folders(
     writable: Iterable[Path] = (),
     copies: Mapping[Path, Path] | None = None,
     hidden: Mapping[Path, Sequence[Path]] | None = None,
+    record: Path | None = None,
 ) -> Callable[[], None] | None:
     """Return a function that a new child calls to make folders read-only for itself, for good.
 
@@ -91,6 +94,7 @@ def protect_folders(
         copies: folders that the child sees with its own changes, which are written to an empty
             folder (the value) instead.
         hidden: folders of which the child sees only the folders in the value, outer ones first.
+        record: a file to which the child appends the number of its user namespace.
 
     Returns:
         The function, or None for root, who could undo it, and without Linux.
@@ -145,6 +149,8 @@ def protect_folders(
             enter()
         except OSError as err:
             raise _NoNamespacesError(err.errno, err.strerror) from err
+        if record is not None:
+            _add_namespace(record)
         for path, kept in covers:
             cover(path, kept)
         for path, flags in plan:
@@ -179,9 +185,65 @@ def protect_node(
             found.append(place)
     own = [Path(os.path.realpath(path)) for path in writable]
     node, open_folders, hidden = _own_folders(os.environ)
-    return protect_folders(
-        [*node, *found], [path for path in (*open_folders, *own) if path.is_dir()], copies, hidden
-    )
+    record = _namespaces_file(os.environ)
+    if record is not None:
+        record.parent.mkdir(parents=True, exist_ok=True)
+    opened = [path for path in (*open_folders, *own) if path.is_dir()]
+    return protect_folders([*node, *found], opened, copies, hidden, record)
+
+
+_NAMESPACES = Path("runner", "namespaces")  # in a shared folder: a file for each task
+_PARENT_NAMESPACE = 0xB702  # NS_GET_PARENT of <linux/nsfs.h>
+
+
+def _namespaces_file(environment: Mapping[str, str]) -> Path | None:
+    """Return the file with the user namespaces of a task's scripts, which no script can write."""
+    shared = environment.get("AZ_BATCH_NODE_SHARED_DIR")
+    task = environment.get("AZ_BATCH_TASK_DIR")
+    if not shared or not task:
+        return None
+    return Path(shared) / _NAMESPACES / hashlib.sha256(os.fsencode(task)).hexdigest()[:32]
+
+
+def _add_namespace(record: Path) -> None:
+    number = os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116 - no imports
+    descriptor = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, b"%d\n" % number)
+    os.close(descriptor)
+
+
+def _recorded_namespaces(environment: Mapping[str, str]) -> frozenset[int]:
+    """Return the namespaces of this task's scripts, without those whose number was reused."""
+    record = _namespaces_file(environment)
+    if record is None or not record.is_file():
+        return frozenset()
+    since_ns, found = record.stat().st_mtime_ns, _numbers(record)
+    others = [*record.parent.glob("*")]
+    if nodes := environment.get(NODES_VARIABLE):
+        others += Path(nodes).glob(f"*/*/tasks/shared/{_NAMESPACES}/*")
+    for other in others:
+        with suppress(OSError):  # removed by its task
+            if other.stat().st_mtime_ns > since_ns and not other.samefile(record):
+                found -= _numbers(other)
+    return frozenset(found)
+
+
+def _numbers(record: Path) -> set[int]:
+    return {int(line) for line in record.read_bytes().split() if line.isdigit()}
+
+
+def _namespace_of_script(pid: int) -> int | None:
+    """Return the user namespace of a process that is a child of ours, or the ancestor that is."""
+    with ExitStack() as stack, suppress(OSError):  # it ended, or belongs to another user
+        own = os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116 - faster
+        space = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+        stack.callback(os.close, space)
+        while (number := os.fstat(space).st_ino) != own:
+            space = fcntl.ioctl(space, _PARENT_NAMESPACE)
+            stack.callback(os.close, space)
+            if os.fstat(space).st_ino == own:
+                return number
+    return None
 
 
 _OWN_TASK = ("AZ_BATCH_TASK_DIR", "AZ_BATCH_TASK_SHARED_DIR", "AZ_BATCH_JOB_PREP_DIR")
@@ -269,17 +331,22 @@ def kill_children(keep: frozenset[int]) -> None:
 def kill_remaining_processes(work_dir: Path, logs: Path) -> None:
     """Kill processes of this task's script that remained after its agent was killed.
 
-    They are recognised by their environment, or by their output to a file in `logs`. Processes of
-    another user are not found.
+    They are recognised by their environment, by their output to a file in `logs`, or by their user
+    namespace, which they cannot leave. Processes of another user are not found.
     """
     if sys.platform.startswith("linux"):
         mark = os.fsencode(f"{SCRIPT_OF_VARIABLE}={work_dir}")
         below = _root(logs)
+        spaces = _recorded_namespaces(os.environ)
 
         def is_remaining(pid: int) -> bool:
-            return mark in _environment(pid) or _prints_below(pid, below)
+            if mark in _environment(pid) or _prints_below(pid, below):
+                return True
+            return bool(spaces) and _namespace_of_script(pid) in spaces
 
         _kill(lambda: frozenset(filter(is_remaining, _processes())))
+        if spaces and (record := _namespaces_file(os.environ)):
+            record.unlink(missing_ok=True)
 
 
 def _prints_below(pid: int, below: str) -> bool:
