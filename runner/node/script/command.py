@@ -75,6 +75,63 @@ class _NoNamespacesError(OSError):
     """The kernel permits no namespaces, whatever the folders are."""
 
 
+class _Kernel:
+    """The calls of Linux with which a process changes what it sees. Each raises OSError.
+
+    They run between `fork` and `exec`, so they import nothing.
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter_namespaces(self, maps: Iterable[tuple[str, bytes]]) -> None:
+        """Enter a user and a mount namespace. `maps` has the files of its users and groups."""
+        self._call(self._libc.unshare, _NEW_USER | _NEW_MOUNTS)
+        for name, text in maps:
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(descriptor, text)
+            os.close(descriptor)
+        self.bind(b"/proc", b"/proc")  # a mount that no script can make fail
+
+    def bind(self, source: bytes, target: bytes) -> None:
+        """Mount a folder, with all that is mounted in it, at another place too."""
+        self._mount(source, target, None, _BIND | _RECURSIVE, None)
+
+    def set_flags(self, path: bytes, flags: int) -> None:
+        """Change the flags of a mount."""
+        self._mount(None, path, None, _REMOUNT | _BIND | flags, None)
+
+    def cover(self, folder: bytes, kept: Sequence[bytes]) -> None:
+        """Mount a read-only folder over another one, with only the folders in `kept`."""
+        descriptors = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in kept]
+        self._mount(b"tmpfs", folder, b"tmpfs", _NO_PROGRAMS, b"mode=755,size=256k,nr_inodes=64")
+        for path, descriptor in zip(kept, descriptors, strict=True):
+            os.makedirs(path)  # noqa: PTH103 - bytes
+            self.bind(b"/proc/self/fd/%d" % descriptor, path)
+            os.close(descriptor)
+        self.set_flags(folder, _NO_PROGRAMS | _READ_ONLY)
+
+    def overlay(self, path: bytes, options: bytes) -> None:
+        """Mount an overlay. Raise _NoNamespacesError where the kernel permits none."""
+        try:
+            self._mount(b"overlay", path, b"overlay", 0, options)
+        except OSError as err:  # before Linux 5.11, or above another overlay
+            raise _NoNamespacesError(err.errno, err.strerror) from err
+
+    def give_up_privileges(self) -> None:
+        """Prevent that a program gets more rights, for good."""
+        self._call(self._libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+    def _mount(
+        self, source: bytes | None, path: bytes, kind: bytes | None, flags: int, data: bytes | None
+    ) -> None:
+        self._call(self._libc.mount, source, path, kind, ctypes.c_ulong(flags), data)
+
+    def _call(self, function: Callable[..., int], *arguments: object) -> None:
+        if function(*arguments):
+            raise OSError(ctypes.get_errno(), "the kernel permits no namespaces")
+
+
 def protect_folders(
     read_only: Iterable[Path],
     writable: Iterable[Path] = (),
@@ -112,54 +169,25 @@ def protect_folders(
     overlays = [(os.fsencode(path), *_overlay(path, own)) for path, own in (copies or {}).items()]
     maps = (("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (uid, uid)))
     maps += (("gid_map", b"%d %d 1" % (gid, gid)),)
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(function: Callable[..., int], *arguments: object) -> None:
-        if function(*arguments):
-            raise OSError(ctypes.get_errno(), "the kernel permits no namespaces")
-
-    def bind(source: bytes, target: bytes) -> None:
-        flags = ctypes.c_ulong(_BIND | _RECURSIVE)
-        call(libc.mount, source, target, None, flags, None)
-
-    def set_flags(path: bytes, flags: int) -> None:
-        call(libc.mount, None, path, None, ctypes.c_ulong(_REMOUNT | _BIND | flags), None)
-
-    def cover(folder: bytes, kept: Sequence[bytes]) -> None:
-        descriptors = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in kept]
-        flags = ctypes.c_ulong(_NO_PROGRAMS)
-        call(libc.mount, b"tmpfs", folder, b"tmpfs", flags, b"mode=755,size=256k,nr_inodes=64")
-        for path, descriptor in zip(kept, descriptors, strict=True):
-            os.makedirs(path)  # noqa: PTH103 - bytes
-            bind(b"/proc/self/fd/%d" % descriptor, path)
-            os.close(descriptor)
-        set_flags(folder, _NO_PROGRAMS | _READ_ONLY)
-
-    def enter() -> None:
-        call(libc.unshare, _NEW_USER | _NEW_MOUNTS)
-        for name, text in maps:
-            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
-            os.write(descriptor, text)
-            os.close(descriptor)
-        bind(b"/proc", b"/proc")  # a mount that no script can make fail
+    kernel = _Kernel()
 
     def protect() -> None:
         working_dir = os.getcwd()  # noqa: PTH109 - no imports
         try:
-            enter()
+            kernel.enter_namespaces(maps)
         except OSError as err:
             raise _NoNamespacesError(err.errno, err.strerror) from err
         if record is not None:
             _add_namespace(record)
         for path, kept in covers:
-            cover(path, kept)
+            kernel.cover(path, kept)
         for path, flags in plan:
-            bind(path, path)
-            set_flags(path, flags)
+            kernel.bind(path, path)
+            kernel.set_flags(path, flags)
         for path, options in overlays:
-            call(libc.mount, b"overlay", path, b"overlay", ctypes.c_ulong(0), options)
+            kernel.overlay(path, options)
         os.chdir(working_dir)  # `..` would lead below the new mounts otherwise
-        call(libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        kernel.give_up_privileges()
 
     return protect
 
@@ -173,6 +201,7 @@ def protect_node(
     place, the Python of the agent, and the folder of the node, except those for all tasks. Hidden
     are the folders of other tasks, and of the other nodes of this machine.
     """
+    _load_gpu_memory_module()
     runner = shared_dir / "runner"
     places = [runner, runner / "cache"]
     if sys.prefix != sys.base_prefix:
@@ -190,6 +219,27 @@ def protect_node(
         record.parent.mkdir(parents=True, exist_ok=True)
     opened = [path for path in (*open_folders, *own) if path.is_dir()]
     return protect_folders([*node, *found], opened, copies, hidden, record)
+
+
+_GPU_DRIVER = Path("/proc/driver/nvidia")
+_GPU_MEMORY = Path("/dev/nvidia-uvm")
+_GPU_TIMEOUT_S = 60.0
+
+
+def _load_gpu_memory_module() -> None:
+    """Load the module that CUDA needs, which is missing until the first use of a GPU.
+
+    CUDA loads it with the program `nvidia-modprobe`, which belongs to root and runs with its
+    rights. In the namespace of a script, no program does.
+    """
+    if _GPU_DRIVER.exists() and not _GPU_MEMORY.exists():
+        with suppress(OSError, subprocess.TimeoutExpired):  # CUDA reports a missing module
+            subprocess.run(
+                ["nvidia-modprobe", "-u", "-c", "0"],
+                capture_output=True,
+                timeout=_GPU_TIMEOUT_S,
+                check=False,
+            )
 
 
 _NAMESPACES = Path("runner", "namespaces")  # in a shared folder: a file for each task
@@ -803,7 +853,8 @@ def start_protected(
 ) -> T:
     """Call `start` with `protect`, or with None if the kernel of this node does not permit it.
 
-    Another failure, which a script could cause, does not start the process.
+    On nodes of the emulator, which keep runs apart, another failure does not start the process: a
+    script could have caused it. On other nodes, whose runs have one identity, it is a warning.
 
     Raises:
         StageFailedError: the process cannot be protected now.
@@ -827,13 +878,15 @@ def start_protected(
         with suppress(BlockingIOError):
             number, never = os.read(receiver, 2)
         disabled = number == errno.ENOSPC and _MAX_NAMESPACES.read_text("ascii").strip() == "0"
-        if not never or (number not in _FORBIDDEN and not disabled):
+        never = never and (number in _FORBIDDEN or disabled)
+        if not never and NODES_VARIABLE in os.environ:
             message = f"cannot start the script with a read-only node: {os.strerror(number)}"
             raise StageFailedError(COMMAND_STAGE, "AgentFailed", message) from err
     finally:
         os.close(receiver)
         os.close(sender)
-    logger.warning("the folders of the node are not read-only: the kernel permits no namespaces")
+    why = "the kernel permits no namespaces" if never else os.strerror(number)
+    logger.warning("the folders of the node are not read-only: %s", why)
     return start(None)
 
 

@@ -12,6 +12,8 @@ import pytest
 import runner
 from batch_emulator.executor.node_python import python_for
 from batch_emulator.folders import Owner
+from runner.node.script import command
+from runner.node.script.command import NODES_VARIABLE
 
 _START = """
 import os, subprocess, tempfile
@@ -40,6 +42,33 @@ with tempfile.TemporaryDirectory() as given:
 @pytest.mark.attack
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces of Linux")
 def test_folder_that_cannot_be_protected_refuses_the_script() -> None:
+    assert _second_start({NODES_VARIABLE: "/nodes"}) == "refused"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces of Linux")
+def test_script_starts_on_azure_where_a_mount_is_not_possible() -> None:
+    assert _second_start({}) == "not protected"
+
+
+@pytest.mark.parametrize(
+    ("driver", "loaded", "called"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_module_for_gpus_is_loaded_before_no_program_may(
+    driver: bool, loaded: bool, called: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, exists in (("_GPU_DRIVER", driver), ("_GPU_MEMORY", loaded)):
+        monkeypatch.setattr(command, name, tmp_path if exists else tmp_path / "missing")
+    program = tmp_path / "nvidia-modprobe"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    command.protect_node(tmp_path / "shared")
+    assert (tmp_path / "called").exists() is called
+
+
+def _second_start(environment: dict[str, str]) -> str:
+    """Return how a script starts once another task has exchanged a folder, or skip the test."""
     if not Path("/root").is_dir() or Path("/root").stat().st_mode & 0o007:
         pytest.skip("/root is open to everybody")
     owner, python = None, Path(sys.executable)
@@ -56,7 +85,7 @@ def test_folder_that_cannot_be_protected_refuses_the_script() -> None:
         group=owner.gid if owner else None,
         extra_groups=[] if owner else None,
         cwd="/",
-        env={"PYTHONPATH": code, "PATH": os.defpath},
+        env={"PYTHONPATH": code, "PATH": os.defpath, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -67,4 +96,4 @@ def test_folder_that_cannot_be_protected_refuses_the_script() -> None:
     first, second = done.stdout.splitlines()
     if first == "not protected":
         pytest.skip("the kernel permits no namespaces")
-    assert second == "refused"
+    return second
