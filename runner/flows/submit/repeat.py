@@ -46,7 +46,7 @@ from runner.protocol.groups import (
     group_blob,
     parse_group,
 )
-from runner.protocol.paths import RunPaths, blob_name
+from runner.protocol.paths import RunPaths, blob_name, code_blob
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
 from runner.protocol.waiting_trials import WaitingTrials, template_blob, waiting_blob
@@ -209,7 +209,9 @@ def submit_again(
 ) -> RunSpec:
     """Submit a repetition, with the code and data that are stored in blob."""
     spec = request.spec
-    checks = [(f"code and data of {spec.run_id}", partial(check_parts, spec=spec))]
+    has_old_agent = request.schedule_id is not None
+    check = partial(check_parts, spec=spec, has_old_agent=has_old_agent)
+    checks = [(f"code and data of {spec.run_id}", check)]
     with require_complete_spec(spec):
         plan = plan_repetition(connection, request, checks if request.prepared is None else ())
     return submit_run(connection, plan, on_progress, is_new=request.is_new)
@@ -230,12 +232,19 @@ def require_complete_spec(spec: RunSpec) -> Generator[None]:
         ) from err
 
 
-def check_parts(connection: Connection, spec: RunSpec) -> None:
-    """Raise RunnerError if code or data of the run is no longer in blob storage."""
+def check_parts(connection: Connection, spec: RunSpec, *, has_old_agent: bool = False) -> None:
+    """Raise RunnerError if code or data of the run is no longer in blob storage.
+
+    With `has_old_agent`, the repetition has the agent of the run too.
+    """
     spec.check_executable()
     store = CodeStore(connection)
-    if not store.restore(spec.code.sha256):
-        raise _missing_from_storage("R-REPEAT-CODE", spec, "code", spec.code.blob, store.name)
+    archives = {"code": spec.code.sha256}
+    if has_old_agent:
+        archives["agent"] = spec.agent_sha256
+    for what, sha256 in archives.items():
+        if not store.restore(sha256):
+            raise _missing_from_storage("R-REPEAT-CODE", spec, what, code_blob(sha256), store.name)
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     uploaded = [each for each in spec.inputs.values() if each.get("kind") in ("path", "dataset")]
     for data in (spec.data.to_json() if spec.data else None, *uploaded):

@@ -16,8 +16,11 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage import blobs
 from runner.core.home import HomePaths
+from runner.core.planning.plan import CodeRef, RunContent
+from runner.flows.submit.repeat import check_parts
 from runner.flows.submit.submit_run import ChangedCode, CodeStore
-from tests.unit.core.recipe_maker import outputs
+from runner.protocol.errors import RunnerError
+from tests.unit.core.recipe_maker import outputs, plan
 from tests.unit.node.fake_blob import FakeBlobs, etag, serve_fake_blobs
 
 pytestmark = pytest.mark.attack
@@ -158,6 +161,22 @@ def test_code_of_version_1_is_copied_only_with_its_hash(
     assert CodeStore(connection).restore(SHA256)
     del service.blobs[EARLIER]
     assert CodeStore(connection).restore(SHA256)
+
+
+def test_agent_of_an_earlier_schedule_is_copied_with_its_code(
+    service: FakeBlobs, connection: Connection
+) -> None:
+    agent = b"the agent"
+    agent_sha256 = hashlib.sha256(agent).hexdigest()
+    spec = plan(content=RunContent(CodeRef(SHA256, 8, 1), agent_sha256, None, None)).to_spec()
+    service.put(EARLIER, CONTENT)
+    check_parts(connection, spec)  # a repetition has the agent of this machine
+    with pytest.raises(RunnerError, match="the agent of") as missing:
+        check_parts(connection, spec, has_old_agent=True)
+    assert agent_sha256 in (missing.value.why or "")
+    service.put(f"code/{agent_sha256}", agent)
+    check_parts(connection, spec, has_old_agent=True)
+    assert CodeStore(connection).keep(agent_sha256) is None
 
 
 def test_memory_is_bounded(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
