@@ -130,6 +130,8 @@ _MISSING_MODULE = re.compile(
     r"(?m)(?:^|module specification for '[\w.]+' \()"
     r"ModuleNotFoundError: No module named '([A-Za-z_]\w{0,80})"
 )
+# As Python, the coreutils and most programs name a file that they may not write to.
+_READ_ONLY = re.compile(r"Read-only file system: '(/[^'\n]+)'|'(/[^'\n]+)': Read-only file system")
 # The last line that `runner.hooks.notebook` prints when a cell fails.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
@@ -690,7 +692,8 @@ class Attempt:
         if stopped := _STOPPED_NOTEBOOK.findall(tail):
             raise _command_error("NotebookCellFailed", stopped[-1], code)
         how = f"was ended by signal {code - 128}" if code > 128 else f"exited with code {code}"
-        how = f"{shown} {how}{self.checkpoints.resumed_text}{self._missing_module(tail)}"
+        how = f"{shown} {how}{self.checkpoints.resumed_text}"
+        how += self._missing_module(tail) or self._read_only_file(tail)
         # A full disk may have swallowed the script's error message. Conversely, the disk may have
         # room again because the script removed unfinished files: then its message tells.
         if full or (full := disk_full_line(tail)):
@@ -704,6 +707,16 @@ class Attempt:
             return ""
         where = self.spec.requirements_file or "a requirements.txt beside the script"
         return f": no module {found[1]!r}; add its package to {where}"
+
+    def _read_only_file(self, tail: str) -> str:
+        """Return advice if the script wrote to a folder of the node, otherwise an empty string."""
+        shared = self._node.shared_dir
+        places = [os.path.realpath(place) for place in (shared, shared / "runner" / "cache")]
+        for found in _READ_ONLY.finditer(tail):
+            path = Path(found[1] or found[2])
+            if any(Path(os.path.realpath(path)).is_relative_to(place) for place in places):
+                return f": {path.name!r} is in a folder that other runs use: write to a copy of it"
+        return ""
 
     def export(self) -> list[OutputFile]:
         """Run the stage `export`. Return all exported files, also those of other nodes."""

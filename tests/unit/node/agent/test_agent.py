@@ -184,6 +184,19 @@ def test_missing_module_of_a_launcher_is_named_with_a_fix(task: Task) -> None:
     assert ": no module 'humanize'; add its package to a requirements.txt" in message
 
 
+@pytest.mark.parametrize(
+    ("place", "is_shared"), [("$AZ_BATCH_NODE_SHARED_DIR/runner/data", True), ("/usr", False)]
+)
+def test_write_to_a_shared_folder_is_named_with_a_fix(
+    task: Task, place: str, is_shared: bool
+) -> None:
+    path = f"os.path.expandvars('{place}/it.cache')"
+    task.submit(f"import os\nraise OSError(30, os.strerror(30), {path})")
+    assert task.run() == 1
+    advice = ": 'it.cache' is in a folder that other runs use: write to a copy of it"
+    assert task.json("result.json")["message"].endswith(advice) == is_shared
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "hint"),
