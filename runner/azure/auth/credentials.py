@@ -137,9 +137,9 @@ def no_code_container(*, is_local: bool) -> RunnerError:
     """Build the error for a submission with outputs of version 1."""
     return RunnerError(
         "R-STACK-NO-CODE",
-        "the stack has no container for code",
-        why="it was deployed by an older version of runner; its nodes could replace the code of "
-        "later runs",
+        f"{'the local target' if is_local else 'the stack'} has no container for code",
+        why=f"an older version of runner {'started' if is_local else 'deployed'} it; its nodes "
+        "could replace the code of later runs",
         fix="runner local up" if is_local else "runner up",
         exit_code=ExitCode.PREFLIGHT,
     )
