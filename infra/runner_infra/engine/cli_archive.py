@@ -18,11 +18,10 @@ import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from runner.core.file_lock import file_lock
 from runner.core.home import check_room
-from runner.flows.file_lock import file_lock
-from runner.node.storage.redirects import RedirectPolicy
 from runner.protocol.errors import ExitCode, RunnerError
 
 HASHES = Path(__file__).with_name("pulumi_cli.json")
@@ -43,6 +42,24 @@ def _pinned() -> dict[str, Any]:
 def cli_version() -> str:
     """Return the version of the CLI that `install_archive` installs."""
     return _pinned()["version"]
+
+
+class _SameScheme(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to any host, because the hash decides, but never from https to http."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the request to the new address, or None if it is not allowed."""
+        if not newurl.startswith(f"{req.type}:"):
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def install_archive(root: Path) -> None:
@@ -81,10 +98,7 @@ def _platform() -> str:
 def _download(address: str, target: Path, expected: str) -> None:
     """Write a file whose SHA-256 is the expected one."""
     digest, done = hashlib.sha256(), 0
-    # To any host, because the hash decides, but never from https to http.
-    scheme = address.partition(":")[0]
-    policy = RedirectPolicy(lambda new: new.startswith(f"{scheme}:"))
-    opener = urllib.request.build_opener(policy)
+    opener = urllib.request.build_opener(_SameScheme)
     try:
         reply = opener.open(address, timeout=_TIMEOUT_S)
     except urllib.error.URLError as err:  # its text has no address

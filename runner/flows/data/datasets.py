@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from runner.core.file_lock import file_lock
 from runner.core.home import (
     HomePaths,
     cache_variables,
@@ -34,7 +35,6 @@ from runner.core.home import (
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.builtin import BUILTIN_FOLDER, builtin_names
 from runner.core.storage_paths import check_storage_name
-from runner.flows.file_lock import file_lock
 from runner.protocol.errors import ExitCode, RunnerError
 
 DOWNLOADER = "download.py"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from runner.core.export import ExportPoint, final_points, lineage
+from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths
 from runner.core.masking import Mask
 from runner.core.progress import OnProgress
 from runner.flows.export.extras import load_extra
-from runner.flows.file_lock import file_lock
 from runner.flows.runs.documents import load_points
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import RunView, load_view

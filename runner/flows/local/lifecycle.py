@@ -16,12 +16,12 @@ from typing import NoReturn
 
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
+from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths, check_room, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.child_python import command_of
 from runner.flows.export.extras import install_command
-from runner.flows.file_lock import file_lock
 from runner.flows.local.services import find_leftovers, stop_process
 from runner.flows.local.state import (
     ACCOUNT,

@@ -19,11 +19,11 @@ from runner.azure.batch.jobs import (
     unfinished_tasks,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths, disk_reserve, existing_folder
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
-from runner.flows.file_lock import file_lock
 from runner.flows.local import azurite, task_folders
 from runner.flows.local.lifecycle import is_reachable
 from runner.flows.local.task_folders import CLAIM, find_claims, folders_outside

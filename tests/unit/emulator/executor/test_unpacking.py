@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.executor.application_packages import BrokenArchiveError, unpack
+from batch_emulator.executor.application_packages import MAX_BYTES, BrokenArchiveError, unpack
 
 
 def archive(tmp_path: Path, *members: tuple[str | zipfile.ZipInfo, bytes]) -> Path:
@@ -36,8 +36,8 @@ def target(tmp_path: Path) -> Path:
     return folder
 
 
-def unpacked(path: Path, target: Path, **limits: int) -> None:
-    unpack(path, target, threading.Event(), **limits)
+def unpacked(path: Path, target: Path, max_bytes: int = MAX_BYTES) -> None:
+    unpack(path, target, threading.Event(), max_bytes=max_bytes)
 
 
 def test_files_folders_and_modes_are_unpacked(tmp_path: Path, target: Path) -> None:

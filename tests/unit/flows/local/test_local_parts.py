@@ -19,12 +19,12 @@ import pytest
 
 from runner.azure.auth import credentials
 from runner.cli.main import main
+from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths
 from runner.core.progress import Progress, ignore_progress
 from runner.core.settings import Settings, load_settings
 from runner.flows.environment import pools
 from runner.flows.environment.pools import ActiveWork
-from runner.flows.file_lock import file_lock
 from runner.flows.local import azurite, lifecycle, services, start
 from runner.flows.local.lifecycle import StoppedServices
 from runner.flows.local.services import (
