@@ -18,6 +18,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
+from runner.core.planning.plan import storage_scopes
 from runner.flows.local.state import ensure_keys
 from runner.flows.removal import RunSelection, plan_removal, remove_runs
 from runner.flows.runs.documents import code_container, runs_container
@@ -52,25 +53,10 @@ def evil_code() -> bytes:
     return packed.getvalue()
 
 
-# Finds every signature in the memory of the agent, which belongs to the same user, and tries each
-# of them on both containers.
+# Tries each signature that its agent has on both containers. It gets them in a file, because it
+# cannot read the memory of the agent where the kernel permits namespaces.
 THIEF = r"""
-import os, pathlib, re, urllib.error, urllib.request
-
-SIGNATURE = re.compile(rb"[a-z]{2,3}=[\w%:.-]+(?:&[a-z]{2,4}=[\w%:./+=-]+){3,}")
-ACCOUNT = re.compile(rb"http://[\w.:]+/runnerlocal(?=/)")
-
-def memory(pid):
-    with open(f"/proc/{pid}/mem", "rb", 0) as file:
-        for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
-            place, rights = line.split()[:2]
-            if rights.startswith("rw"):
-                first, last = (int(one, 16) for one in place.split("-"))
-                try:
-                    file.seek(first)
-                    yield file.read(last - first)
-                except OSError:
-                    pass
+import json, pathlib, urllib.error, urllib.request
 
 def send(method, url, body=None):
     request = urllib.request.Request(url, body, method=method)
@@ -81,9 +67,9 @@ def send(method, url, body=None):
     except urllib.error.HTTPError as err:
         return err.code
 
-found = b"\n".join(memory(os.getppid()))
-signatures = {one.decode() for one in SIGNATURE.findall(found) if b"sig=" in one}
-account = ACCOUNT.search(found)[0].decode()
+storage = json.loads(pathlib.Path("storage.json").read_text())
+signatures = [one["sas"] for one in storage.values() if isinstance(one, dict) and "sas" in one]
+account = storage["runs"]["url"].rpartition("/")[0]
 for file in pathlib.Path("replacements").iterdir():
     for container in ("runs", "code"):
         for signature in signatures:
@@ -110,12 +96,15 @@ def test_script_cannot_replace_agent_and_code_of_later_runs(cli: Cli, script: Wr
     good = spec_of(cli, train(cli, script(GOOD)))
     thief = script(THIEF)
     (thief / "replacements").mkdir()
+    lent = connection(cli).node_storage(storage_scopes(good.to_json()), timedelta(hours=1))
+    (thief / "storage.json").write_text(json.dumps(lent))
     for sha256, content in ((good.agent_sha256, evil_agent()), (good.code.sha256, evil_code())):
         (thief / "replacements" / sha256).write_bytes(content)
     printed = [line.split() for line in cli.ok("logs", train(cli, thief)).splitlines()]
     tried = [words for words in printed if words[:1] == ["tried"]]
-    assert tried
+    assert len(tried) == 12, "3 signatures, 2 containers, 2 blobs"
     (thief / "replacements").rename(thief.parent / "replacements")
+    (thief / "storage.json").unlink()
     again = train(cli, script(GOOD))
     assert spec_of(cli, again).code == good.code
     assert cli.ok("logs", again).strip() == "the code of the run"

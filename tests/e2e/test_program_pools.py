@@ -296,11 +296,11 @@ def test_run_of_a_team_uses_only_the_containers_of_the_team(
     assert [row.run_id for row in list_runs(connection, limit=None).rows] == [spec.run_id]
     list_models(connection)
     addressed = _containers_in(" ".join(asked), part)
-    assert addressed == {"runs-vision", "models-vision"}
+    assert addressed == {"runs-vision", "models-vision", "code-vision"}
     task = next(iter(stack.batch.list_tasks(spec.job_id)))
     assert task.environment_settings
     access = " ".join(each.value or "" for each in task.environment_settings)
-    assert _containers_in(access, part) == {*addressed, "data"}
+    assert _containers_in(access, part) == {"runs-vision", "models-vision", "data"}
     assert {blob.name for blob in stack.runs.list("")} == before
     _check_costs(stack, connection, spec.run_id)
     until(lambda: all_tasks_over(stack.batch))
