@@ -343,6 +343,12 @@ COMPILED = ".compiled"  # ends the name of the file that marks a compiled folder
 _COMPILE = """\
 import compileall, fcntl, os, sys
 os.nice(19)
+os.setsid()
+try:
+    with open("/proc/self/autogroup", "w") as file:
+        file.write("19")
+except OSError:
+    pass
 for folder, mark in zip(sys.argv[1::2], sys.argv[2::2]):
     lock = os.open(mark + ".lock", os.O_WRONLY | os.O_CREAT, 0o200)
     try:
@@ -357,9 +363,10 @@ for folder, mark in zip(sys.argv[1::2], sys.argv[2::2]):
 def compile_later(layer: Path, hooks: Sequence[Path]) -> subprocess.Popen[bytes] | None:
     """Start to compile the packages below a layer, and the hooks, which scripts may not write to.
 
-    The process has the lowest priority. The caller ends it, and the next run continues. Scripts
-    import few modules, so that none are compiled before they start: all of Keras and JAX take 13 s
-    of CPU. Return None if there is nothing to do.
+    The process has the lowest priority. Linux shares the processor between sessions first, so its
+    session has it too (sched(7), "The autogroup feature"). The caller ends it, and the next run
+    continues. Scripts import few modules, so that none are compiled before they start: all of Keras
+    and JAX take 13 s of CPU. Return None if there is nothing to do.
     """
     environment = shared_environment(layer)
     packages = next(environment.glob("lib/python*/site-packages"), None)
