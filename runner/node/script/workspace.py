@@ -65,7 +65,8 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     try:
         source = _CodeFile(fileobj=io.BytesIO(content))
         with source as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            members = _check_members(tar)
+            members = _check_members(tar, file)
+            file.left_bytes = MAX_CODE_BYTES + len(members) * MAX_READ_BYTES
             # Python 3.14 would rewrite the targets of links by default; the members were checked.
             tar.extraction_filter = lambda member, _: member
             for member in members:
@@ -75,20 +76,28 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
 
 
 class _CodeFile(gzip.GzipFile):
-    """A gzip file of which tarfile reads small parts only: a long header fails, not the memory."""
+    """A gzip file of which tarfile reads small headers only: a long one fails, not the memory.
+
+    Some versions of tarfile read a long header at once, others in parts, so the bytes count that
+    are read since the start of a header. Skipped content does not count.
+    """
+
+    left_bytes = MAX_READ_BYTES
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes. Raise TarError for more than a header can need."""
-        if size is None or not 0 <= size <= MAX_READ_BYTES:
+        if size is None or not 0 <= size <= self.left_bytes:
             raise tarfile.ReadError("a header is too long")
+        self.left_bytes -= size
         return super().read(size)
 
 
-def _check_members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+def _check_members(tar: tarfile.TarFile, file: _CodeFile) -> list[tarfile.TarInfo]:
     """Return the members, of which headers are read one by one. Raise StageFailedError."""
     found: list[tarfile.TarInfo] = []
     left = MAX_CODE_BYTES
     for count, member in enumerate(tar, 1):  # the next header comes after the content of this one
+        file.left_bytes = MAX_READ_BYTES
         left -= member.size
         if left < 0 or member.size < 0:
             raise _invalid_code(f"the code archive holds more than {format_size(MAX_CODE_BYTES)}")

@@ -9,7 +9,7 @@ SCRIPT = """#!{python}
 import os, sys, time
 from pathlib import Path
 arguments = sys.argv[1:]
-log = Path(__file__).with_name("uv.log")
+log = Path(__file__).parents[2] / "uv.log"  # `runner` is read-only to builds
 with log.open("a") as out:
     out.write(" ".join(arguments) + "\\n")
 fail = Path(__file__).with_name("uv.fail")
@@ -36,7 +36,7 @@ elif arguments[:2] == ["pip", "install"]:
 
 
 def install_fake_uv(shared_dir: Path) -> Path:
-    """Install the fake at the path of the start task's uv. Its `uv.log` lists the calls."""
+    """Install the fake at the path of the start task's uv. Its `shared/uv.log` lists the calls."""
     path = shared_dir / "runner" / "bin" / "uv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPT.format(python=sys.executable))

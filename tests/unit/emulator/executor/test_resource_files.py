@@ -270,6 +270,7 @@ def test_disk_filled_during_the_download_is_disk_full(
     def on_full_disk(*_: object, **__: object) -> int:
         return os.open("/dev/full", os.O_WRONLY)
 
+    monkeypatch.setattr(os, "fchmod", lambda *_: None)  # root would change the device
     monkeypatch.setattr(task_files, "create_below", on_full_disk)
     url = blobs.blob_url("in", "a.txt")
     _, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a"})

@@ -429,7 +429,7 @@ def test_termination_during_the_environment_is_prompt(task: Task, until: Until) 
     task.submit("")
     (task.shared / "runner/bin/uv.slow").touch()
     process = task.start()
-    until((task.shared / "runner/bin/uv.log").exists)
+    until((task.shared / "uv.log").exists)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 143
     end = task.json("attempts/1/end.json")

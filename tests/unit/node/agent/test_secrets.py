@@ -141,7 +141,10 @@ def test_script_finds_no_secret_in_the_environment_of_the_agent(task: Task) -> N
     task.secrets = {"values": {"TOKEN": "hunter2-hunter2"}}
     task.submit(
         "import os, pathlib\n"
-        "text = pathlib.Path(f'/proc/{os.getppid()}/environ').read_bytes()\n"
+        "try:\n"
+        "    text = pathlib.Path(f'/proc/{os.getppid()}/environ').read_bytes()\n"
+        "except PermissionError:\n"
+        "    text = b'refused'\n"
         "out = pathlib.Path(os.environ['RUNNER_OUTPUT_DIR']) / 'environ'\n"
         "out.write_bytes(text)\n",
         secrets=["TOKEN"],
@@ -149,7 +152,7 @@ def test_script_finds_no_secret_in_the_environment_of_the_agent(task: Task) -> N
     assert task.run() == 0, task.output
     [name] = [name for name in task.service.blobs if name.endswith("/environ")]
     seen = task.service.data(name)
-    assert b"RUNNER_RUN_ID=mnist-1" in seen
+    assert seen == b"refused" or b"RUNNER_RUN_ID=mnist-1" in seen  # with namespaces, or without
     assert b"hunter2" not in seen
     assert b"secret-signature" not in seen
 

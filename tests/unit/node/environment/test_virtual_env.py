@@ -50,7 +50,7 @@ def builder(shared: Path, reports: list[tuple[Any, ...]]) -> EnvironmentBuilder:
 
 
 def calls(shared: Path) -> list[str]:
-    log = shared / "runner/bin/uv.log"
+    log = shared / "uv.log"
     return log.read_text().splitlines() if log.exists() else []
 
 
@@ -273,7 +273,7 @@ def test_next_node_copies_environment_from_cache(tmp_path: Path, code: Path) -> 
         if name == "node-1":
             assert len(calls(shared)) == 2
             shutil.rmtree(shared)  # the node is lost
-    assert not (tmp_path / "node-2/runner/bin/uv.log").exists()
+    assert not (tmp_path / "node-2/uv.log").exists()
     assert (built[1] / "installed.txt").read_text() == "keras==3.0\n"
     assert (built[1] / "bin/python").is_symlink()
 
