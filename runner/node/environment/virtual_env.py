@@ -634,7 +634,7 @@ class EnvironmentBuilder:
         try:
             if protect is not None:
                 try:
-                    run([*install, "--no-build"], environment)
+                    run([*install[:3], "--no-build", *install[3:]], environment)
                     return
                 except StageFailedError as err:
                     if err.code != "EnvironmentFailed":
