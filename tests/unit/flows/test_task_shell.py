@@ -182,7 +182,9 @@ def test_program_has_a_terminal_with_the_size_of_the_caller(tmp_path: Path) -> N
 def test_interrupt_reaches_a_program_without_a_terminal(tmp_path: Path) -> None:
     call = _CALL.replace("dict(os.environ)", "None")
     sleeps = (
-        "import time\ntry:\n print('on', flush=True); time.sleep(60)\n"
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored under nohup
+        "try:\n print('on', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt:\n print('off')"
     )
     process = subprocess.Popen(
