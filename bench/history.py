@@ -18,7 +18,7 @@ from bench.report import Ratio
 from bench.services import RUNNER, local_services, storage_connection_string
 from runner.azure.auth.credentials import connect
 from runner.core.settings import load_settings
-from runner.flows.runs.costs import CostQuery, report_costs
+from runner.flows.costs.report import CostQuery, report_costs
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
 

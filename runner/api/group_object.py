@@ -120,7 +120,7 @@ class Group(Mapping[str, Run]):
         Raises:
             RunnerError: R-METRIC-UNCLEAR, no reported value is clearly a metric.
         """
-        from runner.flows.runs.experiments import load_leaderboard
+        from runner.flows.sweeps.experiments import load_leaderboard
 
         board = load_leaderboard(self.session.connection, self._document, metric)
         board.check_metric()
@@ -185,7 +185,7 @@ class Group(Mapping[str, Run]):
         """
         from runner.core.job_moves import JobNote
         from runner.core.progress import ignore_progress
-        from runner.flows.runs.moves import find_jobs, pause_jobs
+        from runner.flows.sweeps.moves import find_jobs, pause_jobs
 
         connection = self.session.connection
         name, jobs = find_jobs(connection, self.id)
@@ -196,7 +196,7 @@ class Group(Mapping[str, Run]):
     @checked
     def unpause(self) -> Group:
         """Let the runs of a paused group start again. Return the group."""
-        from runner.flows.runs.moves import continue_jobs, find_jobs
+        from runner.flows.sweeps.moves import continue_jobs, find_jobs
 
         connection = self.session.connection
         continue_jobs(connection, find_jobs(connection, self.id, paused=True)[1])
@@ -214,7 +214,7 @@ class Group(Mapping[str, Run]):
         from runner.core.job_moves import JobNote
         from runner.core.progress import ignore_progress
         from runner.flows.runs.groups import find_group
-        from runner.flows.runs.moves import find_jobs, move_jobs, plan_move
+        from runner.flows.sweeps.moves import find_jobs, move_jobs, plan_move
 
         connection = self.session.connection
         name, jobs = find_jobs(connection, self.id)

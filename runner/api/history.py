@@ -93,7 +93,7 @@ def runs(
     """
     from runner.core.states import parse_states
     from runner.flows.runs.history import RunFilter, list_runs
-    from runner.flows.runs.ranking import MetricOrder, list_ranked
+    from runner.flows.sweeps.ranking import MetricOrder, list_ranked
 
     states = parse_states([status] if isinstance(status, str) else status)
     only = RunFilter(experiment, states, _parse_since(since))

@@ -64,7 +64,7 @@ def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_experiment(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return names of experiments, those of the newest runs first."""
-    from runner.flows.runs.experiments import list_experiments
+    from runner.flows.sweeps.experiments import list_experiments
 
     return _from_services(ctx, lambda found: [e.name for e in list_experiments(found)], incomplete)
 

@@ -18,7 +18,7 @@ import runner
 from runner.azure.batch.translate import wire_text
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
-from runner.flows.runs import moves
+from runner.flows.sweeps import moves
 from tests.e2e.conftest import Cli, new_home, until
 
 Write = Callable[..., Path]

@@ -34,12 +34,12 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
+from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.local.azurite import ensure_azurite
 from runner.flows.local.services import blob_launch, choose_port
 from runner.flows.local.state import SEED
 from runner.flows.models.versions import list_models
 from runner.flows.recipes import new_recipe
-from runner.flows.runs.costs import CostQuery, report_costs
 from runner.flows.runs.events import RunEnded
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import read_log

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from runner.azure.auth.credentials import connect
 from runner.core.settings import Settings
+from runner.flows.costs.report import CostQuery, CostReport, report_costs
 from runner.flows.environment.pools import PoolStatus, pool_list
-from runner.flows.runs.costs import CostQuery, CostReport, report_costs
 from runner.protocol.errors import ExitCode, RunnerError
 
 logger = logging.getLogger(__name__)

@@ -37,8 +37,8 @@ def monitor(
     stack: StackOption = None,
 ) -> None:
     """Serve metrics of pools, nodes, the queue, evictions and costs to Prometheus."""
+    from runner.flows.costs.report import CostQuery
     from runner.flows.environment.monitor import MetricsSource, collect, open_server, render_metrics
-    from runner.flows.runs.costs import CostQuery
 
     out = Output()
     settings = open_settings(target, stack)

@@ -154,7 +154,7 @@ def enable(
     if node is not None:
         _schedule(call, pool, node, enabled=True)
         return
-    from runner.flows.runs.moves import end_drain
+    from runner.flows.sweeps.moves import end_drain
 
     out = call.out
     jobs, nodes = end_drain(call.connect(), pool)
@@ -190,7 +190,7 @@ def drain(
     ] = None,
 ) -> None:
     """Disable scheduling on the nodes of a pool, and move or pause its runs."""
-    from runner.flows.runs.moves import drain_pool, plan_drain
+    from runner.flows.sweeps.moves import drain_pool, plan_drain
 
     out = call.out
     connection = call.connect()

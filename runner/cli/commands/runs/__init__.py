@@ -1,1 +1,1 @@
-"""Verbs about runs: submit, watch, inspect, repeat and export them. Start in `train`."""
+"""Verbs about one run: submit, watch, inspect, repeat and export it. Start in `train`."""

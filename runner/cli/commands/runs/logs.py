@@ -85,7 +85,7 @@ def logs(
     connection = open_connection(target, stack, team)
     stream: LogStream = "stderr" if stderr else "stdout"
     if experiment is not None:
-        from runner.flows.runs.experiments import find_experiment
+        from runner.flows.sweeps.experiments import find_experiment
 
         rows = find_experiment(connection, experiment).rows
         named = {row.run_id: row.spec for row in reversed(rows) if row.spec is not None}

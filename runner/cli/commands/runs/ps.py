@@ -127,7 +127,7 @@ def ps(
         list_runs,
         with_commands,
     )
-    from runner.flows.runs.ranking import MetricOrder, list_ranked
+    from runner.flows.sweeps.ranking import MetricOrder, list_ranked
 
     out = call.out
     only = RunFilter(experiment, parse_states(status or ()), _parse_moment(since))
@@ -336,7 +336,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
 
 def _sweep_row(line: SweepLine) -> dict[str, Any]:
     from runner.core.units import format_age
-    from runner.flows.runs.ranking import MetricOrder, compared_metric, rank
+    from runner.flows.sweeps.ranking import MetricOrder, compared_metric, rank
     from runner.protocol.metrics import format_metric
 
     specs = [row.spec for row in line.rows if row.spec]

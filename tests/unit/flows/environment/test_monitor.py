@@ -21,7 +21,7 @@ from runner.flows.environment.monitor import (
     run_gauges,
 )
 from runner.protocol.errors import RunnerError
-from tests.unit.flows.runs.test_costs import Records
+from tests.unit.flows.costs.test_costs import Records
 
 # A line of the format, as its grammar says.
 _LABEL = r'\w+="(?:[^"\\\n]|\\[\\"n])*"'

@@ -16,11 +16,13 @@ from runner.contract import TeamOutput
 from runner.core.home import HomePaths
 from runner.core.settings import Settings, load_settings
 from runner.core.storage_paths import parse_storage_path
+from runner.flows.costs import report
+from runner.flows.costs.report import CostQuery
 from runner.flows.data.stores import refuse_managed_container
 from runner.flows.environment import monitor, pools
-from runner.flows.runs import cancel, costs, moves
-from runner.flows.runs.costs import CostQuery
+from runner.flows.runs import cancel
 from runner.flows.runs.history import RunHistory
+from runner.flows.sweeps import moves
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import outputs, pool
 
@@ -127,10 +129,10 @@ def test_costs_are_those_of_the_whole_stack_unless_a_team_is_selected(
         asked.append(connection.outputs.container_runs)
         return RunHistory((), 0)
 
-    monkeypatch.setattr(costs, "list_runs", list_runs)
+    monkeypatch.setattr(report, "list_runs", list_runs)
     monkeypatch.setattr(monitor, "pool_list", lambda _: [])
     chosen = replace(settings, team=team)
-    costs.report_costs(connect(chosen), CostQuery(), None)
+    report.report_costs(connect(chosen), CostQuery(), None)
     assert asked == read
     asked.clear()
     monitor.collect(chosen, CostQuery(by="pool"))

@@ -18,7 +18,6 @@ from runner.core.states import RunState, RunStatus, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, stuck, watch
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.experiments import load_leaderboard
 from runner.flows.runs.groups import GroupView, load_group_view
 from runner.flows.runs.history import (
     RunFilter,
@@ -29,8 +28,9 @@ from runner.flows.runs.history import (
     list_runs,
     with_commands,
 )
-from runner.flows.runs.ranking import MetricOrder, list_ranked, rank
 from runner.flows.runs.stuck import PoolFacts
+from runner.flows.sweeps.experiments import load_leaderboard
+from runner.flows.sweeps.ranking import MetricOrder, list_ranked, rank
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
 from runner.protocol.parameters import get_parameter

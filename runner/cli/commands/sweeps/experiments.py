@@ -11,7 +11,7 @@ from runner.cli.autocomplete import complete_experiment
 from runner.cli.options import Invocation, on_target
 
 if TYPE_CHECKING:
-    from runner.flows.runs.experiments import Experiment
+    from runner.flows.sweeps.experiments import Experiment
 
 app = typer.Typer(no_args_is_help=True, help="Summarise the runs of each experiment.")
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Summarise the runs of each experim
 @on_target
 def ls(call: Invocation) -> None:
     """List the experiments with the states of their runs and the best one, newest first."""
-    from runner.flows.runs.experiments import list_experiments
+    from runner.flows.sweeps.experiments import list_experiments
 
     out = call.out
     found = list_experiments(call.connect())
@@ -54,7 +54,7 @@ def show(
     ] = None,
 ) -> None:
     """Show the states of the runs of an experiment, its best run, and why runs failed."""
-    from runner.flows.runs.experiments import find_experiment
+    from runner.flows.sweeps.experiments import find_experiment
 
     out = call.out
     found = find_experiment(call.connect(), experiment)

@@ -11,10 +11,15 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.runs import experiments
-from runner.flows.runs.experiments import Experiment, Leaderboard, find_experiment, load_leaderboard
 from runner.flows.runs.history import RunFilter, RunHistory, RunRow
-from runner.flows.runs.ranking import compared_metric
+from runner.flows.sweeps import experiments
+from runner.flows.sweeps.experiments import (
+    Experiment,
+    Leaderboard,
+    find_experiment,
+    load_leaderboard,
+)
+from runner.flows.sweeps.ranking import compared_metric
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.results import RunResult

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.commands.runs.cost_what_if import whatif
+from runner.cli.commands.costs.cost_what_if import whatif
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from runner.core.pricing.billing import Bill
     from runner.core.pricing.ledger import Gap, NodeCosts
-    from runner.flows.runs.costs import CostReport, CostRow
+    from runner.flows.costs.report import CostReport, CostRow
 
 _DEFAULT = "show"
 
@@ -126,7 +126,7 @@ def show(
     from datetime import UTC, datetime
 
     from runner.core.units import parse_since
-    from runner.flows.runs.costs import CostQuery, report_costs
+    from runner.flows.costs.report import CostQuery, report_costs
     from runner.flows.runs.documents import find_run
 
     settings, connection = call.open()

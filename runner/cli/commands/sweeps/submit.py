@@ -84,7 +84,7 @@ def submit(
 
 
 def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> None:
-    from runner.cli.commands.runs.schedule import show_created
+    from runner.cli.commands.sweeps.schedule import show_created
     from runner.flows.schedules.create import file_schedule, submit_schedule
 
     request = file_schedule(checked)

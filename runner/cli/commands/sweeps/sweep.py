@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.runs.experiments import Leaderboard, TrialCost
     from runner.flows.runs.history import RunRow
     from runner.flows.submit.group import CheckedFile
+    from runner.flows.sweeps.experiments import Leaderboard, TrialCost
     from runner.protocol.groups import RunGroup
 
 app = typer.Typer(
@@ -189,7 +189,7 @@ def start(
 
 
 def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: bool) -> None:
-    from runner.cli.commands.runs.submit import submit_tasks
+    from runner.cli.commands.sweeps.submit import submit_tasks
 
     with out.stages() as view:
         connection, group = submit_tasks(view, checked, settings)
@@ -208,7 +208,7 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
         typer.Exit: 1 unless all trials succeeded; 130 after Ctrl-C, the trials continue.
     """
     from runner.cli.ui.groups import watch_group
-    from runner.flows.runs.experiments import load_leaderboard
+    from runner.flows.sweeps.experiments import load_leaderboard
 
     trials = format_count(len(group.trials), "trial")
     out.note(f"sweep {group.group_id}, {trials}   (Ctrl-C leaves it running)")
@@ -280,7 +280,7 @@ def _names(trials: Any) -> tuple[str, ...]:
 @on_target
 def ls(call: Invocation) -> None:
     """List the sweeps, newest first."""
-    from runner.flows.runs.experiments import list_sweeps
+    from runner.flows.sweeps.experiments import list_sweeps
 
     out = call.out
 
@@ -320,7 +320,7 @@ def show(
 ) -> None:
     """Compare the trials of a sweep, the best first."""
     from runner.cli.ui.charts import chart_kind, write_plot
-    from runner.flows.runs.experiments import load_leaderboard, plot_sweep, trial_costs
+    from runner.flows.sweeps.experiments import load_leaderboard, plot_sweep, trial_costs
 
     out = call.out
     kind = chart_kind(plot)
@@ -352,7 +352,7 @@ def best(
 ) -> None:
     """Show the best trial that succeeded, or register its model."""
     from runner.flows.models.register import default_request, register_with_aliases
-    from runner.flows.runs.experiments import has_outputs, load_leaderboard
+    from runner.flows.sweeps.experiments import has_outputs, load_leaderboard
 
     out = call.out
     connection = call.connect()
@@ -502,7 +502,7 @@ def move(
 ) -> None:
     """Move the unfinished trials to another pool. If interrupted, repeat the command."""
     from runner.core.job_moves import JobNote
-    from runner.flows.runs.moves import find_jobs, move_jobs, plan_move
+    from runner.flows.sweeps.moves import find_jobs, move_jobs, plan_move
 
     out = call.out
     connection = call.connect()
@@ -533,7 +533,7 @@ def move(
 def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "requeue") -> None:
     """Pause a sweep: start no further trials until `unpause`."""
     from runner.core.job_moves import JobNote
-    from runner.flows.runs.moves import find_jobs, pause_jobs
+    from runner.flows.sweeps.moves import find_jobs, pause_jobs
 
     out = call.out
     connection = call.connect()
@@ -555,7 +555,7 @@ def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "
 @on_target
 def unpause(call: Invocation, experiment: JobsArgument) -> None:
     """Continue a paused sweep."""
-    from runner.flows.runs.moves import continue_jobs, find_jobs
+    from runner.flows.sweeps.moves import continue_jobs, find_jobs
 
     out = call.out
     connection = call.connect()
@@ -573,8 +573,8 @@ def unpause(call: Invocation, experiment: JobsArgument) -> None:
 
 def _find(connection: Connection, reference: str) -> RunGroup:
     """Return the sweep. Raise R-SWEEP-UNKNOWN for a group that is not one."""
-    from runner.flows.runs.experiments import list_sweeps
     from runner.flows.runs.groups import find_group
+    from runner.flows.sweeps.experiments import list_sweeps
 
     if reference == "@last":
         newest = next(list_sweeps(connection), None)
@@ -608,7 +608,7 @@ def _show(
     board: Leaderboard,
     costs: Mapping[str, TrialCost] | None = None,
 ) -> None:
-    from runner.flows.runs.experiments import has_outputs
+    from runner.flows.sweeps.experiments import has_outputs
 
     merge = board.merge
     documents = [_document(board, row) for row in board.rows]

@@ -14,9 +14,9 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch import pools
 from runner.azure.batch.pools import NodeView
 from runner.azure.storage.blobs import BlobContainer
+from runner.flows.costs.report import CostQuery, CostReport, report_costs
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history
-from runner.flows.runs.costs import CostQuery, CostReport, report_costs
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
 

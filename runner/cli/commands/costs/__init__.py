@@ -1,0 +1,1 @@
+"""Verbs about the costs of runs. Start in `cost`."""

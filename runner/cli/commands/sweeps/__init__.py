@@ -1,0 +1,1 @@
+"""Verbs about several runs: sweeps, groups, schedules and experiments. Start in `sweep`."""

@@ -1,0 +1,1 @@
+"""What runs cost. Start in `report`."""

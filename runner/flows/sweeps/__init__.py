@@ -1,0 +1,1 @@
+"""Compare the runs of sweeps and experiments (`experiments`), and move their jobs (`moves`)."""
