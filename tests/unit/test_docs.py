@@ -21,6 +21,7 @@ from tools import cli_reference, docs_site, recipe_table
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs" / "guides").glob("*.md"))]
 # Not "docs/api.md of OWNER/NAME", a page of another repository.
 PAGE_IN_CODE = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?(?! of [\w-]+/)")
+MAX_SUBSYSTEM_LINES = 70  # one screen
 SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
@@ -114,6 +115,31 @@ def test_architecture_page_names_existing_files() -> None:
     whole = re.findall(r"`((?:runner|infra|tests|tools|images|docs)/[\w./-]+)`", page)
     assert len(whole) > 100
     assert_none([name for name in whole if not (ROOT / name).exists()], "no such file")
+
+
+_SUBSYSTEM_HEADINGS = (
+    "## What it promises", r"## (?:Its|Their) states", "## Where to start", "## Test it alone",
+)  # fmt: skip
+
+
+def test_every_subsystem_has_a_page_of_one_screen_with_the_same_headings() -> None:
+    pages = set((ROOT / "docs" / "subsystems").glob("*.md")) - {ROOT / "docs/subsystems/README.md"}
+    listed = set(re.findall(r"\]\((\w[\w-]*\.md)\)", text_of(ROOT / "docs/subsystems/README.md")))
+    assert listed == {page.name for page in pages}
+    for page in pages:
+        lines = text_of(page).splitlines()
+        assert len(lines) <= MAX_SUBSYSTEM_LINES, shown(page)
+        headings = [line for line in lines if line.startswith("## ")]
+        assert len(headings) == len(_SUBSYSTEM_HEADINGS), shown(page)
+        for heading, pattern in zip(headings, _SUBSYSTEM_HEADINGS, strict=True):
+            assert re.fullmatch(pattern, heading), shown(page)
+
+
+def test_subsystem_pages_name_tests_and_folders_that_exist() -> None:
+    for page in (ROOT / "docs" / "subsystems").glob("*.md"):
+        words = text_of(page).replace("`", " ").split()
+        named = {word.strip('",.;:') for word in words if re.match(r"(tests|runner|infra)/", word)}
+        assert_none({path for path in named if not (ROOT / path).exists()}, shown(page))
 
 
 def test_make_help_lists_every_target() -> None:
