@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
-import hashlib
-import hmac
 import logging
 import os
 import time
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
+from batch_emulator.domain.shared_key import SIGNED_HEADERS, secret_of, sign
 from batch_emulator.executor.blob_sas import without_protocol
 from batch_emulator.folders import open_below
 from batch_emulator.proxies import client_options
@@ -389,19 +387,6 @@ async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]
 
 
 API_VERSION = "2020-10-02"  # the newest that every supported Azurite accepts
-_SIGNED = (
-    "Content-Encoding",
-    "Content-Language",
-    "Content-Length",
-    "Content-MD5",
-    "Content-Type",
-    "Date",
-    "If-Modified-Since",
-    "If-Match",
-    "If-None-Match",
-    "If-Unmodified-Since",
-    "Range",
-)
 
 
 class BadKeyError(Exception):
@@ -411,26 +396,24 @@ class BadKeyError(Exception):
 def signer(account: str, key: str) -> Callable[[httpx.Request], httpx.Request]:
     """Return the `auth` of httpx that signs each request. Raises BadKeyError."""
     try:
-        secret = base64.b64decode(key, validate=True)
-    except (binascii.Error, ValueError) as err:
+        secret_of(key)
+    except ValueError as err:
         raise BadKeyError("the account key is not base64") from err
 
-    def sign(request: httpx.Request) -> httpx.Request:
+    def signed(request: httpx.Request) -> httpx.Request:
         request.headers.setdefault("x-ms-version", API_VERSION)
         request.headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
         text = _string_to_sign(account, request)
-        digest = hmac.new(secret, text.encode(), hashlib.sha256).digest()
-        signature = base64.b64encode(digest).decode()
-        request.headers["Authorization"] = f"SharedKey {account}:{signature}"
+        request.headers["Authorization"] = f"SharedKey {account}:{sign(text, key)}"
         return request
 
-    return sign
+    return signed
 
 
 def _string_to_sign(account: str, request: httpx.Request) -> str:
     headers = request.headers
-    values = [headers.get(name, "") for name in _SIGNED]
-    length = _SIGNED.index("Content-Length")
+    values = [headers.get(name, "") for name in SIGNED_HEADERS]
+    length = SIGNED_HEADERS.index("content-length")
     if values[length] == "0":
         values[length] = ""
     own = sorted((name, text) for name, text in headers.items() if name.startswith("x-ms-"))

@@ -7,10 +7,10 @@ Sources: "Create a service SAS", "Create an account SAS" and "Create a user dele
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from batch_emulator.domain.shared_key import is_signature, sign
 
 # Of an unchanged Azurite: whoever reaches its port can make the keys of its users.
 _AZURITE_SEED = "azurite-user-delegation-signing-seed-v1"
@@ -22,8 +22,8 @@ def user_delegation_key(
     oid: str, tenant: str, start: str, expiry: str, version: str, *, seed: str
 ) -> str:
     """Return the key that Azurite derives for a user, base64; no seed stands for Azurite's own."""
-    secret = (seed or _AZURITE_SEED).encode()
-    return _sign("\n".join((oid, tenant, start, expiry, "b", version)), secret)
+    secret = base64.b64encode((seed or _AZURITE_SEED).encode()).decode()
+    return sign("\n".join((oid, tenant, start, expiry, "b", version)), secret)
 
 
 def without_protocol(path: str, raw_query: str, account: str, key: str, seed: str) -> str:
@@ -42,16 +42,14 @@ def without_protocol(path: str, raw_query: str, account: str, key: str, seed: st
     query = dict(pairs)
     if query.get("spr") != "https" or "sig" not in query:
         return raw_query
-    secret = base64.b64decode(key)
     if "skoid" in query:
         names = ("skoid", "sktid", "skt", "ske", "skv")
         user = [query.get(name, "") for name in names]
-        secret = base64.b64decode(user_delegation_key(*user, seed=seed))
-    signed = _sign(_text(path, query, account), secret)
-    if not hmac.compare_digest(signed.encode(), query["sig"].encode()):
+        key = user_delegation_key(*user, seed=seed)
+    if not is_signature(query["sig"], _text(path, query, account), key):
         return raw_query
     del query["spr"]
-    changed = {**query, "sig": _sign(_text(path, query, account), secret)}
+    changed = {**query, "sig": sign(_text(path, query, account), key)}
     kept = [(name, changed[name]) for name, _ in pairs if name in changed]
     return urlencode(kept, quote_via=quote)
 
@@ -66,7 +64,7 @@ def read_signature(path: str, expiry: str, account: str, key: str) -> str:
         key: Its key, base64.
     """
     query = {"sv": "2021-12-02", "sr": "b", "sp": "r", "se": expiry}
-    signed = _sign(_text(path, query, account), base64.b64decode(key))
+    signed = sign(_text(path, query, account), key)
     return urlencode({**query, "sig": signed}, quote_via=quote)
 
 
@@ -96,7 +94,3 @@ def _text(path: str, query: Mapping[str, str], account: str) -> str:
         user = [*values(*_USER), *agents, *users]
         lines = [*first, *user, *origin, *resource, *scope, *required]
     return "\n".join([*lines, *values(*_HEADERS)])
-
-
-def _sign(text: str, secret: bytes) -> str:
-    return base64.b64encode(hmac.digest(secret, text.encode(), hashlib.sha256)).decode()

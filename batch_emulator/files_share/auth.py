@@ -9,35 +9,21 @@ Source: "Create an account SAS", "Create a service SAS", "Define a stored access
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
 from urllib.parse import parse_qsl, unquote
 
+from batch_emulator.domain.shared_key import (
+    ALLOWED_SKEW,
+    SIGNED_HEADERS,
+    is_signature,
+    parse_date,
+)
 from batch_emulator.files_share.faults import FilesFault
 from batch_emulator.files_share.shares import Shares, StorageAccount
-
-ALLOWED_SKEW = timedelta(minutes=15)
-
-_STANDARD_HEADERS = (
-    "content-encoding",
-    "content-language",
-    "content-length",
-    "content-md5",
-    "content-type",
-    "date",
-    "if-modified-since",
-    "if-match",
-    "if-none-match",
-    "if-unmodified-since",
-    "range",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +52,11 @@ def verify_shared_key(request: SignedRequest, account: StorageAccount, now: date
         raise _failed(f"The account '{name[:64]}' is not the account of this endpoint.")
     _check_date(request.headers, now)
     texts = strings_to_sign(request, account.name)
-    if not any(is_signature(given, text, account) for text in texts):
+    if not any(is_signature(given, text, account.key) for text in texts):
         raise _failed(
             f"The MAC signature found in the HTTP request '{given[:128]}' is not the same as any "
             f"computed signature. Server used following string to sign: '{texts[0]}'."
         )
-
-
-def is_signature(given: str, text: str, account: StorageAccount) -> bool:
-    """Return True if the text was signed with the account's key."""
-    digest = hmac.digest(base64.b64decode(account.key), text.encode(), hashlib.sha256)
-    return hmac.compare_digest(base64.b64encode(digest), given.encode())
 
 
 def query_of(raw_query: str) -> dict[str, str]:
@@ -95,12 +75,9 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
     text = headers.get("x-ms-date") or headers.get("date")
     if not text:
         raise _failed("Neither x-ms-date nor Date is set.")
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError) as err:
-        raise _failed(f"The date '{text[:64]}' is not in RFC 1123 format.") from err
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    moment = parse_date(text)
+    if moment is None:
+        raise _failed(f"The date '{text[:64]}' is not in RFC 1123 format.")
     if abs(now - moment) > ALLOWED_SKEW:
         raise _failed(f"Request date header too old or too new: '{text[:64]}'.")
 
@@ -126,7 +103,7 @@ def strings_to_sign(request: SignedRequest, account: str) -> list[str]:
             signed = {**headers, "content-length": sent}
             if "x-ms-date" in headers:
                 signed["date"] = ""
-            standard = [signed.get(name, "") for name in _STANDARD_HEADERS]
+            standard = [signed.get(name, "") for name in SIGNED_HEADERS]
             texts.append("\n".join([request.method, *standard, lines + resource]))
     return list(dict.fromkeys(texts))
 
@@ -168,7 +145,7 @@ def verify_sas(request: SignedRequest, shares: Shares, now: datetime) -> Grant:
     """Check a signature in the query. Raises Fault."""
     query = query_of(request.raw_query)
     if query.get("sv", "") < _OLDEST_VERSION:
-        raise _sas_failed(f"sv must be {_OLDEST_VERSION} or later.")
+        raise _failed(f"sv must be {_OLDEST_VERSION} or later.")
     if "ss" in query or "srt" in query:
         _check_signature(query, [_account_text(query, shares.account.name)], shares)
         if "f" not in query.get("ss", ""):
@@ -186,14 +163,10 @@ def verify_sas(request: SignedRequest, shares: Shares, now: datetime) -> Grant:
     return Grant(fields.get("sp", ""), types, overrides, query.get("sr") != "f")
 
 
-def _sas_failed(detail: str) -> FilesFault:
-    return FilesFault("AuthenticationFailed", {"AuthenticationErrorDetail": detail})
-
-
 def _check_signature(query: Mapping[str, str], texts: list[str], shares: Shares) -> None:
     given = query.get("sig", "")
-    if not any(is_signature(given, text, shares.account) for text in texts):
-        raise _sas_failed(
+    if not any(is_signature(given, text, shares.account.key) for text in texts):
+        raise _failed(
             f"Signature did not match. String to sign used was {texts[0] if texts else ''}"
         )
 
@@ -213,7 +186,7 @@ def _service_texts(request: SignedRequest, query: Mapping[str, str], account: st
     share = path.partition("/")[0]
     resources = {"s": share, "f": path}
     if query.get("sr") not in resources:
-        raise _sas_failed("sr must be s or f.")
+        raise _failed("sr must be s or f.")
     canonical = f"/file/{account}/{resources[query['sr']]}"
     before = [query.get(name, "") for name in ("sp", "st", "se")]
     names = ("si", "sip", "spr", "sv", "rscc", "rscd", "rsce", "rscl", "rsct")
@@ -232,12 +205,12 @@ def _with_policy(
     )
     policy = next((p for p in share.policies if p["id"] == query["si"]), None) if share else None
     if policy is None:
-        raise _sas_failed(f"There is no stored access policy '{query['si'][:64]}'.")
+        raise _failed(f"There is no stored access policy '{query['si'][:64]}'.")
     fields = dict(query)
     for field, key in (("sp", "permission"), ("st", "start"), ("se", "expiry")):
         if policy.get(key):
             if query.get(field):
-                raise _sas_failed(f"{field} stands both in the signature and in its policy.")
+                raise _failed(f"{field} stands both in the signature and in its policy.")
             fields[field] = policy[key]
     return fields
 
@@ -245,12 +218,12 @@ def _with_policy(
 def _check_times(fields: Mapping[str, str], now: datetime) -> None:
     start, expiry = fields.get("st", ""), fields.get("se", "")
     if not expiry:
-        raise _sas_failed("se is required.")
+        raise _failed("se is required.")
     if not fields.get("sp"):
-        raise _sas_failed("sp is required.")
+        raise _failed("sp is required.")
     begins = parse_sas_time(start) if start else None
     if now >= parse_sas_time(expiry) or (begins is not None and now < begins):
-        raise _sas_failed(
+        raise _failed(
             "Signature not valid in the specified time frame: "
             f"Start [{start}] - Expiry [{expiry}] - Current [{now:%a, %d %b %Y %H:%M:%S} GMT]"
         )
@@ -263,7 +236,7 @@ def parse_sas_time(text: str) -> datetime:
         numbers = [int(part) for part in match.groups(default="0")] if match else []
         return datetime(*numbers[:3], *numbers[3:], tzinfo=UTC)
     except (ValueError, TypeError) as err:
-        raise _sas_failed(f"'{text[:64]}' is not a time.") from err
+        raise _failed(f"'{text[:64]}' is not a time.") from err
 
 
 def _check_origin(query: Mapping[str, str], request: SignedRequest) -> None:

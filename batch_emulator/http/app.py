@@ -216,12 +216,7 @@ class App:
         if job is not None:
             return job
         settings = self.emulator.settings
-        try:
-            auth.verify(method, path, query, headers, settings.account, settings.key, wall_now())
-        except auth.AuthFault as err:
-            raise Fault(
-                err.code, {"AuthenticationErrorDetail": err.detail}, message=err.message, status=403
-            ) from err
+        auth.verify(method, path, query, headers, settings.account, settings.key, wall_now())
         return None
 
 

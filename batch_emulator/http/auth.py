@@ -5,46 +5,32 @@ Source: "Authenticate requests to the Azure Batch service" and the official clie
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from datetime import datetime
 from urllib.parse import parse_qsl
 
-ALLOWED_SKEW = timedelta(minutes=15)
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.shared_key import (
+    ALLOWED_SKEW,
+    SIGNED_HEADERS,
+    is_signature,
+    parse_date,
+    sign,
+)
 
-_CODE = "AuthenticationFailed"
 _MESSAGE = (
     "Server failed to authenticate the request. Make sure the value of Authorization header is "
     "formed correctly including the signature."
 )
-_STANDARD_HEADERS = (
-    "content-encoding",
-    "content-language",
-    "content-length",
-    "content-md5",
-    "content-type",
-    "date",
-    "if-modified-since",
-    "if-match",
-    "if-none-match",
-    "if-unmodified-since",
-    "range",
-)
 
 
-class AuthFault(Exception):  # noqa: N818 - the service calls what it answers a fault
+class AuthFault(Fault):
     """The request is not authenticated; `detail` is the reason, for the error body."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.code = _CODE
-        self.message = _MESSAGE
-        self.detail = detail
+        values = {"AuthenticationErrorDetail": detail}
+        super().__init__("AuthenticationFailed", values, message=_MESSAGE, status=403)
+        self.args = (detail,)
 
 
 def verify(  # noqa: PLR0917 - the parts of a request
@@ -71,14 +57,11 @@ def verify(  # noqa: PLR0917 - the parts of a request
         raise AuthFault(f"The account '{given_account}' is not the account of this endpoint.")
     _check_date(headers, now)
     texts = _strings_to_sign(method, raw_path, raw_query, headers, account)
-    secret = _decoded(key)
-    for text in texts:
-        if hmac.compare_digest(_sign(secret, text).encode(), given.encode()):
-            return
-    raise AuthFault(
-        f"The MAC signature found in the HTTP request '{given}' is not the same as any computed "
-        f"signature. Server used following string to sign: '{texts[0]}'."
-    )
+    if not any(is_signature(given, text, key) for text in texts):
+        raise AuthFault(
+            f"The MAC signature found in the HTTP request '{given}' is not the same as any "
+            f"computed signature. Server used following string to sign: '{texts[0]}'."
+        )
 
 
 def signature_of(
@@ -87,7 +70,7 @@ def signature_of(
     """Return the signature that a client would send; header names are in lower case."""
     raw_path, raw_query = path_and_query
     texts = _strings_to_sign(method, raw_path, raw_query, headers, account)
-    return _sign(_decoded(key), texts[0])
+    return sign(texts[0], key)
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:
@@ -124,12 +107,9 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
     text = headers.get("ocp-date") or headers.get("date")
     if not text:
         raise AuthFault("Neither ocp-date nor Date is set.")
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError) as err:
-        raise AuthFault(f"The date '{text}' is not in RFC 1123 format.") from err
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    moment = parse_date(text)
+    if moment is None:
+        raise AuthFault(f"The date '{text}' is not in RFC 1123 format.")
     if abs(now - moment) > ALLOWED_SKEW:
         raise AuthFault(
             f"Request date header too old or too new: '{text}', the server's time is "
@@ -158,20 +138,8 @@ def _strings_to_sign(
         tail = "".join(f"\n{name}:{query[name]}" for name in sorted(query))
         for one in lengths:
             signed = {**headers, "content-length": one}
-            standard = [signed.get(name, "") for name in _STANDARD_HEADERS]
+            standard = [signed.get(name, "") for name in SIGNED_HEADERS]
             text = "\n".join([method.upper(), *standard, f"{ocp}/{account}{raw_path}{tail}"])
             if text not in texts:
                 texts.append(text)
     return texts
-
-
-def _sign(secret: bytes, text: str) -> str:
-    return base64.b64encode(hmac.digest(secret, text.encode(), hashlib.sha256)).decode()
-
-
-@lru_cache(maxsize=4)
-def _decoded(key: str) -> bytes:
-    try:
-        return base64.b64decode(key, validate=True)
-    except binascii.Error as err:
-        raise ValueError("the account key must be base64") from err

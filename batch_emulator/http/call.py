@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from enum import Enum
 
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
+from batch_emulator.domain.shared_key import parse_date
 from batch_emulator.domain.transitions import nodes
 from batch_emulator.domain.validation.body_schema import check_body
 from batch_emulator.domain.values import etag_text, http_date
@@ -221,7 +221,7 @@ def check(
             held = _matches(headers[name], etag) == (name == _MATCH)
             return Verdict.PROCEED if held else (Verdict.FAILED if name == _MATCH else unchanged)
     name = next(iter(given))
-    moment = _date(headers[name])
+    moment = parse_date(headers[name])
     if moment is None:
         return Verdict.MALFORMED
     # Headers have whole seconds only, so the entity's time is compared in whole seconds.
@@ -238,11 +238,3 @@ def _matches(header: str, etag: str) -> bool:
 
 def _bare(tag: str) -> str:
     return tag.strip().removeprefix("W/").strip('"')
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
-        return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
