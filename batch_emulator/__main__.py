@@ -82,7 +82,8 @@ def _node_names(settings: EmulatorSettings, files_url: str) -> NodeNames:
         bundle_of,
         client_variables,
     )
-    from batch_emulator.gateway.proxy import Gateway, LocalServices  # noqa: PLC0415
+    from batch_emulator.gateway.proxy import Gateway  # noqa: PLC0415
+    from batch_emulator.gateway.services import LocalServices  # noqa: PLC0415
     from batch_emulator.gateway.sign_in import NamedAccounts  # noqa: PLC0415
 
     storage = settings.storage or StorageAccount(settings.account, "")

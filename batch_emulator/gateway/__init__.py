@@ -1,5 +1,11 @@
 """Redirect Azure's host names to local services, for a command or for tasks, by a loopback proxy.
 
-`__main__.py` runs the command, `proxy.py` takes its connections, `sign_in.py` answers for Microsoft
-Entra ID and Azure Resource Manager, and `authority.py` makes the certificates.
+Optional: it needs `cryptography` (extra `azure-names`) for its certificates, and the emulator's
+HTTP API, Azure Files and Azurite to redirect to. Nothing of the emulator imports it except
+`batch_emulator.__main__`, which starts it for tasks if that is asked for.
+
+`__main__.py` runs the command, `proxy.py` takes its connections, `services.py` knows the hosts that
+are served, `signatures.py` checks and signs requests, `tunnel.py` reaches all other hosts,
+`sign_in.py` answers for Microsoft Entra ID and Azure Resource Manager, and `authority.py` makes the
+certificates.
 """

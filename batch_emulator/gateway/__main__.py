@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 from batch_emulator.gateway.client_variables import bundle_of, client_variables
-from batch_emulator.gateway.proxy import Gateway, LocalServices
+from batch_emulator.gateway.proxy import Gateway
+from batch_emulator.gateway.services import LocalServices
 from batch_emulator.gateway.sign_in import (
     CLIENT,
     GROUP,

@@ -33,7 +33,8 @@ from azure.storage.blob import (
 )
 from azure.storage.fileshare import ShareSasPermissions, ShareServiceClient, generate_share_sas
 
-from batch_emulator.gateway.proxy import Gateway, LocalServices
+from batch_emulator.gateway.proxy import Gateway
+from batch_emulator.gateway.services import LocalServices
 from batch_emulator.gateway.sign_in import IDENTITY_PATH, NamedAccounts
 from runner.core.home import HomePaths
 from runner.flows.environment.monitor import Gauge, MetricsSource, open_server

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.gateway.client_variables import bundle_of, client_variables
-from batch_emulator.gateway.proxy import Gateway, LocalServices
+from batch_emulator.gateway.proxy import Gateway
+from batch_emulator.gateway.services import LocalServices
 from batch_emulator.gateway.sign_in import NamedAccounts
 from runner.node.storage import blobs as blobs_module
 from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
