@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
+from typing import TypeVar
 
+from batch_emulator.domain.account import Account
 from batch_emulator.domain.faults import Fault, bad_property
-from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
+from batch_emulator.domain.model import Job, JobSchedule, Json, Node, Pool, Task, key_of
 from batch_emulator.domain.shared_key import parse_date
 from batch_emulator.domain.transitions import nodes
 from batch_emulator.domain.validation.body_schema import check_body
@@ -16,6 +18,8 @@ from batch_emulator.domain.values import etag_text, http_date
 from batch_emulator.emulator import Emulator
 from batch_emulator.http import bodies, odata, versions
 from batch_emulator.http.odata import FieldRule
+
+_Entity = TypeVar("_Entity", Pool, Job, JobSchedule, Task)
 
 
 @dataclass(slots=True)
@@ -102,14 +106,14 @@ class Call:
         verdict = check(self.headers, headers["ETag"], modified, reading=reading)
         if verdict is Verdict.NOT_MODIFIED:
             raise NotModified(headers)
-        code = {
-            Verdict.FAILED: "ConditionNotMet",
-            Verdict.UNSUPPORTED: "MultipleConditionHeadersNotSupported",
-            Verdict.MALFORMED: "InvalidHeaderValue",
-        }.get(verdict)
-        if code is not None:
-            raise Fault(code)
+        if verdict is not Verdict.PROCEED:
+            raise Fault(verdict.value)
         return headers
+
+    def checked(self, entity: _Entity) -> _Entity:
+        """Return the entity if the conditional headers hold. Raises as `check`."""
+        self.check(entity.etag, entity.modified)
+        return entity
 
     @property
     def expands_stats(self) -> bool:
@@ -129,6 +133,11 @@ class Call:
         """Return 201 with the headers of the new entity and no body."""
         headers = entity_headers(etag, modified) | {"Location": url, "DataServiceId": url}
         return Reply(201, None, headers)
+
+    def changed(self, entity: Pool | Job | JobSchedule | Task, status: int) -> Reply:
+        """Return the answer to a change, with the headers of the entity and no body."""
+        headers = entity_headers(entity.etag, entity.modified) | self.data_service_id()
+        return Reply(status, None, headers)
 
     def entity(self, body: Json, headers: dict[str, str]) -> Reply:
         """Return 200 with an entity, reduced by `$select`."""
@@ -188,14 +197,41 @@ def entity_headers(etag: int, modified: datetime) -> dict[str, str]:
 Handler = Callable[[Call], Reply | Awaitable[Reply]]
 
 
-class Verdict(Enum):
-    """The result of conditional headers; the value is the status, 0 to proceed."""
+def transition(
+    find: Callable[[Call], _Entity],
+    change: Callable[[Account, _Entity, datetime], None],
+    status: int,
+) -> Handler:
+    """Return the handler of a change of state that needs no body."""
 
-    PROCEED = 0
-    NOT_MODIFIED = 304  # no body
-    FAILED = 412  # ConditionNotMet
-    UNSUPPORTED = 400  # MultipleConditionHeadersNotSupported
-    MALFORMED = -400  # InvalidHeaderValue: not a date
+    def handler(call: Call) -> Reply:
+        entity = call.checked(find(call))
+        change(call.emulator.account, entity, call.now)
+        return call.changed(entity, status)
+
+    return handler
+
+
+def deletion(
+    find: Callable[[Call], _Entity], delete: Callable[[Account, _Entity, datetime], None]
+) -> Handler:
+    """Return the handler of a deletion, which the service answers without headers."""
+
+    def handler(call: Call) -> Reply:
+        delete(call.emulator.account, call.checked(find(call)), call.now)
+        return Reply(202)
+
+    return handler
+
+
+class Verdict(StrEnum):
+    """The result of conditional headers; the value is the code of the error, if it is one."""
+
+    PROCEED = ""
+    NOT_MODIFIED = "NotModified"  # answered without a body
+    FAILED = "ConditionNotMet"
+    UNSUPPORTED = "MultipleConditionHeadersNotSupported"
+    MALFORMED = "InvalidHeaderValue"  # not a date
 
 
 _MATCH = "if-match"

@@ -8,11 +8,7 @@ from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, key_of
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
 from batch_emulator.domain.validation import job_rules, machine_rules, properties
 from batch_emulator.http import odata, render, secrets
-from batch_emulator.http.call import (
-    Call,
-    Reply,
-    entity_headers,
-)
+from batch_emulator.http.call import Call, Reply, deletion, transition
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
 # properties that a PUT clears when they are absent (docs: Job_Update)
@@ -77,15 +73,13 @@ def get(call: Call) -> Reply:
 
 def patch(call: Call) -> Reply:
     """Job_Patch: absent properties stay."""
-    job = call.job()
-    call.check(job.etag, job.modified)
+    job = call.checked(call.job())
     return _change(call, job, {**job.spec, **call.json()})
 
 
 def put(call: Call) -> Reply:
     """Job_Update: absent properties are cleared."""
-    job = call.job()
-    call.check(job.etag, job.modified)
+    job = call.checked(call.job())
     kept = {name: value for name, value in job.spec.items() if name not in _REPLACED}
     body = call.json()
     properties.require(body, "poolInfo")
@@ -102,7 +96,7 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
     machine_rules.check_auto_pool(spec, call.emulator.account.limits.machines, job.spec)
     _check_completion(job, spec)
     pools.update_job(call.emulator.account, job, spec, call.now)
-    return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+    return call.changed(job, 200)
 
 
 def _check_completion(job: Job, spec: Json) -> None:
@@ -113,43 +107,27 @@ def _check_completion(job: Job, spec: Json) -> None:
         raise bad_property("onAllTasksComplete", after, reason)
 
 
-def delete(call: Call) -> Reply:
-    """Job_Delete."""
-    job = call.job()
-    call.check(job.etag, job.modified)
-    jobs.delete(call.emulator.account, job, call.now)
-    return Reply(202)
+delete = deletion(Call.job, jobs.delete)
 
 
 def disable(call: Call) -> Reply:
     """Job_Disable."""
-    job = call.job()
-    call.check(job.etag, job.modified)
+    job = call.checked(call.job())
     body = call.json()
     properties.require(body, "disableTasks")
     jobs.disable(call.emulator.account, job, body["disableTasks"].lower(), call.now)
-    return _accepted(call, job)
+    return call.changed(job, 202)
 
 
-def enable(call: Call) -> Reply:
-    """Job_Enable."""
-    job = call.job()
-    call.check(job.etag, job.modified)
-    jobs.enable(call.emulator.account, job, call.now)
-    return _accepted(call, job)
+enable = transition(Call.job, jobs.enable, 202)
 
 
 def terminate(call: Call) -> Reply:
     """Job_Terminate."""
-    job = call.job()
-    call.check(job.etag, job.modified)
+    job = call.checked(call.job())
     reason = call.json(optional=True).get("terminateReason") or DEFAULT_TERMINATE_REASON
     jobs.terminate(call.emulator.account, job, reason, call.now)
-    return _accepted(call, job)
-
-
-def _accepted(call: Call, job: Job) -> Reply:
-    return Reply(202, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+    return call.changed(job, 202)
 
 
 def task_counts(call: Call) -> Reply:
@@ -226,15 +204,13 @@ def schedule_exists(call: Call) -> Reply:
 
 def patch_schedule(call: Call) -> Reply:
     """JobSchedule_Patch: absent properties stay."""
-    schedule = _schedule(call)
-    call.check(schedule.etag, schedule.modified)
+    schedule = call.checked(_schedule(call))
     return _change_schedule(call, schedule, {**schedule.spec, **call.json()})
 
 
 def put_schedule(call: Call) -> Reply:
     """JobSchedule_Update: absent properties are cleared; the schedule becomes the default one."""
-    schedule = _schedule(call)
-    call.check(schedule.etag, schedule.modified)
+    schedule = call.checked(_schedule(call))
     body = call.json()
     properties.require(body, "jobSpecification")
     kept = {
@@ -252,43 +228,13 @@ def _change_schedule(call: Call, schedule: JobSchedule, spec: Json) -> Reply:
     limits = call.emulator.account.limits
     machine_rules.check_auto_pool(spec["jobSpecification"], limits.machines, before)
     job_schedules.update(call.emulator.account, schedule, spec, call.now)
-    return Reply(200, None, _changed(call, schedule))
+    return call.changed(schedule, 200)
 
 
-def _changed(call: Call, schedule: JobSchedule) -> dict[str, str]:
-    return entity_headers(schedule.etag, schedule.modified) | call.data_service_id()
-
-
-def delete_schedule(call: Call) -> Reply:
-    """JobSchedule_Delete."""
-    schedule = _schedule(call)
-    call.check(schedule.etag, schedule.modified)
-    job_schedules.delete(call.emulator.account, schedule, call.now)
-    return Reply(202)
-
-
-def disable_schedule(call: Call) -> Reply:
-    """JobSchedule_Disable."""
-    schedule = _schedule(call)
-    call.check(schedule.etag, schedule.modified)
-    job_schedules.disable(call.emulator.account, schedule, call.now)
-    return Reply(204, None, _changed(call, schedule))
-
-
-def enable_schedule(call: Call) -> Reply:
-    """JobSchedule_Enable."""
-    schedule = _schedule(call)
-    call.check(schedule.etag, schedule.modified)
-    job_schedules.enable(call.emulator.account, schedule, call.now)
-    return Reply(204, None, _changed(call, schedule))
-
-
-def terminate_schedule(call: Call) -> Reply:
-    """JobSchedule_Terminate."""
-    schedule = _schedule(call)
-    call.check(schedule.etag, schedule.modified)
-    job_schedules.terminate(call.emulator.account, schedule, call.now)
-    return Reply(202, None, _changed(call, schedule))
+delete_schedule = deletion(_schedule, job_schedules.delete)
+disable_schedule = transition(_schedule, job_schedules.disable, 204)
+enable_schedule = transition(_schedule, job_schedules.enable, 204)
+terminate_schedule = transition(_schedule, job_schedules.terminate, 202)
 
 
 async def list_jobs_of_schedule(call: Call) -> Reply:

@@ -15,11 +15,7 @@ from batch_emulator.domain.validation.pool_rules import check_formula, check_sca
 from batch_emulator.domain.validation.properties import require
 from batch_emulator.domain.values import parse_time, time_text
 from batch_emulator.http import odata, render
-from batch_emulator.http.call import (
-    Call,
-    Reply,
-    entity_headers,
-)
+from batch_emulator.http.call import Call, Reply, deletion, transition
 
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
@@ -105,24 +101,21 @@ def exists(call: Call) -> Reply:
 
 def patch(call: Call) -> Reply:
     """Pool_Patch: absent properties stay."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
-    body = call.json()
-    headers = _change(call, pool, {**pool.spec, **body})
-    return Reply(200, None, headers | call.data_service_id())
+    pool = call.checked(call.pool())
+    _change(call, pool, {**pool.spec, **call.json()})
+    return call.changed(pool, 200)
 
 
 def update_properties(call: Call) -> Reply:
     """Pool_UpdateProperties: absent properties are cleared."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
+    pool = call.checked(call.pool())
     body = call.json()
     kept = {name: value for name, value in pool.spec.items() if name not in _REPLACED}
-    headers = _change(call, pool, {**kept, **body})
-    return Reply(204, None, headers | call.data_service_id())
+    _change(call, pool, {**kept, **body})
+    return call.changed(pool, 204)
 
 
-def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
+def _change(call: Call, pool: Pool, spec: Json) -> None:
     """Change a pool. A new start task reaches nodes when they reboot (docs)."""
     pools.require_active(pool)
     spec = {name: value for name, value in spec.items() if name not in _FIXED}
@@ -141,21 +134,14 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     pool.slots_per_node = int(spec.get("taskSlotsPerNode", 1))
     pool.pack = part(spec, "taskSchedulingPolicy").get("nodeFillType") == "pack"
     pools.touch(call.emulator.account, pool, call.now)
-    return entity_headers(pool.etag, pool.modified)
 
 
-def delete(call: Call) -> Reply:
-    """Pool_Delete."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
-    pools.delete(call.emulator.account, pool, call.now)
-    return Reply(202)
+delete = deletion(Call.pool, pools.delete)
 
 
 def resize(call: Call) -> Reply:
     """Pool_Resize."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
+    pool = call.checked(call.pool())
     body = call.json()
     pool_rules.check_targets(body)
     if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
@@ -163,25 +149,19 @@ def resize(call: Call) -> Reply:
     if pools.grows(pool, body) and (trouble := call.emulator.trouble) is not None:
         raise no_room(trouble)
     pools.resize(call.emulator.account, pool, body, call.now)
-    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+    return call.changed(pool, 202)
 
 
 def remove_nodes(call: Call) -> Reply:
     """Pool_RemoveNodes."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
+    pool = call.checked(call.pool())
     body = call.json()
     pool_rules.check_targets(body)
     pools.remove_nodes(call.emulator.account, pool, body, call.now)
-    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+    return call.changed(pool, 202)
 
 
-def stop_resize(call: Call) -> Reply:
-    """Pool_StopResize."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
-    pools.stop_resize(call.emulator.account, pool, call.now)
-    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+stop_resize = transition(Call.pool, pools.stop_resize, 202)
 
 
 async def node_counts(call: Call) -> Reply:
@@ -236,20 +216,19 @@ def _agent_view(agent: str, images: list[SupportedImage]) -> Json:
 
 def enable_autoscale(call: Call) -> Reply:
     """Pool_EnableAutoScale: checks settings before the pool's state, as the service does."""
-    pool = call.pool()
-    call.check(pool.etag, pool.modified)
+    pool = call.checked(call.pool())
     body = call.json()
     account = call.emulator.account
     check_scaling(body)
     autoscale.enable(account, pool, body, call.now)
-    return Reply(200, None, _autoscale_headers(call, pool))
+    return call.changed(pool, 200)
 
 
 def disable_autoscale(call: Call) -> Reply:
     """Pool_DisableAutoScale."""
     pool = call.pool()
     autoscale.disable(call.emulator.account, pool)
-    return Reply(200, None, _autoscale_headers(call, pool))
+    return call.changed(pool, 200)
 
 
 def evaluate_autoscale(call: Call) -> Reply:
@@ -261,10 +240,6 @@ def evaluate_autoscale(call: Call) -> Reply:
     check_formula(text)
     run = autoscale.preview(account, pool, text, call.now)
     return call.entity(run, call.data_service_id())  # without an ETag, as recorded
-
-
-def _autoscale_headers(call: Call, pool: Pool) -> dict[str, str]:
-    return entity_headers(pool.etag, pool.modified) | call.data_service_id()
 
 
 # docs: startTime is at least two and a half hours ago, endTime at least two

@@ -11,7 +11,7 @@ from batch_emulator.domain.validation import task_rules
 from batch_emulator.domain.validation.body_schema import InvalidItem
 from batch_emulator.domain.values import etag_text, time_text
 from batch_emulator.http import odata, render
-from batch_emulator.http.call import Call, Reply, entity_headers
+from batch_emulator.http.call import Call, Reply, transition
 from batch_emulator.storage.tasks import TaskRow, restore_task
 
 _STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
@@ -127,8 +127,7 @@ async def list_subtasks(call: Call) -> Reply:
 def put(call: Call) -> Reply:
     """Task_Update: only constraints can change, and absent ones are cleared (docs)."""
     job = call.job()
-    task = _find(call, job)
-    call.check(task.etag, task.modified)
+    task = call.checked(_find(call, job))
     body = call.json()
     task_rules.check_constraints(body)
     row = call.emulator.store.tasks.find(job, task.key)
@@ -137,13 +136,12 @@ def put(call: Call) -> Reply:
     kept = {name: value for name, value in row.body.items() if name != "constraints"}
     changed = {"constraints": body["constraints"]} if "constraints" in body else {}
     tasks.update_constraints(call.emulator.account, task, {**kept, **changed}, call.now)
-    return Reply(200, None, _headers(call, task))
+    return call.changed(task, 200)
 
 
 async def delete(call: Call) -> Reply:
     """Task_Delete; answered when its process has ended, so that the id can be used again."""
-    task = _find(call, call.job())
-    call.check(task.etag, task.modified)
+    task = call.checked(_find(call, call.job()))
     running = list(task.executions)
     tasks.delete(call.emulator.account, task)
     if running:
@@ -155,20 +153,10 @@ async def delete(call: Call) -> Reply:
 
 def terminate(call: Call) -> Reply:
     """Task_Terminate."""
-    task = _find(call, call.job())
-    call.check(task.etag, task.modified)
+    task = call.checked(_find(call, call.job()))
     row = call.emulator.store.tasks.find(task.job, task.key)
     tasks.terminate(call.emulator.account, task, call.now, None if row is None else row.body)
-    return Reply(204, None, _headers(call, task))
+    return call.changed(task, 204)
 
 
-def reactivate(call: Call) -> Reply:
-    """Task_Reactivate."""
-    task = _find(call, call.job())
-    call.check(task.etag, task.modified)
-    tasks.reactivate(call.emulator.account, task, call.now)
-    return Reply(204, None, _headers(call, task))
-
-
-def _headers(call: Call, task: Task) -> dict[str, str]:
-    return entity_headers(task.etag, task.modified) | call.data_service_id()
+reactivate = transition(lambda call: _find(call, call.job()), tasks.reactivate, 204)
