@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from batch_emulator.domain.faults import Fault, bad_property, not_implemented
@@ -70,6 +70,19 @@ def _identity_references(value: Any, where: str) -> Iterator[tuple[str, Any]]:
                 yield place, item
             elif name != _IDENTITY_NAME:
                 yield from _identity_references(item, place)
+
+
+def renamed(value: Any, names: Mapping[str, str], *, without: frozenset[str] = frozenset()) -> Any:
+    """Return a body with new names of properties, and without some, in all of its objects."""
+    if isinstance(value, list):
+        return [renamed(item, names, without=without) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    return {
+        names.get(name, name): item if name in FREE else renamed(item, names, without=without)
+        for name, item in cast("Json", value).items()
+        if name not in without
+    }
 
 
 def parse(body: bytes, *, optional: bool = False) -> Json:

@@ -141,10 +141,8 @@ class Call:
 
     def entity(self, body: Json, headers: dict[str, str]) -> Reply:
         """Return 200 with an entity, reduced by `$select`."""
-        names = odata.selected(self.query.get("$select", ""))
-        if names is not None:
-            body = {name: value for name, value in body.items() if name in names}
-        return Reply(200, self._with_metadata(body, "/@Element"), headers)
+        shown = odata.select(body, self.query.get("$select", ""))
+        return Reply(200, self._with_metadata(shown, "/@Element"), headers)
 
     async def listing(
         self,

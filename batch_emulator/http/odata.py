@@ -135,27 +135,6 @@ CERTIFICATE_FIELDS: Mapping[str, FieldRule] = {"state": _STATE, "stateTransition
 FILE_FIELDS: Mapping[str, FieldRule] = {"name": FieldRule("text", frozenset({"startswith"}))}
 
 
-__all__ = [
-    "AGENT_FIELDS",
-    "CERTIFICATE_FIELDS",
-    "FILE_FIELDS",
-    "IMAGE_FIELDS",
-    "JOB_FIELDS",
-    "NODE_COUNT_FIELDS",
-    "NODE_FIELDS",
-    "POOL_FIELDS",
-    "PREPARATION_FIELDS",
-    "SCHEDULE_FIELDS",
-    "TASK_FIELDS",
-    "USAGE_FIELDS",
-    "FieldRule",
-    "FilterError",
-    "Predicate",
-    "parse_filter",
-    "parse_select",
-    "select",
-]
-
 Predicate = Callable[[Mapping[str, Any]], bool]
 _Value = str | float | bool | datetime
 
@@ -206,8 +185,11 @@ def parse_select(text: str) -> frozenset[str] | None:
 
 
 def select(entity: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the properties of an entity that `$select` names; unknown names are ignored."""
-    names = parse_select(text)
+    """Return the properties of an entity that `$select` names; unknown ones are ignored.
+
+    Raises Fault.
+    """
+    names = selected(text)
     return {k: v for k, v in entity.items() if names is None or k in names}
 
 

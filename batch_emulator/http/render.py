@@ -30,7 +30,7 @@ from batch_emulator.domain.values import (
     time_text,
 )
 from batch_emulator.http import defaults, endpoints
-from batch_emulator.http.secrets import public_job, public_pool, public_task
+from batch_emulator.http.secrets import without_secrets
 from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.tasks import PRIVATE_PROPERTIES, TaskRow
 
@@ -55,7 +55,7 @@ def _common(entity: Pool | Job | JobSchedule, url: str) -> Json:
 def pool(entity: Pool, base_url: str) -> Json:
     """Return a pool."""
     nodes = list(entity.nodes.values())
-    spec = defaults.pool(public_pool(entity.spec))
+    spec = defaults.pool(without_secrets(entity.spec))
     return {
         **spec,
         **_common(entity, f"{base_url}/pools/{entity.id}"),
@@ -112,7 +112,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     if entity.booted is not None:
         body["lastBootTime"] = time_text(entity.booted)
     if entity.start_task is not None:
-        body["startTask"] = defaults.start_task(public_task(entity.start_task))
+        body["startTask"] = defaults.start_task(without_secrets(entity.start_task))
     if entity.start_info is not None:
         body["startTaskInfo"] = entity.start_info
     if entity.errors:
@@ -161,7 +161,7 @@ def job(entity: Job, base_url: str) -> Json:
     if entity.terminate_reason is not None:
         execution["terminateReason"] = entity.terminate_reason
     return {
-        **defaults.job(public_job(entity.spec)),
+        **defaults.job(without_secrets(entity.spec)),
         **_common(entity, f"{base_url}/jobs/{entity.id}"),
         "executionInfo": execution,
     }
@@ -172,7 +172,7 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
     record = row.record
     retries = part(entity.spec, "constraints").get("maxTaskRetryCount", 0)
     body: Json = {
-        **defaults.task(public_task(row.body), retries),
+        **defaults.task(_public_task(row.body), retries),
         "id": row.id,
         "url": task_url(base_url, entity.id, row.id),
         **record,
@@ -187,6 +187,11 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
             base_url, pool_id, node_id, f"{job_folder(entity.id)}/{row.id}"
         )
     return body
+
+
+def _public_task(body: Json) -> Json:
+    """Return the body of a task without secrets; only settings of containers have any."""
+    return without_secrets(body) if "containerSettings" in body else body
 
 
 def subtasks(entity: Job, row: TaskRow, base_url: str) -> list[tuple[str, Json]]:
@@ -277,7 +282,7 @@ def job_schedule(entity: JobSchedule, base_url: str) -> Json:
     return {
         **entity.spec,
         "schedule": defaults.schedule(part(entity.spec, "schedule")),
-        "jobSpecification": defaults.job(public_job(part(entity.spec, "jobSpecification"))),
+        "jobSpecification": defaults.job(without_secrets(part(entity.spec, "jobSpecification"))),
         **_common(entity, f"{base_url}/jobschedules/{entity.id}"),
         "executionInfo": execution,
     }

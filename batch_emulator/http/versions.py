@@ -21,7 +21,7 @@ from typing import Any, cast
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import Json
 from batch_emulator.domain.validation.body_schema import names_unknown_to
-from batch_emulator.http.bodies import FREE
+from batch_emulator.http.bodies import FREE, renamed
 
 _VERSION = re.compile(r"(20\d\d-\d\d-\d\d)(\.\d{1,4}\.\d{1,4})?(-preview)?", re.ASCII)
 _OLDEST = date(2018, 3, 1)
@@ -80,7 +80,7 @@ def to_current_names(body: Json, query: Mapping[str, str]) -> Json:
     """Return a request body with today's names."""
     if not is_old_client(query):
         return body
-    return _renamed(body, {old: new for new, old in _old_names(query).items()}, frozenset())
+    return renamed(body, {old: new for new, old in _old_names(query).items()})
 
 
 def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
@@ -90,7 +90,7 @@ def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
     if "taskSlotCounts" in body:
         metadata = str(body.get("odata.metadata", "")).replace("#taskcountsresult", "#taskcounts")
         return {"odata.metadata": metadata, **body.get("taskCounts", {})}
-    return _renamed(body, _old_names(query), _UNKNOWN_THEN)
+    return renamed(body, _old_names(query), without=_UNKNOWN_THEN)
 
 
 def _old_names(query: Mapping[str, str]) -> Mapping[str, str]:
@@ -159,18 +159,6 @@ def _without(value: Any, names: frozenset[str], disk_name: str) -> Any:
         name: item if name in FREE else _without(item, names, disk_name)
         for name, item in known.items()
         if name not in dropped
-    }
-
-
-def _renamed(value: Any, names: Mapping[str, str], without: frozenset[str]) -> Any:
-    if isinstance(value, list):
-        return [_renamed(item, names, without) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    return {
-        names.get(name, name): item if name in FREE else _renamed(item, names, without)
-        for name, item in cast("Json", value).items()
-        if name not in without
     }
 
 
