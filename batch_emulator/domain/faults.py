@@ -1,4 +1,4 @@
-"""The errors that the service answers: code, status and message, in one table.
+"""The errors that the service answers; `faults.txt` has their status, code and message.
 
 Codes are those of the service's error code list (BatchErrorCodeStrings); where the docs give no
 text, the wording is ours.
@@ -8,183 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from importlib.resources import files
 from math import ceil
 
-FAULTS: Mapping[str, tuple[int, str]] = {
-    # requests
-    "InvalidRequestBody": (400, "The specified request body is not syntactically valid."),
-    "InvalidPropertyValue": (
-        400,
-        "The value provided for one of the properties in the request body is invalid.",
-    ),
-    "MissingRequiredProperty": (
-        400,
-        "A required property was not specified in the request body.",
-    ),
-    "InvalidQueryParameterValue": (
-        400,
-        "The value for one of the query parameters specified in the request URI is invalid.",
-    ),
-    "InvalidHeaderValue": (
-        400,
-        "The value for one of the HTTP headers is not in the correct format.",
-    ),
-    "MissingRequiredQueryParameter": (
-        400,
-        "A query parameter that's mandatory for this request is not specified.",
-    ),
-    "MultipleConditionHeadersNotSupported": (
-        400,
-        "Multiple condition headers are not supported.",
-    ),
-    "UnsupportedRequestVersion": (400, "The version specified in the request is not supported."),
-    "InsufficientAccountPermissions": (
-        403,
-        "The credentials do not have sufficient permissions to execute this operation.",
-    ),
-    "InvalidUri": (400, "The requested URI does not represent any resource on the server."),
-    "OutOfRangeQueryParameterValue": (
-        400,
-        "A query parameter specified in the request URI is outside the permissible range.",
-    ),
-    "OutOfRangeInput": (400, "One of the request inputs is out of range."),
-    "InvalidConstraintValue": (400, "The value provided for one of the constraints is invalid."),
-    "OutOfRangePriority": (400, "Priority value specified is out of range."),
-    "ResourceNotFound": (404, "The specified resource does not exist."),
-    "UnsupportedHttpVerb": (405, "The resource doesn't support the specified HTTP verb."),
-    "ConditionNotMet": (
-        412,
-        "The condition specified using HTTP conditional header(s) is not met.",
-    ),
-    "RequestBodyTooLarge": (
-        413,
-        "The size of the request body exceeds the maximum size permitted.",
-    ),
-    "ServerBusy": (
-        503,
-        "The server is currently unable to receive requests. Please retry your request.",
-    ),
-    "InternalError": (500, "Server encountered an internal error. Please try again."),
-    "NotImplemented": (501, "This emulator does not implement the requested operation."),
-    # pools and nodes
-    "PoolNotFound": (404, "The specified pool does not exist."),
-    "PoolExists": (409, "The specified pool already exists."),
-    "PoolQuotaReached": (409, "Pool quota for the account has been reached."),
-    "PoolBeingDeleted": (409, "The specified pool is being deleted."),
-    "PoolBeingResized": (409, "The specified pool is being resized."),
-    "InvalidAutoScalingSettings": (400, "The specified auto-scaling settings are not valid."),
-    "AutoScalingFormulaSyntaxError": (
-        400,
-        "The specified auto-scaling formula has a syntax error.",
-    ),
-    "AutoScaleFormulaTooLong": (
-        400,
-        "The specified auto-scaling formula exceeds the maximum length of 8192 characters.",
-    ),
-    "TooManyEnableAutoScaleRequests": (
-        503,
-        "Enable AutoScale requests for the same pool must be separated by at least 30 seconds.",
-    ),
-    "OperationInvalidForCurrentState": (
-        409,
-        "The specified operation is not valid for the current state of the resource.",
-    ),
-    "NodeNotFound": (404, "The specified node does not exist."),
-    "NodeBeingRebooted": (409, "The specified node is being rebooted."),
-    "NodeBeingReimaged": (409, "The specified node is being reimaged."),
-    "NodeBeingCreated": (409, "The specified node is being created."),
-    "NodeBeingStarted": (409, "The specified node is being started."),
-    "NodeAlreadyInTargetSchedulingState": (
-        409,
-        "The specified node is already in the target scheduling state.",
-    ),
-    "OperationNotValidOnNode": (409, "The specified operation is not valid on the node."),
-    "OperationNotValidOnPool": (409, "The specified operation is not valid on the pool."),
-    "NodeUserNotFound": (404, "The specified node user does not exist."),
-    "NodeUserExists": (409, "The specified node user already exists."),
-    "ActiveJobAndScheduleQuotaReached": (
-        409,
-        "Active job and schedule quota for the account has been reached.",
-    ),
-    "NodeStateUnusable": (409, "Operation cannot be performed on a node in unusable state."),
-    # applications
-    "ApplicationNotFound": (404, "The specified application does not exist."),
-    "InvalidApplicationPackageReferences": (
-        409,
-        "One or more application package references could not be satisfied.",
-    ),
-    # certificates
-    "CertificateNotFound": (404, "The specified certificate does not exist."),
-    "CertificateExists": (409, "The specified certificate already exists."),
-    "CertificateStateActive": (409, "The specified certificate is in active state."),
-    "InvalidCertificateReferences": (
-        409,
-        "One or more of the specified certificates do not exist in the account.",
-    ),
-    # jobs
-    "JobNotFound": (404, "The specified job does not exist."),
-    "JobExists": (409, "The specified job already exists."),
-    "JobBeingDeleted": (409, "The specified job is being deleted."),
-    "JobBeingTerminated": (409, "The specified job is being terminated."),
-    "JobCompleted": (409, "The specified job is already in a completed state."),
-    "JobNotActive": (409, "The specified job is not in active state."),
-    "JobNotDisabled": (409, "The specified job is not disabled."),
-    "JobPreparationTaskNotSpecified": (
-        409,
-        "The specified job does not have a job preparation task.",
-    ),
-    "JobScheduleWithSameIdExists": (
-        409,
-        "A job schedule with the specified job id exists; the two cannot have the same id.",
-    ),
-    # job schedules
-    "JobScheduleNotFound": (404, "The specified job schedule does not exist."),
-    "JobScheduleExists": (409, "The specified job schedule already exists."),
-    "JobScheduleBeingTerminated": (409, "The specified job schedule is being terminated."),
-    "JobScheduleBeingDeleted": (
-        409,
-        "The specified job schedule has been marked for deletion and is being reclaimed.",
-    ),
-    "JobScheduleCompleted": (409, "The specified job schedule is already in completed state."),
-    "JobWithSameIdExists": (
-        409,
-        "A job with the specified job schedule id exists; the two cannot have the same id.",
-    ),
-    # tasks
-    "TaskNotFound": (404, "The specified task does not exist."),
-    "TaskExists": (409, "The specified task already exists."),
-    "TaskCompleted": (409, "The specified task is already in completed state."),
-    "TaskNotCompleted": (409, "The specified task is not completed."),
-    "TaskSucceeded": (409, "The specified task completed with success and cannot be reactivated."),
-    "TaskDependenciesNotSpecifiedOnJob": (
-        400,
-        "usesTaskDependencies must be set to true on the job to use task dependencies.",
-    ),
-    "TaskDependencyListTooLong": (
-        400,
-        "The list of tasks that the task depends on is too long to be stored.",
-    ),
-    "TaskDependencyRangesTooLong": (
-        400,
-        "The list of ranges that the task depends on is too long to be stored.",
-    ),
-    "TaskIdSameAsJobPreparationTask": (
-        409,
-        "The specified task id is the same as that of the job's preparation task.",
-    ),
-    "TaskIdSameAsJobReleaseTask": (
-        409,
-        "The specified task id is the same as that of the job's release task.",
-    ),
-    # files
-    "FileNotFound": (404, "The specified file does not exist."),
-    "TaskFilesUnavailable": (409, "The files of the specified task are unavailable."),
-    "TaskFilesCleanedup": (
-        409,
-        "The files of the specified task were cleaned up from the node.",
-    ),
-    "NodeFilesUnavailable": (409, "The files of the specified node are unavailable."),
-}
+
+def load_faults(package: str) -> Mapping[str, tuple[int, str]]:
+    """Return status and message by code, from the table of a package."""
+    lines = (files(package) / "faults.txt").read_text("utf-8").splitlines()
+    rows = (line.split(maxsplit=2) for line in lines if line and not line.startswith("#"))
+    return {code: (int(status), message) for status, code, message in rows}
+
+
+FAULTS = load_faults("batch_emulator.domain")
 
 
 class Fault(Exception):  # noqa: N818 - the service's word for an error answer
