@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Container, Generator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from azure.core.exceptions import (
@@ -15,6 +15,7 @@ from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
     IncompleteReadError,
+    ResourceNotFoundError,
     ServiceRequestError,
     ServiceResponseError,
 )
@@ -23,6 +24,7 @@ from runner.azure.retries import InvalidResponseError
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
+T = TypeVar("T")
 SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"
 _SERVICE_BUSY = "R-SERVICE-BUSY"
@@ -150,6 +152,27 @@ def service_errors(doing: str) -> Generator[None]:
         yield
     except AzureError as err:
         raise to_runner_error(err, doing) from err
+
+
+def read_or_none(doing: str, read: Callable[[], T]) -> T | None:
+    """Return the result of a read, or None if the entity does not exist; see `service_errors`."""
+    with service_errors(doing):
+        try:
+            return read()
+        except ResourceNotFoundError:
+            return None
+
+
+def succeeds(doing: str, request: Callable[[], object], unless: Container[str]) -> bool:
+    """Send a request. Return False if the service rejects it with one of the codes `unless`."""
+    with service_errors(doing):
+        try:
+            request()
+        except HttpResponseError as err:
+            if error_code(err) not in unless:
+                raise
+            return False
+        return True
 
 
 def to_runner_error(err: AzureError, doing: str) -> RunnerError:

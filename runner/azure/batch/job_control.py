@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from azure.batch import models
 from azure.core import MatchConditions
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import wire_text
-from runner.azure.faults import error_code, service_errors
+from runner.azure.faults import read_or_none, service_errors, succeeds
 from runner.core.job_moves import NOTE, JobNote, JobSnapshot, Running, with_note
 
 _PROPERTIES = ["id", "state", "poolInfo", "metadata", "eTag"]
@@ -34,11 +34,9 @@ def to_snapshot(job: models.BatchJob) -> JobSnapshot:
 
 def read_job(connection: Connection, job_id: str) -> JobSnapshot | None:
     """Return a job, or None if it does not exist."""
-    with service_errors(f"reading job {job_id}"):
-        try:
-            return to_snapshot(connection.batch_client().get_job(job_id, select=_PROPERTIES))
-        except ResourceNotFoundError:
-            return None
+    client = connection.batch_client()
+    job = read_or_none(f"reading job {job_id}", lambda: client.get_job(job_id, select=_PROPERTIES))
+    return None if job is None else to_snapshot(job)
 
 
 def list_open_jobs(connection: Connection) -> list[JobSnapshot]:
@@ -66,41 +64,23 @@ def _update(
     connection: Connection, job: JobSnapshot, changes: models.BatchJobUpdateOptions
 ) -> bool:
     client = connection.batch_client()
-    with service_errors(f"changing job {job.id}"):
-        try:
-            client.update_job(job.id, changes, **_if_unchanged(job))
-        except HttpResponseError as err:
-            if error_code(err) not in _CHANGED_CODES:
-                raise
-            return False
-        return True
+    update = partial(client.update_job, job.id, changes, **_if_unchanged(job))
+    return succeeds(f"changing job {job.id}", update, _CHANGED_CODES)
 
 
 def disable_job(connection: Connection, job: JobSnapshot, running: Running) -> bool:
     """Start to disable a job. Return False if the job has changed since it was read."""
     options = models.BatchJobDisableOptions(disable_tasks=models.DisableBatchJobOption(running))
-    client = connection.batch_client()
-    with service_errors(f"disabling job {job.id}"):
-        try:
-            client.begin_disable_job(job.id, options, polling_interval=1, **_if_unchanged(job))
-        except HttpResponseError as err:
-            if error_code(err) not in _CHANGED_CODES:
-                raise
-            return False
-        return True
+    begin = connection.batch_client().begin_disable_job
+    disable = partial(begin, job.id, options, polling_interval=1, **_if_unchanged(job))
+    return succeeds(f"disabling job {job.id}", disable, _CHANGED_CODES)
 
 
 def enable_job(connection: Connection, job: JobSnapshot) -> bool:
     """Start to enable a job. Return False if the job has changed since it was read."""
-    client = connection.batch_client()
-    with service_errors(f"enabling job {job.id}"):
-        try:
-            client.begin_enable_job(job.id, polling_interval=1, **_if_unchanged(job))
-        except HttpResponseError as err:
-            if error_code(err) not in _CHANGED_CODES:
-                raise
-            return False
-        return True
+    begin = connection.batch_client().begin_enable_job
+    enable = partial(begin, job.id, polling_interval=1, **_if_unchanged(job))
+    return succeeds(f"enabling job {job.id}", enable, _CHANGED_CODES)
 
 
 def _if_unchanged(job: JobSnapshot) -> dict[str, Any]:

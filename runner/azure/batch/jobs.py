@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,13 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import to_snapshot
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
-from runner.azure.faults import error_code, service_errors, to_runner_error
+from runner.azure.faults import (
+    error_code,
+    read_or_none,
+    service_errors,
+    succeeds,
+    to_runner_error,
+)
 from runner.azure.retries import was_repeated
 from runner.core.job_moves import JobNote
 from runner.core.states import TaskView
@@ -318,13 +325,16 @@ class FailedPreparation:
     folder: str
 
 
+def _find_job(connection: Connection, job_id: str, **options: Any) -> models.BatchJob | None:
+    client = connection.batch_client()
+    return read_or_none(f"reading job {job_id}", lambda: client.get_job(job_id, **options))
+
+
 def find_job_view(connection: Connection, job_id: str) -> JobView | None:
     """Return a job, or None if it does not exist."""
-    with service_errors(f"reading job {job_id}"):
-        try:
-            job = connection.batch_client().get_job(job_id)
-        except ResourceNotFoundError:
-            return None
+    job = _find_job(connection, job_id)
+    if job is None:
+        return None
     info = job.execution_info
     error = info.scheduling_error if info else None
     pool = job.pool_info.pool_id if job.pool_info else None
@@ -364,23 +374,15 @@ def list_failed_preparations(connection: Connection, job_id: str) -> tuple[Faile
 
 def read_max_parallel(connection: Connection, job_id: str) -> int | None:
     """Return the maximum number of parallel tasks of a job, or None for no limit."""
-    with service_errors(f"reading job {job_id}"):
-        try:
-            job = connection.batch_client().get_job(job_id, select=["id", "maxParallelTasks"])
-        except ResourceNotFoundError:
-            return None
-    most = job.max_parallel_tasks
+    job = _find_job(connection, job_id, select=["id", "maxParallelTasks"])
+    most = None if job is None else job.max_parallel_tasks
     return most if most is not None and most > 0 else None
 
 
 def has_ended(connection: Connection, job_id: str) -> bool:
     """Return True if the job has ended, so that its waiting tasks never start."""
-    with service_errors(f"reading job {job_id}"):
-        try:
-            job = connection.batch_client().get_job(job_id, select=["id", "state"])
-        except ResourceNotFoundError:
-            return False
-    return wire_text(job.state) in _CLOSED_STATES
+    job = _find_job(connection, job_id, select=["id", "state"])
+    return job is not None and wire_text(job.state) in _CLOSED_STATES
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:
@@ -391,14 +393,8 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
     done = models.BatchJobUpdateOptions(
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB
     )
-    with service_errors(f"closing job {job_id}"):
-        try:
-            connection.batch_client().update_job(job_id, done)
-        except HttpResponseError as err:
-            if error_code(err) not in JOB_CLOSED_CODES:
-                raise
-            return False
-        return True
+    update = partial(connection.batch_client().update_job, job_id, done)
+    return succeeds(f"closing job {job_id}", update, JOB_CLOSED_CODES)
 
 
 def terminate_job(connection: Connection, job_id: str) -> bool:
@@ -406,15 +402,10 @@ def terminate_job(connection: Connection, job_id: str) -> bool:
 
     Return False if the job has ended or does not exist. It may still be terminating on return.
     """
-    with service_errors(f"terminating job {job_id}"):
-        try:
-            why: Any = {"terminateReason": "Cancelled"}  # required by the SDK
-            connection.batch_client().begin_terminate_job(job_id, why, polling_interval=1)
-        except HttpResponseError as err:
-            if error_code(err) not in JOB_CLOSED_CODES:
-                raise
-            return False
-        return True
+    why: Any = {"terminateReason": "Cancelled"}  # required by the SDK
+    begin = connection.batch_client().begin_terminate_job
+    terminate = partial(begin, job_id, why, polling_interval=1)
+    return succeeds(f"terminating job {job_id}", terminate, JOB_CLOSED_CODES)
 
 
 def delete_job(connection: Connection, job_id: str) -> None:
@@ -444,22 +435,17 @@ def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str])
             delete_job(connection, job_id)
             return True
         for task_id in present.intersection(task_ids):
-            try:
-                client.delete_task(job_id, task_id)
-            except HttpResponseError as err:
-                if error_code(err) not in {"TaskNotFound", *JOB_CLOSED_CODES}:
-                    raise
+            delete = partial(client.delete_task, job_id, task_id)
+            succeeds(f"deleting tasks of job {job_id}", delete, {"TaskNotFound", *JOB_CLOSED_CODES})
     return False
 
 
 def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
     """Return True if a job is open and its tasks may depend on one another."""
-    with service_errors(f"reading job {job_id}"):
-        try:
-            job = connection.batch_client().get_job(job_id, select=_JOB_PROPERTIES)
-        except ResourceNotFoundError:
-            return False
-    return wire_text(job.state) not in _CLOSED_STATES and bool(job.uses_task_dependencies)
+    job = _find_job(connection, job_id, select=_JOB_PROPERTIES)
+    if job is None or wire_text(job.state) in _CLOSED_STATES:
+        return False
+    return bool(job.uses_task_dependencies)
 
 
 def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:
@@ -483,13 +469,16 @@ _TASK_PROPERTIES = [
 
 def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | None:
     """Return a task, or None if it or its job does not exist."""
-    with service_errors(f"reading task {task_id}"):
-        try:
-            return to_task_view(
-                connection.batch_client().get_task(job_id, task_id, select=_TASK_PROPERTIES)
-            )
-        except ResourceNotFoundError:
-            return None
+    task = _find_task(connection, job_id, task_id, select=_TASK_PROPERTIES)
+    return None if task is None else to_task_view(task)
+
+
+def _find_task(
+    connection: Connection, job_id: str, task_id: str, **options: Any
+) -> models.BatchTask | None:
+    client = connection.batch_client()
+    doing = f"reading task {task_id}"
+    return read_or_none(doing, lambda: client.get_task(job_id, task_id, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,11 +503,9 @@ class TaskTimes:
 
 def get_task_times(connection: Connection, job_id: str, task_id: str) -> TaskTimes | None:
     """Return the times of a task, or None if it or its job does not exist."""
-    with service_errors(f"reading task {task_id}"):
-        try:
-            task = connection.batch_client().get_task(job_id, task_id)
-        except ResourceNotFoundError:
-            return None
+    task = _find_task(connection, job_id, task_id)
+    if task is None:
+        return None
     info = task.execution_info
     return TaskTimes(
         state=wire_text(task.state),
@@ -537,12 +524,12 @@ def get_task_times(connection: Connection, job_id: str, task_id: str) -> TaskTim
 
 def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
     """Return all tasks of a job by ID; empty if the job does not exist."""
-    with service_errors(f"listing the tasks of job {job_id}"):
-        try:
-            tasks = connection.batch_client().list_tasks(job_id, select=_TASK_PROPERTIES)
-            return {str(task.id): to_task_view(task) for task in tasks}
-        except ResourceNotFoundError:
-            return {}
+    client = connection.batch_client()
+    tasks = read_or_none(
+        f"listing the tasks of job {job_id}",
+        lambda: list(client.list_tasks(job_id, select=_TASK_PROPERTIES)),
+    )
+    return {str(task.id): to_task_view(task) for task in tasks or ()}
 
 
 def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:

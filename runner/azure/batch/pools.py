@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.node_users import SSH_PORT
 from runner.azure.batch.translate import wire_text
-from runner.azure.faults import error_code, service_errors
+from runner.azure.faults import error_code, read_or_none, service_errors, succeeds
 from runner.azure.retries import was_repeated
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
@@ -396,11 +397,9 @@ def list_pools(connection: Connection) -> tuple[PoolView, ...]:
 
 def find_pool(connection: Connection, pool_id: str) -> PoolView | None:
     """Return one pool, or None if it does not exist."""
-    with service_errors(f"reading pool {pool_id!r}"):
-        try:
-            return _to_pool_view(connection.batch_client().get_pool(pool_id))
-        except ResourceNotFoundError:
-            return None
+    client = connection.batch_client()
+    pool = read_or_none(f"reading pool {pool_id!r}", lambda: client.get_pool(pool_id))
+    return None if pool is None else _to_pool_view(pool)
 
 
 def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapping[str, int]]]:
@@ -476,17 +475,10 @@ def set_scheduling(connection: Connection, pool_id: str, node_id: str, *, enable
         node_disable_scheduling_option=models.BatchNodeDisableSchedulingOption.TASK_COMPLETION
     )
     what = f"{'enabling' if enabled else 'disabling'} scheduling on node {node_id!r}"
-    with service_errors(what):
-        try:
-            if enabled:
-                client.enable_node_scheduling(pool_id, node_id)
-            else:
-                client.disable_node_scheduling(pool_id, node_id, after_tasks)
-        except HttpResponseError as err:
-            if error_code(err) != "NodeAlreadyInTargetSchedulingState":
-                raise
-            return False
-    return True
+    change = partial(client.disable_node_scheduling, pool_id, node_id, after_tasks)
+    if enabled:
+        change = partial(client.enable_node_scheduling, pool_id, node_id)
+    return succeeds(what, change, {"NodeAlreadyInTargetSchedulingState"})
 
 
 def delete_pool(connection: Connection, pool_id: str) -> None:

@@ -22,7 +22,7 @@ from runner.azure.batch.translate import (
     to_task,
     wire_text,
 )
-from runner.azure.faults import error_code, service_errors
+from runner.azure.faults import error_code, read_or_none, service_errors
 from runner.azure.retries import was_repeated
 from runner.core.planning.plan import (
     RunPlan,
@@ -316,12 +316,10 @@ def schedule_exists(schedule_id: str) -> RunnerError:
 
 def get_schedule(connection: Connection, schedule_id: str) -> ScheduleView | None:
     """Return a schedule, or None if it does not exist."""
-    with service_errors(f"reading schedule {schedule_id}"):
-        try:
-            found = connection.batch_client().get_job_schedule(schedule_id)
-        except ResourceNotFoundError:
-            return None
-    return _to_view(found)
+    client = connection.batch_client()
+    doing = f"reading schedule {schedule_id}"
+    found = read_or_none(doing, lambda: client.get_job_schedule(schedule_id))
+    return None if found is None else _to_view(found)
 
 
 def list_schedules(connection: Connection) -> Iterator[ScheduleView]:

@@ -45,7 +45,7 @@ from azure.storage.blob import (
 )
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.faults import error_code, service_errors
+from runner.azure.faults import error_code, read_or_none, service_errors
 from runner.azure.retries import was_repeated
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 from runner.protocol.errors import ExitCode, RunnerError
@@ -189,11 +189,12 @@ class BlobContainer:
 
     def size(self, blob: str) -> int | None:
         """Return the size in bytes, or None if the blob does not exist."""
-        with service_errors(f"reading the properties of {blob}"):
-            try:
-                return self.blob(blob).get_blob_properties().size
-            except ResourceNotFoundError:
-                return None
+        found = self._find(blob)
+        return None if found is None else found.size
+
+    def _find(self, blob: str) -> BlobProperties | None:
+        client = self.blob(blob)
+        return read_or_none(f"reading the properties of {blob}", client.get_blob_properties)
 
     def create(self, blob: str, document: Mapping[str, Any]) -> bool:
         """Write a JSON document unless the blob exists. Return True if this call wrote it."""
@@ -343,11 +344,8 @@ class BlobContainer:
 
     def stat(self, blob: str) -> BlobInfo | None:
         """Return a blob without its content, or None if it does not exist."""
-        with service_errors(f"reading the properties of {blob}"):
-            try:
-                return _to_info(self.blob(blob).get_blob_properties())
-            except ResourceNotFoundError:
-                return None
+        found = self._find(blob)
+        return None if found is None else _to_info(found)
 
     def renew(self, found: BlobInfo) -> str | None:
         """Keep a blob from deletion. Return its ETag, or None if it has changed since `found`.
