@@ -21,10 +21,8 @@ from typing import Any
 
 from runner.hooks.keras_state import Arrays, CountedBatches, ModelState, stateful
 from runner.hooks.state import (
-    SaveError,
     StateFolder,
     default_folder,
-    logger,
     random_states,
     read_state,
     restore_random_states,
@@ -231,10 +229,6 @@ class Checkpoint(_Callback):
                 "data": self._data.state_at(self._trained) if self._data else None,
                 "also": [each.state() for each in self._also],
             }
-            try:
-                self._states.save(lambda folder: write_state(folder, state))
-            except SaveError as err:
-                # The last state still exists, so the training can continue.
-                logger.warning("%s; the training continues", err)
-                return
-        self._saved_at = (self.epoch, self.step)
+            saved = self._states.try_save(lambda folder: write_state(folder, state))
+        if saved:
+            self._saved_at = (self.epoch, self.step)

@@ -82,6 +82,18 @@ class StateFolder:
         self._remove_old(final)
         return final
 
+    def try_save(self, write: Callable[[Path], None]) -> bool:
+        """Save as `save` does, and return True. If that fails, log a warning and return False.
+
+        The last state still exists then, so the training can continue.
+        """
+        try:
+            self.save(write)
+        except SaveError as err:
+            logger.warning("%s; the training continues", err)
+            return False
+        return True
+
     def newest(self) -> Path | None:
         """Return the newest complete state, or None. Log a warning for each damaged one."""
         for state in reversed(self._states()):

@@ -22,10 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from runner.hooks.state import (
-    SaveError,
     StateFolder,
     default_folder,
-    logger,
     random_states,
     restore_random_states,
 )
@@ -140,13 +138,9 @@ class Checkpoint:
             "loader": self._loader.state_dict() if hasattr(self._loader, "state_dict") else None,
         }
         with self._interval.saving():
-            try:
-                self._states.save(lambda inside: _torch.save(state, inside / FILE))
-            except SaveError as err:
-                # The last state still exists, so the training can continue.
-                logger.warning("%s; the training continues", err)
-                return
-        self._saved_at = (self.epoch, self.step)
+            saved = self._states.try_save(lambda inside: _torch.save(state, inside / FILE))
+        if saved:
+            self._saved_at = (self.epoch, self.step)
 
     def _save_if_due(self, *, always: bool = False) -> None:
         if always or self._sigterm.requested or self._interval.due:

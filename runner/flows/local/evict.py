@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
-from runner.flows.local.state import POOL_ID, LocalState, ensure_keys, load_state
+from runner.flows.local.state import POOL_ID, ask_service, ensure_keys, load_state, services_down
 from runner.protocol.errors import ExitCode, RunnerError
 
 _ALL = 10**9 - 1
@@ -170,36 +170,23 @@ class _Emulator:
         paths = HomePaths(settings.home)
         state = load_state(paths)
         if state is None or state.batch is None:
-            raise _down()
-        self._state: LocalState = state
+            raise services_down()
+        self._port = state.batch_port
         self._key = ensure_keys(paths)["batch"]
 
     def ask(self, method: str, path: str, pool: str) -> dict[str, Any]:
         """Send one request and return the answer. Raise RunnerError."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self._state.batch_port, timeout=_TIMEOUT_S
-        )
         headers = {"Authorization": f"Bearer {self._key}"}
         try:
-            connection.request(method, f"/_emulator{path}", headers=headers)
-            reply = connection.getresponse()
-            answer: Any = json.loads(reply.read() or b"{}")
+            reply, content = ask_service(
+                self._port, method, f"/_emulator{path}", timeout_s=_TIMEOUT_S, headers=headers
+            )
+            answer: Any = json.loads(content or b"{}")
         except (OSError, http.client.HTTPException, ValueError) as err:
-            raise _down() from err
-        finally:
-            connection.close()
+            raise services_down() from err
         if reply.status >= http.client.BAD_REQUEST or not isinstance(answer, dict):
             raise _refused(answer, reply.status, pool)
         return cast("dict[str, Any]", answer)
-
-
-def _down() -> RunnerError:
-    return RunnerError(
-        "R-LOCAL-DOWN",
-        "the local services are not running",
-        fix="runner local up",
-        exit_code=ExitCode.PREFLIGHT,
-    )
 
 
 def _refused(answer: Any, status: int, pool: str) -> RunnerError:

@@ -40,6 +40,7 @@ from runner.flows.local.state import (
     save_state,
     service_answers,
     service_marker,
+    services_down,
 )
 from runner.flows.local.task_folders import folders_outside, task_folder
 from runner.protocol.errors import ExitCode, RunnerError
@@ -271,12 +272,7 @@ def shell_env(settings: Settings) -> dict[str, str]:
     paths = HomePaths(settings.home)
     state = load_state(paths)
     if state is None or not _all_respond(settings):
-        raise RunnerError(
-            "R-LOCAL-DOWN",
-            "the local services are not running",
-            fix="runner local up",
-            exit_code=ExitCode.PREFLIGHT,
-        )
+        raise services_down()
     keys = ensure_keys(paths)
     connection = {
         "DefaultEndpointsProtocol": "http",

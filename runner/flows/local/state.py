@@ -13,7 +13,8 @@ import os
 import secrets
 import shlex
 import shutil
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -216,12 +217,8 @@ def load_isolation(state: LocalState) -> TaskIsolation | None:
 
     Raises RunnerError if it does not respond, because its tasks may have a separate user.
     """
-    connection = http.client.HTTPConnection(
-        "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
-    )
     try:
-        connection.request("GET", "/_emulator/health")
-        answer: Any = json.loads(connection.getresponse().read())
+        answer = _health(state)
         if "isolation" not in answer:
             return None
         found = answer["isolation"]
@@ -234,8 +231,6 @@ def load_isolation(state: LocalState) -> TaskIsolation | None:
             fix="runner local status",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
-    finally:
-        connection.close()
 
 
 def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCache:
@@ -426,34 +421,54 @@ def has_seed(process: psutil.Process) -> bool:
 
 def refusal(state: LocalState) -> str | None:
     """Return why the emulator starts no tasks, such as a full disk, or None."""
-    connection = http.client.HTTPConnection(
-        "127.0.0.1", state.batch_port, timeout=_ANSWER_TIMEOUT_S
-    )
     try:
-        connection.request("GET", "/_emulator/health")
-        answer: Any = json.loads(connection.getresponse().read())
-        return answer.get("reason")
+        return _health(state).get("reason")
     except (OSError, http.client.HTTPException, ValueError, AttributeError):
         return None
-    finally:
-        connection.close()
 
 
 def service_answers(name: str, state: LocalState, *, timeout_s: float = _ANSWER_TIMEOUT_S) -> bool:
     """Return True if the service responds to requests."""
     port = state.batch_port if name == BATCH else state.blob_port
     path = "/_emulator/health" if name == BATCH else f"/{ACCOUNT}?comp=list"
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        reply.read()
+        reply, _ = ask_service(port, "GET", path, timeout_s=timeout_s)
     except (OSError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()
     if name == BATCH:
         return reply.status == http.client.OK
     return (reply.getheader("Server") or "").startswith(
         "Azurite-Blob"
     )  # 403: the request has no key
+
+
+def services_down() -> RunnerError:
+    """Return the error for a command that needs the local services while they do not run."""
+    return RunnerError(
+        "R-LOCAL-DOWN",
+        "the local services are not running",
+        fix="runner local up",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def ask_service(
+    port: int,
+    method: str,
+    path: str,
+    *,
+    timeout_s: float = _ANSWER_TIMEOUT_S,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """Send one request to a local service and return its answer, which is read and closed.
+
+    Raises OSError or HTTPException if the service does not respond.
+    """
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
+        connection.request(method, path, headers=headers or {})
+        reply = connection.getresponse()
+        return reply, reply.read()
+
+
+def _health(state: LocalState) -> Any:
+    return json.loads(ask_service(state.batch_port, "GET", "/_emulator/health")[1])

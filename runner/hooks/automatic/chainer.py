@@ -9,9 +9,7 @@ from typing import Any
 
 from runner.hooks.automatic import place
 from runner.hooks.state import (
-    SaveError,
     StateFolder,
-    logger,
     random_states,
     read_state,
     restore_random_states,
@@ -26,6 +24,7 @@ _chainer: Any = importlib.import_module("chainer")
 _Extension: Any = _chainer.training.Extension
 
 
+@place.guarding(_WHAT, ("initialize", "save_if_due", "save"))
 class SnapshotExtension(_Extension):
     """Saves a snapshot of the trainer after an iteration if one is due."""
 
@@ -69,14 +68,7 @@ class SnapshotExtension(_Extension):
             write_state(folder, {"finished": finished, "randomness": random_states()})
 
         with self._interval.saving():
-            try:
-                self._states.save(write)
-            except SaveError as err:
-                logger.warning("%s; the training continues", err)
-
-
-for _name in ("initialize", "save_if_due", "save"):
-    setattr(SnapshotExtension, _name, place.guarded(_WHAT, getattr(SnapshotExtension, _name)))
+            self._states.try_save(write)
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:

@@ -18,6 +18,7 @@ _WITH_COUNTERS = (
 )
 
 
+@place.guarding("Keras", [name for name in vars(Checkpoint) if name.startswith("on_")])
 class FitCheckpoint(Checkpoint):
     """The checkpoint hook; its errors do not stop the training."""
 
@@ -44,11 +45,6 @@ class FitCheckpoint(Checkpoint):
         if found is not None and len(found["metrics"]) != len(self.model.metrics_variables):
             found["metrics"] = ModelState(self.model).metrics()
         super().on_epoch_begin(epoch, logs)
-
-
-for _name in [name for name in dir(Checkpoint) if name.startswith("on_")]:
-    if _name in Checkpoint.__dict__:
-        setattr(FitCheckpoint, _name, place.guarded("Keras", getattr(FitCheckpoint, _name)))
 
 
 def prepare(bound: Any) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from pathlib import Path
 from typing import Any, cast
 
 from runner.hooks.automatic import place
 from runner.hooks.keras_state import CallbackCounters
 from runner.hooks.state import (
-    SaveError,
     StateFolder,
     logger,
     random_states,
@@ -29,6 +27,9 @@ _WHAT = "the training with Keras"
 _WITH_COUNTERS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 
 
+@place.guarding(
+    _WHAT, ("begin", "begin_epoch", "begin_batch", "begin_validation", "end_epoch", "end")
+)
 class KerasTraining:
     """One call of `fit`: saves its state when it is due, and restores it.
 
@@ -215,18 +216,7 @@ class KerasTraining:
                 "randomness": random_states(),
                 "counters": [each.get_state() for each in self._counters],
             }
-
-            def write(folder: Path) -> None:
-                write_state(folder, state)
-
-            try:
-                self._states.save(write)
-            except SaveError as err:
-                logger.warning("%s; the training continues", err)
-
-
-for _name in ("begin", "begin_epoch", "begin_batch", "begin_validation", "end_epoch", "end"):
-    setattr(KerasTraining, _name, place.guarded(_WHAT, getattr(KerasTraining, _name)))
+            self._states.try_save(lambda folder: write_state(folder, state))
 
 
 class _FirstEpoch:

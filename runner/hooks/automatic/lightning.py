@@ -14,9 +14,7 @@ from typing import Any
 
 from runner.hooks.automatic import place, ranks
 from runner.hooks.state import (
-    SaveError,
     StateFolder,
-    logger,
     random_states,
     read_state,
     restore_random_states,
@@ -31,6 +29,7 @@ _lightning: Any = sys.modules.get("lightning.pytorch") or sys.modules["pytorch_l
 _Callback: Any = _lightning.callbacks.Checkpoint
 
 
+@place.guarding(_WHAT, ("on_train_start", "on_train_epoch_start", "save", "save_of_ranks"))
 class LightningCheckpoint(_Callback):
     """Saves a checkpoint of the trainer after a batch or an epoch if one is due.
 
@@ -156,15 +155,7 @@ class LightningCheckpoint(_Callback):
             write_state(folder, state)
 
         with self._interval.saving():
-            try:
-                self._states.save(write)
-            except SaveError as err:
-                logger.warning("%s; the training continues", err)
-
-
-for _name in ("on_train_start", "on_train_epoch_start", "save", "save_of_ranks"):
-    _guard = place.guarded(_WHAT, getattr(LightningCheckpoint, _name))
-    setattr(LightningCheckpoint, _name, _guard)
+            self._states.try_save(write)
 
 
 def _set_epoch(fetcher: Any, epoch: int) -> None:

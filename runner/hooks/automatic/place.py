@@ -21,10 +21,12 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+_Class = TypeVar("_Class", bound=type)
 
 FOLDER_VARIABLE = "RUNNER_CHECKPOINT_DIR"
 FOLDER = "automatic"
@@ -74,7 +76,7 @@ def say_several() -> None:
     say(f"a training on several processes is not saved by itself: {ADVICE}")
 
 
-def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a callback's method whose first error becomes a warning and turns the callback off.
 
     The callback has the attributes `is_off` and `sigterm`, a DeferredSigterm.
@@ -95,6 +97,17 @@ def guarded(adapter: str, method: Callable[..., Any]) -> Callable[..., Any]:
             self.sigterm.remove()
 
     return call
+
+
+def guarding(adapter: str, names: Iterable[str]) -> Callable[[_Class], _Class]:
+    """Return a decorator of a callback's class that guards the methods with these names."""
+
+    def guard(callback: _Class) -> _Class:
+        for name in names:
+            setattr(callback, name, _guarded(adapter, getattr(callback, name)))
+        return callback
+
+    return guard
 
 
 def checkpoint_root() -> Path | None:

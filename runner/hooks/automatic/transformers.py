@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.hooks.automatic import place, ranks
-from runner.hooks.state import SaveError, StateFolder, logger
+from runner.hooks.state import StateFolder
 from runner.hooks.timing import DeferredSigterm, SaveInterval
 
 _Callback: Any = importlib.import_module("transformers").TrainerCallback
@@ -24,6 +24,7 @@ _LOADS = ("_load_rng_state", "_load_optimizer_and_scheduler")
 _FULL, _STRICT = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
+@place.guarding(_WHAT, ("on_train_begin", "random_files", "save"))
 class TrainerCheckpoint(_Callback):
     """Saves a checkpoint of the Trainer after a step if one is due."""
 
@@ -92,12 +93,10 @@ class TrainerCheckpoint(_Callback):
         if step == self._saved_at:
             return
         with self._interval.saving():
-            try:
-                self._states.save(functools.partial(self._write, others=others or []))
-            except SaveError as err:
-                logger.warning("%s; the training continues", err)
-                return
-        self._saved_at = step
+            write = functools.partial(self._write, others=others or [])
+            saved = self._states.try_save(write)
+        if saved:
+            self._saved_at = step
 
     def _write(self, folder: Path, others: list[dict[str, bytes]]) -> None:
         """Write the Trainer's checkpoint to this folder, without its side effects elsewhere."""
@@ -167,11 +166,6 @@ def _load_fully(trainer: Any) -> Callable[[], None]:
             delattr(trainer, name)
 
     return undo
-
-
-for _name in ("on_train_begin", "random_files", "save"):
-    _guard = place.guarded(_WHAT, getattr(TrainerCheckpoint, _name))
-    setattr(TrainerCheckpoint, _name, _guard)
 
 
 def prepare(bound: Any) -> Callable[[], None] | None:
