@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -169,25 +170,20 @@ def disk_full(path: str) -> FailureInfo:
     )
 
 
-def directory_failure(path: str, err: OSError) -> FailureInfo:
-    """Return the failure to create a folder of the task."""
-    return _disk_failure("ResourceDirectoryCreateFailed", "Failed to create a directory", path, err)
+class DiskStep(Enum):
+    """A step that fails for a reason of the disk, with the code and message of its failure."""
+
+    MAKE_FOLDER = ("ResourceDirectoryCreateFailed", "Failed to create a directory")
+    CREATE_FILE = ("ResourceFileCreateFailed", "Failed to create a resource file")
+    WRITE_FILE = ("ResourceFileWriteFailed", "Failed to write a resource file")
 
 
-def create_failure(path: str, err: OSError) -> FailureInfo:
-    """Return the failure to create a file of the task."""
-    return _disk_failure("ResourceFileCreateFailed", "Failed to create a resource file", path, err)
-
-
-def write_failure(path: str, err: OSError) -> FailureInfo:
-    """Return the failure to write a file of the task."""
-    return _disk_failure("ResourceFileWriteFailed", "Failed to write a resource file", path, err)
-
-
-def _disk_failure(code: str, message: str, path: str, err: OSError) -> FailureInfo:
+def disk_failure(step: DiskStep, path: Path, err: OSError) -> FailureInfo:
+    """Return the failure to create or write a file or folder of the task."""
     if err.errno in NO_SPACE:
-        return disk_full(path)
-    details = (("FilePath", path), ("Message", err.strerror or str(err)))
+        return disk_full(str(path))
+    code, message = step.value
+    details = (("FilePath", str(path)), ("Message", err.strerror or str(err)))
     return FailureInfo(SERVER_ERROR, code, message, details)
 
 

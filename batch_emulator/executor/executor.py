@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from batch_emulator.domain.launch import (
     ContainerSpec,
+    DiskStep,
     ExecutionError,
     ExecutionOutcome,
     FailureInfo,
     LaunchSpec,
-    directory_failure,
+    disk_failure,
     ended_by_node_loss,
     ended_by_request,
     ended_by_wall_clock,
@@ -382,7 +383,7 @@ def _make_directories(launch: LaunchSpec, owner: Owner | None) -> bool:
                 remove_below(folder, launch.node_dir)
             made = make_real_folder(folder, launch.node_dir, None if closed else owner)
         except OSError as err:
-            raise ExecutionError(directory_failure(str(folder), err)) from err
+            raise ExecutionError(disk_failure(DiskStep.MAKE_FOLDER, folder, err)) from err
         is_new = is_new and (made or folder != launch.working_dir)
     return is_new
 

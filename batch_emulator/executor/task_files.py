@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from batch_emulator.domain import launch
-from batch_emulator.domain.launch import SERVER_ERROR, USER_ERROR, ExecutionError, FailureInfo
+from batch_emulator.domain.launch import (
+    SERVER_ERROR,
+    USER_ERROR,
+    DiskStep,
+    ExecutionError,
+    FailureInfo,
+)
 from batch_emulator.domain.validation.properties import safe_parts
 from batch_emulator.domain.validation.task_rules import (
     DEFAULT_FILE_MODE,
@@ -134,16 +140,17 @@ async def _fetch(one: _Transfer, node_dir: Path) -> None:
     try:
         await asyncio.to_thread(_make_parent, one, node_dir)
     except OSError as err:
-        raise ExecutionError(launch.directory_failure(str(one.target.parent), err)) from err
+        failure = launch.disk_failure(DiskStep.MAKE_FOLDER, one.target.parent, err)
+        raise ExecutionError(failure) from err
     try:
         await one.storage.download(one.url, lambda: one.create(node_dir))
     except BlobRequestError as err:
         raise ExecutionError(_download_failure(one.url, one.target, err)) from err
     except LocalWriteError as err:
-        made = launch.write_failure if one.target.is_file() else launch.create_failure
-        raise ExecutionError(made(str(one.target), err.cause)) from err
+        step = DiskStep.WRITE_FILE if one.target.is_file() else DiskStep.CREATE_FILE
+        raise ExecutionError(launch.disk_failure(step, one.target, err.cause)) from err
     except OSError as err:
-        raise ExecutionError(launch.write_failure(str(one.target), err)) from err
+        raise ExecutionError(launch.disk_failure(DiskStep.WRITE_FILE, one.target, err)) from err
 
 
 def _make_parent(one: _Transfer, node_dir: Path) -> None:

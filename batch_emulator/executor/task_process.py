@@ -16,12 +16,13 @@ from io import FileIO
 from pathlib import Path
 
 from batch_emulator.domain.launch import (
+    DiskStep,
     ExecutionError,
     LaunchSpec,
     ResourceUsage,
     command_launch_failed,
     command_not_found,
-    create_failure,
+    disk_failure,
 )
 from batch_emulator.executor.processes import marking
 from batch_emulator.folders import Owner, create_below, open_below, opened_folder
@@ -192,7 +193,7 @@ def _create(launch: LaunchSpec, name: str) -> int:
         # of the owner of the folder, because a program may open /dev/stdout again
         return create_below(path, launch.node_dir, flags=os.O_APPEND)
     except OSError as err:
-        raise ExecutionError(create_failure(str(path), err)) from err
+        raise ExecutionError(disk_failure(DiskStep.CREATE_FILE, path, err)) from err
 
 
 def _open_existing(launch: LaunchSpec, name: str) -> int:

@@ -41,21 +41,36 @@ from batch_emulator.web_pages import reason_to_refuse
 
 @dataclass(frozen=True, slots=True)
 class FilesRoute:
-    """One operation. `level` is service, share or path; with `header`, it requires that header.
-
-    `permissions` is empty if no SAS is sufficient. With `by_share`, the SAS of a share or file is.
-    """
+    """One operation; `permissions` is empty if no SAS is sufficient."""
 
     operation: str
     method: str
-    level: str
     restype: str
     comp: str
     handler: FilesHandler | None
-    resource: str
     permissions: str
-    header: str = ""
-    by_share: bool = False
+
+    @property
+    def level(self) -> str:
+        """Return service, share or path."""
+        return _LEVELS[self.operation.partition("_")[0]]
+
+    @property
+    def resource(self) -> str:
+        """Return the type of resource that an account SAS must allow."""
+        if self.operation == "Directory_ListFilesAndDirectoriesSegment":
+            return "c"
+        return {"service": "s", "share": "c", "path": "o"}[self.level]
+
+    @property
+    def header(self) -> str:
+        """Return the name of a header that the operation requires, or ""."""
+        return "x-ms-copy-source" if self.operation in _COPIES_OF_URLS else ""
+
+    @property
+    def by_share(self) -> bool:
+        """Return True if the SAS of a share or file is sufficient."""
+        return self.level == "path"
 
     @property
     def request(self) -> str:
@@ -66,102 +81,64 @@ class FilesRoute:
         return f"{self.method} {path}{'?' if query else ''}{query}"
 
 
-def _service_route(
-    name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
-) -> FilesRoute:
-    restype = "" if comp == "list" else "service"
-    return FilesRoute(f"Service_{name}", method, "service", restype, comp, handler, "s", sas)
+_LEVELS = {"Service": "service", "Share": "share", "Directory": "path", "File": "path"}
+_COPIES_OF_URLS = ("File_StartCopy", "File_UploadRangeFromURL")
 
-
-def _share_route(
-    name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
-) -> FilesRoute:
-    return FilesRoute(f"Share_{name}", method, "share", "share", comp, handler, "c", sas)
-
-
-def _directory_route(
-    name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
-) -> FilesRoute:
-    resource = "c" if comp == "list" else "o"
-    restype = "" if "handles" in comp else "directory"
-    return FilesRoute(
-        f"Directory_{name}", method, "path", restype, comp, handler, resource, sas, by_share=True
-    )
-
-
-def _file_route(
-    name: str,
-    method: str,
-    comp: str,
-    handler: FilesHandler | None,
-    sas: str,
-    *,
-    header: str = "",
-    restype: str = "",
-) -> FilesRoute:
-    return FilesRoute(
-        f"File_{name}", method, "path", restype, comp, handler, "o", sas, header, by_share=True
-    )
-
-
-FILES_ROUTES: tuple[FilesRoute, ...] = (
-    _service_route("SetProperties", "PUT", "properties", shares.set_service_properties, "w"),
-    _service_route("GetProperties", "GET", "properties", shares.get_service_properties, "r"),
-    _service_route("ListSharesSegment", "GET", "list", shares.list_shares, "l"),
-    _service_route("GetUserDelegationKey", "POST", "userdelegationkey", None, ""),
-    _share_route("Create", "PUT", "", shares.create, "cw"),
-    _share_route("GetProperties", "GET", "", shares.get_properties, "r"),
-    _share_route("Delete", "DELETE", "", shares.delete, "d"),
-    _share_route("Lease", "PUT", "lease", shares.lease, "w"),
-    _share_route("CreateSnapshot", "PUT", "snapshot", None, "cw"),
-    _share_route("CreatePermission", "PUT", "filepermission", shares.create_permission, "w"),
-    _share_route("GetPermission", "GET", "filepermission", shares.get_permission, "r"),
-    _share_route("SetProperties", "PUT", "properties", shares.set_properties, "w"),
-    _share_route("SetMetadata", "PUT", "metadata", shares.set_metadata, "w"),
-    _share_route("GetMetadata", "GET", "metadata", shares.get_properties, "r"),
-    _share_route("GetAccessPolicy", "GET", "acl", shares.get_acl, ""),
-    _share_route("SetAccessPolicy", "PUT", "acl", shares.set_acl, ""),
-    _share_route("GetStatistics", "GET", "stats", shares.get_statistics, "r"),
-    _share_route("Restore", "PUT", "undelete", None, "w"),
-    _directory_route("Create", "PUT", "", directories.create, "cw"),
-    _directory_route("GetProperties", "GET", "", directories.get_properties, "r"),
-    _directory_route("Delete", "DELETE", "", directories.delete, "d"),
-    _directory_route("SetProperties", "PUT", "properties", directories.set_properties, "w"),
-    _directory_route("SetMetadata", "PUT", "metadata", directories.set_metadata, "w"),
-    _directory_route("GetMetadata", "GET", "metadata", directories.get_properties, "r"),
-    _directory_route(
-        "ListFilesAndDirectoriesSegment", "GET", "list", directories.list_entries, "l"
+_ROWS: tuple[tuple[str, str, str, str, FilesHandler | None, str], ...] = (
+    ("Service_SetProperties", "PUT", "service", "properties", shares.set_service_properties, "w"),
+    ("Service_GetProperties", "GET", "service", "properties", shares.get_service_properties, "r"),
+    ("Service_ListSharesSegment", "GET", "", "list", shares.list_shares, "l"),
+    ("Service_GetUserDelegationKey", "POST", "service", "userdelegationkey", None, ""),
+    ("Share_Create", "PUT", "share", "", shares.create, "cw"),
+    ("Share_GetProperties", "GET", "share", "", shares.get_properties, "r"),
+    ("Share_Delete", "DELETE", "share", "", shares.delete, "d"),
+    ("Share_Lease", "PUT", "share", "lease", shares.lease, "w"),
+    ("Share_CreateSnapshot", "PUT", "share", "snapshot", None, "cw"),
+    ("Share_CreatePermission", "PUT", "share", "filepermission", shares.create_permission, "w"),
+    ("Share_GetPermission", "GET", "share", "filepermission", shares.get_permission, "r"),
+    ("Share_SetProperties", "PUT", "share", "properties", shares.set_properties, "w"),
+    ("Share_SetMetadata", "PUT", "share", "metadata", shares.set_metadata, "w"),
+    ("Share_GetMetadata", "GET", "share", "metadata", shares.get_properties, "r"),
+    ("Share_GetAccessPolicy", "GET", "share", "acl", shares.get_acl, ""),
+    ("Share_SetAccessPolicy", "PUT", "share", "acl", shares.set_acl, ""),
+    ("Share_GetStatistics", "GET", "share", "stats", shares.get_statistics, "r"),
+    ("Share_Restore", "PUT", "share", "undelete", None, "w"),
+    ("Directory_Create", "PUT", "directory", "", directories.create, "cw"),
+    ("Directory_GetProperties", "GET", "directory", "", directories.get_properties, "r"),
+    ("Directory_Delete", "DELETE", "directory", "", directories.delete, "d"),
+    ("Directory_SetProperties", "PUT", "directory", "properties", directories.set_properties, "w"),
+    ("Directory_SetMetadata", "PUT", "directory", "metadata", directories.set_metadata, "w"),
+    ("Directory_GetMetadata", "GET", "directory", "metadata", directories.get_properties, "r"),
+    (
+        "Directory_ListFilesAndDirectoriesSegment",
+        "GET",
+        "directory",
+        "list",
+        directories.list_entries,
+        "l",
     ),
-    _directory_route("ListHandles", "GET", "listhandles", directories.list_handles, "l"),
-    _directory_route(
-        "ForceCloseHandles", "PUT", "forceclosehandles", directories.close_handles, "w"
-    ),
-    _directory_route("Rename", "PUT", "rename", directories.rename, "w"),
-    _file_route("Create", "PUT", "", files.create, "cw"),
-    _file_route("StartCopy", "PUT", "", copies.start_copy, "cw", header="x-ms-copy-source"),
-    _file_route("Download", "GET", "", files.download, "r"),
-    _file_route("GetProperties", "HEAD", "", files.get_properties, "r"),
-    _file_route("Delete", "DELETE", "", files.delete, "d"),
-    _file_route("SetHttpHeaders", "PUT", "properties", files.set_properties, "w"),
-    _file_route("SetMetadata", "PUT", "metadata", files.set_metadata, "w"),
-    _file_route("GetMetadata", "GET", "metadata", files.get_properties, "r"),
-    _file_route("Lease", "PUT", "lease", files.lease, "w"),
-    _file_route("UploadRange", "PUT", "range", files.put, "w"),
-    _file_route(
-        "UploadRangeFromURL",
-        "PUT",
-        "range",
-        copies.put_range_from_url,
-        "w",
-        header="x-ms-copy-source",
-    ),
-    _file_route("GetRangeList", "GET", "rangelist", files.list_ranges, "r"),
-    _file_route("AbortCopy", "PUT", "copy", copies.abort_copy, "w"),
-    _file_route("Rename", "PUT", "rename", directories.rename, "w"),
-    _file_route("CreateSymbolicLink", "PUT", "", None, "cw", restype="symboliclink"),
-    _file_route("GetSymbolicLink", "GET", "", None, "r", restype="symboliclink"),
-    _file_route("CreateHardLink", "PUT", "", None, "cw", restype="hardlink"),
+    ("Directory_ListHandles", "GET", "", "listhandles", directories.list_handles, "l"),
+    ("Directory_ForceCloseHandles", "PUT", "", "forceclosehandles", directories.close_handles, "w"),
+    ("Directory_Rename", "PUT", "directory", "rename", directories.rename, "w"),
+    ("File_Create", "PUT", "", "", files.create, "cw"),
+    ("File_StartCopy", "PUT", "", "", copies.start_copy, "cw"),
+    ("File_Download", "GET", "", "", files.download, "r"),
+    ("File_GetProperties", "HEAD", "", "", files.get_properties, "r"),
+    ("File_Delete", "DELETE", "", "", files.delete, "d"),
+    ("File_SetHttpHeaders", "PUT", "", "properties", files.set_properties, "w"),
+    ("File_SetMetadata", "PUT", "", "metadata", files.set_metadata, "w"),
+    ("File_GetMetadata", "GET", "", "metadata", files.get_properties, "r"),
+    ("File_Lease", "PUT", "", "lease", files.lease, "w"),
+    ("File_UploadRange", "PUT", "", "range", files.put, "w"),
+    ("File_UploadRangeFromURL", "PUT", "", "range", copies.put_range_from_url, "w"),
+    ("File_GetRangeList", "GET", "", "rangelist", files.list_ranges, "r"),
+    ("File_AbortCopy", "PUT", "", "copy", copies.abort_copy, "w"),
+    ("File_Rename", "PUT", "", "rename", directories.rename, "w"),
+    ("File_CreateSymbolicLink", "PUT", "symboliclink", "", None, "cw"),
+    ("File_GetSymbolicLink", "GET", "symboliclink", "", None, "r"),
+    ("File_CreateHardLink", "PUT", "hardlink", "", None, "cw"),
 )
+FILES_ROUTES = tuple(FilesRoute(*row) for row in _ROWS)
 
 
 def _by_key(routes: Iterable[FilesRoute]) -> Mapping[tuple[str, str, str, str], list[FilesRoute]]:

@@ -8,10 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
+from xml.etree import ElementTree as ET
 
 from batch_emulator.files_share import tree
 from batch_emulator.files_share.auth import Grant
-from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
+from batch_emulator.files_share.faults import (
+    XML_TYPE,
+    FilesFault,
+    bad_header,
+    bad_query,
+    xml_document,
+)
 from batch_emulator.files_share.shares import Item, Share, ShareRecords, Shares
 from batch_emulator.files_share.tree import BadNameError, TreeEntry, is_metadata_name, parse_path
 
@@ -37,6 +44,11 @@ class FilesReply:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
     content: Content | None = None
+
+
+def xml_reply(root: ET.Element, headers: Mapping[str, str] | None = None) -> FilesReply:
+    """Return an answer whose body is an XML document."""
+    return FilesReply(200, {**(headers or {}), "Content-Type": XML_TYPE}, xml_document(root))
 
 
 @dataclass(frozen=True, slots=True)

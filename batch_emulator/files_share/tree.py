@@ -129,17 +129,23 @@ class TreeEntry:
         """Return True if it is the root of the share."""
         return not self.path
 
-    def file(self) -> os.stat_result:
-        """Return the status of the file. Raises Fault."""
-        if self.status is None or not self.is_file:
+    def found(self) -> os.stat_result:
+        """Return the status of the entry. Raises Fault."""
+        if self.status is None:
             raise FilesFault("ResourceNotFound")
         return self.status
 
+    def file(self) -> os.stat_result:
+        """Return the status of the file. Raises Fault."""
+        if not self.is_file:
+            raise FilesFault("ResourceNotFound")
+        return self.found()
+
     def directory(self) -> os.stat_result:
         """Return the status of the directory. Raises Fault."""
-        if self.status is None or not self.is_directory:
+        if not self.is_directory:
             raise FilesFault("ResourceNotFound")
-        return self.status
+        return self.found()
 
     def look(self) -> TreeEntry:
         """Return the same entry with its current status."""

