@@ -156,6 +156,18 @@ def key_of(entity_id: str) -> str:
     return entity_id.lower()
 
 
+class Named:
+    """An entity with an id."""
+
+    __slots__ = ()
+    id: str
+
+    @property
+    def key(self) -> str:
+        """Return the compared form of the id."""
+        return self.id.lower()
+
+
 class ExecutionKind(StrEnum):
     """The kind of task that an execution runs."""
 
@@ -208,7 +220,7 @@ class PlacementWishes:
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class Task(Named):
     """The properties of a task that change. Its body is in SQLite, as are completed tasks."""
 
     job: Job
@@ -241,11 +253,6 @@ class Task:
     expires: datetime | None = None  # when the directory of a completed task may be deleted
     group: MultiInstance | None = None  # of a multi-instance task
     container: Json | None = None  # of the current or last attempt, as the wire shows it
-
-    @property
-    def key(self) -> str:
-        """Return the compared form of the id."""
-        return self.id.lower()
 
     @property
     def queue_key(self) -> int:
@@ -299,7 +306,7 @@ class Counts:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class Job(Named):
     """A job. `spec` is the body as the client sent it, unknown properties included."""
 
     id: str
@@ -333,11 +340,6 @@ class Job:
     dependencies: DependencyGraph | None = None  # with usesTaskDependencies
 
     @property
-    def key(self) -> str:
-        """Return the compared form of the id."""
-        return self.id.lower()
-
-    @property
     def ready(self) -> int:
         """Return the number of active tasks with satisfied dependencies: `$ActiveTasks` (docs)."""
         return self.tasks.active - (self.dependencies.waiting if self.dependencies else 0)
@@ -349,7 +351,7 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class Node(Named):
     """A node: a folder with slots. `due` is when its current state ends by itself.
 
     `next_state` follows when nothing runs on it; `lives` counts its machines, since a spot node
@@ -390,11 +392,6 @@ class Node:
     executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
 
     @property
-    def key(self) -> str:
-        """Return the compared form of the id."""
-        return self.id.lower()
-
-    @property
     def free_slots(self) -> int:
         """Return the slots that a task could take now."""
         return self.pool.slots_per_node - self.used_slots
@@ -423,7 +420,7 @@ class PoolAutoscaling:
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
+class Pool(Named):
     """A pool. `spec` is the body as the client sent it, unknown properties included."""
 
     id: str
@@ -459,11 +456,6 @@ class Pool:
         self.autoscale = PoolAutoscaling(self.created)
 
     @property
-    def key(self) -> str:
-        """Return the compared form of the id."""
-        return self.id.lower()
-
-    @property
     def runs_groups(self) -> bool:
         """Return True if it can run multi-instance tasks; elsewhere they stay active (MPI page)."""
         return bool(self.spec.get("enableInterNodeCommunication")) and self.slots_per_node == 1
@@ -484,7 +476,7 @@ class ScheduleState(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class JobSchedule:
+class JobSchedule(Named):
     """A job schedule. `spec` is the body as the client sent it, unknown properties included.
 
     `next_run` is when the next job is due, None if there is none.
@@ -505,11 +497,6 @@ class JobSchedule:
     runs: int = 0
     pool_id: str = ""  # the auto pool that all its jobs share
     alarm: datetime | None = None  # when the scheduler looks at it again
-
-    @property
-    def key(self) -> str:
-        """Return the compared form of the id."""
-        return self.id.lower()
 
     @property
     def recent_job(self) -> str:

@@ -29,9 +29,8 @@ from batch_emulator.folders import open_database
 from batch_emulator.storage.records import (
     dump,
     job_record,
-    node_record,
     pool_record,
-    schedule_record,
+    record_of,
 )
 from batch_emulator.storage.tasks import TaskTable
 from batch_emulator.storage.transaction import BlockedError, Transaction
@@ -55,6 +54,11 @@ CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL
 CREATE INDEX IF NOT EXISTS retained ON tasks (json_extract(record, '$.place'), expires)
   WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS finished ON tasks (job, result, slots) WHERE state = 'completed';
+CREATE TABLE IF NOT EXISTS schedules (
+  schedule TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage (
+  pool TEXT, vm_size TEXT, start TEXT, node_s REAL NOT NULL,
+  PRIMARY KEY (pool, vm_size, start)) WITHOUT ROWID;
 """
 # Raised when the tables above or the fields of a record change, or when the schema of requests
 # refuses a body that may be stored: no version reads the state of another.
@@ -89,22 +93,13 @@ def _finish_erasure(database: sqlite3.Connection) -> None:
         database.execute("DELETE FROM tasks WHERE job=?", (job_key,))
 
 
-SCHEDULE_SCHEMA = """
-CREATE TABLE IF NOT EXISTS schedules (
-  schedule TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS usage (
-  pool TEXT, vm_size TEXT, start TEXT, node_s REAL NOT NULL,
-  PRIMARY KEY (pool, vm_size, start)) WITHOUT ROWID;
-"""
-
-
 def _write_schedules(database: sqlite3.Connection, journal: Journal) -> None:
     """Write changed job schedules."""
     for key, schedule in journal.schedules.items():
         if schedule is None:
             database.execute("DELETE FROM schedules WHERE schedule=?", (key,))
         else:
-            record = dump(schedule_record(schedule))
+            record = dump(record_of(schedule))
             database.execute("REPLACE INTO schedules VALUES (?,?)", (key, record))
     for (pool_id, vm_size, start), node_s in journal.usage.items():
         key = (pool_id, vm_size, time_text(start))
@@ -112,12 +107,6 @@ def _write_schedules(database: sqlite3.Connection, journal: Journal) -> None:
             database.execute("DELETE FROM usage WHERE pool=? AND vm_size=? AND start=?", key)
         else:
             database.execute("REPLACE INTO usage VALUES (?,?,?,?)", (*key, node_s))
-
-
-def _read_usage(database: sqlite3.Connection) -> Iterator[tuple[UsageKey, float]]:
-    """Return node-seconds by pool, VM size and start of the interval."""
-    for pool_id, vm_size, start, node_s in database.execute("SELECT * FROM usage"):
-        yield (pool_id, vm_size, time_of(start)), node_s
 
 
 log = logging.getLogger(__name__)
@@ -174,7 +163,7 @@ class AccountStore:
         used = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         if used and version != FORMAT:
             raise StoreFormatError(f"its state has format {version}, this emulator reads {FORMAT}")
-        self._db.executescript(SCHEMA + SCHEDULE_SCHEMA)
+        self._db.executescript(SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
         _finish_erasure(self._db)
 
@@ -270,7 +259,7 @@ class AccountStore:
             if node is None:
                 run("DELETE FROM nodes WHERE pool=? AND node=?", (pool_key, key))
             else:
-                record = dump(node_record(node))
+                record = dump(record_of(node))
                 run("REPLACE INTO nodes VALUES (?,?,?)", (pool_key, key, record))
         for key, job in journal.jobs.items():
             if job is None:
@@ -311,13 +300,9 @@ class AccountStore:
         """
         if self.blocked is not None:
             raise BlockedError(self.blocked)
-        if not self._db.in_transaction:
-            return
-        if self._committed is None:
-            loop = asyncio.get_running_loop()
-            self._committed = loop.create_future()
-            loop.call_soon(self._commit)
-        await asyncio.shield(self._committed)
+        self.commit_soon()
+        if self._db.in_transaction and self._committed is not None:
+            await asyncio.shield(self._committed)
 
     def commit_soon(self) -> None:
         """Commit what was written at the end of this turn of the loop."""
@@ -384,5 +369,6 @@ class AccountStore:
             yield SampleRun(pool.key, first, count, json.loads(record))
 
     def usage(self) -> Iterator[tuple[UsageKey, float]]:
-        """Return node-seconds by pool, VM size and start of the interval."""
-        return _read_usage(self._db)
+        """Yield node-seconds by pool, VM size and start of the interval."""
+        for pool_id, vm_size, start, node_s in self._db.execute("SELECT * FROM usage"):
+            yield (pool_id, vm_size, time_of(start)), node_s

@@ -55,53 +55,33 @@ def dump(document: Json) -> str:
 
 def pool_record(pool: Pool) -> Json:
     """Return the record of a pool, without its nodes."""
-    return {**_record(pool), "autoscale": _record(pool.autoscale)}
+    return {**record_of(pool), "autoscale": record_of(pool.autoscale)}
 
 
 def pool_from(record: Json) -> Pool:
     """Return the pool of a record."""
-    pool = _entity(Pool, record)
-    pool.autoscale = _entity(PoolAutoscaling, record["autoscale"], sample_due=pool.created)
+    pool = entity_from(Pool, record)
+    pool.autoscale = entity_from(PoolAutoscaling, record["autoscale"], sample_due=pool.created)
     return pool
-
-
-def node_record(node: Node) -> Json:
-    """Return the record of a node, without its executions."""
-    return _record(node)
-
-
-def node_from(pool: Pool, record: Json) -> Node:
-    """Return the node of a record."""
-    return _entity(Node, record, pool=pool)
 
 
 def job_record(job: Job) -> Json:
     """Return the record of a job, without its tasks; counts are computed from their rows."""
-    return {**_record(job), "visits": [_record(visit) for visit in job.visits.values()]}
+    return {**record_of(job), "visits": [record_of(visit) for visit in job.visits.values()]}
 
 
 def job_from(record: Json) -> Job:
     """Return the job of a record."""
-    job = _entity(Job, record)
+    job = entity_from(Job, record)
     if job.spec.get("usesTaskDependencies"):
         job.dependencies = DependencyGraph()
     for each in record["visits"]:
-        visit = _entity(JobNodeVisit, each)
+        visit = entity_from(JobNodeVisit, each)
         job.visits[visit.node_id.lower()] = visit
     return job
 
 
-def schedule_record(schedule: JobSchedule) -> Json:
-    """Return the record of a job schedule, without its jobs."""
-    return _record(schedule)
-
-
-def schedule_from(record: Json) -> JobSchedule:
-    """Return the job schedule of a record."""
-    return _entity(JobSchedule, record)
-
-
-def _record(entity: object) -> Json:
+def record_of(entity: object) -> Json:
     """Return the stored fields of an entity; times as text, words as they are."""
     record: Json = {}
     for name, encode, _ in _stored_fields(type(entity)):
@@ -110,7 +90,7 @@ def _record(entity: object) -> Json:
     return record
 
 
-def _entity(kind: type[_Entity], record: Json, **computed: Any) -> _Entity:
+def entity_from(kind: type[_Entity], record: Json, **computed: Any) -> _Entity:
     """Return the entity of a record. A field that the record lacks has its default."""
     for name, _, decode in _stored_fields(kind):
         if name in record:
@@ -147,7 +127,7 @@ def _int_keys(items: Mapping[str, int]) -> dict[int, int]:
 _CONVERTERS: Mapping[Any, tuple[_Convert | None, _Convert]] = {
     datetime: (time_text, time_of),
     ResourceUsage: (ResourceUsage.record, lambda values: ResourceUsage(*values)),
-    EvictionNotice: (_record, partial(_entity, EvictionNotice)),
+    EvictionNotice: (record_of, partial(entity_from, EvictionNotice)),
     list[tuple[str, str, int]]: (None, _tuples),
     dict[int, int]: (None, _int_keys),
 }

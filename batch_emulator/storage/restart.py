@@ -10,14 +10,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, AwaitRetention
-from batch_emulator.domain.model import Job, JobState, Node, NodeState, Task, TaskState
+from batch_emulator.domain.model import Job, JobSchedule, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.domain.transitions import autoscale, metering, task_admission, tasks
 from batch_emulator.domain.transitions.eviction import begin_trace
 from batch_emulator.domain.transitions.nodes import drained, forget
 from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
 from batch_emulator.domain.transitions.tasks import requeue
 from batch_emulator.storage.account_store import AccountStore
-from batch_emulator.storage.records import job_from, node_from, pool_from, schedule_from
+from batch_emulator.storage.records import entity_from, job_from, pool_from
 from batch_emulator.storage.tasks import task_from
 
 _BOOTING = (
@@ -51,7 +51,7 @@ def load(
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
         if pool is not None:
-            node = node_from(pool, record)
+            node = entity_from(Node, record, pool=pool)
             pool.nodes[node.key] = node
             account.addresses.reserve(node.address)
             _restore_node(account, node, now, has_disk)
@@ -61,7 +61,7 @@ def load(
     account.usage.update(store.usage())
     metering.prune_usage(account, now)
     for _, record in store.records("schedules"):
-        schedule = schedule_from(record)
+        schedule = entity_from(JobSchedule, record)
         account.restore_counters(0, schedule.etag)
         account.schedules[schedule.key] = schedule
         account.dirty_schedules[schedule.key] = schedule

@@ -35,9 +35,8 @@ from batch_emulator.storage import account_store
 from batch_emulator.storage.records import (
     dump,
     job_record,
-    node_record,
     pool_record,
-    schedule_record,
+    record_of,
 )
 from batch_emulator.storage.tasks import task_record
 from tests.unit.emulator.domain.test_invariants import check_jobs
@@ -232,10 +231,10 @@ def check_store(world: RushWorld) -> None:
     there = {key: job for key, job in account.jobs.items() if not job.erasing}
     pools_there = {key: dump(pool_record(pool)) for key, pool in account.pools.items()}
     assert dict(on_disk["pools"]) == pools_there
-    nodes = {(node.pool.key, node.key): dump(node_record(node)) for node in in_pools}
+    nodes = {(node.pool.key, node.key): dump(record_of(node)) for node in in_pools}
     assert {row[:2]: row[2] for row in on_disk["nodes"]} == nodes
     assert dict(on_disk["jobs"]) == {key: dump(job_record(job)) for key, job in there.items()}
-    listed = {key: dump(schedule_record(one)) for key, one in account.schedules.items()}
+    listed = {key: dump(record_of(one)) for key, one in account.schedules.items()}
     assert dict(on_disk["schedules"]) == listed
     staying = {key: job for key, job in there.items() if job.state is not JobState.DELETING}
     live = [task for job in staying.values() for task in job.live.values()]

@@ -18,6 +18,7 @@ from batch_emulator.domain.model import (
     ExecutionKind,
     JobNodeVisit,
     JobState,
+    Node,
     NodeState,
     TaskState,
 )
@@ -32,13 +33,12 @@ from batch_emulator.storage.account_store import (
 )
 from batch_emulator.storage.records import (
     dump,
+    entity_from,
     job_from,
     job_record,
-    node_from,
-    node_record,
     pool_from,
     pool_record,
-    schedule_record,
+    record_of,
 )
 from batch_emulator.storage.tasks import task_record, task_text
 from tests.unit.emulator.world import World, failed
@@ -227,10 +227,10 @@ def test_records_change_only_with_the_format_number() -> None:
     task = world.task(job, "task")
     records = (
         pool_record(pool),
-        node_record(world.node(pool)),
+        record_of(world.node(pool)),
         job_record(job),
         task_record(task),
-        schedule_record(world.schedule()),
+        record_of(world.schedule()),
     )
     names = [sorted(record) for record in records]
     digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
@@ -251,7 +251,7 @@ def test_values_of_every_type_survive_a_record() -> None:
     job.visits["tvm-1"] = JobNodeVisit(pool.id, "TVM-1", "ready", {"exitCode": 0})
     pool.autoscale.due, pool.autoscale.run = now, {"results": "x"}
     same_pool = pool_from(json.loads(dump(pool_record(pool))))
-    same_node = node_from(same_pool, json.loads(dump(node_record(node))))
+    same_node = entity_from(Node, json.loads(dump(record_of(node))), pool=same_pool)
     same_job = job_from(json.loads(dump(job_record(job))))
     assert (same_pool.machines, same_pool.used) == ({3: 2}, pool.used)
     assert (same_pool.resize_deadline, same_pool.autoscale.due) == (now, now)
