@@ -16,10 +16,11 @@ from bench.report import Ratio
 from bench.services import local_services, storage_connection_string
 from runner.azure.auth.credentials import connect
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.settings import load_settings
 from runner.flows.submit.pipeline import Target, plan_submission
-from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import submit_run
 
 CODE_BYTES = 4_000_000
@@ -43,7 +44,7 @@ def measure() -> list[Ratio]:
         recipe = load_recipe(str(code), cwd=code)
         sent: list[int] = []
         for _ in range(2):
-            checked = check_run(recipe, TrainOptions())
+            checked = check_run(recipe, RunOptions())
             with _counted() as counted:
                 plan = plan_submission(checked, target, ignore_progress)
                 submit_run(connection, plan, ignore_progress)

@@ -33,13 +33,13 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.translate import to_task
 from runner.azure.storage.blobs import in_parallel
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
 from runner.flows.local.evict import evict
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import SubmissionPlan, Target, open_and_plan, plan_submission
-from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.sweep import check_sweep
 from runner.hooks.sampler import choose
@@ -127,7 +127,7 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
 
     def measure_round(connection: Connection) -> tuple[float, float, float, SubmissionPlan]:
         start = time.perf_counter()
-        checked = check_sweep(recipe, space, TrainOptions())
+        checked = check_sweep(recipe, space, RunOptions())
         target = Target(settings, connection.outputs, connection)
         plan = plan_submission(checked, target, ignore_progress)
         submit_group(connection, plan, ignore_progress)
@@ -317,7 +317,7 @@ def _resumed(folder: Path) -> int:
     loaded = load_recipe(str(recipe), cwd=folder)
     often = CheckpointRule(interval_s=EPOCH_S, keep=3, max_bytes=1000)  # after every epoch
     space = SweepFile.model_validate({"params": {"n": {"range": [1, 2 * LONG_TRIALS]}}})
-    checked = check_sweep(replace(loaded, checkpoints=often), space, TrainOptions())
+    checked = check_sweep(replace(loaded, checkpoints=often), space, RunOptions())
     with local_services(nodes=WORKERS, slots=1) as env:
         settings = load_settings({"target": "local"}, cwd=folder, env=env)
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.core.recipe.recipe import Recipe, list_recipes, load_recipe
+from runner.core.recipe.file import list_recipes, load_recipe
+from runner.core.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "recipes.md"

@@ -14,7 +14,7 @@ live progress, and elsewhere `on_progress` is called with an `Update`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ from runner.api.progress import OnUpdate as OnUpdate
 from runner.api.progress import RunnerWarning as RunnerWarning
 from runner.api.progress import Update as Update
 from runner.api.progress import live
-from runner.api.requests import load_call_settings, to_flags, to_overrides
+from runner.api.requests import TrainArguments, accepts, load_call_settings, to_options
 from runner.api.run_object import Command as Command
 from runner.api.run_object import Metric as Metric
 from runner.api.run_object import Run
@@ -61,37 +61,22 @@ from runner.api.schedules import schedules as schedules
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from runner.flows.runs.metrics import MetricComparison
-    from runner.protocol.run_spec import Capacity
 
 
 @checked
+@accepts(TrainArguments)
 def train(
     recipe: str | Path,
     *,
-    set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
-    params_as: str | None = None,
-    args: Sequence[str] = (),
-    entry: str | None = None,
-    env: Mapping[str, str] | None = None,
-    data: str | Path | None = None,
-    inputs: Mapping[str, str] | None = None,
-    experiment: str | None = None,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    launcher: str | None = None,
-    capacity: Capacity | None = None,
-    priority: int | None = None,
-    after: Iterable[Run | str] = (),
-    timeout: str | int | None = None,
-    retries: int | None = None,
-    max_cost: float | None = None,
-    pool: str | None = None,
     target: str | None = None,
     stack: str | None = None,
     wait: bool = False,
     check: bool = False,
     on_progress: OnUpdate | None = None,
+    **options: Unpack[TrainArguments],
 ) -> Run:
     """Submit a built-in recipe, a folder or a script. Return the run.
 
@@ -99,51 +84,20 @@ def train(
 
     Args:
         recipe: name of a built-in recipe, or path of a folder or script.
-        set: parameters of the recipe.
-        params_as: how the script gets them: "flags" (--name value), "key=value" or "hydra".
-        args: arguments of the script.
-        entry: the script of a folder to run.
-        env: variables of the script, not for secrets; they override `env` of the recipe.
-        data: file or folder with the data set.
-        inputs: SPEC by NAME, as in train.yaml.
-        experiment: experiment of the run; by default the recipe's name.
-        gpus: minimum number of GPUs. `gpus` ... `max_cost` override the recipe.
-        nodes: number of nodes that run it together.
-        launcher: what starts the command, such as "torchrun" or "mpi".
-        capacity: "spot", "dedicated" or "spot-then-dedicated".
-        priority: from -1000 to 1000; higher runs first.
-        after: runs that have to succeed first.
-        timeout: time limit, such as "2h", or in seconds.
-        retries: maximum number of attempts after a failure.
-        max_cost: cap of the costs of the nodes in USD; the job ends before they exceed it.
-        pool: pool to run on.
         target: "local" or "azure".
         stack: Pulumi stack of the target.
         wait: return when the run has ended.
         check: wait, and raise RunnerError (R-RUN-FAILED) if the run failed.
         on_progress: called with updates.
     """
-    from runner.core.recipe.overrides import with_flags
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
     from runner.flows.session import start_run
-    from runner.flows.submit.prepare import TrainOptions, check_run
+    from runner.flows.submit.prepare import check_run
 
-    where = to_flags(
-        gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
-        timeout=timeout, retries=retries, max_cost=max_cost, launcher=launcher, env=env,
-        params_as=params_as,
-    )  # fmt: skip
-    options = TrainOptions(
-        overrides=to_overrides(set),
-        script_args=tuple(args),
-        experiment=experiment,
-        data=None if data is None else Path(data).expanduser(),
-        inputs=tuple(f"{name}={spec}" for name, spec in (inputs or {}).items()),
-        required_resources=where.resources,
-    )
-    settings = load_call_settings(target, stack, pool)
-    loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=entry)
-    checked = check_run(with_flags(loaded, where), options)
+    typed = to_options(options)
+    settings = load_call_settings(target, stack, typed.pool)
+    loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=typed.entry)
+    checked = check_run(loaded, typed)
     with live(on_progress) as view:
         session, spec = start_run(checked, settings, view.on_progress, view.on_warning)
         submitted = Run(session, spec)

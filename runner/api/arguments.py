@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_type_hints
 
 from runner.flows.runs.events import LogStream
@@ -61,6 +62,9 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
         "PositiveInt": Annotated[whole, Field(ge=1)],
         "NonNegativeFloat": Annotated[part, Field(ge=0)],
         "Iterable": Several,
+        "Mapping": Mapping,
+        "Sequence": Sequence,
+        "Path": Path,
         "Capacity": Capacity,
         "LogStream": LogStream,
     }

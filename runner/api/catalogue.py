@@ -27,7 +27,7 @@ def recipes() -> Table[Recipe]:
 
     Each has `.name`, `.toolkit`, `.params`, `.variants`, `.dataset`, `.expect` and `.estimate`.
     """
-    from runner.core.recipe.recipe import list_recipes
+    from runner.core.recipe.file import list_recipes
 
     return Table(list_recipes(), _recipe_cells)
 
@@ -35,7 +35,7 @@ def recipes() -> Table[Recipe]:
 @checked
 def recipe(ref: str | Path) -> Recipe:
     """Load a built-in recipe, a folder or a script, as `train` does. Errors name file and line."""
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
 
     return load_recipe(str(ref), cwd=Path.cwd())
 

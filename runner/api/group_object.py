@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.progress import LiveView, OnUpdate, live, timeout_error
-from runner.api.requests import load_call_settings, to_overrides
+from runner.api.requests import RunArguments, accepts, load_call_settings, to_options
 from runner.api.run_object import Run
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from runner.core.settings import Settings
     from runner.flows.runs.groups import GroupView
     from runner.flows.runs.history import RunRow
@@ -264,7 +266,7 @@ def submit(
         on_progress: called with updates.
     """
     from runner.core.schedules.submit_file import load_submit_file
-    from runner.flows.submit.group import GroupRequest, check_file
+    from runner.flows.submit.group import check_file
 
     settings = load_call_settings(target, stack, pool)
     path = Path(file).expanduser().absolute()
@@ -276,13 +278,13 @@ def submit(
             fix=f"`runner schedule create {shlex.quote(str(path))}`, "
             f"or runner.create_schedule({str(path)!r})",
         )
-    cap = None if max_cost is None else str(max_cost)
-    request = GroupRequest(to_overrides(set), experiment, priority, cap)
-    checked = check_file(parsed, path, request)
+    options = {"set": set, "experiment": experiment, "priority": priority, "max_cost": max_cost}
+    checked = check_file(parsed, path, to_options(options))
     return _start(checked, settings, on_progress, wait=wait, check=check)
 
 
 @checked
+@accepts(RunArguments)
 def sweep(
     recipe: str | Path,
     params: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
@@ -296,19 +298,12 @@ def sweep(
     seed: int | None = None,
     max_parallel: int | None = None,
     merge: str | Mapping[str, object] | None = None,
-    set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
-    params_as: str | None = None,
-    args: Sequence[str] = (),
-    data: str | Path | None = None,
-    env: Mapping[str, str] | None = None,
-    experiment: str | None = None,
-    max_cost: float | str | None = None,
-    pool: str | None = None,
     target: str | None = None,
     stack: str | None = None,
     wait: bool = False,
     check: bool = False,
     on_progress: OnUpdate | None = None,
+    **options: Unpack[RunArguments],
 ) -> Group:
     """Submit a run for each trial of a sweep. Return their group: `.trials`, `.best()`.
 
@@ -325,14 +320,6 @@ def sweep(
         seed: of the draws.
         max_parallel: trials that run at the same time.
         merge: command after all trials, or a mapping as in train.yaml.
-        set: parameters of all trials.
-        params_as: how the script gets them: "flags" (--name value), "key=value" or "hydra".
-        args: arguments of the script.
-        data: file or folder with the data set.
-        env: variables of the script, not for secrets; they override `env` of the recipe.
-        experiment: experiment of the runs; by default the recipe's name.
-        max_cost: cap in USD of all trials together.
-        pool: pool to run on.
         target: "local" or "azure".
         stack: Pulumi stack of the target.
         wait: return when all trials have ended.
@@ -340,27 +327,18 @@ def sweep(
         on_progress: called with updates.
     """
     from runner.core.progress import Progress
-    from runner.core.recipe.overrides import RecipeFlags, with_flags
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
     from runner.core.recipe.sweep import change_sweep, replace_trials
-    from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
-    flags = RecipeFlags(env=env or {}, params_as=params_as)
-    loaded = with_flags(load_recipe(str(recipe), cwd=Path.cwd()), flags)
+    typed = to_options(options)
+    loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=typed.entry)
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": max_parallel, "metric": metric, "goal": goal,
         "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
-    options = TrainOptions(
-        overrides=to_overrides(set),
-        script_args=tuple(args),
-        experiment=experiment,
-        data=None if data is None else Path(data).expanduser(),
-    )
-    cap = None if max_cost is None else str(max_cost)
-    settings = load_call_settings(target, stack, pool)
+    settings = load_call_settings(target, stack, typed.pool)
     if params is None or isinstance(params, Mapping):
         varied = cast("Mapping[str, object]", params or {})
         declared = [each.name for each in loaded.params]
@@ -373,7 +351,7 @@ def sweep(
             file = loaded.folder / swept.generator.partition(":")[0]
             text = f"running {file} on this machine to list the trials"
             view.on_progress(Progress("trials", "start", text))
-    checked = check_sweep(loaded, swept, options, cap, blobs)
+    checked = check_sweep(loaded, swept, typed, blobs)
     return _start(checked, settings, on_progress, wait=wait, check=check)
 
 

@@ -1,21 +1,25 @@
-"""Convert arguments of the Python API to those of the flows: sessions, parameters and flags."""
+"""Convert arguments of the Python API to those of the flows: sessions, parameters and options."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.api.run_object import Run
-    from runner.core.recipe.overrides import RecipeFlags
+    from runner.core.recipe.options import RunOptions
     from runner.core.settings import Settings
     from runner.flows.session import Session
     from runner.protocol.run_spec import Capacity
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def connect(target: str | None, stack: str | None) -> Session:
@@ -60,30 +64,82 @@ def to_text(name: str, value: object) -> str:
     )
 
 
-def to_flags(
-    *,
-    gpus: int | None,
-    nodes: int | None,
-    capacity: Capacity | None,
-    priority: int | None,
-    after: Iterable[Run | str],
-    timeout: str | int | None,
-    retries: int | None,
-    max_cost: float | None = None,
-    launcher: str | None = None,
-    env: Mapping[str, str] | None = None,
-    params_as: str | None = None,
-) -> RecipeFlags:
-    """Return the flags that `--gpu`, `--nodes` and other options set on the command line."""
-    from runner.core.recipe.overrides import RecipeFlags
+class RunArguments(TypedDict, total=False):
+    """The options of each trial of a sweep, as keyword arguments; RunOptions describes them."""
 
-    ids = tuple(each if isinstance(each, str) else each.id for each in after)
-    limit = None if timeout is None else str(timeout)
-    return RecipeFlags(
-        to_int(gpus), capacity, to_int(priority), ids, limit, to_int(retries), nodes=to_int(nodes),
-        max_cost=None if max_cost is None else str(max_cost), launcher=launcher, env=env or {},
-        params_as=params_as,
-    )  # fmt: skip
+    set: Mapping[str, object] | None
+    params_as: str | None
+    args: Sequence[str]
+    entry: str | None
+    env: Mapping[str, str] | None
+    data: str | Path | None
+    inputs: Mapping[str, str] | None
+    experiment: str | None
+    gpus: int | None
+    nodes: int | None
+    launcher: str | None
+    capacity: Capacity | None
+    priority: int | None
+    timeout: str | int | None
+    retries: int | None
+    max_cost: float | str | None
+    keep: Sequence[str]
+    pool: str | None
+
+
+class TrainArguments(RunArguments, total=False):
+    """The options of a run, as keyword arguments."""
+
+    after: Iterable[Run | str]
+
+
+def accepts(arguments: type[RunArguments]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function with `**options` so that its signature and help list the arguments."""
+    from runner.core.recipe.options import OPTIONS
+
+    def expand(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        hints: dict[str, Any] = {
+            name: getattr(hint, "__forward_arg__", hint)
+            for name, hint in arguments.__annotations__.items()
+        }
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, annotation=hint,
+                default=None if "None" in hint else (),
+            )
+            for name, hint in hints.items()
+        ]  # fmt: skip
+        first = sum(p.kind is not p.KEYWORD_ONLY for p in own)
+        everything = [*own[:first], *shared, *own[first:]]
+        function.__signature__ = signature.replace(parameters=everything)  # type: ignore[attr-defined]
+        lines = [f"    {name}: {OPTIONS[name].help}" for name in hints]
+        text = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = "\n".join([text, *lines])
+        return function
+
+    return expand
+
+
+def to_options(given: Mapping[str, Any]) -> RunOptions:
+    """Return the options of a call with the arguments of TrainArguments."""
+    from runner.core.recipe.options import RunOptions
+
+    convert: dict[str, Callable[[Any], Any]] = {
+        "set": to_overrides,
+        "args": tuple,
+        "keep": tuple,
+        "inputs": lambda specs: tuple(f"{name}={spec}" for name, spec in specs.items()),
+        "after": lambda runs: tuple(run if isinstance(run, str) else run.id for run in runs),
+        "data": lambda path: Path(path).expanduser(),
+        "timeout": str,
+        "max_cost": str,
+    }
+    typed = {name: value for name, value in given.items() if value is not None}
+    for name in convert.keys() & typed.keys():
+        typed[name] = convert[name](typed[name])
+    return RunOptions(**typed)
 
 
 def to_int(value: int | None) -> int | None:

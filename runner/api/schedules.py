@@ -14,7 +14,7 @@ from runner.api.group_object import Group
 from runner.api.history import Runs
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.requests import attach, connect, load_call_settings, to_int, to_overrides
+from runner.api.requests import attach, connect, load_call_settings, to_int, to_options
 from runner.api.run_object import Run
 
 if TYPE_CHECKING:
@@ -173,14 +173,13 @@ def create_schedule(
 
     flags = ScheduleFlags(
         cron, _interval(every), timezone, _to_iso(start), _to_iso(until), to_int(max_runs), name,
-        to_int(priority),
     )  # fmt: skip
     ref = str(Path(recipe).expanduser()) if isinstance(recipe, Path) else recipe
     settings = load_call_settings(target, stack, pool)
     with live(on_progress, what=f"schedule {name or Path(recipe).stem}") as view:
         made = make_schedule(
-            ref, settings, flags, to_overrides(set), on_progress=view.on_progress,
-            on_warning=view.on_warning,
+            ref, settings, flags, to_options({"set": set, "priority": priority}),
+            on_progress=view.on_progress, on_warning=view.on_warning,
         )  # fmt: skip
     return _to_schedule(connect(target, stack), made)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -78,11 +79,10 @@ def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_node(incomplete: str) -> list[str]:
     """Return nodes of the local services that can be evicted."""
-    from runner.cli.options import open_settings
     from runner.flows.local.evict import node_ids
 
     return _matching(
-        lambda: _within_timeout(lambda: node_ids(open_settings("local", None))), incomplete
+        lambda: _within_timeout(lambda: node_ids(_load_settings(target="local"))), incomplete
     )
 
 
@@ -95,7 +95,7 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 def complete_param(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return `name=` for each parameter of the recipe in the command line."""
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
 
     # Typer does not assign the argument while an option has no value yet.
     ref = ctx.params.get("ref") or next(iter(ctx.args), None)
@@ -115,12 +115,11 @@ def complete_pool(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_stack(incomplete: str) -> list[str]:
     """Return stacks with a file in this folder, or with cached outputs."""
-    from runner.cli.options import open_settings
 
     def names() -> list[str]:
         files = sorted(Path.cwd().glob("Pulumi.*.yaml"))
         found = [file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files]
-        cached = (open_settings(None, None).home / "stacks").glob("*.json")
+        cached = (_load_settings().home / "stacks").glob("*.json")
         return list(dict.fromkeys([*found, *sorted(file.stem for file in cached)]))
 
     return _matching(names, incomplete)
@@ -197,10 +196,13 @@ def _within_timeout(names: Callable[[], Iterable[str]]) -> list[str]:
 
 def _settings(ctx: Any) -> Settings:
     """Return the settings with the target, stack and team in the command line."""
-    from runner.cli.options import open_settings
+    return _load_settings(**{name: ctx.params.get(name) for name in ("target", "stack", "team")})
 
-    given = ctx.params
-    return open_settings(given.get("target"), given.get("stack"), team=given.get("team"))
+
+def _load_settings(**given: object) -> Settings:
+    from runner.core.settings import load_settings
+
+    return load_settings(given, cwd=Path.cwd(), env=os.environ)
 
 
 def _connection(ctx: Any) -> Connection:

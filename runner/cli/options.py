@@ -6,15 +6,15 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli import autocomplete
 from runner.cli.autocomplete import (
-    complete_param,
     complete_pool,
     complete_recipe,
     complete_run,
@@ -24,11 +24,11 @@ from runner.cli.autocomplete import (
     complete_team,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.core.recipe.options import OPTIONS, RunOption, RunOptions, is_repeatable, parse_env
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.core.recipe.overrides import RecipeFlags
     from runner.core.settings import Settings
 
 
@@ -193,6 +193,104 @@ def on_target(verb: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _hint(name: str) -> Any:
+    """Return the type of what a person types for an option of a run: several values are a list."""
+    kind = RunOptions.__dataclass_fields__[name].type
+    hints = {"int | None": int | None, "Path | None": Path | None}
+    return hints.get(kind, list[str] | None if is_repeatable(name) else str | None)
+
+
+def _parameter(name: str, hint: Any, declared: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=Annotated[hint, declared], default=None)
+
+
+def _parameters(name: str, option: RunOption) -> Iterator[inspect.Parameter]:
+    """Yield the parameter of an option, that of the flags for its choices, and of its old flag."""
+    text = option.help
+    shown: dict[str, Any] = {"metavar": option.metavar, "show_default": option.unset or False}
+    if option.completes:
+        shown["autocompletion"] = getattr(autocomplete, f"complete_{option.completes}")
+    if not option.flag:
+        yield _parameter(name, _hint(name), typer.Argument(help=text, **shown))
+        return
+    flags = [option.flag, *filter(None, [option.short])]
+    if is_repeatable(name):
+        text = f"{text.removesuffix('.')}; can be repeated."
+    yield _parameter(name, _hint(name), typer.Option(*flags, help=text, **shown))
+    if option.choice_flags:
+        short = f"Short for {option.flag} {' or '.join(option.choice_flags.values())}."
+        pair = typer.Option("/".join(option.choice_flags), help=short, show_default=False)
+        yield _parameter(f"{name}_flag", bool | None, pair)
+    if option.old_flag:
+        yield _parameter(f"old_{name}", _hint(name), typer.Option(option.old_flag, hidden=True))
+
+
+def warn_renamed(out: Output, old: str, new: str) -> None:
+    """Warn of the former name of an option."""
+    out.warning(f"{old} is now {new}; the next release will not accept {old}")
+
+
+def _typed(out: Output, name: str, option: RunOption, given: dict[str, Any]) -> Any:
+    """Take the parameters of an option from `given`. Return its value, or None."""
+    value, old = given.pop(name), given.pop(f"old_{name}", None)
+    if old is not None:
+        warn_renamed(out, option.old_flag, option.flag)
+        value = old if value is None else value
+    on = given.pop(f"{name}_flag", None)
+    if on is not None:
+        flag, choice = list(option.choice_flags.items())[0 if on else 1]
+        if value not in (None, choice):
+            raise RunnerError(
+                "R-USAGE",
+                f"{option.flag} {value} and {flag} exclude each other",
+                fix=f"remove {flag}",
+            )
+        value = choice
+    if name == "env" and value:
+        return parse_env(value, os.environ)
+    return tuple(value) if value and is_repeatable(name) else value
+
+
+def with_run_options(
+    *names: str, **wording: Mapping[str, object]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of a run, all if none is named, as the RunOptions `options`.
+
+    The command has an Invocation as its first parameter; apply `on_target` to the result.
+
+    Args:
+        names: fields of RunOptions.
+        wording: attributes of an RunOption that differ for this command, by field.
+    """
+    chosen = {
+        name: option._replace(**wording.get(name, {}))  # type: ignore[arg-type]
+        for name, option in OPTIONS.items()
+        if name in (names or OPTIONS)
+    }
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(verb)
+        def command(call: Invocation, **given: Any) -> None:
+            typed = {name: _typed(call.out, name, each, given) for name, each in chosen.items()}
+            set_ = {name: value for name, value in typed.items() if value is not None}
+            verb(call, options=RunOptions(**set_), **given)
+
+        parameters: list[inspect.Parameter] = []
+        for own in inspect.signature(verb, eval_str=True).parameters.values():
+            if own.name == "options":
+                parameters += [p for name, each in chosen.items() for p in _parameters(name, each)]
+            else:
+                parameters.append(own)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameters[0], *(each.replace(kind=kind) for each in parameters[1:])]
+        )
+        return command
+
+    return decorate
+
+
 RecipeArgument = Annotated[
     str,
     typer.Argument(
@@ -201,98 +299,32 @@ RecipeArgument = Annotated[
         autocompletion=complete_recipe,
     ),
 ]
-EntryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--entry",
-        metavar="SCRIPT",
-        help="Script, notebook or module to run, if RECIPE is a folder.",
-        show_default=False,
-    ),
-]
-ArgsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="-- ARGS",
-        help="Arguments of the script; {NAME} stands for the value of a parameter.",
-        show_default=False,
-    ),
-]
 
 
-def check_args(script_args: list[str] | None, option: str) -> tuple[str, ...]:
-    """Return the arguments of the script. Raise RunnerError unless they follow `--`.
+def check_args(args: tuple[str, ...], option: str) -> None:
+    """Raise RunnerError unless the arguments of the script follow `--`.
 
     `option` sets parameters of this command.
     """
-    if script_args and "--" not in sys.argv:
-        first = script_args[0]
+    if args and "--" not in sys.argv:
         raise RunnerError(
             "R-ARGUMENTS",
-            f"unexpected argument {first!r}",
+            f"unexpected argument {args[0]!r}",
             why=f"parameters are given with {option}; arguments of the script follow --",
-            fix=f"{option} {first}" if "=" in first else "-- " + " ".join(script_args),
+            fix=f"{option} {args[0]}" if "=" in args[0] else "-- " + " ".join(args),
         )
-    return tuple(script_args or ())
 
 
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="NAME=VALUE",
-        help="Parameter of the recipe, or `--NAME VALUE` of a script; can be repeated.",
-        show_default=False,
-        autocompletion=complete_param,
-    ),
-]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="File or folder with the data set.", show_default=False),
-]
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="NAME=SPEC",
-        help="Input: a path, https://…, blob:CONTAINER/PREFIX, run:RUN/PATH, dataset:NAME or "
-        "share:PATH; can be repeated.",
-        show_default=False,
-    ),
-]
-
-
-def _refuse_variable(experiment: str | None) -> str | None:
-    """Return the value of `-e`, which is a variable in other programs."""
-    name, equals, _ = (experiment or "").partition("=")
-    if equals and name.isidentifier():
-        raise RunnerError(
-            "R-USAGE",
-            f"invalid --experiment {name}=...: an experiment has no '='",
-            why="-e is the short form of --experiment, not of --env",
-            fix=f"--env {name}=VALUE, or another name of the experiment",
-        )
-    return experiment
-
-
-ExperimentOption = Annotated[
-    str | None,
-    typer.Option(
-        "--experiment",
-        "-e",
-        help="Experiment that the run belongs to.",
-        show_default="the recipe's name",
-        callback=_refuse_variable,
-    ),
+    typer.Option("--data", help=OPTIONS["data"].help, show_default=False),
 ]
 PoolOption = Annotated[
     str | None,
     typer.Option(
         "--pool",
-        help="Pool to run on.",
-        show_default="the first that meets the requirements",
+        help=OPTIONS["pool"].help,
+        show_default=OPTIONS["pool"].unset or False,
         autocompletion=complete_pool,
     ),
 ]
@@ -308,82 +340,6 @@ RunChecksOption = Annotated[
 ]
 
 
-GpuOption = Annotated[
-    int | None,
-    typer.Option(
-        "--gpu", metavar="N", min=0, help="Minimum number of GPUs per node.", show_default=False
-    ),
-]
-NodesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes",
-        metavar="N",
-        min=1,
-        help="Number of nodes that the run uses at once.",
-        show_default=False,
-    ),
-]
-LauncherOption = Annotated[
-    str | None,
-    typer.Option(
-        "--launcher",
-        metavar="NAME",
-        help="Launcher of the command: python, torchrun, mpi, horovod, tensorflow, jax, "
-        "chainermn or cntk.",
-        show_default="python, unless the recipe names another",
-    ),
-]
-ParamsAsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--params-as",
-        metavar="FORM",
-        help="How the script gets parameters: flags (--name value), key=value or hydra.",
-        show_default="hydra if the script uses Hydra or OmegaConf, else flags",
-    ),
-]
-SpotOption = Annotated[
-    bool | None,
-    typer.Option("--spot/--dedicated", help="Kind of nodes to run on.", show_default=False),
-]
-PriorityOption = Annotated[
-    int | None,
-    typer.Option(
-        "--priority",
-        help="Priority from -1000 to 1000; runs with a higher priority start first.",
-        show_default=False,
-    ),
-]
-AfterOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--after",
-        metavar="RUN",
-        help="Start after this run has succeeded; can be repeated.",
-        autocompletion=complete_run,
-        show_default=False,
-    ),
-]
-EnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        metavar="NAME[=VALUE]",
-        help="Environment variable of the script; without VALUE, its value on this machine; "
-        "can be repeated. Not for secrets.",
-        show_default=False,
-    ),
-]
-MaxTimeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-time",
-        metavar="TIME",
-        help="Time limit of the command: 90m, 2h, 1d.",
-        show_default="none, unless the recipe sets one",
-    ),
-]
 FailIfStuckOption = Annotated[
     str | None,
     typer.Option(
@@ -399,32 +355,6 @@ EvictOption = Annotated[
         "--evict",
         metavar="seed=N,mtbf=TIME|FILE",
         help="Evict the node of the run on this machine, at random times or from a trace file.",
-        show_default=False,
-    ),
-]
-RetriesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--retries",
-        help="Maximum number of additional attempts after a failure.",
-        show_default="0, unless the recipe sets another",
-    ),
-]
-MaxCostOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-cost",
-        metavar="USD",
-        help="Cost cap: the job ends before its nodes cost more.",
-        show_default=False,
-    ),
-]
-KeepOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep",
-        metavar="GLOB",
-        help="Keep these files of the script's folder at any size; can be repeated.",
         show_default=False,
     ),
 ]
@@ -448,28 +378,3 @@ def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> floa
             fix=f"remove --detach, or run `runner attach @last --fail-if-stuck {fail_if_stuck}`",
         )
     return parse_duration_flag("fail-if-stuck", fail_if_stuck, "0s", "30d").total_seconds()
-
-
-def to_flags(
-    *,
-    gpu: int | None,
-    nodes: int | None,
-    spot: bool | None,
-    priority: int | None,
-    after: list[str] | None,
-    max_time: str | None,
-    retries: int | None,
-    keep: list[str] | None,
-    max_cost: str | None,
-    launcher: str | None = None,
-    env: list[str] | None = None,
-    params_as: str | None = None,
-) -> RecipeFlags:
-    """Return the options as the planner expects them."""
-    from runner.core.recipe.overrides import RecipeFlags, parse_env
-
-    capacity = None if spot is None else "spot" if spot else "dedicated"
-    return RecipeFlags(
-        gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes, tuple(keep or ()),
-        max_cost, launcher, parse_env(env or (), os.environ), params_as,
-    )  # fmt: skip

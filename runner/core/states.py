@@ -215,7 +215,7 @@ _ADVICE_FOR_RESULTS = {
     "`command`, which does not run in a shell",
     "NotebookCellFailed": "correct the cell; the outputs contain the notebook as executed so far",
     "VariableMissing": "set it with --env or under `env`, or write $$NAME for the text $NAME",
-    "Timeout": "raise --max-time or `timeout` in train.yaml, or reduce the work",
+    "Timeout": "raise --timeout or `timeout` in train.yaml, or reduce the work",
     "OutputMissing": "write the missing files to $RUNNER_OUTPUT_DIR, or remove them from `outputs` "
     "or `named_outputs`",
     "MetricMissing": "print it like `loss: 0.1` or write it to $RUNNER_METRICS_FILE, or choose "

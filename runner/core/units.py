@@ -9,7 +9,7 @@ allowed (`1.5GiB`); a fraction of a byte is dropped.
 ISO 8601 with weeks, days and times (`P1DT2H`, `PT15M`; months and years differ in length and are
 rejected), or a number alone, which is seconds. `m` is minutes in any case.
 
-Standard library only, because `--since` and `--max-time` must not load pydantic.
+Standard library only, because `--since` and `--timeout` must not load pydantic.
 """
 
 from __future__ import annotations

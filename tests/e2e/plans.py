@@ -6,23 +6,24 @@ from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.core.progress import ignore_progress
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Recipe
 from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import Settings
-from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
+from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import (
     SubmissionPlan,
     Target,
     dry_run_target,
     plan_submission,
 )
-from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.flows.submit.prepare import CheckedRun, check_run
 
-NO_OPTIONS = TrainOptions()
+NO_OPTIONS = RunOptions()
 
 
 def plan_recipe(
-    connection: Connection, settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
+    connection: Connection, settings: Settings, recipe: Recipe, options: RunOptions = NO_OPTIONS
 ) -> SubmissionPlan:
     """Return the plan of `runner train`."""
     return _plan(check_run(recipe, options), connection, settings)
@@ -30,11 +31,11 @@ def plan_recipe(
 
 def plan_file(connection: Connection, settings: Settings, path: Path) -> SubmissionPlan:
     """Return the plan of `runner submit`."""
-    return _plan(check_file(load_submit_file(path)[0], path, GroupRequest()), connection, settings)
+    return _plan(check_file(load_submit_file(path)[0], path, RunOptions()), connection, settings)
 
 
 def preview_recipe(
-    settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
+    settings: Settings, recipe: Recipe, options: RunOptions = NO_OPTIONS
 ) -> SubmissionPlan:
     """Return the plan of `runner train --dry-run`."""
     return plan_submission(check_run(recipe, options), dry_run_target(settings), ignore_progress)
@@ -42,7 +43,7 @@ def preview_recipe(
 
 def preview_file(settings: Settings, path: Path) -> SubmissionPlan:
     """Return the plan of `runner submit --dry-run`."""
-    checked = check_file(load_submit_file(path)[0], path, GroupRequest())
+    checked = check_file(load_submit_file(path)[0], path, RunOptions())
     return plan_submission(checked, dry_run_target(settings), ignore_progress)
 
 

@@ -165,7 +165,7 @@ def test_unsuitable_pool_is_refused_unless_it_is_named(cli: Cli, script: Write) 
     done = cli.run("train", folder, "--pool", "local", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert "warning: pool local does not satisfy `resources`" in done.stderr
-    assert cli.ok("train", folder, "--gpu", "0")
+    assert cli.ok("train", folder, "--gpus", "0")
     assert cli.json("show")["run"]["batch"]["job_id"].startswith("project_local_p3")
 
 

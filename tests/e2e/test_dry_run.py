@@ -16,11 +16,12 @@ from runner.azure.storage.blobs import BlobContainer
 from runner.cli.main import main
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
+from runner.core.recipe.recipe import Recipe
 from runner.core.settings import Settings, load_settings
 from runner.flows.data import datasets
 from runner.flows.runs.history import list_runs
-from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
@@ -201,7 +202,7 @@ def test_dry_run_names_the_job_of_the_submission(
 ) -> None:
     client = connection.batch_client()
     recipe = load_recipe(str(script("print(1)")), cwd=Path.cwd())
-    options = TrainOptions(experiment="dry run of a closed job")
+    options = RunOptions(experiment="dry run of a closed job")
     found = preview_recipe(settings, recipe, options)
     job_id = found.job.job_id
     create_job(connection, job_id, "local")
@@ -300,5 +301,5 @@ def test_dry_run_downloads_nothing_and_checks_local_data(
     assert found.run.files.dataset is None
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunnerError) as caught:
-        preview_recipe(settings, recipe, TrainOptions(data=tmp_path / "empty"))
+        preview_recipe(settings, recipe, RunOptions(data=tmp_path / "empty"))
     assert caught.value.code == "R-DATA-PATH"

@@ -14,13 +14,14 @@ import runner
 from runner.azure.auth.credentials import Connection, connect
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.settings import load_settings
 from runner.flows import shell
 from runner.flows.runs.documents import find_run
 from runner.flows.selftest.training import EvictedTraining
 from runner.flows.shell import find_jupyter, find_location
-from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.prepare import check_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blob
 from tests.e2e.conftest import Cli, evict_node_of, show_ended, until
@@ -340,7 +341,7 @@ def test_selftest_that_waits_too_long_says_where_to_look(
     monkeypatch.chdir(cli.cwd)
     monkeypatch.setenv("RUNNER_HOME", str(cli.home))
     settings = load_settings({}, cwd=cli.cwd, env=cli.env)
-    run = check_run(load_recipe("hold.py", cwd=cli.cwd), TrainOptions())
+    run = check_run(load_recipe("hold.py", cwd=cli.cwd), RunOptions())
 
     def give_up() -> str:
         trained = EvictedTraining(run, settings, 0, ignore_progress, stack=None)

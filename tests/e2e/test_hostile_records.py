@@ -206,7 +206,18 @@ def stopped(cli: Cli, script: Callable[[str], Path], tmp_path: Path) -> str:
     (folder / "train.yaml").write_text(
         "command: python train.py\nparams: {x: 1}\nsecrets: {TOKEN: {env: MY_TOKEN}}\n"
     )
-    words = ("sweep", "start", folder, "-p", "x=1,2", "--parallel", "1", "--detach", "-o", "json")
+    words = (
+        "sweep",
+        "start",
+        folder,
+        "-p",
+        "x=1,2",
+        "--max-parallel",
+        "1",
+        "--detach",
+        "-o",
+        "json",
+    )
     sweep: str = json.loads(cli.ok(*words, env=_OWN))["sweep"]
     until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
     cli.ok("sweep", "stop", sweep)

@@ -31,7 +31,8 @@ from runner.azure.storage.blobs import BlobContainer, ensure_containers, stored_
 from runner.contract import StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
 from runner.flows.costs.report import CostQuery, report_costs
@@ -45,7 +46,6 @@ from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import read_log
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import watch_run
-from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
@@ -211,7 +211,7 @@ def _train(
 ) -> RunSpec:
     settings = replace(stack.settings, pool=pool)
     loaded = load_recipe(str(recipe), cwd=settings.home)
-    options = TrainOptions(overrides=overrides, data=data)
+    options = RunOptions(set=overrides, data=data)
     plan = plan_recipe(stack.connection, settings, loaded, options)
     return submit_run(stack.connection, plan, ignore_progress)
 

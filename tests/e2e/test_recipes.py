@@ -21,7 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
-from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.recipe import Recipe
 from runner.flows.local.azurite import find_uv
 from tests.e2e.conftest import ROOT, Cli, new_home, show_ended, until
 from tools.recipe_table import record_file, small_refs

@@ -17,7 +17,8 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import Progress, ignore_progress
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
 from runner.flows.runs.cancel import cancel_run
@@ -28,7 +29,6 @@ from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import load_view, watch_run
 from runner.flows.submit.pipeline import SubmissionPlan
-from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, make_run_id
@@ -116,7 +116,7 @@ def test_job_closed_after_planning_is_replaced(
     connection: Connection, settings: Settings, script: Write, runs: BlobContainer
 ) -> None:
     recipe = load_recipe(str(script("print(1)")), cwd=Path.cwd())
-    options = TrainOptions(experiment="closed after the plan")
+    options = RunOptions(experiment="closed after the plan")
     first = submit_run(
         connection, plan_recipe(connection, settings, recipe, options), ignore_progress
     )

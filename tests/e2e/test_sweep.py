@@ -16,13 +16,13 @@ from runner.azure.auth.credentials import connect
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
 from runner.flows.runs import waiting
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.groups import cancel_group, find_group
 from runner.flows.submit.pipeline import open_and_plan
-from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_group import finish_interrupted, submit_group
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.paths import RunPaths
@@ -200,7 +200,7 @@ def test_draws_and_generators_are_shown_before_anything_is_started(cli: Cli, scr
 @pytest.mark.feature(42)
 def test_stopped_sweep_cancels_the_trials_that_have_not_ended(cli: Cli, script: Write) -> None:
     folder = script("import time; time.sleep(600)")
-    words = ("-p", "seed=1,2,3", "--parallel", "1", "--detach")
+    words = ("-p", "seed=1,2,3", "--max-parallel", "1", "--detach")
     sweep = cli.json("sweep", "start", folder, *words)["sweep"]
     until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
     assert cli.json("sweep", "stop", sweep)["cancelled"] == ["1", "2", "3"]
@@ -238,7 +238,7 @@ def test_sweep_of_a_client_killed_before_it_is_listed_leaves_nothing(
     environment = {"RUNNER_HOME": str(cli.home), "HOME": "/"}
     settings = load_settings({"target": "local"}, cwd=folder, env=environment)
     space = SweepFile.model_validate({"params": {"lr": [0.1, 0.2]}})
-    checked = check_sweep(load_recipe(str(folder), cwd=folder), space, TrainOptions())
+    checked = check_sweep(load_recipe(str(folder), cwd=folder), space, RunOptions())
     connection, plan = open_and_plan(checked, settings, ignore_progress, print)
     with monkeypatch.context() as context:
         context.setattr("runner.flows.submit.submit_group.group_blob", die)
@@ -258,7 +258,7 @@ def test_trial_that_starts_while_its_sweep_is_stopped_is_cancelled(
     cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = script("import time; time.sleep(600)")
-    words = ("-p", "seed=1,2", "--parallel", "1", "--detach")
+    words = ("-p", "seed=1,2", "--max-parallel", "1", "--detach")
     sweep = cli.json("sweep", "start", folder, *words)["sweep"]
     until(lambda: cli.json("sweep", "show", sweep)["states"].get("running"))
     env = {"RUNNER_HOME": str(cli.home), "HOME": "/"}
@@ -286,7 +286,7 @@ def test_trial_that_starts_while_its_sweep_is_stopped_is_cancelled(
 @pytest.mark.feature(42)
 def test_trial_that_has_not_started_is_a_run_like_others(cli: Cli, script: Write) -> None:
     folder = script("import time; time.sleep(600)")
-    words = ("-p", "seed=1,2", "--parallel", "1", "--detach")
+    words = ("-p", "seed=1,2", "--max-parallel", "1", "--detach")
     sweep = cli.json("sweep", "start", folder, *words)["sweep"]
     first, second = (trial["run_id"] for trial in cli.json("sweep", "show", sweep)["trials"])
     assert {first, second} <= {row["run_id"] for row in cli.json("ps", "--all")}
@@ -431,7 +431,7 @@ def test_sweep_whose_metric_never_comes_stops_itself(
     folder = script(f"print({printed!r})")
     done = cli.run(
         "sweep", "start", folder, "-p", "seed={range: [1, 12]}", "--metric", "auc",
-        "--early-stop", "median", "--parallel", "1",
+        "--early-stop", "median", "--max-parallel", "1",
     )  # fmt: skip
     assert done.returncode == 1
     shown = cli.json("sweep", "show", "@last")
@@ -450,7 +450,7 @@ def test_later_trials_are_chosen_by_the_results_without_a_controller(
 ) -> None:
     folder = script(CURVE)
     words = ("sweep", "start", folder, "-p", "lr={uniform: [0, 1]}", "-n", "14")
-    words = (*words, "--metric", "accuracy", "--early-stop", "none", "--parallel", "2")
+    words = (*words, "--metric", "accuracy", "--early-stop", "none", "--max-parallel", "2")
     drawn = [task["trial"]["lr"] for task in cli.json(*words, "--dry-run")["tasks"].values()]
     started = cli.json(*words, "--detach")
     until(lambda: cli.json("sweep", "show", started["sweep"])["states"] == {"succeeded": 14})
@@ -498,7 +498,7 @@ def test_clients_killed_while_they_resume_a_sweep_run_each_trial_once(
     cli: Cli, script: Write
 ) -> None:
     folder = script("import time; time.sleep(0.5); print('loss: 0.5')")
-    words = ("-p", "seed={range: [1, 10]}", "--parallel", "2", "-e", "killed", "--detach")
+    words = ("-p", "seed={range: [1, 10]}", "--max-parallel", "2", "-e", "killed", "--detach")
     sweep = cli.json("sweep", "start", folder, *words)["sweep"]
     assert cli.json("sweep", "stop", sweep)["cancelled"]
     chance = random.Random(42)

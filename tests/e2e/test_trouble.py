@@ -23,7 +23,8 @@ from runner.azure.batch.jobs import get_task
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.settings import load_settings
 from runner.core.states import RunState
 from runner.flows.local.state import ensure_keys
@@ -32,7 +33,6 @@ from runner.flows.runs.events import RunEnded
 from runner.flows.runs.logs import read_log
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import watch_run
-from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
@@ -483,7 +483,7 @@ def test_connection_resets_of_the_client_fail_no_run(
         runs: list[RunSpec] = []
         for _ in range(12):
             loaded = load_recipe(str(recipe), cwd=tmp_path)
-            plan = plan_recipe(connection, settings, loaded, TrainOptions())
+            plan = plan_recipe(connection, settings, loaded, RunOptions())
             runs.append(submit_run(connection, plan, ignore_progress))
         for spec in runs:
             *_, last = watch_run(connection, spec)

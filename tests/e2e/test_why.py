@@ -209,7 +209,7 @@ def test_failed_environment_is_named(cli: Cli, script: Write) -> None:
 
 
 def test_time_limit_is_named(cli: Cli, script: Write) -> None:
-    found = failed(cli, script("import time\ntime.sleep(600)"), "--max-time", "1s")
+    found = failed(cli, script("import time\ntime.sleep(600)"), "--timeout", "1s")
     assert found["cause"] == "TimeLimit"
     assert found["command"].startswith("runner logs")  # it has no checkpoint to resume from
 

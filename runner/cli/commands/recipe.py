@@ -18,7 +18,7 @@ app = typer.Typer(help="List, create and check recipes.")
 @app.command("ls")
 def list_(output: OutputOption = OutputFormat.TABLE) -> None:
     """List the built-in recipes."""
-    from runner.core.recipe.recipe import list_recipes
+    from runner.core.recipe.file import list_recipes
 
     rows = [
         {
@@ -60,7 +60,7 @@ def check(
     """Check a recipe and print what would run; errors name file and line."""
     from pathlib import Path
 
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
 
     recipe = load_recipe(ref, cwd=Path.cwd())
     for name in recipe.variants:
@@ -84,7 +84,7 @@ def show(
     """Show a recipe: toolkit, data, parameters, variants and expected metrics."""
     from pathlib import Path
 
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
 
     recipe = load_recipe(ref, cwd=Path.cwd())
     out = Output(output)

@@ -29,6 +29,7 @@ _PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that 
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
 # Inline metadata: packaging.python.org/specifications/inline-script-metadata.
 _METADATA = re.compile(rb"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
+NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
 _FIX_COMMAND = f"write a {RECIPE_FILE} with a `command`"
 _UNSUPPORTED_FILES = (
     "environment.yml",

@@ -382,7 +382,16 @@ _VARIANT_REFERENCE = re.compile(r"(.+?)((?::[a-z0-9][a-z0-9_-]*)+)", re.DOTALL)
 
 
 def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
-    """Load a built-in recipe by name, or a folder or script by path; a built-in name wins."""
+    """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`.
+
+    Args:
+        ref: name or path, with variants after colons: `mnist:torch`; a built-in name wins.
+        cwd: base of a relative path.
+        entry: script of the folder to use instead of the one in train.yaml or with a usual name.
+
+    Raises:
+        RunnerError: the recipe is missing or invalid; `NEEDS_FOLDER` if a script needs its folder.
+    """
     if not ref.strip() or "\0" in ref:
         raise _unknown(ref)
     name, variants = _split_variants(ref, cwd)
@@ -410,7 +419,11 @@ def _split_variants(ref: str, cwd: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
-    """Load a folder for another command than that of its recipe; see `recipe.load_workspace`."""
+    """Load a folder for a command, with environment and data of its train.yaml, if any.
+
+    Raises:
+        RunnerError: the folder does not exist, or train.yaml is invalid.
+    """
     folder = _resolve(ref, cwd)
     if not folder.is_dir():
         raise RunnerError(

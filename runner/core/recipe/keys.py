@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
@@ -24,7 +25,7 @@ from runner.core.recipe.inputs import (
     check_variables,
     parse_input,
 )
-from runner.core.recipe.recipe import IMAGE_NAME, MAX_NODES, PRIORITIES
+from runner.core.recipe.options import MAX_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.metrics import ExpectedRange
@@ -88,8 +89,17 @@ def explain_invalid_variable(name: str, value: str) -> tuple[str, str, str] | No
     return None
 
 
+# distribution/reference: [domain/]path[:tag][@digest]; a path is in lower case.
+_IMAGE_PATH_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_IMAGE_NAME = re.compile(
+    rf"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?/)?{_IMAGE_PATH_PART}(?:/{_IMAGE_PATH_PART})*"
+    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
+
+
 def _check_image(value: str) -> str:
-    if len(value) > 255 or IMAGE_NAME.fullmatch(value) is None:
+    if len(value) > 255 or _IMAGE_NAME.fullmatch(value) is None:
         raise key_error(
             f"invalid image name {value!r}",
             "write repository:tag or registry.example/repository:tag, in lower case",

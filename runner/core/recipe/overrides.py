@@ -1,38 +1,22 @@
-"""Overrides of a recipe: `--set` for its parameters, options for where and when it runs."""
+"""The values of the parameters of a run: defaults of the recipe, and `--set`."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-from runner.core.pricing.cost import to_micros
 from runner.core.recipe.notebook import parse_text, unknown_param
-from runner.core.recipe.recipe import MAX_NODES, PRIORITIES, Param, ParamValue, Recipe
-from runner.core.units import parse_duration_flag
+from runner.core.recipe.recipe import Param, ParamValue
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import (
-    LAUNCHERS,
-    PARAMS_AS,
-    PROCESS_LAUNCHERS,
-    Capacity,
-    KeepRule,
-    Launcher,
-    ParamsAs,
-    Resources,
-    names_in_braces,
-    to_arguments,
-)
+from runner.protocol.run_spec import ParamsAs, names_in_braces, to_arguments
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 # `+name` adds a key in Hydra, `group/option` and `group@package` choose a config.
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@:-]*")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
-_Choice = TypeVar("_Choice", bound=str)
 
 
 def resolve_params(
@@ -164,152 +148,3 @@ def _unknown_param(
     else:
         why = f"declared parameters: {', '.join(known)}"
     return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)
-
-
-_MAX_RETRIES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeFlags:
-    """Options as typed; None and () if not given. `max_time` has a unit: `90m`, `2h`."""
-
-    gpus: int | None = None
-    capacity: Capacity | None = None
-    priority: int | None = None
-    after: tuple[str, ...] = ()
-    max_time: str | None = None
-    retries: int | None = None
-    nodes: int | None = None
-    keep: tuple[str, ...] = ()
-    max_cost: str | None = None
-    launcher: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    params_as: str | None = None
-
-    @property
-    def resources(self) -> Resources:
-        """The resources from the command line, which a pool in `--pool` must have."""
-        return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
-
-
-NO_FLAGS = RecipeFlags()
-
-
-def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
-    """Return the recipe with the options applied. Raise RunnerError for an invalid option."""
-    asked = recipe.resources
-    return replace(
-        recipe,
-        resources=replace(
-            asked,
-            gpus=_check_range("gpu", flags.gpus, asked.gpus, range(17)),
-            nodes=_check_range("nodes", flags.nodes, asked.nodes, range(1, MAX_NODES + 1)) or 1,
-            capacity=flags.capacity or asked.capacity,
-        ),
-        priority=_check_range("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
-        after=flags.after or recipe.after,
-        keep=_with_paths(recipe.keep, flags.keep),
-        timeout_s=recipe.timeout_s if flags.max_time is None else _max_time_s(flags.max_time),
-        retries=_check_range("retries", flags.retries, recipe.retries, range(_MAX_RETRIES + 1))
-        or 0,
-        max_cost_micros=recipe.max_cost_micros
-        if flags.max_cost is None
-        else to_micros(flags.max_cost),
-        launcher=recipe.launcher
-        if flags.launcher is None
-        else _check_launcher(recipe, flags.launcher),
-        env={**recipe.env, **_check_variables(flags.env)},
-        params_as=recipe.params_as
-        if flags.params_as is None
-        else _check_choice("--params-as", flags.params_as, PARAMS_AS, usual="key=value"),
-    )
-
-
-def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `--env NAME=VALUE`; `NAME` alone gets its value from `environment`.
-
-    Messages do not repeat the texts, which may contain secrets.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name:
-            raise RunnerError("R-ENV", "invalid --env: expected NAME=VALUE", fix="--env NAME=VALUE")
-        if not equals:
-            _check_variables({name: ""})
-            if name not in environment:
-                raise RunnerError(
-                    "R-ENV",
-                    f"--env {name}: no value, and this machine has no such variable",
-                    why=f"--env {name} passes ${name} of this machine",
-                    fix=f"--env {name}=VALUE",
-                )
-            value = environment[name]
-        found[name] = value
-    return found
-
-
-def _check_variables(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables. Raise RunnerError for one that `env` of train.yaml does not accept."""
-    if not given:
-        return given
-    from runner.core.recipe.keys import explain_invalid_variable  # noqa: PLC0415  loads pydantic
-
-    for name, value in given.items():
-        if refused := explain_invalid_variable(name, value):
-            what, why, fix = refused
-            raise RunnerError("R-ENV", f"--env {name}: {what}", why=why, fix=fix)
-    return given
-
-
-def _check_launcher(recipe: Recipe, name: str) -> Launcher:
-    """Return the launcher of an option. Raise RunnerError if it is unknown or does not fit."""
-    launcher = _check_choice("--launcher", name, LAUNCHERS, usual="torchrun")
-    processes = recipe.processes_per_node or 1
-    if processes > 1 and launcher not in PROCESS_LAUNCHERS:
-        raise RunnerError(
-            "R-FLAG-VALUE",
-            f"--launcher {name} does not fit the recipe",
-            why=f"it starts one process on each node, but the recipe has `processes_per_node: "
-            f"{processes}`",
-            fix="--launcher torchrun",
-        )
-    return launcher
-
-
-def _check_choice(option: str, name: str, choices: Sequence[_Choice], *, usual: str) -> _Choice:
-    """Return the value of an option. Raise RunnerError if it is not one of `choices`."""
-    for choice in choices:
-        if choice == name:
-            return choice
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
-    raise RunnerError(
-        "R-FLAG-VALUE",
-        f"unknown {option} {name}",
-        why=f"allowed: {', '.join(choices)}",
-        fix=f"{option} {near[0] if near else usual}",
-    )
-
-
-def _with_paths(rule: KeepRule | None, paths: tuple[str, ...]) -> KeepRule | None:
-    if not paths:
-        return rule
-    rule = rule or KeepRule(max_bytes=0)  # for `keep: false`
-    return replace(rule, paths=(*rule.paths, *paths))
-
-
-def _check_range(flag: str, given: int | None, default: int | None, allowed: range) -> int | None:
-    if given is None:
-        return default
-    if given in allowed:
-        return given
-    raise RunnerError(
-        "R-FLAG-VALUE",
-        f"invalid --{flag} {given}",
-        why=f"allowed: {allowed.start} to {allowed.stop - 1}",
-        fix=f"--{flag} {min(max(given, allowed.start), allowed.stop - 1)}",
-    )
-
-
-def _max_time_s(text: str) -> int:
-    return int(parse_duration_flag("max-time", text, "1s", "7d").total_seconds())

@@ -1,11 +1,10 @@
 """The class of a recipe: command, parameters, resources, outputs.
 
-Imports no pydantic: `file` is imported when a recipe is loaded.
+`file` loads recipes, with pydantic; this module imports none.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,6 @@ from runner.protocol.task import NOTEBOOK_MODULE
 
 if TYPE_CHECKING:
     from runner.core.recipe.sweep import SweepFile
-
-# Maximum nodes of a pool with inter-node communication (Batch quotas page).
-MAX_NODES = 100
-PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
-NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
 
 ParamType = Literal["int", "float", "str", "bool", "list", "any"]  # the last two only in notebooks
 ParamValue = int | float | str | bool | list[Any] | None
@@ -76,40 +70,6 @@ class Recipe(RecipeSpec):
     variants: tuple[str, ...] = ()
 
 
-def load_recipe(ref: str, *, cwd: Path, entry: str | None = None) -> Recipe:
-    """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`.
-
-    Args:
-        ref: name or path, with variants after colons: `mnist:torch`.
-        cwd: base of a relative path.
-        entry: script of the folder to use instead of the one in train.yaml or with a usual name.
-
-    Raises:
-        RunnerError: the recipe is missing or invalid; `NEEDS_FOLDER` if a script needs its folder.
-    """
-    from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
-
-    return file.load_recipe(ref, cwd=cwd, entry=entry)
-
-
-def load_workspace(ref: str, *, cwd: Path, command: tuple[str, ...]) -> Recipe:
-    """Load a folder for a command, with environment and data of its train.yaml, if any.
-
-    Raises:
-        RunnerError: the folder does not exist, or train.yaml is invalid.
-    """
-    from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
-
-    return file.load_workspace(ref, cwd=cwd, command=command)
-
-
-def list_recipes() -> tuple[Recipe, ...]:
-    """Return all built-in recipes, by name."""
-    from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
-
-    return file.list_recipes()
-
-
 _NOTEBOOK_DRIVER = ("python", "-m", NOTEBOOK_MODULE)
 
 
@@ -123,14 +83,3 @@ def find_notebook(command: Sequence[str]) -> str | None:
     length = len(_NOTEBOOK_DRIVER)
     is_notebook = tuple(command[:length]) == _NOTEBOOK_DRIVER
     return command[length] if is_notebook and command[length:] else None
-
-
-# distribution/reference: [domain/]path[:tag][@digest]; a path is in lower case.
-_IMAGE_PATH_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-
-
-IMAGE_NAME = re.compile(
-    rf"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?/)?{_IMAGE_PATH_PART}(?:/{_IMAGE_PATH_PART})*"
-    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
-    re.ASCII,
-)

@@ -14,8 +14,9 @@ from runner.azure.batch import schedules as service
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.planning.plan import RunPlan
 from runner.core.progress import OnProgress, Progress
-from runner.core.recipe.overrides import RecipeFlags, with_flags
-from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
+from runner.core.recipe.recipe import Recipe
 from runner.core.schedules.recurrence import Recurrence, ScheduleSpec, plan_recurrence
 from runner.core.schedules.submit_file import ScheduleFile, SubmitFile, load_submit_file
 from runner.core.settings import Settings
@@ -23,9 +24,9 @@ from runner.core.units import format_duration, parse_duration_flag
 from runner.flows.runs.documents import runs_container
 from runner.flows.schedules.manage import ScheduleRecord, forget, schedule_blob
 from runner.flows.submit.consent import remember_documents
-from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
+from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission
-from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.flows.submit.prepare import CheckedRun, check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
@@ -233,7 +234,6 @@ class ScheduleFlags:
     until: str | None = None
     max_runs: int | None = None
     name: str | None = None
-    priority: int | None = None
 
 
 NO_FLAGS = ScheduleFlags()
@@ -243,7 +243,7 @@ def make_schedule(
     ref: str,
     settings: Settings,
     flags: ScheduleFlags,
-    overrides: tuple[str, ...],
+    options: RunOptions,
     *,
     on_progress: OnProgress,
     on_warning: OnWarning,
@@ -253,11 +253,11 @@ def make_schedule(
     if path.suffix in (".yml", ".yaml") and path.name != "train.yaml" and path.is_file():
         file, _ = load_submit_file(path)
         submission = check_file(
-            file, path, GroupRequest(_with_task_names(overrides, file), None, flags.priority)
+            file, path, replace(options, set=_with_task_names(options.set, file))
         )
         request = file_schedule(submission, flags)
     else:
-        recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), RecipeFlags(priority=flags.priority))
+        recipe = load_recipe(ref, cwd=Path.cwd())
         if recipe.after:
             raise RunnerError(
                 "R-SCHEDULE-AFTER",
@@ -265,7 +265,7 @@ def make_schedule(
                 fix="remove `after` from its train.yaml",
             )
         request = _request(None, flags, recipe.name)
-        submission = check_run(recipe, TrainOptions(overrides=overrides))
+        submission = check_run(recipe, options)
     return submit_schedule(submission, settings, request, on_progress, on_warning)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import send_raw
 from runner.core.progress import OnProgress, Progress
-from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
+from runner.core.recipe.recipe import Recipe
 from runner.core.settings import Settings, stack_option
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.evict import evict
@@ -23,7 +25,7 @@ from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import WatchOptions, watch_run
 from runner.flows.selftest.contract import Leftover
 from runner.flows.session import start_run
-from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.flows.submit.prepare import CheckedRun, check_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.models import ModelRequest
 from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
@@ -55,7 +57,7 @@ def check_training(settings: Settings, data: Path | None) -> CheckedRun:
     """Return the run to submit. Raise RunnerError if it cannot be submitted."""
     recipe: Recipe = load_recipe("mnist", cwd=Path.cwd())
     recipe = replace(recipe, timeout_s=1800, model=ModelRequest(_NAME))
-    options = TrainOptions(_PARAMS[settings.target], experiment=_NAME, data=data)
+    options = RunOptions(set=_PARAMS[settings.target], experiment=_NAME, data=data)
     return check_run(recipe, options)
 
 

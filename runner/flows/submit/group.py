@@ -12,27 +12,18 @@ from typing import Any
 from runner.contract import PoolOutput
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.entry import detect_params_as
-from runner.core.recipe.file import missing_script
+from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.keys import to_inputs
-from runner.core.recipe.recipe import Param, Recipe, load_recipe
+from runner.core.recipe.options import RunOptions
+from runner.core.recipe.recipe import Param, Recipe
 from runner.core.recipe.sweep import Trial
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, order_tasks
 from runner.core.yaml_files import did_you_mean
-from runner.flows.submit.prepare import CheckedRun, Memo, TrainOptions, check_run, random_suffix
+from runner.flows.submit.prepare import CheckedRun, Memo, check_run, random_suffix
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT, RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug
 from runner.protocol.run_spec import NO_RESOURCES
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRequest:
-    """The options of a submission, in addition to the file; `overrides` are `task.param=value`."""
-
-    overrides: tuple[str, ...] = ()
-    experiment: str | None = None
-    priority: int | None = None
-    max_cost: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +45,23 @@ class CheckedFile:
         return [run.recipe.resources.nodes for run in self.runs.values()] == [1]
 
 
-def check_file(file: SubmitFile, path: Path, request: GroupRequest) -> CheckedFile:
-    """Validate the recipe and options of every task. Raise RunnerError. Write nothing."""
+def check_file(file: SubmitFile, path: Path, options: RunOptions) -> CheckedFile:
+    """Validate the recipe and options of every task. Raise RunnerError. Write nothing.
+
+    Of `options`, parameters (as `TASK.NAME=VALUE`), experiment, priority and cap are used.
+    """
     recipes = load_tasks(file, path.parent)
-    overrides = _by_task(request.overrides, recipes)
+    overrides = _by_task(options.set, recipes)
     name = slug(file.name or path.stem)
-    experiment = request.experiment or file.experiment or name
-    priority = file.priority if request.priority is None else request.priority
-    caps = _caps(request.max_cost or file.max_cost, recipes)
+    experiment = options.experiment or file.experiment or name
+    priority = file.priority if options.priority is None else options.priority
+    caps = _caps(options.max_cost or file.max_cost, recipes)
     runs: dict[str, CheckedRun] = {}
     for task in order_tasks(edges(file)):
-        options = _options(file.tasks[task], path.parent, overrides[task], experiment)
+        own = _options(file.tasks[task], path.parent, overrides[task], experiment)
         with naming_task(task):
             recipe = replace(recipes[task], priority=priority, max_cost_micros=caps[task])
-            runs[task] = check_run(recipe, options)
+            runs[task] = check_run(recipe, own)
     return CheckedFile(file, name, priority, runs)
 
 
@@ -90,11 +84,11 @@ def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:
 
 def _options(
     task: TaskFile, base: Path, overrides: Sequence[str], experiment: str | None
-) -> TrainOptions:
+) -> RunOptions:
     """Return the options that the file sets; parameters are validated like those of `--set`."""
-    return TrainOptions(
-        overrides=(*(f"{name}={value}" for name, value in task.params.items()), *overrides),
-        script_args=tuple(task.args),
+    return RunOptions(
+        set=(*(f"{name}={value}" for name, value in task.params.items()), *overrides),
+        args=tuple(task.args),
         experiment=experiment,
         data=None if task.data is None else base / Path(task.data).expanduser(),
     )

@@ -20,13 +20,9 @@ from runner.core.home import code_environment
 from runner.core.planning.plan import RunContent, RunRequest, compose_command
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.inputs import (
-    InputSpec,
-    advise_variable,
-    input_variable,
-    override_inputs,
-)
+from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.notebook import refuse_arguments
+from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe, find_notebook
 from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_exposed_secrets
@@ -68,20 +64,6 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """The options of a run, in addition to its recipe."""
-
-    overrides: tuple[str, ...] = ()
-    script_args: tuple[str, ...] = ()
-    experiment: str | None = None
-    data: Path | None = None
-    inputs: tuple[str, ...] = ()  # NAME=SPEC
-    required_resources: Resources = NO_RESOURCES
-    rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
-    trial: Mapping[str, Any] | None = None  # as in RunSpec
-
-
-@dataclass(frozen=True, slots=True)
 class CheckedRun:
     """A recipe and its options after validation, with the values of its secrets.
 
@@ -96,27 +78,32 @@ class CheckedRun:
     resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
 
 
-def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
-    """Validate options against the recipe. Raise RunnerError. Write nothing."""
-    if options.data is not None and not options.data.exists():
-        raise RunnerError(
-            "R-DATA-MISSING",
-            f"--data {options.data}: no such file or folder",
-            fix="use the folder that contains the files of the data set",
-        )
-    if options.inputs:
-        inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
-        recipe = replace(recipe, inputs=inputs)
+def check_run(
+    recipe: Recipe, options: RunOptions, *, rehearsal: Mapping[str, Any] | None = None
+) -> CheckedRun:
+    """Apply options to a recipe, and validate both. Raise RunnerError. Write nothing.
+
+    `rehearsal` is as in RunSpec.
+    """
+    return check_command(with_options(recipe, options), options, rehearsal=rehearsal)
+
+
+def check_command(
+    recipe: Recipe,
+    options: RunOptions,
+    *,
+    rehearsal: Mapping[str, Any] | None = None,
+    trial: Mapping[str, Any] | None = None,
+) -> CheckedRun:
+    """Validate parameters, arguments and secrets of a recipe that has the options already."""
     values = read_secrets(recipe.secrets, os.environ)
     notebook = find_notebook(recipe.command)
     if notebook is not None:
-        refuse_arguments(notebook, options.script_args)
-    words = (*recipe.command, *options.script_args)
-    params = resolve_params(recipe.params, options.overrides, notebook, recipe.params_as, words)
-    request = RunRequest(
-        params, options.script_args, options.experiment, options.rehearsal, options.trial
-    )
-    arguments, _ = compose_command(recipe, params, options.script_args)
+        refuse_arguments(notebook, options.args)
+    words = (*recipe.command, *options.args)
+    params = resolve_params(recipe.params, options.set, notebook, recipe.params_as, words)
+    request = RunRequest(params, options.args, options.experiment, rehearsal, trial)
+    arguments, _ = compose_command(recipe, params, options.args)
     recipe = with_named_files(recipe, arguments[len(recipe.command) :])
     names = (recipe.name, recipe.description, options.experiment, *options.inputs)
     texts = (text for text in names if text)
@@ -124,7 +111,7 @@ def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
         settings = _strings({**replace(recipe, secrets=()).to_json(), "inputs": recipe.inputs})
         refuse_exposed_secrets(values, [*arguments, *settings, *texts])
     _refuse_unknown_variables(recipe, arguments, params, has_data=options.data is not None)
-    return CheckedRun(recipe, request, values, options.data, options.required_resources)
+    return CheckedRun(recipe, request, values, options.data, options.resources)
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -22,10 +22,11 @@ from runner.core.planning.plan import insert_parameters, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
 from runner.core.recipe.entry import is_file_in
-from runner.core.recipe.file import missing_script
+from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
+from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe, find_notebook, load_recipe
+from runner.core.recipe.recipe import Recipe, find_notebook
 from runner.core.recipe.sweep import (
     MAX_TRIALS,
     Dimension,
@@ -41,7 +42,7 @@ from runner.core.units import format_count
 from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
 from runner.flows.submit.pipeline import dry_run_target, open_target
-from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run, with_named_files
+from runner.flows.submit.prepare import CheckedRun, check_command, check_run, with_named_files
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
@@ -130,8 +131,7 @@ def list_blobs(connection: Connection, name: str, pattern: str) -> dict[str, Map
 def check_sweep(
     recipe: Recipe,
     sweep: SweepFile,
-    options: TrainOptions,
-    max_cost: str | None = None,
+    options: RunOptions,
     blobs: BlobFiles = _NO_BLOBS,
 ) -> CheckedFile:
     """Validate every trial of a sweep as a run.
@@ -141,20 +141,20 @@ def check_sweep(
     Args:
         recipe: recipe of each trial; its cap applies per trial.
         sweep: the trials.
-        options: options of all trials.
-        max_cost: cap in USD of all trials together, of which each gets an equal share.
+        options: options of all trials; each trial gets an equal share of `max_cost`.
         blobs: result of `find_blobs`; the blobs become inputs of the trials.
 
     Raises:
         RunnerError: a trial is invalid, or the generator fails. Nothing is written.
     """
+    recipe = with_options(recipe, replace(options, max_cost=None))
     if sweep.generator is None:
         trials = sweep.list_trials(recipe.folder)
     else:
         trials = sweep.repeated(_generated(recipe, sweep.generator))
-    _refuse_fixed(trials, options.overrides)
+    _refuse_fixed(trials, options.set)
     _refuse_pattern(recipe, sweep)
-    words = (*recipe.command, *options.script_args)
+    words = (*recipe.command, *options.args)
     recipe = _with_files(recipe, sweep, trials, options)
     named = _named_parameters(words, recipe, sweep, trials)
     of_trial = _trial_specs(recipe, sweep, options)
@@ -169,9 +169,9 @@ def check_sweep(
         for each in sweep.dimensions(recipe.folder):  # the node chooses among all rows
             for row in each.rows:
                 script_arguments(recipe, dict(zip(each.names, row, strict=True)))
-    if max_cost is not None:
+    if options.max_cost is not None:
         shares = len(trials) + (sweep.merge is not None)
-        recipe = replace(recipe, max_cost_micros=to_micros(max_cost) // shares)
+        recipe = replace(recipe, max_cost_micros=to_micros(options.max_cost) // shares)
     width = len(str(len(trials)))
     local = [key for key, value in sweep.params.items() if "files" in value]
     runs: dict[str, CheckedRun] = {}
@@ -182,8 +182,9 @@ def check_sweep(
             # A file may have a name with $, which is no variable of the node.
             paths = {key: str(trial[key]).replace("$", "$$") for key in local if key in trial}
             document = of_trial(name, number, trial).to_json()
-            own = _options(recipe, {**trial, **paths}, options, document, tuple(read), named)
-            checked = check_run(recipe, own)
+            own = _options(recipe, {**trial, **paths}, options, tuple(read), named)
+            reads = with_options(recipe, RunOptions(inputs=own.inputs)) if read else recipe
+            checked = check_command(reads, own, trial=document)
             runs[name] = replace(checked, resolved=read) if read else checked
         except RunnerError as err:
             fix = err.fix.replace("--set ", "--param ", 1) if err.code == "R-SET-VALUE" else err.fix
@@ -207,7 +208,7 @@ def check_sweep(
 
 
 def _with_files(
-    recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial], options: TrainOptions
+    recipe: Recipe, sweep: SweepFile, trials: Sequence[Trial], options: RunOptions
 ) -> Recipe:
     """Return the recipe with the files that parameters name, if it sends its script alone."""
     if recipe.files is None:
@@ -222,7 +223,7 @@ def _with_files(
     return replace(recipe, files=tuple(dict.fromkeys((*(recipe.files or ()), *found))))
 
 
-def _sampled_words(dimensions: Sequence[Dimension], options: TrainOptions) -> list[str]:
+def _sampled_words(dimensions: Sequence[Dimension], options: RunOptions) -> list[str]:
     """Return the arguments that the script may get for those with names of parameters in braces.
 
     Numbers between two limits are not inserted, because they name no files.
@@ -232,9 +233,9 @@ def _sampled_words(dimensions: Sequence[Dimension], options: TrainOptions) -> li
         for each in dimensions
         if each.rows
     ]
-    rows += [[{name: value}] for name, _, value in (o.partition("=") for o in options.overrides)]
+    rows += [[{name: value}] for name, _, value in (o.partition("=") for o in options.set)]
     found: list[str] = []
-    for word in options.script_args:
+    for word in options.args:
         placed, _ = names_in_braces((word,))
         named = [choices for choices in rows if not placed.isdisjoint(choices[0])]
         for chosen in islice(product(*named), MAX_TRIALS if named else 0):
@@ -253,7 +254,7 @@ def _with_same_files(runs: Mapping[str, CheckedRun]) -> dict[str, CheckedRun]:
     }
 
 
-def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> CheckedRun:
+def _check_merge(recipe: Recipe, merge: MergeFile, options: RunOptions) -> CheckedRun:
     """Validate the task after all trials; a command has the environment of the recipe."""
     with naming_task(MERGE_TASK):
         if merge.recipe is not None:
@@ -284,7 +285,7 @@ def _check_merge(recipe: Recipe, merge: MergeFile, options: TrainOptions) -> Che
                 primary_metric=None, expect=(), model=None, launcher="python",
                 resources=replace(recipe.resources, nodes=1),
             )  # fmt: skip
-        return check_run(own, TrainOptions(experiment=options.experiment or recipe.name))
+        return check_run(own, RunOptions(experiment=options.experiment or recipe.name))
 
 
 def _check_dependencies(recipe: Recipe, trials: int, width: int) -> None:
@@ -300,7 +301,7 @@ def _check_dependencies(recipe: Recipe, trials: int, width: int) -> None:
 
 
 def _trial_specs(
-    recipe: Recipe, sweep: SweepFile, options: TrainOptions
+    recipe: Recipe, sweep: SweepFile, options: RunOptions
 ) -> Callable[[str, int, Trial], TrialSpec]:
     """Return a function that creates the `trial` of run.json from name, number and trial."""
     metric = sweep.metric or recipe.primary_metric
@@ -322,10 +323,8 @@ def _trial_specs(
         return lambda name, number, trial: TrialSpec(name, number, trial, metric, goal, rule)
     space = sweep.space(recipe.folder)
     swept = {name for each in space for name in each["names"]}
-    words = (*recipe.command, *options.script_args)
-    declared = (
-        resolve_params(recipe.params, options.overrides, words=words) if recipe.params else {}
-    )
+    words = (*recipe.command, *options.args)
+    declared = resolve_params(recipe.params, options.set, words=words) if recipe.params else {}
     defaults = {name: value for name, value in declared.items() if name in swept}
     return lambda name, number, trial: TrialSpec(
         name, number, trial, metric, goal, rule,
@@ -363,25 +362,23 @@ def _named_parameters(
 def _options(
     recipe: Recipe,
     trial: Trial,
-    options: TrainOptions,
-    document: Mapping[str, Any],
+    options: RunOptions,
     read: Sequence[str],
     named: Collection[str],
-) -> TrainOptions:
+) -> RunOptions:
     """Return the options of a trial.
 
     Args:
         recipe: the recipe of all trials.
         trial: the parameters of the trial.
         options: the options of all trials.
-        document: the `trial` of run.json.
         read: the parameters whose values are paths of blobs.
         named: the parameters that the command has in braces.
     """
     inputs = tuple(f"{name}=blob:{trial[name]}" for name in read)
     _refuse_unquotable(recipe, {name: str(trial[name]) for name in read})
     trial = {**trial, **{name: f"${input_variable(name)}" for name in read}}
-    overrides, script_args = options.overrides, options.script_args
+    overrides, script_args = options.set, options.args
     # Arguments are searched for names of parameters only if there are parameters.
     are_arguments = not (recipe.params or named or overrides)
     if are_arguments and find_notebook(recipe.command) is None:
@@ -390,13 +387,7 @@ def _options(
     else:
         text = str if recipe.params and not named else to_text
         overrides = (*overrides, *(f"{name}={text(value)}" for name, value in trial.items()))
-    return replace(
-        options,
-        overrides=overrides,
-        script_args=script_args,
-        inputs=(*options.inputs, *inputs),
-        trial=document,
-    )
+    return replace(options, set=overrides, args=script_args, inputs=(*options.inputs, *inputs))
 
 
 def _refuse_unquotable(recipe: Recipe, blobs: Mapping[str, str]) -> None:

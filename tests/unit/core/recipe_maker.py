@@ -18,7 +18,8 @@ from runner.core.planning.plan import (
     plan_run,
 )
 from runner.core.planning.pool_choice import choose_pool, pools_for
-from runner.core.recipe.recipe import Param, ParamValue, Recipe, load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.settings import Settings, TargetName
 from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import CodeRef

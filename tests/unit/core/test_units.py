@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from runner.core.recipe.file import RecipeFile
-from runner.core.recipe.overrides import RecipeFlags, with_flags
+from runner.core.recipe.options import RunOptions, with_options
 from runner.core.schedules.submit_file import SubmitFile
 from runner.core.units import (
     DURATION_PATTERN,
@@ -175,8 +175,8 @@ def test_tables_of_keys_are_complete() -> None:
     assert set(amounts(schemas, DURATION_PATTERN)) == {key.split(".")[-1] for key in DURATION_KEYS}
 
 
-def max_time(text: str) -> timedelta:
-    return timedelta(seconds=with_flags(recipe(), RecipeFlags(max_time=text)).timeout_s or 0)
+def timeout(text: str) -> timedelta:
+    return timedelta(seconds=with_options(recipe(), RunOptions(timeout=text)).timeout_s or 0)
 
 
 def every(text: str) -> timedelta:
@@ -186,7 +186,7 @@ def every(text: str) -> timedelta:
 
 
 FLAGS: dict[str, Callable[[str], timedelta]] = {
-    "--max-time": max_time,
+    "--timeout": timeout,
     "--every": every,
     "--since": lambda text: NOW - parse_since(text, NOW),
     "--notice, --away": lambda text: parse_duration_flag("notice", text, "0s", "366d"),

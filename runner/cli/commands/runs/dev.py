@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli import options
-from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
+from runner.cli.options import Invocation, on_target, with_run_options
+from runner.cli.ui.output import Output, local_time
+from runner.core.recipe.options import RunOptions
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 _MARGIN_S = 60  # extra time limit, beyond the end of the command
 
 
+@on_target
+@with_run_options("env", "data", "inputs", "pool", "gpus", "capacity", "max_cost", "keep")
 def dev(
+    call: Invocation,
     folder: Annotated[
         str, typer.Argument(metavar="FOLDER", help="Folder to send to the node.")
     ] = ".",
@@ -31,23 +35,12 @@ def dev(
     jupyter: Annotated[
         bool, typer.Option("--jupyter", help="Serve JupyterLab, and open a tunnel to it.")
     ] = False,
-    env: options.EnvOption = None,
-    data: options.DataOption = None,
-    input_: options.InputOption = None,
-    pool: options.PoolOption = None,
-    gpu: options.GpuOption = None,
-    spot: options.SpotOption = None,
-    max_cost: options.MaxCostOption = None,
-    keep: options.KeepOption = None,
-    target: options.TargetOption = None,
-    stack: options.StackOption = None,
-    team: options.TeamOption = None,
-    output: OutputOption = OutputFormat.TABLE,
+    *,
+    options: RunOptions,
 ) -> None:
     """Keep a node with the code and data of a folder, to work on it with `runner ssh`."""
     from runner.cli.ui.costs import cost_summary
-    from runner.core.recipe.overrides import with_flags
-    from runner.core.recipe.recipe import load_workspace
+    from runner.core.recipe.file import load_workspace
     from runner.core.units import format_duration, parse_duration_flag
     from runner.flows.shell import (
         JUPYTER_PACKAGES,
@@ -60,25 +53,18 @@ def dev(
         run_login,
     )
     from runner.flows.submit.pipeline import open_and_plan
-    from runner.flows.submit.prepare import TrainOptions, check_run
+    from runner.flows.submit.prepare import check_run
     from runner.flows.submit.submit_run import submit_run
 
-    out = Output(output)
-    settings = options.open_settings(target, stack, team=team, pool=pool)
+    out = call.out
+    settings = call.settings(pool=options.pool)
     seconds = int(parse_duration_flag("for", for_, "10s", "6d").total_seconds())
-    flags = options.to_flags(
-        gpu=gpu, nodes=None, spot=spot, priority=None, after=None, max_time=None, retries=None,
-        keep=keep, max_cost=max_cost, env=env,
-    )  # fmt: skip
     command = jupyter_command(seconds) if jupyter else ("sleep", str(seconds))
     recipe = load_workspace(folder, cwd=Path.cwd(), command=command)
     recipe = replace(recipe, timeout_s=seconds + _MARGIN_S, estimate=f"{seconds} s")
     if jupyter:
         recipe = replace(recipe, packages=(*recipe.packages, *JUPYTER_PACKAGES))
-    request = TrainOptions(
-        data=data, inputs=tuple(input_ or ()), required_resources=flags.resources
-    )
-    checked = check_run(with_flags(recipe, flags), request)
+    checked = check_run(recipe, options)
     with out.stages() as view:
         connection, plan = open_and_plan(checked, settings, view.on_progress, view.warning)
         if plan.cost is not None:

@@ -7,9 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from runner.cli import options
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import (
+    DetachOption,
+    DownloadOption,
+    DryRunOption,
+    EvictOption,
+    FailIfStuckOption,
+    Invocation,
+    OutputDirOption,
+    RecipeArgument,
+    RunChecksOption,
+    check_args,
+    on_target,
+    to_stuck_limit_s,
+    with_run_options,
+)
+from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
+from runner.core.recipe.options import RunOptions
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -21,62 +36,29 @@ if TYPE_CHECKING:
     from runner.flows.submit.prepare import CheckedRun
 
 
+@on_target
+@with_run_options()
 def train(
-    ref: options.RecipeArgument,
-    script_args: options.ArgsArgument = None,
-    entry: options.EntryOption = None,
-    set_: options.SetOption = None,
-    params_as: options.ParamsAsOption = None,
-    env: options.EnvOption = None,
-    data: options.DataOption = None,
-    input_: options.InputOption = None,
-    pool: options.PoolOption = None,
-    experiment: options.ExperimentOption = None,
-    gpu: options.GpuOption = None,
-    nodes: options.NodesOption = None,
-    launcher: options.LauncherOption = None,
-    spot: options.SpotOption = None,
-    priority: options.PriorityOption = None,
-    after: options.AfterOption = None,
-    max_time: options.MaxTimeOption = None,
-    max_cost: options.MaxCostOption = None,
-    retries: options.RetriesOption = None,
-    keep: options.KeepOption = None,
-    target: options.TargetOption = None,
-    stack: options.StackOption = None,
-    team: options.TeamOption = None,
-    detach: options.DetachOption = False,
-    dry_run: options.DryRunOption = False,
-    run_checks: options.RunChecksOption = False,
-    download: options.DownloadOption = True,
-    output_dir: options.OutputDirOption = None,
-    fail_if_stuck: options.FailIfStuckOption = None,
-    evict: options.EvictOption = None,
-    output: OutputOption = OutputFormat.TABLE,
+    call: Invocation,
+    ref: RecipeArgument,
+    options: RunOptions,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
+    run_checks: RunChecksOption = False,
+    download: DownloadOption = True,
+    output_dir: OutputDirOption = None,
+    fail_if_stuck: FailIfStuckOption = None,
+    evict: EvictOption = None,
 ) -> None:
     """Train a recipe, a folder, a script or a notebook, and download its outputs."""
-    from runner.core.recipe.overrides import with_flags
-    from runner.flows.submit.prepare import TrainOptions, check_run
+    from runner.flows.submit.prepare import check_run
 
-    out = Output(output)
-    settings = options.open_settings(target, stack, team=team, pool=pool, output_dir=output_dir)
-    stuck_s = options.to_stuck_limit_s(fail_if_stuck, detach=detach)
-    flags = options.to_flags(
-        gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
-        retries=retries, keep=keep, max_cost=max_cost, launcher=launcher, env=env,
-        params_as=params_as,
-    )  # fmt: skip
-    recipe = with_flags(_load(out, ref, entry), flags)
-    request = TrainOptions(
-        overrides=tuple(set_ or ()),
-        script_args=options.check_args(script_args, "--set"),
-        experiment=experiment,
-        data=data,
-        inputs=tuple(input_ or ()),
-        required_resources=flags.resources,
-        rehearsal=_rehearsal(evict),
-    )
-    checked = check_run(recipe, request)
+    out = call.out
+    settings = call.settings(pool=options.pool, output_dir=output_dir)
+    stuck_s = to_stuck_limit_s(fail_if_stuck, detach=detach)
+    check_args(options.args, "--set")
+    recipe = _load(out, ref, options.entry)
+    checked = check_run(recipe, options, rehearsal=_rehearsal(evict))
     if dry_run:
         _dry_run(out, checked, settings, run_checks=run_checks)
         return
@@ -91,8 +73,8 @@ def _rehearsal(text: str | None) -> dict[str, Any] | None:
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
     """Load the recipe. If its script imports files of its folder, offer to send the folder."""
-    from runner.core.recipe.entry import entry_in_folder
-    from runner.core.recipe.recipe import NEEDS_FOLDER, load_recipe
+    from runner.core.recipe.entry import NEEDS_FOLDER, entry_in_folder
+    from runner.core.recipe.file import load_recipe
 
     try:
         return load_recipe(ref, cwd=Path.cwd(), entry=entry)

@@ -11,8 +11,9 @@ import typer
 
 from runner.cli.autocomplete import complete_schedule
 from runner.cli.commands.runs.repeat import SendEnvOption
-from runner.cli.options import Invocation, PoolOption, PriorityOption, SetOption, on_target
+from runner.cli.options import Invocation, on_target, with_run_options
 from runner.cli.ui.output import Output
+from runner.core.recipe.options import RunOptions
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ NameArgument = Annotated[
 
 @app.command()
 @on_target
+@with_run_options("set", "pool", "priority")
 def create(
     call: Invocation,
     ref: Annotated[
@@ -73,22 +75,21 @@ def create(
         str | None,
         typer.Option("--name", help="Name of the schedule.", show_default="the recipe's name"),
     ] = None,
-    set_: SetOption = None,
-    pool: PoolOption = None,
-    priority: PriorityOption = None,
+    *,
+    options: RunOptions,
 ) -> None:
     """Create a schedule of a recipe, or of a file with several tasks."""
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
     out = call.out
-    settings = call.settings(pool=pool)
-    flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name, priority)
+    settings = call.settings(pool=options.pool)
+    flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name)
     with out.stages() as view:
         created = make_schedule(
             ref,
             settings,
             flags,
-            tuple(set_ or ()),
+            options,
             on_progress=view.on_progress,
             on_warning=view.warning,
         )

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli import options
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.options import (
+    DetachOption,
+    DryRunOption,
+    Invocation,
+    RunChecksOption,
+    on_target,
+    with_run_options,
+)
+from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
+from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -20,48 +28,29 @@ if TYPE_CHECKING:
     from runner.protocol.groups import RunGroup
 
 
+@on_target
+@with_run_options(
+    "set", "pool", "experiment", "priority", "max_cost",
+    set={"metavar": "TASK.NAME=VALUE", "help": "Parameter of a task.", "completes": ""},
+    experiment={"help": "Experiment that the runs belong to.", "unset": "the file's name"},
+)  # fmt: skip
 def submit(
+    call: Invocation,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with the tasks.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="TASK.NAME=VALUE",
-            help="Parameter of a task; can be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    pool: options.PoolOption = None,
-    experiment: Annotated[
-        str | None,
-        typer.Option(
-            "--experiment",
-            "-e",
-            help="Experiment that the runs belong to.",
-            show_default="the file's name",
-        ),
-    ] = None,
-    priority: options.PriorityOption = None,
-    max_cost: options.MaxCostOption = None,
-    target: options.TargetOption = None,
-    stack: options.StackOption = None,
-    team: options.TeamOption = None,
-    detach: options.DetachOption = False,
-    dry_run: options.DryRunOption = False,
-    run_checks: options.RunChecksOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    options: RunOptions,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
+    run_checks: RunChecksOption = False,
 ) -> None:
     """Submit the tasks of a file as one group, or create the schedule that it declares."""
     from runner.core.schedules.submit_file import load_submit_file
-    from runner.flows.submit.group import GroupRequest, check_file
+    from runner.flows.submit.group import check_file
 
-    out = Output(output)
-    settings = options.open_settings(target, stack, team=team, pool=pool)
+    out = call.out
+    settings = call.settings(pool=options.pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
-    request = GroupRequest(tuple(set_ or ()), experiment, priority, max_cost)
-    checked = check_file(parsed, path, request)
+    checked = check_file(parsed, path, options)
     if dry_run:
         _dry_run(out, checked, settings, run_checks=run_checks)
         return

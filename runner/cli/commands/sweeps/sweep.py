@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from runner.cli import options
 from runner.cli.autocomplete import complete_group, complete_model
 from runner.cli.commands.runs.repeat import SendEnvOption, to_consent
-from runner.cli.options import Invocation, on_target
+from runner.cli.options import (
+    DetachOption,
+    DryRunOption,
+    Invocation,
+    PoolOption,
+    RecipeArgument,
+    RunChecksOption,
+    check_args,
+    on_target,
+    warn_renamed,
+    with_run_options,
+)
 from runner.cli.ui.output import Output, local_time
+from runner.core.recipe.options import OPTIONS, RunOptions, with_options
 from runner.core.units import format_count, format_names
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -49,10 +60,10 @@ _SHOWN_TRIALS = 10  # number of trials that a dry run prints
 
 @app.command("start")
 @on_target
+@with_run_options(*(name for name in OPTIONS if name != "after"))
 def start(
     call: Invocation,
-    ref: options.RecipeArgument,
-    script_args: options.ArgsArgument = None,
+    ref: RecipeArgument,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,14 +95,15 @@ def start(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of random values.", show_default="0")
     ] = None,
-    parallel: Annotated[
+    max_parallel: Annotated[
         int | None,
         typer.Option(
-            "--parallel",
+            "--max-parallel",
             help="Maximum number of trials that run at the same time.",
             show_default="as many as the pool can run",
         ),
     ] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", hidden=True)] = None,
     metric: MetricOption = None,
     goal: Annotated[
         str | None,
@@ -118,57 +130,30 @@ def start(
             show_default=False,
         ),
     ] = None,
-    entry: options.EntryOption = None,
-    set_: options.SetOption = None,
-    params_as: options.ParamsAsOption = None,
-    env: options.EnvOption = None,
-    data: options.DataOption = None,
-    input_: options.InputOption = None,
-    pool: options.PoolOption = None,
-    experiment: options.ExperimentOption = None,
-    gpu: options.GpuOption = None,
-    nodes: options.NodesOption = None,
-    launcher: options.LauncherOption = None,
-    spot: options.SpotOption = None,
-    priority: options.PriorityOption = None,
-    max_time: options.MaxTimeOption = None,
-    retries: options.RetriesOption = None,
-    keep: options.KeepOption = None,
-    max_cost: options.MaxCostOption = None,
-    detach: options.DetachOption = False,
-    dry_run: options.DryRunOption = False,
-    run_checks: options.RunChecksOption = False,
+    *,
+    options: RunOptions,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
+    run_checks: RunChecksOption = False,
 ) -> None:
     """Submit one run per trial, all in one job. They continue if this machine is off."""
-    from runner.core.recipe.overrides import with_flags
-    from runner.core.recipe.recipe import load_recipe
+    from runner.core.recipe.file import load_recipe
     from runner.core.recipe.sweep import change_sweep, parse_params
-    from runner.flows.submit.prepare import TrainOptions
     from runner.flows.submit.sweep import check_sweep, find_blobs
 
-    args = options.check_args(script_args, "--param")
-    flags = options.to_flags(
-        gpu=gpu, nodes=nodes, spot=spot, priority=priority, max_time=max_time, retries=retries,
-        keep=keep, after=None, max_cost=None, launcher=launcher, env=env,
-        params_as=params_as,
-    )  # fmt: skip
-    recipe = with_flags(load_recipe(ref, cwd=Path.cwd(), entry=entry), flags)
+    check_args(options.args, "--param")
+    if parallel is not None:
+        warn_renamed(call.out, "--parallel", "--max-parallel")
+    recipe = load_recipe(ref, cwd=Path.cwd(), entry=options.entry)
+    with_options(recipe, options)  # refuse an invalid option before the trials are listed
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": parallel, "metric": metric, "goal": goal, "early_stop": early_stop,
-        "merge": merge,
+        "max_parallel": max_parallel or parallel, "metric": metric, "goal": goal,
+        "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
     declared = [each.name for each in recipe.params]
     sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes, declared=declared)
-    request = TrainOptions(
-        overrides=tuple(set_ or ()),
-        script_args=args,
-        experiment=experiment,
-        data=data,
-        inputs=tuple(input_ or ()),
-        required_resources=flags.resources,
-    )
-    settings = call.settings(pool=pool)
+    settings = call.settings(pool=options.pool)
     with call.out.stages() as view:
         sweep, blobs = find_blobs(sweep, settings, view.on_progress, dry_run=dry_run)
     if sweep.generator is not None:
@@ -181,7 +166,7 @@ def start(
             )
         file = recipe.folder / sweep.generator.partition(":")[0]
         call.out.note(f"running {file} on this machine to list the trials")
-    checked = check_sweep(recipe, sweep, request, max_cost, blobs)
+    checked = check_sweep(recipe, sweep, options, blobs)
     if dry_run:
         _dry_run(call.out, checked, settings, run_checks=run_checks)
         return
@@ -405,7 +390,7 @@ def stop(call: Invocation, sweep: SweepArgument) -> None:
 def resume(
     call: Invocation,
     sweep: SweepArgument,
-    pool: options.PoolOption = None,
+    pool: PoolOption = None,
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Ignore the checkpoints of the trials.")
     ] = False,
@@ -417,7 +402,7 @@ def resume(
         ),
     ] = False,
     send_env: SendEnvOption = None,
-    detach: options.DetachOption = False,
+    detach: DetachOption = False,
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
     from runner.flows.runs.groups import find_group

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.planning.plan import RunContent, RunRequest
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import ExpectedRange, range_problems
 from runner.protocol.run_spec import CodeRef, DataRef

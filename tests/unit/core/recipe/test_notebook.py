@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from runner.core.recipe.file import load_recipe
 from runner.core.recipe.notebook import parse_text, read_params
-from runner.core.recipe.recipe import find_notebook, load_recipe
+from runner.core.recipe.options import RunOptions
+from runner.core.recipe.recipe import find_notebook
 from runner.core.recipe.sweep import change_sweep, parse_param
-from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.prepare import check_run
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
 
@@ -53,13 +55,13 @@ def notebook(tmp_path: Path) -> Path:
 
 def params_of(notebook: Path, *overrides: str) -> dict[str, Any]:
     recipe = load_recipe(str(notebook), cwd=notebook.parent)
-    return dict(check_run(recipe, TrainOptions(overrides=overrides)).request.params)
+    return dict(check_run(recipe, RunOptions(set=overrides)).request.params)
 
 
 def refusal(notebook: Path, *overrides: str, **options: Any) -> RunnerError:
     recipe = load_recipe(str(notebook), cwd=notebook.parent)
     with pytest.raises(RunnerError) as caught:
-        check_run(recipe, TrainOptions(overrides=overrides, **options))
+        check_run(recipe, RunOptions(set=overrides, **options))
     return caught.value
 
 
@@ -114,11 +116,11 @@ def test_parameters_without_a_tagged_cell_are_refused_with_a_fix(tmp_path: Path)
     assert "add the tag `parameters` to the cell" in error.fix
     sweep = change_sweep(None, dict([parse_param("x=1,2")]), {})
     with pytest.raises(RunnerError, match="trial 1: parameter 'x'"):
-        check_sweep(load_recipe(str(bare), cwd=tmp_path), sweep, TrainOptions())
+        check_sweep(load_recipe(str(bare), cwd=tmp_path), sweep, RunOptions())
 
 
 def test_arguments_of_a_script_are_refused(notebook: Path) -> None:
-    assert refusal(notebook, script_args=("--lr", "1")).fix == "use --set NAME=VALUE"
+    assert refusal(notebook, args=("--lr", "1")).fix == "use --set NAME=VALUE"
 
 
 @pytest.mark.parametrize("name", ["nb.ipynb", "."])
@@ -183,7 +185,7 @@ def test_notebook_of_another_language_is_refused(tmp_path: Path) -> None:
 def test_sweep_gives_each_trial_its_parameters(notebook: Path) -> None:
     sweep = change_sweep(None, dict([parse_param("LR=0.1,0.01"), parse_param("EPOCHS=1,2")]), {})
     recipe = load_recipe(str(notebook), cwd=notebook.parent)
-    checked = check_sweep(recipe, sweep, TrainOptions())
+    checked = check_sweep(recipe, sweep, RunOptions())
     found = [
         (run.request.params["LR"], run.request.params["EPOCHS"]) for run in checked.runs.values()
     ]

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from runner.core.planning.plan import compose_command, script_arguments
-from runner.core.recipe.overrides import RecipeFlags, resolve_params, with_flags
-from runner.core.recipe.recipe import NEEDS_FOLDER, Recipe, load_recipe
+from runner.core.recipe.entry import NEEDS_FOLDER
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions, with_options
+from runner.core.recipe.overrides import resolve_params
+from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import place_parameters, replace_arguments, to_arguments
 
@@ -65,9 +68,9 @@ def test_key_of_train_yaml_and_option_decide_the_form(tmp_path: Path) -> None:
     load(tmp_path, HYDRA)
     recipe = load(tmp_path, "params_as: flags\n", "train.yaml")
     assert recipe.params_as == "flags"
-    assert with_flags(recipe, RecipeFlags(params_as="key=value")).params_as == "key=value"
+    assert with_options(recipe, RunOptions(params_as="key=value")).params_as == "key=value"
     with pytest.raises(RunnerError) as caught:
-        with_flags(recipe, RecipeFlags(params_as="hidra"))
+        with_options(recipe, RunOptions(params_as="hidra"))
     assert (caught.value.code, caught.value.fix) == ("R-FLAG-VALUE", "--params-as hydra")
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from runner.core.recipe.builtin import BUILTIN_FOLDER
 from runner.core.recipe.entry import warn_unsupported_packages
-from runner.core.recipe.recipe import Recipe, list_recipes, load_recipe
+from runner.core.recipe.file import list_recipes, load_recipe
+from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import load_text
 from tools.recipe_schema import SCHEMA_FILE, submit_schema, train_schema

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.recipe import keys
-from runner.core.recipe.recipe import list_recipes
+from runner.core.recipe.file import list_recipes
 from runner.protocol import models as model_documents
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelRequest

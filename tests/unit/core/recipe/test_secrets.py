@@ -10,9 +10,10 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import to_task
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.secrets import read_secrets
 from runner.flows.submit.pipeline import Target, plan_submission
-from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.prepare import check_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import SecretRef
 from tests.unit.core.recipe_maker import outputs, plan, recipe, settings
@@ -75,7 +76,7 @@ def test_missing_variable_is_refused_before_packing(
         monkeypatch.setenv(name, value)
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
     with pytest.raises(RunnerError, match="secret A has no value") as caught:
-        check_run(given, TrainOptions())
+        check_run(given, RunOptions())
     assert caught.value.exit_code == ExitCode.PREFLIGHT
     assert "export MY_TOKEN" in caught.value.fix
 
@@ -87,8 +88,8 @@ def test_secret_value_in_the_arguments_is_refused(
     (tmp_path / "train.py").write_text("print(1)")
     refs = (SecretRef("A", env="MY_TOKEN"),)
     for given, options in (
-        (recipe(folder=tmp_path, secrets=refs), TrainOptions(script_args=("--token", VALUE))),
-        (recipe(folder=tmp_path, secrets=refs, env={"B": f"Bearer {VALUE}"}), TrainOptions()),
+        (recipe(folder=tmp_path, secrets=refs), RunOptions(args=("--token", VALUE))),
+        (recipe(folder=tmp_path, secrets=refs, env={"B": f"Bearer {VALUE}"}), RunOptions()),
     ):
         with pytest.raises(RunnerError) as caught:
             check_run(given, options)
@@ -103,7 +104,7 @@ def test_only_the_task_setting_contains_the_value(
     (tmp_path / "train.py").write_text("print(1)")
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
     target = Target(settings(), outputs(), None, dry_run=True)
-    submission = plan_submission(check_run(given, TrainOptions()), target, ignore_progress)
+    submission = plan_submission(check_run(given, RunOptions()), target, ignore_progress)
     prepared, document = submission.run, submission.documents()["digits"]
     assert (document["secrets"], document["secret_refs"]) == (["A"], {"A": {"env": "MY_TOKEN"}})
     assert VALUE not in json.dumps(document) + repr(submission) + str(prepared.secrets)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.recipe.overrides import RecipeFlags, parse_env, with_flags
+from runner.core.recipe.options import RunOptions, parse_env, with_options
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import MAX_ID, job_id_for
@@ -77,34 +77,37 @@ def test_flags_override_the_file_and_leave_the_rest() -> None:
         timeout_s=60,
         retries=1,
     )
-    assert with_flags(written, RecipeFlags()) == written
-    changed = with_flags(
-        written, RecipeFlags(0, "dedicated", -3, ("b", "c"), max_time="1h30m", retries=0)
+    assert with_options(written, RunOptions()) == written
+    changed = with_options(
+        written,
+        RunOptions(
+            gpus=0, capacity="dedicated", priority=-3, after=("b", "c"), timeout="1h30m", retries=0
+        ),
     )
     assert changed.resources == Resources(gpus=0, vm_sizes=("x",), capacity="dedicated")
     assert (changed.priority, changed.after) == (-3, ("b", "c"))
     assert (changed.timeout_s, changed.retries) == (5400, 0)
-    assert with_flags(written, RecipeFlags(max_time="90")).timeout_s == 90
+    assert with_options(written, RunOptions(timeout="90")).timeout_s == 90
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        RecipeFlags(priority=1001),
-        RecipeFlags(priority=-1001),
-        RecipeFlags(gpus=99),
-        RecipeFlags(retries=-1),
-        RecipeFlags(retries=101),
-        RecipeFlags(max_time="soon"),
-        RecipeFlags(max_time="0"),
-        RecipeFlags(max_time="8d"),
-        RecipeFlags(max_time=""),
-        RecipeFlags(max_time="-5"),
+        RunOptions(priority=1001),
+        RunOptions(priority=-1001),
+        RunOptions(gpus=99),
+        RunOptions(retries=-1),
+        RunOptions(retries=101),
+        RunOptions(timeout="soon"),
+        RunOptions(timeout="0"),
+        RunOptions(timeout="8d"),
+        RunOptions(timeout=""),
+        RunOptions(timeout="-5"),
     ],
 )
-def test_flag_out_of_range_is_refused_with_a_valid_one(flags: RecipeFlags) -> None:
+def test_flag_out_of_range_is_refused_with_a_valid_one(flags: RunOptions) -> None:
     with pytest.raises(RunnerError) as caught:
-        with_flags(recipe(), flags)
+        with_options(recipe(), flags)
     assert caught.value.code == "R-FLAG-VALUE"
     assert caught.value.fix.startswith("--")
 
@@ -112,11 +115,11 @@ def test_flag_out_of_range_is_refused_with_a_valid_one(flags: RecipeFlags) -> No
 def test_variables_extend_and_override_those_of_the_file() -> None:
     written = recipe(env={"A": "file", "B": "file"})
     given = parse_env(("A=1=2", "EMPTY=", "HERE", "C= x ", "C=last"), {"HERE": "of this machine"})
-    changed = with_flags(written, RecipeFlags(env=given))
+    changed = with_options(written, RunOptions(env=given))
     assert changed.env == {
         "A": "1=2", "B": "file", "EMPTY": "", "HERE": "of this machine", "C": "last"
     }  # fmt: skip
-    assert with_flags(written, RecipeFlags()).env == written.env
+    assert with_options(written, RunOptions()).env == written.env
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_variables_extend_and_override_those_of_the_file() -> None:
 )
 def test_invalid_variable_is_refused_without_its_value(text: str, what: str, fix: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        with_flags(recipe(), RecipeFlags(env=parse_env((text,), {})))
+        with_options(recipe(), RunOptions(env=parse_env((text,), {})))
     error = caught.value
     assert (error.code, error.exit_code) == ("R-ENV", ExitCode.USAGE)
     assert what in error.what

@@ -10,6 +10,7 @@ import pytest
 
 from runner.core.planning.pool_choice import choose_common_pool
 from runner.core.progress import ignore_progress
+from runner.core.recipe.options import RunOptions
 from runner.core.schedules.submit_file import (
     MAX_TASKS,
     SubmitFile,
@@ -17,7 +18,7 @@ from runner.core.schedules.submit_file import (
     load_submit_file,
     must_succeed,
 )
-from runner.flows.submit.group import GroupRequest, check_file, load_tasks
+from runner.flows.submit.group import check_file, load_tasks
 from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_run_id
@@ -78,7 +79,7 @@ def prepared(path: Path, *overrides: str, wanted: str | None = None) -> Submissi
     file, _ = load_submit_file(path)
     stack = outputs(pool("first"), pool("local"))
     where = replace(settings(wanted), home=path.parent / "home", output_dir=path.parent / "out")
-    submission = check_file(file, path, GroupRequest(overrides))
+    submission = check_file(file, path, RunOptions(set=overrides))
     return plan_submission(submission, Target(where, stack, None, dry_run=True), ignore_progress)
 
 

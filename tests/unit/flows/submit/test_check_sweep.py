@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from runner.core.planning.plan import compose_command
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob, parse_param
 from runner.core.schedules.submit_file import edges, must_succeed
 from runner.flows.submit.group import CheckedFile
-from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.prepare import check_run
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
 from runner.protocol.sweeps import StopRule, TrialSpec
@@ -25,7 +26,7 @@ def trial_of(folder: Path, keys: dict[str, Any], recipe: str = "") -> TrialSpec:
     (folder / "train.py").write_text("print('loss: 1')\n")
     (folder / "train.yaml").write_text(f"command: python train.py\n{recipe}")
     sweep = SweepFile.model_validate({"params": DRAWN, "trials": 3, **keys})
-    checked = check_sweep(load_recipe(str(folder), cwd=folder), sweep, TrainOptions())
+    checked = check_sweep(load_recipe(str(folder), cwd=folder), sweep, RunOptions())
     assert list(checked.runs) == ["1", "2", "3"]
     return TrialSpec.from_json(checked.runs["2"].request.trial or {})
 
@@ -67,7 +68,7 @@ def merged(folder: Path, merge: object) -> CheckedFile:
     recipe = "command: python train.py\nmetrics: {primary: loss}\ndataset: mnist\n"
     (folder / "train.yaml").write_text(recipe)
     sweep = SweepFile.model_validate({"params": {"lr": [1, 2]}, "merge": merge})
-    return check_sweep(load_recipe(str(folder), cwd=folder), sweep, TrainOptions(), "3")
+    return check_sweep(load_recipe(str(folder), cwd=folder), sweep, RunOptions(max_cost="3"))
 
 
 @pytest.mark.feature(42)
@@ -116,7 +117,7 @@ def test_more_trials_than_a_merge_task_can_wait_for_are_refused(tmp_path: Path) 
         {"params": {"lr": {"range": [1, 3000]}}, "merge": "python train.py"}
     )
     with pytest.raises(RunnerError, match="trials, not 3,000") as caught:
-        check_sweep(load_recipe(str(tmp_path), cwd=tmp_path), sweep, TrainOptions())
+        check_sweep(load_recipe(str(tmp_path), cwd=tmp_path), sweep, RunOptions())
     assert caught.value.code == "R-SWEEP-MERGE"
 
 
@@ -124,7 +125,7 @@ def test_merge_script_is_sent_with_a_script_that_is_sent_alone(tmp_path: Path) -
     for name in ("count.py", "merge.py", "other.py"):
         (tmp_path / name).write_text("print(1)\n")
     sweep = SweepFile.model_validate({"params": {"lr": [1]}, "merge": "python merge.py"})
-    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
+    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, RunOptions())
     assert checked.runs["1"].recipe.files == ("count.py",)
     assert checked.runs["merge"].recipe.files == ("count.py", "merge.py")
 
@@ -134,7 +135,7 @@ def test_files_of_trials_are_sent_with_a_script_that_is_sent_alone(tmp_path: Pat
     for name in ("count.py", "other.py", "data/1.csv", "data/2.csv", "data/no.txt"):
         (tmp_path / name).write_text("1\n")
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "data/*.csv"}, "n": [1, 2]}})
-    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
+    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, RunOptions())
     assert checked.runs["4"].recipe.files == ("count.py", "data/1.csv", "data/2.csv")
 
 
@@ -144,13 +145,13 @@ def test_files_that_arguments_name_are_sent_with_a_script_that_is_sent_alone(
     for name in ("train.py", "a.yaml", "b.yaml", "c.yaml", "other.yaml"):
         (tmp_path / name).write_text("")
     recipe = load_recipe("./train.py", cwd=tmp_path)
-    options = TrainOptions(script_args=("--extra=./c.yaml", "--lr", "0.1", "/etc/hostname"))
+    options = RunOptions(args=("--extra=./c.yaml", "--lr", "0.1", "/etc/hostname"))
     assert check_run(recipe, options).recipe.files == ("train.py", "c.yaml")
     sweep = SweepFile.model_validate({"params": {"config": ["a.yaml", "b.yaml", "missing.yaml"]}})
     sent = {each.recipe.files for each in check_sweep(recipe, sweep, options).runs.values()}
     assert sent == {("train.py", "a.yaml", "b.yaml", "c.yaml")}
     sampled = change_sweep(sweep, DRAWN, {"trials": 1, "metric": "loss"})
-    [run] = check_sweep(recipe, sampled, TrainOptions()).runs.values()
+    [run] = check_sweep(recipe, sampled, RunOptions()).runs.values()
     assert set(run.recipe.files or ()) == {"train.py", "a.yaml", "b.yaml"}
     folder = load_recipe(".", cwd=tmp_path)
     assert check_run(folder, options).recipe.files is None
@@ -160,27 +161,27 @@ def test_pattern_as_the_only_value_of_a_parameter_is_refused(tmp_path: Path) -> 
     (tmp_path / "count.py").write_text("")
     recipe = load_recipe("./count.py", cwd=tmp_path)
     params = dict([parse_param("csv=data/*.csv")])
-    [run] = check_sweep(recipe, change_sweep(None, params, {}), TrainOptions()).runs.values()
+    [run] = check_sweep(recipe, change_sweep(None, params, {}), RunOptions()).runs.values()
     assert run.request.script_args == ("--csv", "data/*.csv"), "nothing matches"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1")
     with pytest.raises(RunnerError, match="is the only value of csv") as caught:
-        check_sweep(recipe, change_sweep(None, params, {}), TrainOptions())
+        check_sweep(recipe, change_sweep(None, params, {}), RunOptions())
     text = change_sweep(None, {"csv": ["a**b.csv"]}, {})
-    assert check_sweep(recipe, text, TrainOptions()).trials == {"1": {"csv": "a**b.csv"}}
+    assert check_sweep(recipe, text, RunOptions()).trials == {"1": {"csv": "a**b.csv"}}
     [_, corrected] = shlex.split(caught.value.fix)
     sweep = change_sweep(None, dict([parse_param(corrected)]), {})
-    assert check_sweep(recipe, sweep, TrainOptions()).trials == {"1": {"csv": "data/a.csv"}}
+    assert check_sweep(recipe, sweep, RunOptions()).trials == {"1": {"csv": "data/a.csv"}}
 
 
 def test_subcommand_precedes_the_parameters_of_trials(tmp_path: Path) -> None:
     (tmp_path / "cli.py").write_text("")
     recipe = load_recipe("./cli.py", cwd=tmp_path)
     sweep = SweepFile.model_validate({"params": {"lr": [0.1]}})
-    options = TrainOptions(script_args=("fit", "data", "--quiet", "x"))
+    options = RunOptions(args=("fit", "data", "--quiet", "x"))
     [run] = check_sweep(recipe, sweep, options).runs.values()
     assert run.request.script_args == ("fit", "data", "--lr", "0.1", "--quiet", "x")
-    [run] = check_sweep(recipe, sweep, TrainOptions()).runs.values()
+    [run] = check_sweep(recipe, sweep, RunOptions()).runs.values()
     assert run.request.script_args == ("--lr", "0.1")
 
 
@@ -188,7 +189,7 @@ def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
     for name in ("count.py", "$HOME.csv"):
         (tmp_path / name).write_text("1\n")
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "*.csv"}}})
-    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, TrainOptions())
+    checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, RunOptions())
     run = checked.runs["1"]
     assert run.request.script_args == ("--csv", "$$HOME.csv")
     assert (run.recipe.files, checked.trials) == (
@@ -202,7 +203,7 @@ def test_generator_may_yield_numbers_of_numpy(tmp_path: Path) -> None:
     (tmp_path / "trials.py").write_text(f"{number}def make():\n    yield {{'lr': N()}}\n")
     (tmp_path / "train.py").write_text("print('loss: 1')\n")
     sweep = SweepFile.model_validate({"generator": "trials.py:make"})
-    checked = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, TrainOptions())
+    checked = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, RunOptions())
     assert checked.trials == {"1": {"lr": 0.5}}
 
 
@@ -213,14 +214,14 @@ def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
     entries = {f"data/x/{n}.csv": {"kind": "blob", "files": [n]} for n in (1, 2)}
     swept = sweep.with_blobs({"csv": tuple(entries)})
     recipe = load_recipe("count.py", cwd=tmp_path)
-    checked = check_sweep(recipe, swept, TrainOptions(), None, {"csv": entries})
+    checked = check_sweep(recipe, swept, RunOptions(), {"csv": entries})
     assert checked.trials == {"1": {"csv": "data/x/1.csv"}, "2": {"csv": "data/x/2.csv"}}
     run = checked.runs["2"]
     assert run.request.script_args == ("--csv", "$RUNNER_INPUT_CSV")
     assert run.resolved == {"csv": entries["data/x/2.csv"]}
     sampled = change_sweep(swept, {}, {"method": "tpe", "metric": "loss"})
     with pytest.raises(RunnerError, match="the method tpe cannot choose blobs"):
-        check_sweep(recipe, sampled, TrainOptions(), None, {"csv": entries})
+        check_sweep(recipe, sampled, RunOptions(), {"csv": entries})
 
 
 def test_trial_of_a_hydra_script_reads_its_blob_by_its_quoted_path(tmp_path: Path) -> None:
@@ -229,12 +230,12 @@ def test_trial_of_a_hydra_script_reads_its_blob_by_its_quoted_path(tmp_path: Pat
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "blob:data/*.csv"}}})
     found = {"csv": {"data/a,b.csv": {"kind": "blob", "blob": "data/a,b.csv"}}}
     swept = sweep.with_blobs({"csv": ["data/a,b.csv"]})
-    checked = check_sweep(recipe, swept, TrainOptions(), blobs=found)
+    checked = check_sweep(recipe, swept, RunOptions(), blobs=found)
     assert checked.runs["1"].request.script_args == ("csv='$RUNNER_INPUT_CSV'",)
     quoted = {"csv": {"data/it's.csv": {"kind": "blob", "blob": "data/it's.csv"}}}
     with pytest.raises(RunnerError, match="cannot read the path of blob") as caught:
         check_sweep(
-            recipe, sweep.with_blobs({"csv": list(quoted["csv"])}), TrainOptions(), blobs=quoted
+            recipe, sweep.with_blobs({"csv": list(quoted["csv"])}), RunOptions(), blobs=quoted
         )
     assert caught.value.code == "R-SWEEP-BLOBS"
 
@@ -245,7 +246,7 @@ def test_sampled_text_that_hydra_cannot_read_is_refused(tmp_path: Path) -> None:
     params = {**DRAWN, "note": ["a", "b", "c", "line\n"]}
     sweep = SweepFile.model_validate({"params": params, "trials": 1, "metric": "loss"})
     with pytest.raises(RunnerError, match="as the value of note") as caught:
-        check_sweep(recipe, sweep, TrainOptions())
+        check_sweep(recipe, sweep, RunOptions())
     assert caught.value.code == "R-SET-VALUE"
 
 
@@ -313,7 +314,7 @@ def test_generator_that_fails_or_never_ends_is_refused(
     (tmp_path / "train.py").write_text("print('loss: 1')\n")
     sweep = SweepFile.model_validate({"generator": "trials.py:make"})
     with pytest.raises(RunnerError) as refused:
-        check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, TrainOptions())
+        check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, RunOptions())
     assert refused.value.code == code
     assert why in refused.value.why
     assert fix in refused.value.fix
@@ -324,14 +325,14 @@ def test_refused_value_of_a_trial_names_the_option_that_varies_it(tmp_path: Path
     (tmp_path / "train.yaml").write_text("command: python train.py\nparams: {lr: 0.1}\n")
     sweep = SweepFile.model_validate({"params": {"lr": [0.1, "low"]}})
     with pytest.raises(RunnerError, match="trial 2: invalid value 'low'") as refused:
-        check_sweep(load_recipe(".", cwd=tmp_path), sweep, TrainOptions())
+        check_sweep(load_recipe(".", cwd=tmp_path), sweep, RunOptions())
     assert refused.value.fix.startswith("--param lr=")
 
 
 def swept(folder: Path, params: dict[str, Any], *args: str, **keys: Any) -> CheckedFile:
     sweep = SweepFile.model_validate({"params": params, **keys})
     recipe = load_recipe("./train.py", cwd=folder)
-    return check_sweep(recipe, sweep, TrainOptions(script_args=args))
+    return check_sweep(recipe, sweep, RunOptions(args=args))
 
 
 def command_of(checked: CheckedFile, name: str) -> tuple[str, ...]:
@@ -377,7 +378,7 @@ def test_files_of_all_trials_are_sent_if_their_names_contain_a_parameter(
     for name in ("train.py", "conf/a-1.yaml", "conf/b-1.yaml", "conf/c-1.yaml"):
         (tmp_path / name).write_text("")
     sweep = SweepFile.model_validate({"params": {"cfg": ["a", "b"]}, **keys})
-    options = TrainOptions(script_args=("--config=conf/{cfg}-{n}.yaml",), overrides=("n=1",))
+    options = RunOptions(args=("--config=conf/{cfg}-{n}.yaml",), set=("n=1",))
     checked = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, options)
     files = {run.recipe.files for run in checked.runs.values()}
     assert files == {("train.py", "conf/a-1.yaml", "conf/b-1.yaml")}
@@ -389,7 +390,7 @@ def test_files_that_generated_trials_name_in_part_are_sent_with_all(tmp_path: Pa
     (tmp_path / "train.py").write_text("def trials():\n    yield from ({'c': n} for n in 'ab')\n")
     sweep = SweepFile.model_validate({"generator": "train.py:trials"})
     recipe = load_recipe("./train.py", cwd=tmp_path)
-    checked = check_sweep(recipe, sweep, TrainOptions(script_args=("{c}.yaml",)))
+    checked = check_sweep(recipe, sweep, RunOptions(args=("{c}.yaml",)))
     files = {run.recipe.files for run in checked.runs.values()}
     assert files == {("train.py", "a.yaml", "b.yaml")}
 
@@ -400,7 +401,7 @@ def test_swept_parameters_are_not_part_of_the_template_of_a_fixed_one(
 ) -> None:
     (tmp_path / "train.py").write_text("print('loss: 1')\n")
     sweep = SweepFile.model_validate({"params": {"note": ["{model}"], "b": [True]}, **keys})
-    options = TrainOptions(script_args=("{model}",), overrides=("model=x",))
+    options = RunOptions(args=("{model}",), set=("model=x",))
     run = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, options).runs["1"]
     command, template = compose_command(run.recipe, run.request.params, run.request.script_args)
     assert command[2:] == ("x", "--note", "{model}", "--b", "true")
@@ -413,12 +414,12 @@ def test_swept_parameter_in_braces_needs_no_declaration(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text("command: python train.py\nparams: {lr: 0.1}\n")
     sweep = SweepFile.model_validate({"params": {"cfg": ["a", "b"], "lr": [1, 2]}})
     recipe = load_recipe(".", cwd=tmp_path)
-    options = TrainOptions(script_args=("--config-name={cfg}",))
+    options = RunOptions(args=("--config-name={cfg}",))
     assert command_of(check_sweep(recipe, sweep, options), "4") == (
         "--lr", "2.0", "--config-name=b",
     )  # fmt: skip
     with pytest.raises(RunnerError, match="'cfg' is not declared"):
-        check_sweep(recipe, sweep, TrainOptions())
+        check_sweep(recipe, sweep, RunOptions())
 
 
 @pytest.mark.parametrize("keys", [{}, {"metric": "loss", "method": "tpe", "trials": 1}])

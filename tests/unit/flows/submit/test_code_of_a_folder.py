@@ -12,9 +12,10 @@ import runner
 from runner.core.home import code_environment
 from runner.core.progress import Progress
 from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile
 from runner.flows.data.datasets import resolve_dataset
-from runner.flows.submit.prepare import TrainOptions, check_run, git_revision
+from runner.flows.submit.prepare import check_run, git_revision
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
 
@@ -86,7 +87,7 @@ def test_data_is_described_without_running_code(folder: Path, tmp_path: Path) ->
 def test_generator_sees_no_secret(folder: Path, tmp_path: Path) -> None:
     recipe = load_recipe(str(folder), cwd=tmp_path)
     sweep = SweepFile.model_validate({"generator": "trials.py:make"})
-    check_sweep(recipe, sweep, TrainOptions())
+    check_sweep(recipe, sweep, RunOptions())
     assert "the-secret" not in (tmp_path / "seen").read_text()
 
 
@@ -153,10 +154,10 @@ def test_git_starts_no_program_of_the_folder(setting: tuple[str, str], tmp_path:
 
 @pytest.mark.parametrize(
     "options",
-    [TrainOptions(experiment="x-the-secret"), TrainOptions(inputs=("a=https://h/?k=the-secret",))],
+    [RunOptions(experiment="x-the-secret"), RunOptions(inputs=("a=https://h/?k=the-secret",))],
     ids=["experiment", "input"],
 )
-def test_value_of_a_secret_is_no_name(options: TrainOptions, folder: Path, tmp_path: Path) -> None:
+def test_value_of_a_secret_is_no_name(options: RunOptions, folder: Path, tmp_path: Path) -> None:
     (folder / "train.yaml").write_text(
         "command: python train.py\nsecrets: {TOKEN: {env: HF_TOKEN}}\n"
     )
@@ -184,6 +185,6 @@ def test_value_of_a_secret_is_in_no_setting(setting: str, folder: Path, tmp_path
         f"command: python train.py\nsecrets: {{TOKEN: {{env: HF_TOKEN}}}}\n{setting}\n"
     )
     with pytest.raises(RunnerError) as caught:
-        check_run(load_recipe(str(folder), cwd=tmp_path), TrainOptions())
+        check_run(load_recipe(str(folder), cwd=tmp_path), RunOptions())
     assert caught.value.code == "R-SECRET-EXPOSED"
     assert "the-secret" not in str(caught.value)

@@ -15,11 +15,12 @@ import runner
 from runner.core.home import HomePaths
 from runner.core.planning.plan import Placement
 from runner.core.progress import ignore_progress
+from runner.core.recipe.options import RunOptions
 from runner.core.schedules.submit_file import load_submit_file
-from runner.flows.submit.group import GroupRequest, check_file
+from runner.flows.submit.group import check_file
 from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
-from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
@@ -55,7 +56,7 @@ def test_preview_without_services_lists_skipped_checks(tmp_path: Path) -> None:
         tmp_path / "a", "after: [some-run]\ninputs: {cat: 'blob:data/cats', w: 'https://x.org/w'}\n"
     )
     target = Target(settings(), outputs(), None, dry_run=True)
-    plan = plan_submission(check_run(recipe, TrainOptions()), target, ignore_progress)
+    plan = plan_submission(check_run(recipe, RunOptions()), target, ignore_progress)
     assert plan.run.plan.after == ("some-run",)
     assert [what for what, _ in plan.unanswered] == [
         "input cat", "after some-run", "pool local, job a_local", "input w",
@@ -68,7 +69,7 @@ def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
     path = tmp_path / "nightly.yaml"
     (tmp_path / "train.py").touch()
     path.write_text("tasks: {a: {command: python train.py}}\n", encoding="utf-8")
-    checked = check_file(load_submit_file(path)[0], path, GroupRequest())
+    checked = check_file(load_submit_file(path)[0], path, RunOptions())
     target = Target(settings(), outputs(), None, dry_run=True)
     template = plan_submission(checked, target, ignore_progress, scheduled=True).run.plan
     assert (template.job_id, template.group) == ("", None)
@@ -79,7 +80,7 @@ def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
 def test_vault_is_refused_where_nodes_have_no_identity(tmp_path: Path) -> None:
     url = "https://team.vault.azure.net/secrets/wandb"
     recipe = load_text(tmp_path / "a", f"secrets: {{TOKEN: {{keyvault: {url}}}}}")
-    checked = check_run(recipe, TrainOptions())
+    checked = check_run(recipe, RunOptions())
     target = Target(settings(), outputs(), None, dry_run=True)
     azure = replace(target, outputs=replace(outputs(), identity_client_id="the-identity"))
     plan = plan_submission(checked, azure, ignore_progress)
@@ -97,7 +98,7 @@ def test_missing_pool_is_named_before_code_is_packed(
     monkeypatch.setattr(
         "runner.flows.submit.prepare.pack_code", lambda *_: pytest.fail("code was packed")
     )
-    checked = check_run(load_text(tmp_path / "a", "{}"), TrainOptions())
+    checked = check_run(load_text(tmp_path / "a", "{}"), RunOptions())
     target = Target(settings("gpu"), outputs(pool("local")), None, dry_run=True)
     with pytest.raises(RunnerError, match="gpu"):
         plan_submission(checked, target, ignore_progress)
@@ -121,7 +122,7 @@ def test_command_with_an_unknown_variable_is_refused(
     tmp_path: Path, text: str, typed: tuple[str, ...], problem: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
-        check_run(load_text(tmp_path / "a", text), TrainOptions(script_args=typed))
+        check_run(load_text(tmp_path / "a", text), RunOptions(args=typed))
     assert caught.value.code == "R-COMMAND-VARIABLE"
     assert problem in caught.value.fix + caught.value.what
 
@@ -139,7 +140,7 @@ def test_command_with_an_unknown_variable_is_refused(
 def test_command_with_variables_that_nodes_set_is_accepted(
     tmp_path: Path, text: str, typed: tuple[str, ...]
 ) -> None:
-    checked = check_run(load_text(tmp_path / "a", text), TrainOptions(script_args=typed))
+    checked = check_run(load_text(tmp_path / "a", text), RunOptions(args=typed))
     assert checked.request.script_args == typed
 
 
@@ -152,7 +153,7 @@ def _azure(tmp_path: Path, **changes: Any) -> Target:
 
 @pytest.mark.feature(53)
 def test_capped_run_has_its_own_job_with_limits(tmp_path: Path) -> None:
-    checked = check_run(load_text(tmp_path / "a", "max_cost: 5\nretries: 2\n"), TrainOptions())
+    checked = check_run(load_text(tmp_path / "a", "max_cost: 5\nretries: 2\n"), RunOptions())
     plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
     assert plan.cost is not None
     cap, run = plan.cost.cap, plan.run.plan
@@ -167,16 +168,14 @@ def test_capped_run_has_its_own_job_with_limits(tmp_path: Path) -> None:
 
 
 def test_time_limit_below_the_cap_is_kept(tmp_path: Path) -> None:
-    checked = check_run(load_text(tmp_path / "a", "max_cost: 5\ntimeout: 10m\n"), TrainOptions())
+    checked = check_run(load_text(tmp_path / "a", "max_cost: 5\ntimeout: 10m\n"), RunOptions())
     run = plan_submission(checked, _azure(tmp_path), ignore_progress).run.plan
     assert run.recipe.timeout_s == 600
     assert run.wall_clock == timedelta(minutes=40)
 
 
 def test_run_without_a_cap_shows_its_costs_and_keeps_its_job(tmp_path: Path) -> None:
-    checked = check_run(
-        load_text(tmp_path / "a", "timeout: 1h\nestimate: 30 min\n"), TrainOptions()
-    )
+    checked = check_run(load_text(tmp_path / "a", "timeout: 1h\nestimate: 30 min\n"), RunOptions())
     plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
     assert plan.cost is not None
     assert (plan.job.job_id, plan.job.limit) == ("a_t4", None)
@@ -192,7 +191,7 @@ def test_cap_of_a_file_covers_all_of_its_tasks(tmp_path: Path) -> None:
         "  b: {command: python train.py, after: [a]}\n",
         encoding="utf-8",
     )
-    checked = check_file(load_submit_file(path)[0], path, GroupRequest(max_cost="5.000001"))
+    checked = check_file(load_submit_file(path)[0], path, RunOptions(max_cost="5.000001"))
     plan = plan_submission(checked, _azure(tmp_path), ignore_progress)
     assert plan.cost is not None
     assert plan.cost.cap is not None
@@ -210,7 +209,7 @@ def test_cap_of_some_tasks_is_refused(tmp_path: Path) -> None:
     load_text(tmp_path / "capped", "max_cost: 1\n")
     load_text(tmp_path / "free", "{}")
     path.write_text("tasks: {a: {recipe: ./capped}, b: {recipe: ./free}}\n", encoding="utf-8")
-    checked = check_file(load_submit_file(path)[0], path, GroupRequest())
+    checked = check_file(load_submit_file(path)[0], path, RunOptions())
     with pytest.raises(RunnerError, match="some tasks of the file have a cost cap"):
         plan_submission(checked, _azure(tmp_path), ignore_progress)
 
@@ -227,7 +226,7 @@ def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
     local = Target(replace(settings(), home=tmp_path), outputs(free), None, dry_run=True)
     HomePaths(tmp_path).prices.write_text("no table")  # not read
     for text, noted in (("max_cost: 5\n", True), ("{}", False)):
-        checked = check_run(load_text(tmp_path / str(noted), text), TrainOptions())
+        checked = check_run(load_text(tmp_path / str(noted), text), RunOptions())
         found = plan_submission(checked, local, ignore_progress)
         assert found.cost is None
         assert any("has no effect" in each for each in found.warnings) is noted
@@ -241,7 +240,7 @@ def test_warning_of_unread_packages_needs_a_folder_without_requirements(tmp_path
 
     def planned() -> SubmissionPlan:
         return plan_submission(
-            check_run(load_text(tmp_path / "a", "{}"), TrainOptions()), target, ignore_progress
+            check_run(load_text(tmp_path / "a", "{}"), RunOptions()), target, ignore_progress
         )
 
     assert not warned(planned())

@@ -1,0 +1,415 @@
+"""The options of a run: what a person sets on the command line, in Python or in a file.
+
+A field of RunOptions declares all that is known about an option. The command line, the Python API
+and the files of `runner submit` derive from these fields. Functions import what they need
+themselves, because `runner --help` loads this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
+
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.core.recipe.inputs import InputSpec
+    from runner.core.recipe.recipe import Recipe
+    from runner.protocol.run_spec import Capacity, KeepRule, Launcher, ParamsAs, Resources
+
+# Maximum nodes of a pool with inter-node communication (Batch quotas page).
+MAX_NODES = 100
+PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
+_Choice = TypeVar("_Choice", bound=str)
+
+
+class RunOption(NamedTuple):
+    """How an option is written, and what it changes.
+
+    Attributes:
+        help: One sentence.
+        flag: RunOption of the command line; empty for the words after `--`.
+        key: Key in train.yaml, or in a file of `runner submit`.
+        short: Short form of the flag.
+        metavar: Form of the value, for `--help`.
+        unset: What applies if it is not set, for `--help`.
+        completes: What the shell completes: the end of the name of a function in `autocomplete`.
+        sets: Field of the recipe that gets the value; empty if the value is used elsewhere.
+        check: Returns the value for the recipe, given recipe, flag and typed value. Raises
+            RunnerError.
+        choice_flags: Flags that stand for a value: one and its opposite.
+        old_flag: Former name of the flag, which works with a warning.
+    """
+
+    help: str
+    flag: str
+    key: str
+    short: str = ""
+    metavar: str | None = None
+    unset: str | None = None
+    completes: str = ""
+    sets: str = ""
+    check: Callable[[Recipe, str, Any], Any] | None = None
+    choice_flags: Mapping[str, str] = {}
+    old_flag: str = ""
+
+
+def _option(help_: str, flag: str, key: str, *, default: Any = None, **more: Any) -> Any:
+    metadata = {"option": RunOption(help_, flag, key, **more)}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _refuse_variable(_: Recipe, flag: str, experiment: str) -> str:
+    """Return the name of an experiment. Refuse `-e NAME=VALUE`, a variable in other programs."""
+    name, equals, _rest = experiment.partition("=")
+    if equals and name.isidentifier():
+        raise RunnerError(
+            "R-USAGE",
+            f"invalid {flag} {name}=...: an experiment has no '='",
+            why=f"-e is the short form of {flag}, not of --env",
+            fix=f"--env {name}=VALUE, or another name of the experiment",
+        )
+    return experiment
+
+
+def _check_data(_: Recipe, flag: str, path: Path) -> Path:
+    if path.exists():
+        return path
+    raise RunnerError(
+        "R-DATA-MISSING",
+        f"{flag} {path}: no such file or folder",
+        fix="use the folder that contains the files of the data set",
+    )
+
+
+def _to_inputs(recipe: Recipe, _: str, texts: Iterable[str]) -> tuple[InputSpec, ...]:
+    from runner.core.recipe.inputs import override_inputs  # noqa: PLC0415
+
+    return override_inputs(recipe.inputs, texts, Path.cwd())
+
+
+def _extend_env(recipe: Recipe, flag: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the recipe and of the option, which win."""
+    for name, value in given.items():
+        _check_variable(flag, name, value)
+    return {**recipe.env, **given}
+
+
+def _check_variable(flag: str, name: str, value: str) -> None:
+    """Raise RunnerError for a variable that `env` of train.yaml does not accept."""
+    from runner.core.recipe.keys import explain_invalid_variable  # noqa: PLC0415  loads pydantic
+
+    if refused := explain_invalid_variable(name, value):
+        what, why, fix = refused
+        raise RunnerError("R-ENV", f"{flag} {name}: {what}", why=why, fix=fix)
+
+
+def _in(allowed: range) -> Callable[[Recipe, str, int], int]:
+    """Return a check for whole numbers."""
+
+    def check(_: Recipe, flag: str, value: int) -> int:
+        if value in allowed:
+            return value
+        least, most = allowed.start, allowed.stop - 1
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"invalid {flag} {value}",
+            why=f"allowed: {least} to {most}",
+            fix=f"{flag} {min(max(value, least), most)}",
+        )
+
+    return check
+
+
+def _choose(flag: str, name: str, choices: Sequence[_Choice], usual: str) -> _Choice:
+    """Return the choice of this name. Raise RunnerError if there is none."""
+    import difflib  # noqa: PLC0415
+
+    for choice in choices:
+        if choice == name:
+            return choice
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"unknown {flag} {name}",
+        why=f"allowed: {', '.join(choices)}",
+        fix=f"{flag} {near[0] if near else usual}",
+    )
+
+
+def _to_params_as(_: Recipe, flag: str, name: str) -> ParamsAs:
+    from runner.protocol.run_spec import PARAMS_AS  # noqa: PLC0415
+
+    return _choose(flag, name, PARAMS_AS, "key=value")
+
+
+def _to_capacity(_: Recipe, flag: str, name: str) -> Capacity:
+    from runner.protocol.run_spec import Capacity  # noqa: PLC0415
+
+    return _choose(flag, name, get_args(Capacity), "spot")
+
+
+def _to_launcher(recipe: Recipe, flag: str, name: str) -> Launcher:
+    """Return the launcher. Raise RunnerError if it is unknown or does not fit the recipe."""
+    from runner.protocol.run_spec import LAUNCHERS, PROCESS_LAUNCHERS  # noqa: PLC0415
+
+    launcher = _choose(flag, name, LAUNCHERS, "torchrun")
+    processes = recipe.processes_per_node or 1
+    if processes > 1 and launcher not in PROCESS_LAUNCHERS:
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"{flag} {name} does not fit the recipe",
+            why=f"it starts one process on each node, but the recipe has `processes_per_node: "
+            f"{processes}`",
+            fix=f"{flag} torchrun",
+        )
+    return launcher
+
+
+def _to_seconds(_: Recipe, flag: str, text: str) -> int:
+    from runner.core.units import parse_duration_flag  # noqa: PLC0415
+
+    return int(parse_duration_flag(flag.removeprefix("--"), text, "1s", "7d").total_seconds())
+
+
+def _to_micros(_: Recipe, _flag: str, usd: str) -> int:
+    from runner.core.pricing.cost import to_micros  # noqa: PLC0415
+
+    return to_micros(usd)
+
+
+def _extend_keep(recipe: Recipe, _: str, paths: tuple[str, ...]) -> KeepRule:
+    from runner.protocol.run_spec import KeepRule  # noqa: PLC0415
+
+    rule = recipe.keep or KeepRule(max_bytes=0)  # for `keep: false`
+    return replace(rule, paths=(*rule.paths, *paths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of a run as typed; None or empty if not given.
+
+    A field has the name of the argument in Python.
+    """
+
+    args: tuple[str, ...] = _option(
+        "Arguments of the script; {NAME} stands for the value of a parameter.",
+        "",
+        "args",
+        default=(),
+        metavar="-- ARGS",
+    )
+    entry: str | None = _option(
+        "Script, notebook or module to run, if RECIPE is a folder.",
+        "--entry",
+        "entry",
+        metavar="SCRIPT",
+    )
+    set: tuple[str, ...] = _option(
+        "Parameter of the recipe, or `--NAME VALUE` of a script.",
+        "--set",
+        "params",
+        default=(),
+        short="-s",
+        metavar="NAME=VALUE",
+        completes="param",
+    )
+    params_as: str | None = _option(
+        "How the script gets parameters: flags (--name value), key=value or hydra.",
+        "--params-as",
+        "params_as",
+        metavar="FORM",
+        unset="hydra if the script uses Hydra or OmegaConf, else flags",
+        sets="params_as",
+        check=_to_params_as,
+    )
+    env: Mapping[str, str] = _option(
+        "Environment variable of the script, not for secrets; NAME alone passes that of this "
+        "machine.",
+        "--env",
+        "env",
+        default=dict,
+        metavar="NAME[=VALUE]",
+        sets="env",
+        check=_extend_env,
+    )
+    data: Path | None = _option(  # noqa: RUF009  returns a field
+        "File or folder with the data set.", "--data", "data", check=_check_data
+    )
+    inputs: tuple[str, ...] = _option(
+        "Input: a path, https://…, blob:CONTAINER/PREFIX, run:RUN/PATH, dataset:NAME or "
+        "share:PATH.",
+        "--input",
+        "inputs",
+        default=(),
+        short="-i",
+        metavar="NAME=SPEC",
+        sets="inputs",
+        check=_to_inputs,
+    )
+    pool: str | None = _option(
+        "Pool to run on.",
+        "--pool",
+        "pool",
+        unset="the first that meets the requirements",
+        completes="pool",
+    )
+    experiment: str | None = _option(
+        "Experiment that the run belongs to.",
+        "--experiment",
+        "experiment",
+        short="-e",
+        unset="the recipe's name",
+        check=_refuse_variable,
+    )
+    gpus: int | None = _option(
+        "Minimum number of GPUs per node.",
+        "--gpus",
+        "resources.gpus",
+        metavar="N",
+        sets="resources.gpus",
+        check=_in(range(17)),
+        old_flag="--gpu",
+    )
+    nodes: int | None = _option(
+        "Number of nodes that the run uses at once.",
+        "--nodes",
+        "resources.nodes",
+        metavar="N",
+        sets="resources.nodes",
+        check=_in(range(1, MAX_NODES + 1)),
+    )
+    launcher: str | None = _option(
+        "Launcher of the command: python, torchrun, mpi, horovod, tensorflow, jax, chainermn or "
+        "cntk.",
+        "--launcher",
+        "launcher",
+        metavar="NAME",
+        unset="python, unless the recipe names another",
+        sets="launcher",
+        check=_to_launcher,
+    )
+    capacity: Capacity | None = _option(  # noqa: RUF009  returns a field
+        "Kind of nodes to run on: spot, dedicated or spot-then-dedicated.",
+        "--capacity",
+        "resources.capacity",
+        metavar="KIND",
+        sets="resources.capacity",
+        check=_to_capacity,
+        choice_flags={"--spot": "spot", "--dedicated": "dedicated"},
+    )
+    priority: int | None = _option(
+        "Priority from -1000 to 1000; runs with a higher priority start first.",
+        "--priority",
+        "priority",
+        sets="priority",
+        check=_in(PRIORITIES),
+    )
+    after: tuple[str, ...] = _option(
+        "Start after this run has succeeded.",
+        "--after",
+        "after",
+        default=(),
+        metavar="RUN",
+        completes="run",
+        sets="after",
+    )
+    timeout: str | None = _option(
+        "Time limit of the command: 90m, 2h, 1d.",
+        "--timeout",
+        "timeout",
+        metavar="TIME",
+        unset="none, unless the recipe sets one",
+        sets="timeout_s",
+        check=_to_seconds,
+        old_flag="--max-time",
+    )
+    max_cost: str | None = _option(
+        "Cost cap in USD: the job ends before its nodes cost more.",
+        "--max-cost",
+        "max_cost",
+        metavar="USD",
+        sets="max_cost_micros",
+        check=_to_micros,
+    )
+    retries: int | None = _option(
+        "Maximum number of additional attempts after a failure.",
+        "--retries",
+        "retries",
+        unset="0, unless the recipe sets another",
+        sets="retries",
+        check=_in(range(101)),
+    )
+    keep: tuple[str, ...] = _option(
+        "Keep these files of the script's folder at any size.",
+        "--keep",
+        "keep",
+        default=(),
+        metavar="GLOB",
+        sets="keep",
+        check=_extend_keep,
+    )
+
+    @property
+    def resources(self) -> Resources:
+        """The resources that a pool in `pool` must have."""
+        from runner.protocol.run_spec import Resources  # noqa: PLC0415
+
+        return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
+
+
+OPTIONS: Mapping[str, RunOption] = {
+    each.name: each.metadata["option"] for each in fields(RunOptions)
+}
+
+
+def is_repeatable(name: str) -> bool:
+    """Return True if an option has several values."""
+    return str(RunOptions.__dataclass_fields__[name].type).startswith(("tuple", "Mapping"))
+
+
+def with_options(recipe: Recipe, options: RunOptions) -> Recipe:
+    """Return the recipe with the options applied. Raise RunnerError for an invalid option."""
+    changes: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+    for name, option in OPTIONS.items():
+        value = getattr(options, name)
+        if value in (None, (), {}):
+            continue
+        if option.check is not None:
+            value = option.check(recipe, option.flag, value)
+        if option.sets.startswith("resources."):
+            resources[option.sets.removeprefix("resources.")] = value
+        elif option.sets:
+            changes[option.sets] = value
+    if resources:
+        changes["resources"] = replace(recipe.resources, **resources)
+    return replace(recipe, **changes)
+
+
+def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `--env NAME=VALUE`; `NAME` alone gets its value from `environment`.
+
+    Messages do not repeat the texts, which may contain secrets.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise RunnerError("R-ENV", "invalid --env: expected NAME=VALUE", fix="--env NAME=VALUE")
+        if not equals:
+            _check_variable("--env", name, "")
+            if name not in environment:
+                raise RunnerError(
+                    "R-ENV",
+                    f"--env {name}: no value, and this machine has no such variable",
+                    why=f"--env {name} passes ${name} of this machine",
+                    fix=f"--env {name}=VALUE",
+                )
+            value = environment[name]
+        found[name] = value
+    return found

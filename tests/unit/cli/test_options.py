@@ -1,0 +1,104 @@
+"""Each option of a run has a flag, a Python argument, a key and a help text, declared once."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import runner
+from runner.cli.main import build_app, main
+from runner.core.recipe.options import OPTIONS
+from runner.protocol.errors import ExitCode
+from tools.recipe_schema import submit_schema, train_schema
+
+Capture = pytest.CaptureFixture[str]
+
+
+def parameters(*words: str) -> dict[str, Any]:
+    """Return the parameters of a command by their flags; an argument by its name."""
+    command: Any = typer.main.get_command(build_app((words[0],)))
+    for word in words:
+        command = command.commands[word]
+    return {flag: each for each in command.params for flag in each.opts}
+
+
+def keys(schema: dict[str, Any]) -> set[str]:
+    """Return the keys of a file and of its sections, such as `tasks` and `timeout`."""
+    return {
+        key for each in (schema, *schema["$defs"].values()) for key in each.get("properties", ())
+    }
+
+
+def test_train_and_sweep_have_a_flag_for_each_option() -> None:
+    train, sweep = parameters("train"), parameters("sweep", "start")
+    for name, option in OPTIONS.items():
+        flag = option.flag or name
+        assert option.help.rstrip(".") in train[flag].help
+        assert flag in sweep or name == "after", name
+
+
+def test_python_has_an_argument_for_each_option() -> None:
+    train, sweep = (inspect.signature(each).parameters for each in (runner.train, runner.sweep))
+    assert OPTIONS.keys() <= train.keys()
+    assert OPTIONS.keys() - sweep.keys() == {"after"}
+    for name, option in OPTIONS.items():
+        assert f"{name}: {option.help}" in (runner.train.__doc__ or "")
+
+
+def test_files_have_a_key_for_each_option() -> None:
+    known = keys(json.loads(train_schema())) | keys(json.loads(submit_schema()))
+    assert {part for option in OPTIONS.values() for part in option.key.split(".")} <= known
+
+
+def test_word_of_an_option_is_the_same_everywhere() -> None:
+    """`--set` is short for the parameters of a file, and a repeated flag has the singular."""
+    for name, option in OPTIONS.items():
+        flag = option.flag.removeprefix("--").replace("-", "_") or name
+        key = option.key.rpartition(".")[2]
+        assert flag in (name, name.removesuffix("s")), name
+        assert name in (key, "set"), name
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)")
+    return "./train.py"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verb"),
+    [
+        (("--gpu", "99"), "--gpus", ("train",)),
+        (("--max-time", "soon"), "--timeout", ("train",)),
+        (("--gpu", "99"), "--gpus", ("dev",)),
+        (("--max-time", "soon"), "--timeout", ("sweep", "start")),
+    ],
+)
+def test_old_flag_works_with_a_warning(
+    script: str, old: tuple[str, str], new: str, verb: tuple[str, ...], capsys: Capture
+) -> None:
+    reference = "." if verb == ("dev",) else script
+    assert main([*verb, reference, *old]) == ExitCode.USAGE
+    shown = capsys.readouterr().err
+    assert f"warning: {old[0]} is now {new}" in shown
+    assert f"error[R-FLAG-VALUE]: invalid {new}" in shown
+
+
+def test_old_name_of_max_parallel_works_with_a_warning(script: str, capsys: Capture) -> None:
+    assert main(["sweep", "start", script, "--parallel", "0", "-p", "a=1"]) == ExitCode.USAGE
+    assert "warning: --parallel is now --max-parallel" in capsys.readouterr().err
+
+
+def test_capacity_and_another_short_form_exclude_each_other(script: str, capsys: Capture) -> None:
+    words = ["train", script, "--capacity", "dedicated", "--spot"]
+    assert main(words) == ExitCode.USAGE
+    assert "--capacity dedicated and --spot exclude each other" in capsys.readouterr().err
+    assert main(["train", script, "--capacity", "spots"]) == ExitCode.USAGE
+    assert "fix: --capacity spot" in capsys.readouterr().err
