@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
@@ -24,17 +22,18 @@ R = TypeVar("R")
 
 def connect(target: str | None, stack: str | None) -> Session:
     """Return a session. Raise RunnerError if the services of the target are not running."""
-    from runner.flows.session import open_session
+    from runner.azure.auth import credentials
+    from runner.flows.session import Session
 
-    return open_session({"target": target, "stack": stack}, cwd=Path.cwd(), env=os.environ)
+    settings = load_call_settings(target, stack)
+    return Session(settings, credentials.connect(settings))
 
 
 def load_call_settings(target: str | None, stack: str | None, pool: str | None = None) -> Settings:
     """Return the settings of a call with these arguments."""
-    from runner.flows.session import read_settings
+    from runner.core import settings
 
-    flags = {"target": target, "stack": stack, "pool": pool}
-    return read_settings(flags, cwd=Path.cwd(), env=os.environ)
+    return settings.load_call_settings({"target": target, "stack": stack, "pool": pool})
 
 
 def to_overrides(values: Mapping[str, object] | None) -> tuple[str, ...]:
@@ -140,11 +139,6 @@ def to_options(given: Mapping[str, Any]) -> RunOptions:
     for name in convert.keys() & typed.keys():
         typed[name] = convert[name](typed[name])
     return RunOptions(**typed)
-
-
-def to_int(value: int | None) -> int | None:
-    """Return an integer of numpy as an integer of Python."""
-    return None if value is None else index(value)
 
 
 def attach(snapshot: Any, **kept: object) -> None:

@@ -14,7 +14,7 @@ from runner.api.group_object import Group
 from runner.api.history import Runs
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.requests import attach, connect, load_call_settings, to_int, to_options
+from runner.api.requests import attach, connect, load_call_settings, to_options
 from runner.api.run_object import Run
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def create_schedule(
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
     flags = ScheduleFlags(
-        cron, _interval(every), timezone, _to_iso(start), _to_iso(until), to_int(max_runs), name,
+        cron, _interval(every), timezone, _to_iso(start), _to_iso(until), max_runs, name,
     )  # fmt: skip
     ref = str(Path(recipe).expanduser()) if isinstance(recipe, Path) else recipe
     settings = load_call_settings(target, stack, pool)

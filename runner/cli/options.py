@@ -102,13 +102,10 @@ def open_settings(
     output_dir: Path | None = None,
 ) -> Settings:
     """Return the settings with the options of the command line applied."""
-    from runner.core.settings import load_settings, refuse_stack_of_local
+    from runner.core.settings import load_call_settings
 
     given = {"target": target, "stack": stack, "team": team}
-    flags = {**given, "pool": pool, "output_dir": output_dir}
-    settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
-    refuse_stack_of_local(settings, stack)
-    return settings
+    return load_call_settings({**given, "pool": pool, "output_dir": output_dir})
 
 
 def open_connection(target: str | None, stack: str | None, team: str | None = None) -> Connection:
@@ -261,7 +258,7 @@ def with_run_options(
 
     Args:
         names: fields of RunOptions.
-        wording: attributes of an RunOption that differ for this command, by field.
+        wording: attributes of a RunOption that differ for this command, by field.
     """
     chosen = {
         name: option._replace(**wording.get(name, {}))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -86,6 +87,18 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
         retention=parse_duration(retention.value) if retention else None,
         team=team.value if team else None,
     )
+
+
+def load_call_settings(flags: Mapping[str, object]) -> Settings:
+    """Return the settings of a call in this folder; a flag that is None is not set.
+
+    Raises:
+        RunnerError: as `load_settings`, or a stack or team was passed for a target without.
+    """
+    settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
+    stack = flags.get("stack")
+    refuse_stack_of_local(settings, None if stack is None else str(stack))
+    return settings
 
 
 def refuse_stack_of_local(settings: Settings, stack: str | None) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection
 from runner.core.progress import OnProgress
-from runner.core.settings import Settings, load_settings, refuse_stack_of_local
+from runner.core.settings import Settings
 from runner.flows.submit.group import CheckedFile
 from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.prepare import CheckedRun
@@ -24,24 +23,6 @@ class Session:
 
     settings: Settings
     connection: Connection
-
-
-def read_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
-    """Return the settings of a call; a flag of None was not passed.
-
-    Raises:
-        RunnerError: a stack was passed for a target without stacks.
-    """
-    settings = load_settings(flags, cwd=cwd, env=env)
-    stack = flags.get("stack")
-    refuse_stack_of_local(settings, None if stack is None else str(stack))
-    return settings
-
-
-def open_session(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Session:
-    """Return a session with running services; a flag of None was not passed."""
-    settings = read_settings(flags, cwd=cwd, env=env)
-    return Session(settings, connect(settings))
 
 
 def start_run(

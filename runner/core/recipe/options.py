@@ -7,7 +7,7 @@ themselves, because `runner --help` loads this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
@@ -30,13 +30,15 @@ class RunOption(NamedTuple):
 
     Attributes:
         help: One sentence.
-        flag: RunOption of the command line; empty for the words after `--`.
-        key: Key in train.yaml, or in a file of `runner submit`.
+        flag: Option of the command line; `--` stands for `--` and the name of the field. Empty for
+            the words after `--`.
+        key: Key in train.yaml, or in a file of `runner submit`; by default the name of the field.
+        sets: Field of the recipe that gets the value, by default as `key`; empty if the value is
+            used elsewhere.
         short: Short form of the flag.
         metavar: Form of the value, for `--help`.
         unset: What applies if it is not set, for `--help`.
         completes: What the shell completes: the end of the name of a function in `autocomplete`.
-        sets: Field of the recipe that gets the value; empty if the value is used elsewhere.
         check: Returns the value for the recipe, given recipe, flag and typed value. Raises
             RunnerError.
         choice_flags: Flags that stand for a value: one and its opposite.
@@ -44,20 +46,20 @@ class RunOption(NamedTuple):
     """
 
     help: str
-    flag: str
-    key: str
+    flag: str = "--"
+    key: str = ""
+    sets: str | None = None
     short: str = ""
     metavar: str | None = None
     unset: str | None = None
     completes: str = ""
-    sets: str = ""
     check: Callable[[Recipe, str, Any], Any] | None = None
     choice_flags: Mapping[str, str] = {}
     old_flag: str = ""
 
 
-def _option(help_: str, flag: str, key: str, *, default: Any = None, **more: Any) -> Any:
-    metadata = {"option": RunOption(help_, flag, key, **more)}
+def _option(help_: str, *, default: Any = None, **more: Any) -> Any:
+    metadata = {"option": RunOption(help_, **more)}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -198,159 +200,115 @@ class RunOptions:
 
     args: tuple[str, ...] = _option(
         "Arguments of the script; {NAME} stands for the value of a parameter.",
-        "",
-        "args",
         default=(),
+        flag="",
+        sets="",
         metavar="-- ARGS",
     )
     entry: str | None = _option(
-        "Script, notebook or module to run, if RECIPE is a folder.",
-        "--entry",
-        "entry",
-        metavar="SCRIPT",
+        "Script, notebook or module to run, if RECIPE is a folder.", sets="", metavar="SCRIPT"
     )
     set: tuple[str, ...] = _option(
         "Parameter of the recipe, or `--NAME VALUE` of a script.",
-        "--set",
-        "params",
         default=(),
+        key="params",
+        sets="",
         short="-s",
         metavar="NAME=VALUE",
         completes="param",
     )
     params_as: str | None = _option(
         "How the script gets parameters: flags (--name value), key=value or hydra.",
-        "--params-as",
-        "params_as",
         metavar="FORM",
-        unset="hydra if the script uses Hydra or OmegaConf, else flags",
-        sets="params_as",
         check=_to_params_as,
+        unset="hydra if the script uses Hydra or OmegaConf, else flags",
     )
     env: Mapping[str, str] = _option(
         "Environment variable of the script, not for secrets; NAME alone passes that of this "
         "machine.",
-        "--env",
-        "env",
         default=dict,
         metavar="NAME[=VALUE]",
-        sets="env",
         check=_extend_env,
     )
     data: Path | None = _option(  # noqa: RUF009  returns a field
-        "File or folder with the data set.", "--data", "data", check=_check_data
+        "File or folder with the data set.", sets="", check=_check_data
     )
     inputs: tuple[str, ...] = _option(
         "Input: a path, https://…, blob:CONTAINER/PREFIX, run:RUN/PATH, dataset:NAME or "
         "share:PATH.",
-        "--input",
-        "inputs",
         default=(),
+        flag="--input",
         short="-i",
         metavar="NAME=SPEC",
-        sets="inputs",
         check=_to_inputs,
     )
     pool: str | None = _option(
-        "Pool to run on.",
-        "--pool",
-        "pool",
-        unset="the first that meets the requirements",
-        completes="pool",
+        "Pool to run on.", sets="", unset="the first that meets the requirements", completes="pool"
     )
     experiment: str | None = _option(
         "Experiment that the run belongs to.",
-        "--experiment",
-        "experiment",
+        sets="",
         short="-e",
         unset="the recipe's name",
         check=_refuse_variable,
     )
     gpus: int | None = _option(
         "Minimum number of GPUs per node.",
-        "--gpus",
-        "resources.gpus",
+        key="resources.gpus",
         metavar="N",
-        sets="resources.gpus",
         check=_in(range(17)),
         old_flag="--gpu",
     )
     nodes: int | None = _option(
         "Number of nodes that the run uses at once.",
-        "--nodes",
-        "resources.nodes",
+        key="resources.nodes",
         metavar="N",
-        sets="resources.nodes",
         check=_in(range(1, MAX_NODES + 1)),
     )
     launcher: str | None = _option(
         "Launcher of the command: python, torchrun, mpi, horovod, tensorflow, jax, chainermn or "
         "cntk.",
-        "--launcher",
-        "launcher",
         metavar="NAME",
         unset="python, unless the recipe names another",
-        sets="launcher",
         check=_to_launcher,
     )
     capacity: Capacity | None = _option(  # noqa: RUF009  returns a field
         "Kind of nodes to run on: spot, dedicated or spot-then-dedicated.",
-        "--capacity",
-        "resources.capacity",
+        key="resources.capacity",
         metavar="KIND",
-        sets="resources.capacity",
         check=_to_capacity,
         choice_flags={"--spot": "spot", "--dedicated": "dedicated"},
     )
     priority: int | None = _option(
         "Priority from -1000 to 1000; runs with a higher priority start first.",
-        "--priority",
-        "priority",
-        sets="priority",
         check=_in(PRIORITIES),
     )
     after: tuple[str, ...] = _option(
-        "Start after this run has succeeded.",
-        "--after",
-        "after",
-        default=(),
-        metavar="RUN",
-        completes="run",
-        sets="after",
+        "Start after this run has succeeded.", default=(), metavar="RUN", completes="run"
     )
     timeout: str | None = _option(
         "Time limit of the command: 90m, 2h, 1d.",
-        "--timeout",
-        "timeout",
+        sets="timeout_s",
         metavar="TIME",
         unset="none, unless the recipe sets one",
-        sets="timeout_s",
         check=_to_seconds,
         old_flag="--max-time",
     )
     max_cost: str | None = _option(
         "Cost cap in USD: the job ends before its nodes cost more.",
-        "--max-cost",
-        "max_cost",
-        metavar="USD",
         sets="max_cost_micros",
+        metavar="USD",
         check=_to_micros,
     )
     retries: int | None = _option(
         "Maximum number of additional attempts after a failure.",
-        "--retries",
-        "retries",
         unset="0, unless the recipe sets another",
-        sets="retries",
         check=_in(range(101)),
     )
     keep: tuple[str, ...] = _option(
         "Keep these files of the script's folder at any size.",
-        "--keep",
-        "keep",
         default=(),
         metavar="GLOB",
-        sets="keep",
         check=_extend_keep,
     )
 
@@ -362,9 +320,17 @@ class RunOptions:
         return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
 
 
-OPTIONS: Mapping[str, RunOption] = {
-    each.name: each.metadata["option"] for each in fields(RunOptions)
-}
+def _declared() -> Iterator[tuple[str, RunOption]]:
+    """Yield the options by name, with the flag, key and field of the recipe that a name implies."""
+    for each in fields(RunOptions):
+        option: RunOption = each.metadata["option"]
+        flag = f"--{each.name.replace('_', '-')}" if option.flag == "--" else option.flag
+        key = option.key or each.name
+        sets = key if option.sets is None else option.sets
+        yield each.name, option._replace(flag=flag, key=key, sets=sets)
+
+
+OPTIONS: Mapping[str, RunOption] = dict(_declared())
 
 
 def is_repeatable(name: str) -> bool:
@@ -374,21 +340,19 @@ def is_repeatable(name: str) -> bool:
 
 def with_options(recipe: Recipe, options: RunOptions) -> Recipe:
     """Return the recipe with the options applied. Raise RunnerError for an invalid option."""
-    changes: dict[str, Any] = {}
-    resources: dict[str, Any] = {}
+    changes: dict[str, dict[str, Any]] = {"": {}, "resources": {}}
     for name, option in OPTIONS.items():
         value = getattr(options, name)
         if value in (None, (), {}):
             continue
         if option.check is not None:
             value = option.check(recipe, option.flag, value)
-        if option.sets.startswith("resources."):
-            resources[option.sets.removeprefix("resources.")] = value
-        elif option.sets:
-            changes[option.sets] = value
-    if resources:
-        changes["resources"] = replace(recipe.resources, **resources)
-    return replace(recipe, **changes)
+        if option.sets:
+            part, _, changed = option.sets.rpartition(".")
+            changes[part][changed] = value
+    return replace(
+        recipe, resources=replace(recipe.resources, **changes["resources"]), **changes[""]
+    )
 
 
 def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -83,14 +83,14 @@ class DefaultsFile(StrictModel):
     """Defaults of all tasks."""
 
     env: EnvFile = Field(
-        default_factory=dict, description="Variables in addition to those of the task."
+        default_factory=dict, description="Variables; those of a task override the defaults."
     )
     timeout: Duration | None = None
     retries: int | None = Field(None, ge=0, le=100)
     resources: ResourcesFile | None = None
 
 
-class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
+class TaskFile(DefaultsFile, json_schema_extra=one_of("recipe", "command")):
     """One task: a recipe, a folder, a script, or a command in a folder."""
 
     recipe: str | None = Field(
@@ -112,10 +112,6 @@ class TaskFile(StrictModel, json_schema_extra=one_of("recipe", "command")):
         default_factory=dict, description="As in train.yaml; {run: TASK} has the outputs of a task."
     )
     outputs: list[RelativePath] | None = None
-    env: EnvFile = Field(default_factory=dict)
-    timeout: Duration | None = None
-    retries: int | None = Field(None, ge=0, le=100)
-    resources: ResourcesFile | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> TaskFile:
