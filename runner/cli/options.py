@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,7 @@ from runner.cli.autocomplete import (
     complete_team,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
-from runner.core.recipe.options import OPTIONS, RunOption, RunOptions, is_repeatable, parse_env
+from runner.core.recipe.options import OPTIONS, RunOptions, is_repeatable, parse_env
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -202,25 +202,31 @@ def _parameter(name: str, hint: Any, declared: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, annotation=Annotated[hint, declared], default=None)
 
 
-def _parameters(name: str, option: RunOption) -> Iterator[inspect.Parameter]:
-    """Yield the parameter of an option, that of the flags for its choices, and of its old flag."""
+@functools.cache  # several commands have the same options
+def _parameters(name: str, **wording: str) -> tuple[inspect.Parameter, ...]:
+    """Return the parameter of an option, that of the flags for its choices, and of its old flag.
+
+    `wording` replaces attributes of its RunOption.
+    """
+    option = OPTIONS[name]._replace(**wording)  # type: ignore[arg-type]
     text = option.help
     shown: dict[str, Any] = {"metavar": option.metavar, "show_default": option.unset or False}
     if option.completes:
         shown["autocompletion"] = getattr(autocomplete, f"complete_{option.completes}")
     if not option.flag:
-        yield _parameter(name, _hint(name), typer.Argument(help=text, **shown))
-        return
+        return (_parameter(name, _hint(name), typer.Argument(help=text, **shown)),)
     flags = [option.flag, *filter(None, [option.short])]
     if is_repeatable(name):
         text = f"{text.removesuffix('.')}; can be repeated."
-    yield _parameter(name, _hint(name), typer.Option(*flags, help=text, **shown))
+    found = [_parameter(name, _hint(name), typer.Option(*flags, help=text, **shown))]
     if option.choice_flags:
         short = f"Short for {option.flag} {' or '.join(option.choice_flags.values())}."
         pair = typer.Option("/".join(option.choice_flags), help=short, show_default=False)
-        yield _parameter(f"{name}_flag", bool | None, pair)
+        found.append(_parameter(f"{name}_flag", bool | None, pair))
     if option.old_flag:
-        yield _parameter(f"old_{name}", _hint(name), typer.Option(option.old_flag, hidden=True))
+        old = typer.Option(option.old_flag, hidden=True)
+        found.append(_parameter(f"old_{name}", _hint(name), old))
+    return tuple(found)
 
 
 def warn_renamed(out: Output, old: str, new: str) -> None:
@@ -228,8 +234,9 @@ def warn_renamed(out: Output, old: str, new: str) -> None:
     out.warning(f"{old} is now {new}; the next release will not accept {old}")
 
 
-def _typed(out: Output, name: str, option: RunOption, given: dict[str, Any]) -> Any:
+def _typed(out: Output, name: str, given: dict[str, Any]) -> Any:
     """Take the parameters of an option from `given`. Return its value, or None."""
+    option = OPTIONS[name]
     value, old = given.pop(name), given.pop(f"old_{name}", None)
     if old is not None:
         warn_renamed(out, option.old_flag, option.flag)
@@ -250,7 +257,7 @@ def _typed(out: Output, name: str, option: RunOption, given: dict[str, Any]) -> 
 
 
 def with_run_options(
-    *names: str, **wording: Mapping[str, object]
+    *names: str, **wording: Mapping[str, str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command options of a run, all if none is named, as the RunOptions `options`.
 
@@ -260,23 +267,20 @@ def with_run_options(
         names: fields of RunOptions.
         wording: attributes of a RunOption that differ for this command, by field.
     """
-    chosen = {
-        name: option._replace(**wording.get(name, {}))  # type: ignore[arg-type]
-        for name, option in OPTIONS.items()
-        if name in (names or OPTIONS)
-    }
+    chosen = [name for name in OPTIONS if name in (names or OPTIONS)]
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(verb)
         def command(call: Invocation, **given: Any) -> None:
-            typed = {name: _typed(call.out, name, each, given) for name, each in chosen.items()}
+            typed = {name: _typed(call.out, name, given) for name in chosen}
             set_ = {name: value for name, value in typed.items() if value is not None}
             verb(call, options=RunOptions(**set_), **given)
 
         parameters: list[inspect.Parameter] = []
         for own in inspect.signature(verb, eval_str=True).parameters.values():
             if own.name == "options":
-                parameters += [p for name, each in chosen.items() for p in _parameters(name, each)]
+                for name in chosen:
+                    parameters += _parameters(name, **wording.get(name, {}))
             else:
                 parameters.append(own)
         kind = inspect.Parameter.KEYWORD_ONLY
