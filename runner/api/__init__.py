@@ -91,16 +91,19 @@ def train(
         on_progress: called with updates.
     """
     from runner.core.recipe.file import load_recipe
-    from runner.flows.session import start_run
+    from runner.flows.session import Session
+    from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.prepare import check_run
+    from runner.flows.submit.submit_run import submit_run
 
     typed = to_options(options)
     settings = load_call_settings(target, stack, typed.pool)
     loaded = load_recipe(str(recipe), cwd=Path.cwd(), entry=typed.entry)
     checked = check_run(loaded, typed)
     with live(on_progress) as view:
-        session, spec = start_run(checked, settings, view.on_progress, view.on_warning)
-        submitted = Run(session, spec)
+        connection, plan = open_and_plan(checked, settings, view.on_progress, view.on_warning)
+        spec = submit_run(connection, plan, view.on_progress)
+        submitted = Run(Session(settings, connection), spec)
         view.submitted(submitted.id)
         if wait or check:
             submitted.follow(view)  # in the same display

@@ -44,8 +44,8 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
     """Return a function that validates the arguments and returns them as `(args, kwargs)`."""
     from pydantic import BeforeValidator, ConfigDict, Field, validate_call
 
-    whole = Annotated[int, BeforeValidator(_without_numpy)]
-    part = Annotated[float, BeforeValidator(_without_numpy)]
+    whole = Annotated[int, BeforeValidator(without_numpy)]
+    part = Annotated[float, BeforeValidator(without_numpy)]
 
     class Several:
         """Replaces `Iterable`, whose items pydantic would validate only when they are read."""
@@ -55,7 +55,7 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
 
     names = {
         **inspect.unwrap(function).__globals__,
-        "bool": Annotated[bool, BeforeValidator(_without_numpy)],
+        "bool": Annotated[bool, BeforeValidator(without_numpy)],
         "int": whole,
         "float": part,
         "NonNegativeInt": Annotated[whole, Field(ge=0)],
@@ -83,7 +83,7 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
     return validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(accept)
 
 
-def _without_numpy(value: Any) -> Any:
+def without_numpy(value: Any) -> Any:
     """Return a number of numpy as a number of Python, and other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 

@@ -363,11 +363,14 @@ def _start(
     wait: bool,
     check: bool,
 ) -> Group:
-    from runner.flows.session import start_group
+    from runner.flows.session import Session
+    from runner.flows.submit.pipeline import open_and_plan
+    from runner.flows.submit.submit_group import submit_group
 
     with live(on_progress) as view:
-        session, document = start_group(checked, settings, view.on_progress, view.on_warning)
-        group = Group(session, document)
+        connection, plan = open_and_plan(checked, settings, view.on_progress, view.on_warning)
+        document = submit_group(connection, plan, view.on_progress)
+        group = Group(Session(settings, connection), document)
         view.submitted(group.id)
         if wait or check:
             group.follow(view)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
+from runner.api.arguments import without_numpy
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -43,18 +44,15 @@ def to_overrides(values: Mapping[str, object] | None) -> tuple[str, ...]:
 
 def to_text(name: str, value: object) -> str:
     """Return the value of a parameter as `--set` accepts it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return str.__str__(value)  # a member of an Enum would be formatted as its name
-    item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
-    plain = item() if callable(item) and getattr(value, "shape", None) == () else value
+    plain = without_numpy(value)
     if isinstance(plain, bool):
-        return to_text(name, plain)
+        return "true" if plain else "false"
     if isinstance(plain, int):
         return int.__repr__(plain)
     if isinstance(plain, float):
         return float.__repr__(plain)
+    if isinstance(plain, str):
+        return str.__str__(plain)  # a member of an Enum would be formatted as its name
     raise RunnerError(
         "R-SET-VALUE",
         f"invalid parameter {name}: {value!r}",

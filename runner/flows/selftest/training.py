@@ -24,8 +24,9 @@ from runner.flows.runs.events import MetricSeen, RunEnded, StageReported, Status
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import WatchOptions, watch_run
 from runner.flows.selftest.contract import Leftover
-from runner.flows.session import start_run
+from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.prepare import CheckedRun, check_run
+from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.models import ModelRequest
 from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
@@ -97,17 +98,20 @@ class EvictedTraining:
             RunnerError: the run was not submitted, did not end in time, or has no model.
         """
         began = time.monotonic()
-        session, spec = start_run(self._checked, self._settings, self._on_progress, self._warn)
+        connection, plan = open_and_plan(
+            self._checked, self._settings, self._on_progress, self._warn
+        )
+        spec = submit_run(connection, plan, self._on_progress)
         self._say("start", f"run {spec.run_id}")
         try:
-            ended = self._watch(session.connection, spec, began + self._limit_s)
+            ended = self._watch(connection, spec, began + self._limit_s)
         except BaseException:  # also Ctrl-C
             with suppress(RunnerError):
-                cancel_run(session.connection, spec)
+                cancel_run(connection, spec)
             raise
-        attempts = len(load_attempts(runs_container(session.connection), spec.run_id))
+        attempts = len(load_attempts(runs_container(connection), spec.run_id))
         state = ended.status.state.value
-        file = self._fetch(session.connection, spec) if state == "succeeded" else None
+        file = self._fetch(connection, spec) if state == "succeeded" else None
         problem = _problem(state, ended.status.reason, attempts, file)
         done = f"{state} after {attempts} attempts"
         self._say("failed" if problem else "end", problem or done)

@@ -11,12 +11,12 @@ from typing import Any
 
 from runner.contract import PoolOutput
 from runner.core.pricing.cost import to_micros
+from runner.core.recipe.dimensions import Trial
 from runner.core.recipe.entry import detect_params_as
 from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, Recipe
-from runner.core.recipe.sweep import Trial
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, order_tasks
 from runner.core.yaml_files import did_you_mean
 from runner.flows.submit.prepare import CheckedRun, Memo, check_run, random_suffix

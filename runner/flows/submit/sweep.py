@@ -21,21 +21,14 @@ from runner.core.home import code_environment
 from runner.core.planning.plan import insert_parameters, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
+from runner.core.recipe.dimensions import MAX_TRIALS, Dimension, Trial, is_value, matches_blob
 from runner.core.recipe.entry import is_file_in
 from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe, find_notebook
-from runner.core.recipe.sweep import (
-    MAX_TRIALS,
-    Dimension,
-    MergeFile,
-    SweepFile,
-    Trial,
-    is_value,
-    matches_blob,
-)
+from runner.core.recipe.sweep import MergeFile, SweepFile
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.settings import Settings
 from runner.core.units import format_count

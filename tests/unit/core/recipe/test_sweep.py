@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from runner.core.recipe.dimensions import DISTRIBUTIONS, MAX_TRIALS
 from runner.core.recipe.sweep import (
-    DISTRIBUTIONS,
-    MAX_TRIALS,
     SweepFile,
     change_sweep,
     parse_param,

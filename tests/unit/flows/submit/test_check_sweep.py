@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from runner.core.planning.plan import compose_command
+from runner.core.recipe.dimensions import matches_blob
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
-from runner.core.recipe.sweep import SweepFile, change_sweep, matches_blob, parse_param
+from runner.core.recipe.sweep import SweepFile, change_sweep, parse_param
 from runner.core.schedules.submit_file import edges, must_succeed
 from runner.flows.submit.group import CheckedFile
 from runner.flows.submit.prepare import check_run
