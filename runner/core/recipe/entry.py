@@ -253,7 +253,8 @@ def _find_read_files(script: Path) -> list[str]:
             texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
             if called == "main" and (config := _hydra_config(node)):
                 names.add(config)
-            is_open = called == "open" and not {"w", "a", "x"} & set(str([*texts, "", ""][1]))
+            mode = str(texts[1]) if len(texts) > 1 else ""
+            is_open = called == "open" and not set("wax") & set(mode)
             if is_open or re.match("(im|mem)?(load|read)|genfromtxt", called):
                 names.update(text for text in texts if isinstance(text, str))
     folder = script.parent
