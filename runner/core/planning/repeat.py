@@ -17,12 +17,12 @@ from runner.core.planning.plan import (
 )
 from runner.core.planning.pool_choice import check_nodes, refuse_pool_of_other_team
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Param, ParamValue, Recipe, find_notebook
+from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import order_tasks
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
-from runner.protocol.run_spec import ResumeFrom, RunSpec, replace_arguments
+from runner.protocol.run_spec import ResumeFrom, RunSpec, find_notebook, replace_arguments
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
 

@@ -34,7 +34,6 @@ from runner.core.recipe.recipe import (
     ParamValue,
     Recipe,
     RecipeSource,
-    find_notebook,
 )
 from runner.core.recipe.sweep import SweepFile
 from runner.core.yaml_files import (
@@ -54,6 +53,7 @@ from runner.protocol.run_spec import (
     WORKSPACE,
     Launcher,
     ParamsAs,
+    find_notebook,
 )
 
 Scalar = bool | int | float | str

@@ -1,7 +1,7 @@
 """Notebooks as scripts: their code and parameters.
 
 The parameters are the variables that the cell with the tag `parameters` sets, as in papermill.
-`recipe.find_notebook` recognises the command of a notebook.
+`run_spec.find_notebook` recognises the command of a notebook.
 """
 
 from __future__ import annotations

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.core.recipe.inputs import InputSpec
 from runner.protocol.run_spec import RecipeSpec
-from runner.protocol.task import NOTEBOOK_MODULE
 
 if TYPE_CHECKING:
     from runner.core.recipe.sweep import SweepFile
@@ -68,18 +66,3 @@ class Recipe(RecipeSpec):
     sweep: SweepFile | None = None
     toolkit: str | None = None
     variants: tuple[str, ...] = ()
-
-
-_NOTEBOOK_DRIVER = ("python", "-m", NOTEBOOK_MODULE)
-
-
-def notebook_command(name: str) -> tuple[str, ...]:
-    """Return the command that executes a notebook of the code folder."""
-    return *_NOTEBOOK_DRIVER, name
-
-
-def find_notebook(command: Sequence[str]) -> str | None:
-    """Return the notebook that a command executes, or None for another command."""
-    length = len(_NOTEBOOK_DRIVER)
-    is_notebook = tuple(command[:length]) == _NOTEBOOK_DRIVER
-    return command[length] if is_notebook and command[length:] else None

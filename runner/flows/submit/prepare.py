@@ -24,7 +24,7 @@ from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe, find_notebook
+from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_exposed_secrets
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
@@ -37,6 +37,7 @@ from runner.protocol.run_spec import (
     DataRef,
     Resources,
     data_prefix,
+    find_notebook,
     referenced_variables,
 )
 

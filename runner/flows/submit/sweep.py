@@ -27,7 +27,7 @@ from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Recipe, find_notebook
+from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.sweep import MergeFile, SweepFile
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.settings import Settings
@@ -40,7 +40,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, as_stored, listed_prefix, slug
-from runner.protocol.run_spec import names_in_braces, place_parameters, to_text
+from runner.protocol.run_spec import find_notebook, names_in_braces, place_parameters, to_text
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0

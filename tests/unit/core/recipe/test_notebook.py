@@ -11,11 +11,11 @@ import pytest
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.notebook import parse_text, read_params
 from runner.core.recipe.options import RunOptions
-from runner.core.recipe.recipe import find_notebook
 from runner.core.recipe.sweep import change_sweep, parse_param
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import find_notebook
 
 CELL = """\
 %matplotlib inline
