@@ -23,11 +23,9 @@ R = TypeVar("R")
 
 def connect(target: str | None, stack: str | None) -> Session:
     """Return a session. Raise RunnerError if the services of the target are not running."""
-    from runner.azure.auth import credentials
-    from runner.flows.session import Session
+    from runner.flows.session import open_session
 
-    settings = load_call_settings(target, stack)
-    return Session(settings, credentials.connect(settings))
+    return open_session(load_call_settings(target, stack))
 
 
 def load_call_settings(target: str | None, stack: str | None, pool: str | None = None) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.azure.auth.credentials import Connection
+from runner.azure.auth.credentials import Connection, connect
 from runner.core.settings import Settings
 
 
@@ -14,3 +14,8 @@ class Session:
 
     settings: Settings
     connection: Connection
+
+
+def open_session(settings: Settings) -> Session:
+    """Return a session. Raise RunnerError if the services of the target are not running."""
+    return Session(settings, connect(settings))
