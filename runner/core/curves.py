@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from runner.protocol.commands import get_parameter, is_same_value
 from runner.protocol.metrics import MetricPoint, MetricSummary, format_metric
-from runner.protocol.parameters import get_parameter, is_same_value
 
 
 @dataclass(frozen=True, slots=True)

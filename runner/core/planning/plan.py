@@ -14,23 +14,14 @@ from runner.contract import PoolOutput, StackOutputs
 from runner.core.pricing.cost import Work, expected_seconds
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
+from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
 from runner.protocol.paths import STAMP_LENGTH, RunPaths, slug
 from runner.protocol.results import index_blob
-from runner.protocol.run_spec import (
-    CodeRef,
-    DataRef,
-    ParamsAs,
-    RecipeSpec,
-    RunOrigin,
-    RunSpec,
-    names_in_braces,
-    place_parameters,
-    to_arguments,
-)
+from runner.protocol.run_spec import CodeRef, DataRef, RecipeSpec, RunOrigin, RunSpec
 
 _Word = TypeVar("_Word", bound=str | None)
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.contract import PoolOutput
-from runner.protocol.run_spec import RunSpec, to_arguments
+from runner.protocol.commands import to_arguments
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

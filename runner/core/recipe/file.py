@@ -46,13 +46,13 @@ from runner.core.yaml_files import (
     field_error,
     read_document,
 )
+from runner.protocol.commands import ParamsAs
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import (
     NO_RESOURCES,
     PROCESS_LAUNCHERS,
     WORKSPACE,
     Launcher,
-    ParamsAs,
     find_notebook,
 )
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from runner.core.recipe.notebook import parse_text, unknown_param
 from runner.core.recipe.recipe import Param, ParamValue
+from runner.protocol.commands import ParamsAs, names_in_braces, to_arguments
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import ParamsAs, names_in_braces, to_arguments
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 # `+name` adds a key in Hydra, `group/option` and `group@package` choose a config.

@@ -11,9 +11,9 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.core.curves import Curve, differing, to_curves
 from runner.flows.runs.documents import load_points
+from runner.protocol.commands import other_arguments
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricSummary, summarize_metrics
-from runner.protocol.parameters import other_arguments
 from runner.protocol.run_spec import RunSpec
 
 

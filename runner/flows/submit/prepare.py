@@ -29,6 +29,7 @@ from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_expose
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
+from runner.protocol.commands import referenced_variables
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
 from runner.protocol.run_spec import (
@@ -38,7 +39,6 @@ from runner.protocol.run_spec import (
     Resources,
     data_prefix,
     find_notebook,
-    referenced_variables,
 )
 
 T = TypeVar("T")

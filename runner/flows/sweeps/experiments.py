@@ -31,6 +31,7 @@ from runner.flows.sweeps.ranking import (
     rank,
     with_metrics,
 )
+from runner.protocol.commands import swept_parameters
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
     MERGE_TASK,
@@ -39,7 +40,6 @@ from runner.protocol.groups import (
     group_blob,
     parse_group,
 )
-from runner.protocol.parameters import swept_parameters
 from runner.protocol.sweeps import STOPPED_EARLY, SWEEP_FAILED, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)

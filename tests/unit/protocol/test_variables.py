@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.protocol.run_spec import expand_variables, referenced_variables
+from runner.protocol.commands import expand_variables, referenced_variables
 
 VALUES = {"RUNNER_OUTPUT_DIR": "/out", "A": "1"}
 

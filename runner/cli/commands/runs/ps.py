@@ -183,8 +183,8 @@ class _Extra:
 
     def values(self, row: RunRow, *, as_text: bool) -> dict[str, Any]:
         """Return the values of a run by column."""
+        from runner.protocol.commands import get_parameter
         from runner.protocol.metrics import format_metric
-        from runner.protocol.parameters import get_parameter
 
         found = [get_parameter(row.params, name) for name in self.params]
         if self.metric is not None:
@@ -195,7 +195,7 @@ class _Extra:
 
     def check(self, rows: Sequence[RunRow]) -> None:
         """Raise RunnerError if no listed run has the parameter."""
-        from runner.protocol.parameters import get_parameter
+        from runner.protocol.commands import get_parameter
 
         params = [row.params for row in rows] if self.params else []
         for name in self.params:

@@ -13,8 +13,8 @@ from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
+from runner.protocol.commands import place_parameters, replace_arguments, to_arguments
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import place_parameters, replace_arguments, to_arguments
 
 HYDRA = """
 import hydra

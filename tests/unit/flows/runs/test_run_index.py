@@ -31,9 +31,9 @@ from runner.flows.runs.history import (
 from runner.flows.runs.stuck import PoolFacts
 from runner.flows.sweeps.experiments import load_leaderboard
 from runner.flows.sweeps.ranking import MetricOrder, list_ranked, rank
+from runner.protocol.commands import get_parameter
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
-from runner.protocol.parameters import get_parameter
 from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
 from runner.protocol.sweeps import TrialReport, TrialState

@@ -1,8 +1,12 @@
-"""The parameters of a run: one set, wherever they came from.
+"""Commands and their parameters: how a command is made, and what is read from one.
 
-The recipe, `--set` and a sweep give parameters by name. Others are words of the command, such as
-`--lr 0.1` and `lr=0.1`. `run.json` has the former in `params` and `trial`, and all of them in
-`command`. `read_parameters` derives the set from these keys, also for runs of earlier versions.
+`place_parameters` puts parameters where a template names them in braces, and `expand_variables` the
+values of variables where a node starts the command.
+
+The parameters of a run are one set, wherever they came from. The recipe, `--set` and a sweep give
+them by name. Others are words of the command, such as `--lr 0.1` and `lr=0.1`. `run.json` has the
+former in `params` and `trial`, and all of them in `command`. `read_parameters` derives the set from
+these keys, also for runs of earlier versions.
 """
 
 from __future__ import annotations
@@ -12,8 +16,12 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
+# How a script gets its parameters: `--name value`, `name=value`, or `name=value` in the grammar of
+# Hydra, in which texts with special characters are quoted.
+ParamsAs = Literal["flags", "key=value", "hydra"]
+PARAMS_AS: tuple[ParamsAs, ...] = get_args(ParamsAs)
 _INTERPRETER = re.compile(r"(?:python[\d.]*|(?:ba|da|z|k|a)?sh)")
 _VALUE_OPTION = re.compile(r"[-+][A-Za-z]*[oOWX]")  # `bash -euo pipefail`, `python -W error`
 _CODE_OPTION = re.compile(r"-[A-Za-z]*c")  # `sh -c CODE`, `bash -lc CODE`, `python -c CODE`
@@ -258,3 +266,160 @@ def code_words(command: Words) -> set[int]:
             else:
                 value_follows = bool(_VALUE_OPTION.fullmatch(text))
     return found
+
+
+_REFERENCE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+
+
+def referenced_variables(command: Sequence[str]) -> list[str]:
+    """Return the names of the variables that `expand_variables` replaces, in order."""
+    if not any("$" in word for word in command):
+        return []
+    code = code_words(command)
+    return [
+        found[2] or found[3]
+        for number, word in enumerate(command)
+        if number not in code
+        for found in _REFERENCE.finditer(word)
+        if not found[1]
+    ]
+
+
+def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Replace `$NAME` and `${NAME}` by the values of variables, and `$$` by `$`.
+
+    A word that an interpreter runs as code, such as the one after `sh -c`, is not changed.
+
+    Raises:
+        KeyError: a variable is not in `environment`; its argument is the name.
+    """
+    if not any("$" in word for word in command):
+        return list(command)
+    code = code_words(command)
+
+    def value(found: re.Match[str]) -> str:
+        return found[1] or environment[found[2] or found[3]]
+
+    return [
+        word if number in code else _REFERENCE.sub(value, word)
+        for number, word in enumerate(command)
+    ]
+
+
+def to_arguments(params: Mapping[str, Any], params_as: ParamsAs) -> list[str]:
+    """Return the script's arguments: `--name value` or `name=value` for each parameter.
+
+    Raises:
+        ValueError: Hydra cannot read the value of a parameter.
+    """
+    arguments: list[str] = []
+    for name, value in params.items():
+        if params_as == "flags":
+            arguments += [f"--{name}", to_text(value)]
+        else:
+            arguments.append(f"{name}={_right_side(name, value, params_as)}")
+    return arguments
+
+
+def to_text(value: object) -> str:
+    """Return the value of a parameter as an argument."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _right_side(name: str, value: object, params_as: ParamsAs) -> str:
+    """Return what follows the `=` of a value."""
+    text = to_text(value)
+    return _quote_for_hydra(name, text) if params_as == "hydra" and isinstance(value, str) else text
+
+
+# `{{name}}`, or `{name}`; not `${name}` and `${{name}}`, which others replace.
+_BRACES = re.compile(r"\$\{+[^{}\s]+\}+|\{\{([^{}\s]+)\}\}|\{([^{}\s]+)\}")
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+def names_in_braces(words: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in braces, and those in double braces."""
+    text = "\n".join(words)  # names contain no whitespace
+    if "{" not in text:  # a sweep asks for thousands of commands
+        return _NO_NAMES, _NO_NAMES
+    found = _BRACES.findall(text)
+    return frozenset(name for _, name in found if name), frozenset(one for one, _ in found if one)
+
+
+def place_parameters(
+    template: Iterable[str | None], params: Mapping[str, Any], params_as: ParamsAs
+) -> list[str]:
+    """Return the command of a template.
+
+    `{name}` stands for the value of a parameter, `{{name}}` for the text `{name}`, and None for the
+    arguments of the parameters that no word names. Other braces are not changed.
+
+    Raises:
+        ValueError: Hydra cannot read the value of a parameter.
+    """
+    words = list(template)
+    placed, _ = names_in_braces(word for word in words if word is not None)
+    others = {name: value for name, value in params.items() if name not in placed}
+    command: list[str] = []
+    for word in words:
+        if word is None:
+            command += to_arguments(others, params_as)
+        else:
+            command.append(_fill(word, params, params_as))
+    return command
+
+
+def _fill(word: str, params: Mapping[str, Any], params_as: ParamsAs) -> str:
+    """Return a word of a template with its values. An override of Hydra is quoted as one."""
+    right = "" if word.startswith("-") else word.partition("=")[2]
+
+    def text(found: re.Match[str]) -> str:
+        escaped, name = found[1], found[2]
+        if name in params:
+            form = params_as if right == found[0] else "flags"
+            return _right_side(name, params[name], form)
+        return f"{{{escaped}}}" if escaped in params else found[0]
+
+    return _BRACES.sub(text, word)
+
+
+_HYDRA_PLAIN = re.compile(r"[A-Za-z0-9_./+$-]*[A-Za-z0-9_]|[./]+", re.ASCII)
+# A list, a mapping, or a text that is quoted already.
+_HYDRA_WRITTEN = re.compile(r"\[.*\]|\{.*\}|'.*'|\".*\"", re.DOTALL)
+
+
+def _quote_for_hydra(name: str, text: str) -> str:
+    """Return a text as Hydra and the YAML of `OmegaConf.from_cli` both read it literally.
+
+    Lists, mappings and quoted texts are not changed. Paths of the node may have any characters.
+    Source: https://hydra.cc/docs/advanced/override_grammar/basic (2026-11-28).
+    """
+    is_path = "$RUNNER_" in text or "${RUNNER_" in text
+    if (_HYDRA_PLAIN.fullmatch(text) and not is_path) or _HYDRA_WRITTEN.fullmatch(text):
+        return text
+    is_ambiguous = "\\" in text and ("'" in text or text.endswith("\\"))
+    if is_ambiguous or any(ord(char) < 32 for char in text):
+        raise ValueError(f"Hydra cannot read {text!r} as the value of {name}")
+    if "'" not in text:
+        return f"'{text}'"
+    escaped = text.replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def replace_arguments(
+    command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any], params_as: ParamsAs
+) -> tuple[str, ...] | None:
+    """Return the command with the arguments `old` replaced by `new`.
+
+    Return None if the command does not contain `old`.
+
+    Raises:
+        ValueError: Hydra cannot read the value of a parameter.
+    """
+    if dict(old) == dict(new):
+        return tuple(command)
+    before, after = to_arguments(old, params_as), to_arguments(new, params_as)
+    for start in range(len(command) - len(before), -1, -1):
+        if list(command[start : start + len(before)]) == before:
+            return (*command[:start], *after, *command[start + len(before) :])
+    return None

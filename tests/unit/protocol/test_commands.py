@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.protocol.parameters import (
+from runner.protocol.commands import (
     get_parameter,
     is_same_value,
     other_arguments,
     read_parameters,
     swept_parameters,
+    to_arguments,
     to_value,
 )
-from runner.protocol.run_spec import RunSpec, to_arguments
+from runner.protocol.run_spec import RunSpec
 
 
 @pytest.mark.parametrize(
