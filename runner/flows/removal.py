@@ -34,6 +34,7 @@ from runner.flows.runs.documents import (
 from runner.flows.runs.groups import group_instead, with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.flows.runs.waiting import WaitingTrialsCache, forget_waiting, read_run
+from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
@@ -46,7 +47,7 @@ from runner.protocol.paths import (
     submission_time,
 )
 from runner.protocol.results import index_blob
-from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 from runner.protocol.waiting_trials import waiting_blob
 

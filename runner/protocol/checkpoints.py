@@ -9,73 +9,112 @@ attempts can run at the same time when a node only seemed to be lost, so these r
 - An attempt refers only to files below its own number. It deletes its own files and, once it has
   committed a checkpoint, files of earlier attempts; never files of a later attempt.
 - Creating the manifest claims number k. If k is taken, the attempt tries the next number.
+
+Which checkpoint an attempt starts from depends on attempts that could not load theirs. An attempt
+that fails while its script loads a checkpoint records a `ResumeFailure` in its end.json. All
+decisions follow from these records, so they survive the loss of any node:
+
+- The next attempt starts from the newest checkpoint that no attempt failed to load. If there is
+  none, it tries the newest one again.
+- After the same failure twice, the next attempt starts from the beginning. From then on, earlier
+  checkpoints are not restored any more.
+- These checkpoints are kept: no later attempt deletes them.
+- A run has at most MAX_RESUME_FAILURES such attempts in addition to its retries.
+
+docs/decisions/0023-checkpoints-that-cannot-be-loaded.md has the reasons.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any
 
+from runner.protocol.codec import DAMAGED, FORMAT, NOT_STORED, Document, or_none, wire, write
 from runner.protocol.encoding import parse_json
+from runner.protocol.paths import RunPaths
 
-FORMAT = 1
 MANIFEST = "manifest.json"
 _RANK_FOLDER = "rank-"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MODE = re.compile(r"[0-7]{3}")  # no setuid, setgid or sticky bit, even from a forged manifest
 _TIMES_NS = range(-(1 << 63), 1 << 63)
-# Errors of parsing an untrusted document: infinity overflows, deep nesting exhausts the stack.
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+MAX_RESUME_FAILURES = 6
+_SAME = 2
 
 
 class BadManifestError(Exception):
     """A checkpoint cannot be restored from its manifest; the message is the reason."""
 
 
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise BadManifestError(f"{path!r} leaves the folder")
+    return path
+
+
+def _read_mode(text: Any) -> int | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not _MODE.fullmatch(text):
+        raise BadManifestError(f"invalid file permissions {text!r}")
+    return int(text, 8)
+
+
+def _read_links(raw: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+    return {_inside(link["path"]): str(link["target"]) for link in raw or ()}
+
+
+def _links_json(links: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"path": path, "target": to} for path, to in sorted(links.items())]
+
+
 @dataclass(frozen=True, slots=True)
-class CheckpointFile:
+class CheckpointFile(Document):
     """One file of a checkpoint.
 
-    `blob` is its name in the container. `mode` has the permissions, or None in older manifests.
+    `blob` is its name in the container. `mode` has the permissions, in the manifest as an octal
+    number for chmod, or None in older manifests.
     """
 
-    path: str
+    path: str = field(metadata=wire(read=_inside))
     size_bytes: int
     sha256: str
     blob: str
     mtime_ns: int = 0
-    mode: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest, with permissions as an octal number for chmod."""
-        mode = {} if self.mode is None else {"mode": f"{self.mode:03o}"}
-        return {**asdict(self), **mode}
+    mode: int | None = field(
+        default=None, metadata=wire(read=_read_mode, write=or_none(lambda mode: f"{mode:03o}"))
+    )
 
 
 @dataclass(frozen=True)
-class CheckpointManifest:
+class CheckpointManifest(Document):
     """The files of one checkpoint.
 
     Attributes:
         step: the last step of any metric before the checkpoint; None without metrics.
-        folders: paths of empty folders.
         links: targets of symbolic links, by path.
+        folders: paths of empty folders.
         ranks: the number of ranks, each with its own folder `rank-<n>`, in a sharded checkpoint;
             otherwise 0.
     """
 
-    number: int
+    number: int = field(metadata=wire("checkpoint"))
     attempt: int
     time: str
+    step: int | None = field(default=None, kw_only=True)
     files: tuple[CheckpointFile, ...]
-    links: Mapping[str, str]
-    folders: tuple[str, ...]
-    step: int | None = None
-    ranks: int = 0
+    links: Mapping[str, str] = field(metadata=wire(read=_read_links, write=_links_json, missing={}))
+    folders: tuple[str, ...] = field(
+        metadata=wire(read=lambda raw: tuple(map(_inside, raw or ())), missing=())
+    )
+    ranks: int = field(default=0, metadata=wire(omit="default"))
 
     @property
     def order(self) -> tuple[int, int]:
@@ -93,20 +132,9 @@ class CheckpointManifest:
         step = f" (step {self.step})" if self.step is not None else ""
         return f"checkpoint {self.number} of attempt {self.attempt}{step}"
 
-    def to_json(self) -> bytes:
-        """Return the document."""
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "checkpoint": self.number,
-            "attempt": self.attempt,
-            "time": self.time,
-            "step": self.step,
-            "files": [file.to_json() for file in self.files],
-            "links": [{"path": path, "target": to} for path, to in sorted(self.links.items())],
-            "folders": list(self.folders),
-            **({"ranks": self.ranks} if self.ranks else {}),
-        }
-        return json.dumps(document, indent=1).encode()
+    def to_bytes(self) -> bytes:
+        """Return the content of the blob."""
+        return json.dumps({"format": FORMAT, **write(self)}, indent=1).encode()
 
 
 def merge_shards(shards: Mapping[int, CheckpointManifest]) -> CheckpointManifest:
@@ -201,53 +229,18 @@ def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> Checkp
         found = int(raw["format"])
         if found > FORMAT:
             raise BadManifestError(f"its format is {found}; this agent reads up to {FORMAT}")
-        checkpoint = CheckpointManifest(
-            number=int(raw["checkpoint"]),
-            attempt=int(raw["attempt"]),
-            time=str(raw["time"]),
-            files=tuple(_file(entry, blobs) for entry in raw["files"]),
-            links={_inside(link["path"]): str(link["target"]) for link in raw.get("links") or ()},
-            folders=tuple(_inside(path) for path in raw.get("folders") or ()),
-            step=cast("int | None", raw.get("step")),
-            ranks=int(raw.get("ranks") or 0),
-        )
-    except _DAMAGED as err:
+        checkpoint = CheckpointManifest.from_json(raw)
+    except DAMAGED as err:
         raise BadManifestError(f"its manifest is damaged: {type(err).__name__}: {err}") from err
     if checkpoint.number != number:
         raise BadManifestError(f"its manifest belongs to checkpoint {checkpoint.number}")
+    for file in checkpoint.files:
+        if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
+            raise BadManifestError(f"its entry for {file.path!r} is damaged")
+        if blobs.parse_attempt(file.blob) is None:
+            raise BadManifestError(f"{file.blob} does not belong to a checkpoint of this run")
     _check_paths(checkpoint)
     return checkpoint
-
-
-def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
-    file = CheckpointFile(
-        path=_inside(entry["path"]),
-        size_bytes=int(entry["size_bytes"]),
-        sha256=str(entry["sha256"]),
-        blob=str(entry["blob"]),
-        mtime_ns=int(entry.get("mtime_ns") or 0),
-        mode=_mode(entry.get("mode")),
-    )
-    if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
-        raise BadManifestError(f"its entry for {file.path!r} is damaged")
-    if blobs.parse_attempt(file.blob) is None:
-        raise BadManifestError(f"{file.blob} does not belong to a checkpoint of this run")
-    return file
-
-
-def _mode(text: Any) -> int | None:
-    if text is None:
-        return None
-    if not isinstance(text, str) or not _MODE.fullmatch(text):
-        raise BadManifestError(f"invalid file permissions {text!r}")
-    return int(text, 8)
-
-
-def _inside(path: str) -> str:
-    pure = PurePosixPath(path)
-    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
-        raise BadManifestError(f"{path!r} leaves the folder")
-    return path
 
 
 def _check_paths(checkpoint: CheckpointManifest) -> None:
@@ -266,3 +259,136 @@ def _check_paths(checkpoint: CheckpointManifest) -> None:
             depth += -1 if part == ".." else 1
             if depth < 0 or part == "/":
                 raise BadManifestError(f"the link {path!r} leaves the folder")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFailure(Document):
+    """An attempt that failed while it loaded a checkpoint.
+
+    Attributes:
+        attempt: Number of the attempt that failed; 0 if not recorded yet.
+        run_id: The run of the checkpoint, which may be another one.
+        checkpoint: Number of the checkpoint.
+        of_attempt: The attempt that saved it.
+        kind: What two failures have in common if they are the same.
+        message: The error of the script in one line.
+    """
+
+    attempt: int = field(metadata=NOT_STORED)
+    run_id: str
+    checkpoint: int
+    of_attempt: int
+    kind: str
+    message: str = field(metadata=wire(missing=""))
+
+    def describe(self, run_id: str) -> str:
+        """Return the checkpoint in a message about run `run_id`."""
+        of = "" if self.run_id == run_id else f" of {self.run_id}"
+        return f"checkpoint {self.checkpoint}{of}"
+
+
+@dataclass(frozen=True)
+class ResumeHistory:
+    """The failures of a run to load a checkpoint, oldest first."""
+
+    run_id: str
+    failures: tuple[ResumeFailure, ...] = ()
+
+    @property
+    def fresh_after(self) -> int:
+        """The attempt after which the run started from the beginning; 0 if it did not."""
+        return self._same_failures()[0]
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if the next attempt starts from the beginning unless there are newer checkpoints."""
+        return self.fresh_after > 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if the run has no further attempt in addition to its retries."""
+        return len(self.failures) >= MAX_RESUME_FAILURES
+
+    def _same_failures(self) -> tuple[int, tuple[ResumeFailure, ...]]:
+        """Return `fresh_after`, and the failures that led to it."""
+        counts: Counter[str] = Counter()
+        group: list[ResumeFailure] = []
+        found: tuple[int, tuple[ResumeFailure, ...]] = (0, ())
+        for failure in self.failures:
+            counts[failure.kind] += 1
+            group.append(failure)
+            if counts[failure.kind] >= _SAME:
+                found = failure.attempt, tuple(group)
+                counts.clear()
+                group = []
+        return found
+
+    def has_failed(self, run_id: str, checkpoint: CheckpointManifest) -> bool:
+        """Return True if an attempt failed to load the checkpoint."""
+        return self._count(run_id, checkpoint.number) > 0
+
+    def _count(self, run_id: str, number: int) -> int:
+        return sum((each.run_id, each.checkpoint) == (run_id, number) for each in self.failures)
+
+    def is_abandoned(self, run_id: str, checkpoint: CheckpointManifest) -> bool:
+        """Return True if the run started from the beginning instead of from the checkpoint."""
+        if not self.is_fresh:
+            return False
+        return run_id != self.run_id or checkpoint.attempt <= self.fresh_after
+
+    def is_kept(self, checkpoint: CheckpointManifest) -> bool:
+        """Return True if no later attempt of the run may delete its checkpoint."""
+        return self.has_failed(self.run_id, checkpoint) or self.is_abandoned(
+            self.run_id, checkpoint
+        )
+
+    def order(
+        self, found: Iterable[tuple[str, CheckpointManifest]]
+    ) -> tuple[tuple[str, CheckpointManifest], ...]:
+        """Return the checkpoints that may be restored, in the order in which to try them.
+
+        Args:
+            found: Checkpoints with their runs.
+        """
+
+        def key(one: tuple[str, CheckpointManifest]) -> tuple[int, bool, int, int]:
+            run_id, checkpoint = one
+            attempt, number = checkpoint.order
+            return self._count(run_id, number), run_id != self.run_id, -attempt, -number
+
+        return tuple(sorted((one for one in found if not self.is_abandoned(*one)), key=key))
+
+    def describe(self) -> str:
+        """Return which checkpoints could not be loaded, with the last error; empty for none.
+
+        After a start from the beginning, these are the checkpoints that led to it.
+        """
+        fresh_after, group = self._same_failures()
+        later = tuple(each for each in self.failures if each.attempt > fresh_after)
+        shown = later or group
+        if not shown:
+            return ""
+        names = list(dict.fromkeys(each.describe(self.run_id) for each in shown))
+        listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+        return f"{listed} could not be loaded: {shown[-1].message}"
+
+
+def load_resume_history(
+    read: Callable[[str], bytes | None], run_id: str, attempts: Iterable[int]
+) -> ResumeHistory:
+    """Return the failures that attempts of a run recorded; damaged records count as none."""
+    paths = RunPaths(run_id)
+    found: list[ResumeFailure] = []
+    for number in attempts:
+        with suppress(*DAMAGED):
+            end = parse_json(read(paths.attempt_end(number)) or b"{}")
+            found.append(ResumeFailure.from_json(end["resume_failed"], attempt=number))
+    return ResumeHistory(run_id, tuple(found))
+
+
+def newest_loadable(
+    history: ResumeHistory, checkpoints: Sequence[CheckpointManifest]
+) -> CheckpointManifest | None:
+    """Return the newest checkpoint of the run that no attempt failed to load, or None."""
+    allowed = history.order((history.run_id, each) for each in checkpoints)
+    return next((each for _, each in allowed if not history.has_failed(history.run_id, each)), None)

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from runner.protocol.codec import (
+    DAMAGED,
+    FORMAT,
+    NOT_STORED,
+    Document,
+    JsonObject,
+    read,
+    wire,
+    write,
+)
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import check_batch_id
-from runner.protocol.run_spec import DAMAGED, FORMAT
+
+if TYPE_CHECKING:
+    from typing import Self  # the agent runs on Python 3.10
 
 GROUPS_FOLDER = "groups/"
 SWEEPS_FOLDER = "sweeps/"  # per sweep: reports of its trials, and the runs that resumed them
@@ -20,7 +32,7 @@ SUBMITTING_FOLDER = "submitting/"  # one blob per submission that has not added 
 
 
 @dataclass(frozen=True, slots=True)
-class RunGroup:
+class RunGroup(Document):
     """Runs of one Batch job.
 
     Attributes:
@@ -37,11 +49,15 @@ class RunGroup:
     created: datetime
     job_id: str
     pool: str
-    runs: Mapping[str, str]
-    after: Mapping[str, Sequence[str]]
-    schedule: str | None = None
-    trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    runs: Mapping[str, str] = field(metadata=NOT_STORED)
+    after: Mapping[str, Sequence[str]] = field(metadata=NOT_STORED)
+    schedule: str | None = field(default=None, metadata=wire(omit="empty"))
+    trials: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict[str, Mapping[str, Any]], metadata=NOT_STORED
+    )
+    earlier: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]], metadata=NOT_STORED
+    )
 
     @property
     def trial_runs(self) -> Mapping[str, str]:
@@ -59,41 +75,45 @@ class RunGroup:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
-        return {
-            "format": FORMAT,
-            "group_id": self.group_id,
-            "name": self.name,
-            "created": self.created.isoformat(),
-            "job_id": self.job_id,
-            "pool": self.pool,
-            **({"schedule": self.schedule} if self.schedule else {}),
-            "tasks": {
-                name: {
-                    "run_id": run_id,
-                    "after": list(self.after[name]),
-                    **({"trial": dict(self.trials[name])} if name in self.trials else {}),
-                }
-                for name, run_id in self.runs.items()
-            },
+        tasks = {
+            name: {
+                "run_id": run_id,
+                "after": list(self.after[name]),
+                **({"trial": dict(self.trials[name])} if name in self.trials else {}),
+            }
+            for name, run_id in self.runs.items()
         }
+        return {"format": FORMAT, **write(self), "tasks": tasks}
+
+    @classmethod
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> Self:
+        """Read the document. Raise one of DAMAGED, or CyclicError."""
+        tasks: dict[str, Any] = raw["tasks"]
+        after = {name: tuple(map(str, task["after"])) for name, task in tasks.items()}
+        levels(after)
+        runs = {name: str(task["run_id"]) for name, task in tasks.items()}
+        for one in (raw["group_id"], raw["job_id"], raw["pool"], *runs.values()):
+            check_batch_id(one)
+        trials = {name: task["trial"] for name, task in tasks.items() if "trial" in task}
+        return read(cls, raw, runs=runs, after=after, trials=trials, **given)
 
 
 @dataclass(frozen=True, slots=True)
-class LaterRun:
+class LaterRun(Document):
     """A trial that was resumed as another run, in the blob `sweeps/<id>/runs/<trial>.<number>`.
 
     The client that creates the blob submits the run. Another client that finds the blob without its
     run submits the same run, so that no trial is started twice.
     """
 
-    trial: str
-    number: int
+    trial: str = field(metadata=NOT_STORED)
+    number: int = field(metadata=NOT_STORED)
     run_id: str
     created: datetime
 
     def to_json(self) -> dict[str, Any]:
         """Return the document."""
-        return {"format": FORMAT, "run_id": self.run_id, "created": self.created.isoformat()}
+        return {"format": FORMAT, **write(self)}
 
     @staticmethod
     def folder(group_id: str) -> str:
@@ -107,12 +127,11 @@ class LaterRun:
     @classmethod
     def parse(cls, name: str, content: bytes) -> LaterRun | None:
         """Read a blob. Return None if it is damaged."""
+        trial, _, number = name.rpartition("/")[2].rpartition(".")
         try:
-            raw: Any = parse_json(content)
-            trial, _, number = name.rpartition("/")[2].rpartition(".")
-            created, run_id = datetime.fromisoformat(raw["created"]), str(raw["run_id"])
-            check_batch_id(run_id)
-            return cls(trial, int(number), run_id, created)
+            found = cls.from_json(parse_json(content), trial=trial, number=int(number))
+            check_batch_id(found.run_id)
+            return found
         except DAMAGED:
             return None
 
@@ -128,33 +147,8 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
         raw: dict[str, Any] = parse_json(content)
         if int(raw["format"]) > FORMAT:
             raise ValueError(f"its format is {raw['format']}; this runner reads up to {FORMAT}")
-        tasks: dict[str, Any] = raw["tasks"]
-        after = {
-            name: tuple(str(before) for before in task["after"]) for name, task in tasks.items()
-        }
-        levels(after)  # raises CyclicError
-        runs = {name: str(task["run_id"]) for name, task in tasks.items()}
-        for one in (raw["group_id"], raw["job_id"], raw["pool"], *runs.values()):
-            check_batch_id(one)
-        return RunGroup(
-            group_id=raw["group_id"],
-            name=raw["name"],
-            created=datetime.fromisoformat(raw["created"]),
-            job_id=raw["job_id"],
-            pool=raw["pool"],
-            runs=runs,
-            after=after,
-            trials={name: task["trial"] for name, task in tasks.items() if "trial" in task},
-        )
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        AttributeError,
-        RecursionError,
-        CyclicError,
-    ) as err:
+        return RunGroup.from_json(raw)
+    except (*DAMAGED, CyclicError) as err:
         raise RunnerError(
             "R-GROUP-BROKEN",
             f"group {group_id} cannot be read",

@@ -5,34 +5,41 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import NOT_STORED, Document, or_none, wire
 
 Goal = Literal["max", "min"]
 MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
 
+def read_goal(value: object) -> Goal:
+    """Return the goal of a document; "max" unless it is "min"."""
+    return "min" if value == "min" else "max"
+
+
+def json_value(value: float) -> MetricValue:
+    """Return the value for JSON, with NaN and infinities as text, which `float` reads."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 @dataclass(frozen=True, slots=True)
-class MetricPoint:
-    """One measured value. `step` is the number of an epoch or a batch in the script, or None."""
+class MetricPoint(Document):
+    """One measured value, a line of `metrics.jsonl`.
 
-    time: str
-    attempt: int
-    step: int | None
+    `step` is the number of an epoch or a batch in the script, or None.
+    """
+
+    time: str = field(metadata=wire(read=str, missing=""))
+    attempt: int = field(metadata=wire(read=int, missing=1))
+    step: int | None = field(metadata=wire(read=or_none(int), missing=None))
     name: str
-    value: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line of `metrics.jsonl`."""
-        return {
-            "time": self.time,
-            "attempt": self.attempt,
-            "step": self.step,
-            "name": self.name,
-            "value": json_value(self.value),
-        }
+    value: float = field(metadata=wire(write=json_value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +55,23 @@ class MetricSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedRange:
+class ExpectedRange(Document):
     """The expected range of the last value of a metric. A bound that is None does not apply.
 
     If the value is outside, the run fails if `fails` is True, and otherwise a warning is shown.
     """
 
-    metric: str
-    low: float | None = None
-    high: float | None = None
-    fails: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry of the metric in `expect` of run.json."""
-        return {"min": self.low, "max": self.high, "outside": "fail" if self.fails else "warn"}
-
-    @classmethod
-    def from_json(cls, metric: str, raw: Mapping[str, Any]) -> ExpectedRange:
-        """Read an entry of `expect` of run.json."""
-        low, high = (None if raw.get(k) is None else float(raw[k]) for k in ("min", "max"))
-        return cls(metric, low, high, fails=raw.get("outside") == "fail")
+    metric: str = field(metadata=NOT_STORED)
+    low: float | None = field(default=None, metadata=wire("min", read=or_none(float)))
+    high: float | None = field(default=None, metadata=wire("max", read=or_none(float)))
+    fails: bool = field(
+        default=False,
+        metadata=wire(
+            "outside",
+            read=lambda outside: outside == "fail",
+            write=lambda fails: "fail" if fails else "warn",
+        ),
+    )
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
@@ -99,31 +103,6 @@ def range_problems(
     """
     chosen = (each for each in expected if fails is None or each.fails is fails)
     return [problem for each in chosen if (problem := each.problem(last))]
-
-
-def json_value(value: float) -> MetricValue:
-    """Return the value for JSON, with NaN and infinities as text."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def parse_metric_line(line: str) -> MetricPoint | None:
-    """Read a line of `metrics.jsonl`. Return None for an incomplete or invalid line."""
-    try:
-        raw: Any = parse_json(line)
-        step = raw.get("step")
-        return MetricPoint(
-            time=str(raw.get("time", "")),
-            attempt=int(raw.get("attempt", 1)),
-            step=None if step is None else int(step),
-            name=str(raw["name"]),
-            value=float(raw["value"]),  # "NaN", "Infinity" and "-Infinity" are accepted by float()
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
 
 
 def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> list[MetricSummary]:

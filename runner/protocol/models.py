@@ -6,15 +6,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from runner.protocol.codec import FORMAT, Document, read, wire
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import is_selected_output
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from typing import Self  # the agent runs on Python 3.10
+
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
 COMPUTED_ALIASES = ("latest", "best")  # computed from the versions
@@ -65,45 +68,33 @@ def model_record_blob(run_id: str, name: str) -> str:
     return f"{run_id}/models/{name}{_SUFFIX}"
 
 
+def _read_aliases(raw: object) -> tuple[str, ...]:
+    return tuple(map(str, cast("list[object]", raw))) if isinstance(raw, list) else ()
+
+
 @dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Document):
     """The request to register a run as a version of a model, from a recipe or a user.
+
+    It is validated by `check`, not when it is read, so that the run can start.
 
     Attributes:
         path: a file, glob or folder of the outputs; None selects all of them.
         register: False for a reproduction, which keeps the request but is not registered.
     """
 
-    name: str
-    aliases: tuple[str, ...] = ()
+    name: str = ""
+    aliases: tuple[str, ...] = field(default=(), metadata=wire(read=_read_aliases))
     path: str | None = None
     description: str = ""
-    register: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `model` of run.json."""
-        return {
-            "name": self.name,
-            "aliases": list(self.aliases),
-            "path": self.path,
-            "description": self.description,
-            **({} if self.register else {"register": False}),
-        }
+    register: bool = field(
+        default=True, metadata=wire(read=lambda value: value is not False, omit="default")
+    )
 
     @classmethod
-    def from_json(cls, raw: object) -> ModelRequest:
-        """Read `model` of run.json. It is validated later by `check`, so that the run can start."""
-        wanted = cast("ModelDocument", raw) if isinstance(raw, dict) else {}
-        aliases = wanted.get("aliases")
-        return cls(
-            name=str(wanted.get("name") or ""),
-            aliases=tuple(str(a) for a in cast("list[object]", aliases))
-            if isinstance(aliases, list)
-            else (),
-            path=wanted.get("path"),
-            description=str(wanted.get("description") or ""),
-            register=wanted.get("register") is not False,
-        )
+    def from_json(cls, raw: object, /, **given: Any) -> Self:
+        """Read `model` of run.json."""
+        return read(cls, cast("ModelDocument", raw) if isinstance(raw, dict) else {}, **given)
 
     def check(self) -> ModelRequest:
         """Return the request. Raise ModelError for an invalid name or alias."""

@@ -10,20 +10,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from runner.protocol.encoding import format_size, parse_json
-from runner.protocol.metrics import json_value
-from runner.protocol.resuming import ResumeFailure, parse_resume_failure
-from runner.protocol.run_spec import DAMAGED, FORMAT, broken_document, parse_document
+from runner.protocol.checkpoints import ResumeFailure
+from runner.protocol.codec import (
+    DAMAGED,
+    FORMAT,
+    NOT_STORED,
+    Document,
+    JsonObject,
+    or_none,
+    read,
+    wire,
+    write,
+)
+from runner.protocol.encoding import format_size
+from runner.protocol.metrics import MetricValue, json_value
+from runner.protocol.run_spec import broken_document, parse_document
+
+if TYPE_CHECKING:
+    from typing import Self  # the agent runs on Python 3.10
 
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFile:
+class OutputFile(Document):
     """One exported file; `path` is relative to the output folder and never leaves it.
 
     Attributes:
@@ -38,14 +53,9 @@ class OutputFile:
     path: str
     size_bytes: int
     sha256: str
-    source: str | None = None
-    attempt: int | None = None
-    partial: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the file as result.json lists it."""
-        listed = asdict(self).items()
-        return {name: v for name, v in listed if v is not None and v is not False}
+    source: str | None = field(default=None, metadata=wire(omit="default"))
+    attempt: int | None = field(default=None, metadata=wire(omit="default"))
+    partial: bool = field(default=False, metadata=wire(omit="default"))
 
 
 # Why a file was not kept, and how to keep it.
@@ -65,12 +75,12 @@ _LEFT_OUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Document):
     """A file, or a folder with `files` files, that the script wrote and runner did not keep."""
 
     path: str
-    size_bytes: int
-    why: str
+    size_bytes: int = field(metadata=wire(missing=0))
+    why: str = field(metadata=wire(missing=""))
     files: int = 1
 
     def __str__(self) -> str:
@@ -81,79 +91,89 @@ class LeftOut:
             return f"{self.path}: {why}"
         return f"{self.path} ({count}{format_size(self.size_bytes)}): {why}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as result.json lists it."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> LeftOut:
-        """Read an entry of `left_out`."""
-        size, files = int(raw.get("size_bytes") or 0), int(raw.get("files") or 1)
-        return cls(str(raw["path"]), size, str(raw.get("why") or ""), files)
+def check_output_path(path: str) -> str:
+    """Return the path. Raise ValueError if it leaves the output folder."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if not parts or path[0] == "/" or ".." in parts or "\\" in path or "\0" in path:
+        raise ValueError(f"{path!r} leaves the output folder")
+    return path
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+def _read_output(path: object) -> str:
+    return check_output_path(str(path or "output/"))
+
+
+def _read_status(status: Any) -> ResultStatus:
+    if status not in get_args(ResultStatus):
+        raise ValueError(f"status {status!r}")
+    return status
+
+
+def _time_text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="microseconds")
+
+
+def _metrics_json(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
+    return {name: json_value(value) for name, value in metrics.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Document):
     """`result.json`: the outcome, which never changes.
 
     Attributes:
         attempt: The number of the last attempt, 0 if none started.
-        output: Folder of the outputs, relative to the run's folder, with a slash at the end.
-        rank: Rank of the node that failed.
         evicted: Earlier attempts that were lost with their node; None if unknown.
-        checkpoint: Summary of the checkpoints of the attempt.
+        rank: Rank of the node that failed.
+        output: Folder of the outputs, relative to the run's folder, with a slash at the end.
         partial: True if the outputs are those of a script that did not succeed.
         left_out: Files that the script wrote and runner did not keep.
+        checkpoint: Summary of the checkpoints of the attempt.
         raw: The document that was read.
     """
 
-    status: ResultStatus
-    attempt: int
-    exit_code: int | None
-    step: str | None
-    code: str | None
-    message: str | None
-    started: datetime | None
-    ended: datetime | None
-    stages_s: Mapping[str, float]
-    metrics: Mapping[str, float]
-    outputs: tuple[OutputFile, ...]
-    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
-    output: str = "output/"
-    rank: int = 0
-    evicted: int | None = None
+    status: ResultStatus = field(metadata=wire(read=_read_status))
+    attempt: int = field(metadata=wire(missing=0))
+    evicted: int | None = field(default=None, metadata=wire(read=or_none(int)))
+    exit_code: int | None = None
+    step: str | None = None
+    code: str | None = None
+    message: str | None = None
+    rank: int = field(default=0, metadata=wire(omit="default"))
+    started: datetime | None = field(default=None, metadata=wire(write=_time_text))
+    ended: datetime | None = field(default=None, metadata=wire(write=_time_text))
+    stages_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    metrics: Mapping[str, float] = field(
+        default_factory=dict[str, float], metadata=wire(write=_metrics_json)
+    )
+    output: str = field(default="output/", metadata=wire(read=_read_output))
+    outputs: tuple[OutputFile, ...] = ()
+    partial: bool = field(default=False, metadata=wire(omit="default"))
+    left_out: tuple[LeftOut, ...] = field(default=(), metadata=wire(omit="default"))
     checkpoint: Mapping[str, Any] | None = None
-    partial: bool = False
-    left_out: tuple[LeftOut, ...] = ()
+    raw: Mapping[str, Any] = field(
+        default_factory=dict[str, Any], compare=False, repr=False, metadata=NOT_STORED
+    )
 
-    def to_json(self, run_id: str) -> dict[str, Any]:
+    def to_json(self, run_id: str = "") -> dict[str, Any]:
         """Return result.json, without `output` and `checkpoint` if the run never started."""
-        ran = self.attempt > 0 and self.status != "cancelled"
-        return {
-            "format": FORMAT,
-            "run_id": run_id,
-            "status": self.status,
-            "attempt": self.attempt,
-            "evicted": self.evicted,
-            "exit_code": self.exit_code,
-            "step": self.step,
-            "code": self.code,
-            "message": self.message,
-            **({"rank": self.rank} if self.rank else {}),
-            "started": _time_text(self.started),
-            "ended": _time_text(self.ended),
-            "stages_s": dict(self.stages_s),
-            "metrics": {name: json_value(value) for name, value in self.metrics.items()},
-            **({"output": self.output} if ran else {}),
-            "outputs": [file.to_json() for file in self.outputs],
-            **({"partial": True} if self.partial else {}),
-            **({"left_out": [each.to_json() for each in self.left_out]} if self.left_out else {}),
-            **({"checkpoint": self.checkpoint} if ran else {}),
-        }
+        found = {"format": FORMAT, "run_id": run_id, **write(self)}
+        if self.attempt <= 0 or self.status == "cancelled":
+            del found["output"], found["checkpoint"]
+        return found
+
+    @classmethod
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> Self:
+        """Read result.json. Outputs that leave the output folder are in `left_out` instead."""
+        refused: list[LeftOut] = []
+        given |= {"outputs": parse_outputs(raw.get("outputs") or (), refused.append), "raw": raw}
+        found = read(cls, {**raw, "outputs": ()}, **given)
+        return replace(found, left_out=(*found.left_out, *refused)) if refused else found
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTimes:
+class NodeTimes(Document):
     """Times of a node, which Batch knows only while the node exists; "" is unknown.
 
     Attributes:
@@ -162,17 +182,13 @@ class NodeTimes:
         ready: When its start task last wrote output.
     """
 
-    booted: str = ""
-    created: str = ""
-    ready: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """Return the times that are known."""
-        return {name: time for name, time in asdict(self).items() if time}
+    booted: str = field(default="", metadata=wire(omit="default"))
+    created: str = field(default="", metadata=wire(omit="default"))
+    ready: str = field(default="", metadata=wire(omit="default"))
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptStart:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStart(Document):
     """`attempts/<n>/start.json`: the node of an attempt.
 
     Attributes:
@@ -186,41 +202,25 @@ class AttemptStart:
     """
 
     attempt: int
-    node: str
-    started: str
-    stdout_offset: int
-    stderr_offset: int
+    node: str = ""
     pool: str = ""
-    work_dir: str = ""
     dedicated: bool | None = None
+    started: str = ""
     host: str = ""
-    rank: int = 0
-    evictions: int | None = None
-    node_times: NodeTimes = NodeTimes()
-    signs: bool = False
-    host_keys: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return start.json."""
-        return {
-            "attempt": self.attempt,
-            "node": self.node,
-            "pool": self.pool,
-            "dedicated": self.dedicated,
-            "started": self.started,
-            "host": self.host,
-            "work_dir": self.work_dir,
-            "log_offsets": {"stdout": self.stdout_offset, "stderr": self.stderr_offset},
-            **({"rank": self.rank} if self.rank else {}),
-            **({} if self.evictions is None else {"evictions": self.evictions}),
-            **({"node_times": times} if (times := self.node_times.to_json()) else {}),
-            **({"signs": True} if self.signs else {}),
-            **({"host_keys": list(self.host_keys)} if self.host_keys else {}),
-        }
+    work_dir: str = ""
+    stdout_offset: int = field(default=0, metadata=wire("log_offsets.stdout"))
+    stderr_offset: int = field(default=0, metadata=wire("log_offsets.stderr"))
+    rank: int = field(default=0, metadata=wire(omit="default"))
+    evictions: int | None = field(default=None, metadata=wire(read=or_none(int), omit="default"))
+    node_times: NodeTimes = field(default=NodeTimes(), metadata=wire(omit="default"))
+    signs: bool = field(
+        default=False, metadata=wire(read=lambda value: value is True, omit="default")
+    )
+    host_keys: tuple[str, ...] = field(default=(), metadata=wire(omit="default"))
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnd:
+class AttemptEnd(Document):
     """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none.
 
     `node_ends` is the time for which Azure announced the eviction of the node, if it did.
@@ -228,14 +228,14 @@ class AttemptEnd:
     """
 
     attempt: int
-    ended: str
-    why: str
-    exit_code: int | None
-    step: str | None
-    message: str | None = None
+    ended: str = ""
+    why: str = ""
+    exit_code: int | None = None
+    step: str | None = None
     checkpoint: Mapping[str, Any] | None = None
-    node_ends: str = ""
-    resume_failed: ResumeFailure | None = None
+    message: str | None = field(default=None, metadata=wire(omit="default"))
+    node_ends: str = field(default="", metadata=wire(omit="default"))
+    resume_failed: ResumeFailure | None = field(default=None, metadata=wire(omit="default"))
 
     @property
     def was_requeued(self) -> bool:
@@ -245,116 +245,22 @@ class AttemptEnd:
         """
         return self.why == "terminated" and not self.node_ends
 
-    def to_json(self) -> dict[str, Any]:
-        """Return end.json."""
-        return {
-            "attempt": self.attempt,
-            "ended": self.ended,
-            "why": self.why,
-            "exit_code": self.exit_code,
-            "step": self.step,
-            "checkpoint": self.checkpoint,
-            **({"message": self.message} if self.message is not None else {}),
-            **({"node_ends": self.node_ends} if self.node_ends else {}),
-            **({"resume_failed": failed.to_json()} if (failed := self.resume_failed) else {}),
-        }
+    @classmethod
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> Self:
+        """Read end.json; a damaged `resume_failed` counts as none."""
+        failed = None
+        with suppress(*DAMAGED):
+            failed = ResumeFailure.from_json(raw["resume_failed"], attempt=int(raw["attempt"]))
+        return read(cls, {**raw, "resume_failed": None}, resume_failed=failed, **given)
 
 
 def parse_result(data: bytes, run_id: str) -> RunResult:
-    """Read result.json. Raise RunnerError if it is damaged.
-
-    Outputs whose path leaves the output folder are in `left_out` instead.
-    """
+    """Read result.json. Raise RunnerError if it is damaged."""
     raw = parse_document(data, run_id, "result.json")
     try:
-        refused: list[LeftOut] = []
-        if raw["status"] not in ("succeeded", "failed", "cancelled"):
-            raise ValueError(f"status {raw['status']!r}")
-        return RunResult(
-            status=raw["status"],
-            attempt=int(raw.get("attempt") or 0),
-            exit_code=raw.get("exit_code"),
-            step=raw.get("step"),
-            code=raw.get("code"),
-            message=raw.get("message"),
-            started=_time(raw.get("started")),
-            ended=_time(raw.get("ended")),
-            stages_s={name: float(s) for name, s in _part(raw, "stages_s").items()},
-            metrics={name: float(v) for name, v in _part(raw, "metrics").items()},
-            outputs=parse_outputs(raw.get("outputs") or (), refused.append),
-            raw=raw,
-            output=check_output_path(str(raw.get("output") or "output/")),
-            rank=int(raw.get("rank") or 0),
-            evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
-            checkpoint=raw.get("checkpoint"),
-            partial=bool(raw.get("partial")),
-            left_out=(*map(LeftOut.from_json, raw.get("left_out") or ()), *refused),
-        )
+        return RunResult.from_json(raw)
     except DAMAGED as err:
         raise broken_document(run_id, "result.json", err) from err
-
-
-def parse_attempt_start(data: bytes) -> AttemptStart | None:
-    """Read start.json. Return None if it is damaged."""
-    try:
-        raw: Any = parse_json(data)
-        offsets = _part(raw, "log_offsets")
-        return AttemptStart(
-            attempt=int(raw["attempt"]),
-            node=str(raw.get("node") or ""),
-            started=str(raw.get("started") or ""),
-            stdout_offset=int(offsets.get("stdout") or 0),
-            stderr_offset=int(offsets.get("stderr") or 0),
-            pool=str(raw.get("pool") or ""),
-            work_dir=str(raw.get("work_dir") or ""),
-            dedicated=raw.get("dedicated"),
-            host=str(raw.get("host") or ""),
-            rank=int(raw.get("rank") or 0),
-            evictions=None if raw.get("evictions") is None else int(raw["evictions"]),
-            node_times=NodeTimes(
-                **{
-                    name: str(_part(raw, "node_times").get(name) or "")
-                    for name in ("booted", "created", "ready")
-                }
-            ),
-            signs=raw.get("signs") is True,
-            host_keys=tuple(str(each) for each in raw.get("host_keys") or ()),
-        )
-    except DAMAGED:
-        return None
-
-
-def parse_attempt_end(data: bytes) -> AttemptEnd | None:
-    """Read end.json. Return None if it is damaged."""
-    try:
-        raw: Any = parse_json(data)
-        return AttemptEnd(
-            attempt=int(raw["attempt"]),
-            ended=str(raw.get("ended") or ""),
-            why=str(raw.get("why") or ""),
-            exit_code=raw.get("exit_code"),
-            step=raw.get("step"),
-            message=raw.get("message"),
-            checkpoint=raw.get("checkpoint"),
-            node_ends=str(raw.get("node_ends") or ""),
-            resume_failed=parse_resume_failure(data, int(raw["attempt"]))
-            if raw.get("resume_failed")
-            else None,
-        )
-    except DAMAGED:
-        return None
-
-
-def check_output_path(path: str) -> str:
-    """Return the path. Raise ValueError if it leaves the output folder."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if not parts or path[0] == "/" or ".." in parts or "\\" in path or "\0" in path:
-        raise ValueError(f"{path!r} leaves the output folder")
-    return path
-
-
-def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    return raw.get(name) or {}
 
 
 def parse_outputs(
@@ -372,32 +278,14 @@ def parse_outputs(
     """
     outputs: list[OutputFile] = []
     for entry in listed:
-        path, size_bytes = str(entry["path"]), int(entry["size_bytes"])
-        path = f"{entry.get('folder') or folder}{path}" if folder else path
+        path = f"{(entry.get('folder') or folder) if folder else ''}{entry['path']}"
         try:
             check_output_path(path)
         except ValueError:
-            refuse(LeftOut(path.replace("\0", "?"), size_bytes, "path"))
-            continue
-        outputs.append(
-            OutputFile(
-                path=path,
-                size_bytes=size_bytes,
-                sha256=str(entry["sha256"]),
-                source=entry.get("source"),
-                attempt=entry.get("attempt"),
-                partial=bool(entry.get("partial")),
-            )
-        )
+            refuse(LeftOut(path.replace("\0", "?"), int(entry["size_bytes"]), "path"))
+        else:
+            outputs.append(OutputFile.from_json({**entry, "path": path}))
     return tuple(outputs)
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-def _time_text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat(timespec="microseconds")
 
 
 StageState = Literal["start", "progress", "end", "failed"]
@@ -418,50 +306,30 @@ def sign_interval_s(age_s: float) -> float:
     return min(max(_SIGN_SHARE * age_s, _MIN_SIGN_S), _MAX_SIGN_S)
 
 
+def _read_state(state: Any) -> StageState:
+    if state not in get_args(StageState):
+        raise ValueError(f"state {state!r}")
+    return state
+
+
 @dataclass(frozen=True, slots=True)
-class StageEvent:
-    """One line of `events.jsonl`."""
+class StageEvent(Document):
+    """One line of `events.jsonl`, without `attempt`, which is in the name of the blob."""
 
-    attempt: int
-    time: str
+    attempt: int = field(metadata=NOT_STORED)
+    time: str = field(metadata=wire(read=str, missing=""))
     stage: str
-    state: StageState
-    message: str
-    done: float | None = None
-    total: float | None = None
-    unit: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line, without `attempt`, which is in the name of the blob."""
-        numbers = {"done": self.done, "total": self.total, "unit": self.unit}
-        return {
-            "time": self.time,
-            "stage": self.stage,
-            "state": self.state,
-            "message": self.message,
-            **{name: value for name, value in numbers.items() if value is not None},
-        }
+    state: StageState = field(metadata=wire(read=_read_state))
+    message: str = field(metadata=wire(missing=""))
+    done: float | None = field(default=None, metadata=wire(omit="default"))
+    total: float | None = field(default=None, metadata=wire(omit="default"))
+    unit: str | None = field(default=None, metadata=wire(omit="default"))
 
 
 def parse_event_line(line: str, attempt: int) -> StageEvent | None:
     """Read a line of events.jsonl. Return None if it is damaged, or only a sign of life."""
-    try:
-        raw: Any = parse_json(line)
-        state = raw["state"]
-        if state not in ("start", "progress", "end", "failed") or raw["stage"] == ALIVE_STAGE:
-            return None
-        return StageEvent(
-            attempt=attempt,
-            time=str(raw.get("time", "")),
-            stage=str(raw["stage"]),
-            state=state,
-            message=str(raw.get("message") or ""),
-            done=raw.get("done"),
-            total=raw.get("total"),
-            unit=raw.get("unit"),
-        )
-    except DAMAGED:
-        return None
+    event = StageEvent.load(line, attempt=attempt)
+    return None if event is None or event.stage == ALIVE_STAGE else event
 
 
 INDEX_FOLDER = "index/"

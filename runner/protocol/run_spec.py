@@ -10,22 +10,35 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from runner.protocol.codec import (
+    DAMAGED,
+    FORMAT,
+    NOT_STORED,
+    Document,
+    JsonObject,
+    or_none,
+    read,
+    unless_empty,
+    wire,
+    write,
+)
 from runner.protocol.commands import PARAMS_AS, ParamsAs, read_parameters
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.metrics import ExpectedRange, Goal
+from runner.protocol.metrics import ExpectedRange, Goal, read_goal
 from runner.protocol.models import ModelRequest
 from runner.protocol.paths import check_batch_id, code_blob, is_run_id
 from runner.protocol.task import NOTEBOOK_MODULE
 
-FORMAT = 1  # of run.json, result.json and groups/<id>.json
-JsonObject = Mapping[str, Any]
+if TYPE_CHECKING:
+    from typing import Self  # the agent runs on Python 3.10
+
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
 # The programs that start the command on the nodes; docs/guides/distributed.md has a table.
 Launcher = Literal["python", "torchrun", "mpi", "horovod", "tensorflow", "jax", "chainermn", "cntk"]
@@ -34,8 +47,6 @@ LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"})
 # These start one process for each GPU.
 PROCESS_LAUNCHERS: frozenset[str] = MPI_LAUNCHERS | {"torchrun"}
-# The errors that reading an invalid document may raise.
-DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
 WORKSPACE = "dev"  # name of the recipe of `runner dev`
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 _KEYS = (
@@ -44,6 +55,10 @@ _KEYS = (
     "named_outputs", "metrics", "model", "checkpoints", "timeout_s", "retries", "resources",
     "priority", "after", "group", "batch", "image", "price", "origin",
 )  # fmt: skip
+# Keys that are written if they have a value, or were in the document, with what stands for none.
+_OMITTED: dict[str, Any] = {
+    "schedule": None, "rehearsal": None, "trial": None, "template": [], "resume_from": None,
+}  # fmt: skip
 _CLIENT_NEEDS = (
     "run_id", "experiment", "created", "params", "recipe.name", "batch.pool", "batch.spot",
     "batch.job_id", "batch.task_id",
@@ -55,7 +70,7 @@ class RunSpecError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Document):
     """Minimum resources of a node; None and () accept any. `memory_bytes` is per node."""
 
     gpus: int | None = None
@@ -64,66 +79,27 @@ class Resources:
     nodes: int = 1
     capacity: Capacity | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return `resources` of run.json."""
-        return asdict(self) | {"vm_sizes": list(self.vm_sizes)}
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> Resources:
-        """Read `resources` of run.json."""
-        if not raw:
-            return NO_RESOURCES
-        return cls(
-            gpus=raw.get("gpus"),
-            memory_bytes=raw.get("memory_bytes"),
-            vm_sizes=tuple(raw.get("vm_sizes") or ()),
-            nodes=int(raw.get("nodes") or 1),
-            capacity=raw.get("capacity"),
-        )
-
 
 NO_RESOURCES = Resources()
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRule:
+class CheckpointRule(Document):
     """How often checkpoints are committed, how many are kept, and their maximum size.
 
     With `automatic`, hooks save checkpoints in scripts that save none. With `sharded`, every rank
     saves its part of the state.
     """
 
-    interval_s: float = 60
-    keep: int = 3
-    max_bytes: int = 10 << 30
-    automatic: bool = True
-    sharded: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `checkpoints` of run.json."""
-        found = asdict(self)
-        return found if self.sharded else {k: v for k, v in found.items() if k != "sharded"}
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> CheckpointRule:
-        """Read `checkpoints` of run.json; a missing key has its default."""
-        default = _USUAL_CHECKPOINTS
-        if not raw:
-            return default
-        return cls(
-            interval_s=max(float(raw.get("interval_s", default.interval_s)), 0.1),
-            keep=max(int(raw.get("keep", default.keep)), 1),
-            max_bytes=int(raw.get("max_bytes", default.max_bytes)),
-            automatic=bool(raw.get("automatic", default.automatic)),
-            sharded=bool(raw.get("sharded", default.sharded)),
-        )
-
-
-_USUAL_CHECKPOINTS = CheckpointRule()
+    interval_s: float = field(default=60, metadata=wire(read=lambda s: max(float(s), 0.1)))
+    keep: int = field(default=3, metadata=wire(read=lambda number: max(int(number), 1)))
+    max_bytes: int = field(default=10 << 30, metadata=wire(read=int))
+    automatic: bool = field(default=True, metadata=wire(read=bool))
+    sharded: bool = field(default=False, metadata=wire(omit="default"))
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRule:
+class KeepRule(Document):
     """The rule for files that a script writes outside of `$RUNNER_OUTPUT_DIR`: which are kept.
 
     Attributes:
@@ -131,174 +107,103 @@ class KeepRule:
         paths: Globs relative to the script's folder; matching files are kept at any size.
     """
 
-    max_bytes: int = 10 << 30
+    max_bytes: int = field(default=10 << 30, metadata=wire(read=int))
     paths: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `keep` of run.json."""
-        return {"max_bytes": self.max_bytes, "paths": list(self.paths)}
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> KeepRule:
-        """Read `keep` of run.json; a missing key has its default."""
-        return cls(int(raw.get("max_bytes", cls().max_bytes)), tuple(raw.get("paths") or ()))
 
 
 @dataclass(frozen=True, slots=True)
-class SecretRef:
+class SecretRef(Document):
     """A secret variable of the script, with its source: a client variable or a key vault."""
 
-    variable: str
+    variable: str = field(metadata=NOT_STORED)
     env: str | None = None
     keyvault: str | None = None
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """Return the reference as in train.yaml and run.json."""
         return {"env": self.env} if self.env else {"keyvault": self.keyvault or ""}
 
 
+def _read_image(raw: JsonObject | None) -> str | None:
+    return raw.get("name") if raw else None
+
+
+def _image_json(name: str | None) -> dict[str, Any] | None:
+    return {"name": name, "digest": image_digest(name)} if name else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeSpec:
+class RecipeSpec(Document):
     """The part of a run that `train.yaml` decides, as `run.json` stores it.
 
     Attributes:
         requirements_file: Path in the code archive.
-        packages: Additional packages, unless the requirements list them.
-        live_outputs: Files below `$RUNNER_OUTPUT_DIR` that are stored while the script runs.
         secrets: References to secrets. In older documents, they have no source.
         named_outputs: Folders below the outputs, by their variable.
         metric_patterns: Regular expressions over standard output, by metric.
-        expect: Expected ranges of metrics; a run outside of a range warns or fails.
         checkpoints: None switches them off.
-        keep: None keeps `$RUNNER_OUTPUT_DIR` only.
-        image: Reference of the container image that the script runs in.
+        keep: None keeps `$RUNNER_OUTPUT_DIR` only. Older documents imply the default.
+        packages: Additional packages, unless the requirements list them.
+        live_outputs: Files below `$RUNNER_OUTPUT_DIR` that are stored while the script runs.
+        expect: Expected ranges of metrics; a run outside of a range warns or fails.
         prepare: Shell commands that run before the script, once per node and job if possible.
         max_cost_micros: Cap of the costs of the run's job in micro-dollars.
         processes_per_node: For launchers that start several processes. None means one per GPU.
         hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
         params_as: How the script gets its parameters.
+        image: Reference of the container image that the script runs in.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    requirements_file: str | None = None
-    packages: tuple[str, ...] = ()
-    live_outputs: tuple[str, ...] = ()
+    requirements_file: str | None = field(default=None, metadata=wire("requirements.file"))
     python: str | None = None
-    secrets: tuple[SecretRef, ...] = ()
+    secrets: tuple[SecretRef, ...] = field(default=(), metadata=wire("secret_refs", by="variable"))
     outputs: tuple[str, ...] = ()
     named_outputs: Mapping[str, str] = field(default_factory=dict[str, str])
-    metric_patterns: Mapping[str, str] = field(default_factory=dict[str, str])
-    primary_metric: str | None = None
-    goal: Goal = "max"
-    expect: tuple[ExpectedRange, ...] = ()
-    model: ModelRequest | None = None
+    metric_patterns: Mapping[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=wire("metrics.patterns", read=lambda raw: dict(raw or {})),
+    )
+    primary_metric: str | None = field(default=None, metadata=wire("metrics.primary"))
+    goal: Goal = field(default="max", metadata=wire("metrics.goal", read=read_goal))
+    model: ModelRequest | None = field(
+        default=None, metadata=wire(read=unless_empty(ModelRequest.from_json))
+    )
     checkpoints: CheckpointRule | None = CheckpointRule()
-    keep: KeepRule | None = KeepRule()
+    keep: KeepRule | None = field(default=KeepRule(), metadata=wire(omit="default"))
+    packages: tuple[str, ...] = field(default=(), metadata=wire(omit="default"))
+    live_outputs: tuple[str, ...] = field(default=(), metadata=wire(omit="default"))
+    expect: tuple[ExpectedRange, ...] = field(
+        default=(), metadata=wire(by="metric", omit="default")
+    )
+    prepare: str | None = field(default=None, metadata=wire(omit="empty"))
+    max_cost_micros: int | None = field(default=None, metadata=wire(omit="empty"))
+    launcher: Launcher = field(default="python", metadata=wire(omit="default"))
+    processes_per_node: int | None = field(default=None, metadata=wire(omit="default"))
+    hang_timeout_s: float | None = field(default=None, metadata=wire(omit="default"))
+    params_as: ParamsAs = field(default="flags", metadata=wire(omit="default"))
     timeout_s: float | None = None
     retries: int = 0
     resources: Resources = NO_RESOURCES
     priority: int = 0
-    image: str | None = None
-    prepare: str | None = None
-    max_cost_micros: int | None = None
-    launcher: Launcher = "python"
-    processes_per_node: int | None = None
-    hang_timeout_s: float | None = None
-    params_as: ParamsAs = "flags"
+    image: str | None = field(default=None, metadata=wire(read=_read_image, write=_image_json))
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of run.json that the recipe decides."""
-        return {
-            "env": dict(self.env),
-            "requirements": {"file": self.requirements_file} if self.requirements_file else None,
-            "python": self.python,
-            "secrets": [ref.variable for ref in self.secrets],
-            "secret_refs": {ref.variable: ref.to_json() for ref in self.secrets},
-            "outputs": list(self.outputs),
-            "named_outputs": dict(self.named_outputs),
-            "metrics": {
-                "patterns": dict(self.metric_patterns),
-                "primary": self.primary_metric,
-                "goal": self.goal,
-            },
-            "model": self.model.to_json() if self.model else None,
-            "checkpoints": self.checkpoints.to_json() if self.checkpoints else None,
-            **self._keep_json(),
-            **({"packages": list(self.packages)} if self.packages else {}),
-            **({"live_outputs": list(self.live_outputs)} if self.live_outputs else {}),
-            **({"expect": {e.metric: e.to_json() for e in self.expect}} if self.expect else {}),
-            **({"prepare": self.prepare} if self.prepare else {}),
-            **({"max_cost_micros": self.max_cost_micros} if self.max_cost_micros else {}),
-            **self._launch_json(),
-            "timeout_s": self.timeout_s,
-            "retries": self.retries,
-            "resources": self.resources.to_json(),
-            "priority": self.priority,
-            "image": {"name": self.image, "digest": image_digest(self.image)}
-            if self.image
-            else None,
-        }
+        found = write(self, RecipeSpec)
+        requirements = found["requirements"] if self.requirements_file else None
+        return {**found, "requirements": requirements, "secrets": self._listed_secrets()}
 
-    def _launch_json(self) -> dict[str, Any]:
-        """Return the keys about processes that differ from the defaults."""
-        found = {
-            "launcher": None if self.launcher == "python" else self.launcher,
-            "processes_per_node": self.processes_per_node,
-            "hang_timeout_s": self.hang_timeout_s,
-            "params_as": None if self.params_as == "flags" else self.params_as,
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
-    def _keep_json(self) -> dict[str, Any]:
-        """Return `keep` unless it is the default, which older documents imply."""
-        if self.keep == KeepRule():
-            return {}
-        return {"keep": self.keep.to_json() if self.keep else None}
+    def _listed_secrets(self) -> list[str]:
+        return [ref.variable for ref in self.secrets]
 
     @classmethod
-    def from_json(cls, raw: JsonObject) -> RecipeSpec:
-        """Read these keys. A missing key has its default."""
-        return RecipeSpec(**RecipeSpec._values(raw))
-
-    @staticmethod
-    def _values(raw: JsonObject) -> dict[str, Any]:
-        """Return the values of the fields of this class."""
-        metrics, checkpoints = _part(raw, "metrics"), raw.get("checkpoints", {})
-        keep = raw.get("keep", {})
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> Self:
+        """Read run.json or a part of it."""
         refs: dict[str, Any] = {str(name): {} for name in raw.get("secrets") or ()}
-        refs |= _part(raw, "secret_refs")
-        return {
-            "env": {str(name): str(value) for name, value in _part(raw, "env").items()},
-            "requirements_file": _part(raw, "requirements").get("file"),
-            "packages": tuple(str(name) for name in raw.get("packages") or ()),
-            "live_outputs": tuple(str(path) for path in raw.get("live_outputs") or ()),
-            "python": raw.get("python"),
-            "secrets": tuple(
-                SecretRef(name, ref.get("env"), ref.get("keyvault")) for name, ref in refs.items()
-            ),
-            "outputs": tuple(raw.get("outputs") or ()),
-            "named_outputs": {v: str(path) for v, path in _part(raw, "named_outputs").items()},
-            "metric_patterns": dict(metrics.get("patterns") or {}),
-            "primary_metric": metrics.get("primary"),
-            "goal": "min" if metrics.get("goal") == "min" else "max",
-            "expect": tuple(
-                ExpectedRange.from_json(name, each) for name, each in _part(raw, "expect").items()
-            ),
-            "model": ModelRequest.from_json(raw["model"]) if raw.get("model") else None,
-            "checkpoints": None if checkpoints is None else CheckpointRule.from_json(checkpoints),
-            "keep": None if keep is None else KeepRule.from_json(keep),
-            "timeout_s": raw.get("timeout_s"),
-            "retries": int(raw.get("retries") or 0),
-            "resources": Resources.from_json(_part(raw, "resources")),
-            "priority": int(raw.get("priority") or 0),
-            "image": _part(raw, "image").get("name"),
-            "prepare": raw.get("prepare"),
-            "max_cost_micros": raw.get("max_cost_micros"),
-            "launcher": raw.get("launcher") or "python",
-            "processes_per_node": raw.get("processes_per_node"),
-            "hang_timeout_s": raw.get("hang_timeout_s"),
-            "params_as": raw.get("params_as") or "flags",
-        }
+        return read(
+            cls, {**raw, "secret_refs": {**refs, **(raw.get("secret_refs") or {})}}, **given
+        )
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -326,7 +231,7 @@ def image_digest(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeRef:
+class CodeRef(Document):
     """The recipe's files as one content-addressed archive.
 
     `files` is the number of files; 0 if the reference was read from blob storage.
@@ -334,7 +239,7 @@ class CodeRef:
 
     sha256: str = ""
     size_bytes: int = 0
-    files: int = field(default=0, compare=False)
+    files: int = field(default=0, compare=False, metadata=NOT_STORED)
     git_revision: str | None = None
     git_dirty: bool = False
 
@@ -345,52 +250,32 @@ class CodeRef:
 
     def to_json(self) -> dict[str, Any]:
         """Return `code` of run.json."""
-        return {
-            "sha256": self.sha256,
-            "blob": self.blob,
-            "size_bytes": self.size_bytes,
-            "git_revision": self.git_revision,
-            "git_dirty": self.git_dirty,
-        }
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> CodeRef:
-        """Read `code` of run.json."""
-        return cls(
-            sha256=str(raw.get("sha256") or ""),
-            size_bytes=int(raw.get("size_bytes") or 0),
-            git_revision=raw.get("git_revision"),
-            git_dirty=bool(raw.get("git_dirty")),
-        )
+        return {"sha256": self.sha256, "blob": self.blob, **write(self)}
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(Document):
     """One file of a data set or an input. A value that is None is unknown, and is not checked.
 
     `etag` is the ETag of the blob. `md5` is base64, as in the storage API.
     """
 
     name: str
-    size_bytes: int | None
-    sha256: str | None
-    etag: str | None = None
-    md5: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the file as `data` of run.json lists it."""
-        return {"name": self.name, "size_bytes": self.size_bytes, "sha256": self.sha256}
+    size_bytes: int | None = field(metadata=wire(read=int))
+    sha256: str | None = None
+    etag: str | None = field(default=None, metadata=wire(omit="always"))
+    md5: str | None = field(default=None, metadata=wire(omit="always"))
 
 
 @dataclass(frozen=True, slots=True)
-class DataRef:
+class DataRef(Document):
     """The data set of a run; `prefix` is its folder in the `data` container."""
 
-    name: str
-    source: str
-    notice: str | None
-    files: tuple[DataFile, ...]
-    prefix: str
+    name: str = ""
+    source: str = ""
+    notice: str | None = None
+    prefix: str = ""
+    files: tuple[DataFile, ...] = ()
 
     @classmethod
     def of_files(
@@ -399,28 +284,7 @@ class DataRef:
         """Return the reference to files given as (name, size in bytes, SHA-256)."""
         listed = tuple(files)
         prefix = data_prefix(name, listed)
-        return cls(name, source, notice, tuple(DataFile(*each) for each in listed), prefix)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `data` of run.json."""
-        return {
-            "name": self.name,
-            "source": self.source,
-            "notice": self.notice,
-            "prefix": self.prefix,
-            "files": [file.to_json() for file in self.files],
-        }
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> DataRef:
-        """Read `data` of run.json."""
-        return cls(
-            name=str(raw.get("name") or ""),
-            source=str(raw.get("source") or ""),
-            notice=raw.get("notice"),
-            files=tuple(parse_data_files(raw.get("files") or ())),
-            prefix=str(raw.get("prefix") or ""),
-        )
+        return cls(name, source, notice, prefix, tuple(DataFile(*each) for each in listed))
 
 
 def data_prefix(folder: str, files: Iterable[tuple[str, int, str]]) -> str:
@@ -432,16 +296,8 @@ def data_prefix(folder: str, files: Iterable[tuple[str, int, str]]) -> str:
     return f"{folder}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
 
 
-def parse_data_files(raw: Sequence[JsonObject]) -> list[DataFile]:
-    """Read a list of files in run.json."""
-    return [
-        DataFile(str(f["name"]), int(f["size_bytes"]), f.get("sha256"), f.get("etag"), f.get("md5"))
-        for f in raw
-    ]
-
-
 @dataclass(frozen=True, slots=True)
-class ResumeFrom:
+class ResumeFrom(Document):
     """The checkpoint of another run that a new run starts from.
 
     `checkpoint` is its number, or None for the newest one. `exact` is True if the user chose it:
@@ -449,26 +305,22 @@ class ResumeFrom:
     """
 
     run_id: str
-    checkpoint: int | None
-    exact: bool = False
+    checkpoint: int | None = field(default=None, metadata=wire(read=or_none(int)))
+    exact: bool = field(
+        default=False, metadata=wire(read=lambda value: value is True, omit="default")
+    )
 
     @classmethod
-    def from_json(cls, raw: JsonObject) -> ResumeFrom:
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> Self:
         """Read `resume_from` of run.json. Raise ValueError if it names no run."""
-        run_id, number = str(raw["run_id"]), raw.get("checkpoint")
-        if not run_id or "/" in run_id or run_id in (".", ".."):
-            raise ValueError(f"{run_id!r} is not a run ID")
-        exact = number is not None and raw.get("exact") is True
-        return cls(run_id, None if number is None else int(number), exact)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `resume_from` of run.json."""
-        exact = {"exact": True} if self.exact else {}
-        return {"run_id": self.run_id, "checkpoint": self.checkpoint, **exact}
+        found = read(cls, raw, **given)
+        if not found.run_id or "/" in found.run_id or found.run_id in (".", ".."):
+            raise ValueError(f"{found.run_id!r} is not a run ID")
+        return replace(found, exact=False) if found.checkpoint is None else found
 
 
 @dataclass(frozen=True, slots=True)
-class RunOrigin:
+class RunOrigin(Document):
     """The run that this run repeats. `kind` is retry, resume or reproduce."""
 
     kind: str
@@ -476,7 +328,7 @@ class RunOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStay:
+class PoolStay(Document):
     """A pool that the run's job was in before. Attempts on its nodes have its VM size and price.
 
     `requeued` is the number of the attempt that the move ended, which does not count as evicted, or
@@ -484,15 +336,21 @@ class PoolStay:
     """
 
     pool: str
-    vm_size: str | None
-    spot: bool
+    vm_size: str | None = None
+    spot: bool = False
     requeued: int = 0
 
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> PoolStay:
-        """Read an entry of `batch.moved_from`."""
-        requeued = int(raw.get("requeued") or 0)
-        return cls(str(raw["pool"]), raw.get("vm_size"), bool(raw.get("spot")), requeued)
+
+def _read_data(raw: JsonObject | None) -> DataRef | None:
+    return DataRef.from_json(raw) if raw and any(raw.values()) else None
+
+
+def _read_agent(raw: JsonObject | None) -> str:
+    return str(raw.get("sha256") or "") if raw else ""
+
+
+def _agent_json(sha256: str) -> dict[str, str]:
+    return {"sha256": sha256, "blob": code_blob(sha256)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,34 +376,47 @@ class RunSpec(RecipeSpec):
     run_id: str
     experiment: str = ""
     created: datetime = _UNKNOWN_TIME
-    recipe: str = ""
-    description: str = ""
-    source: str = "folder"
+    recipe: str = field(default="", metadata=wire("recipe.name"))
+    description: str = field(default="", metadata=wire("recipe.description"))
+    source: str = field(default="folder", metadata=wire("recipe.source"))
     code: CodeRef = CodeRef()
-    agent_sha256: str = ""
+    agent_sha256: str = field(
+        default="",
+        metadata=wire("agent", read=_read_agent, write=_agent_json),
+    )
     command: tuple[str, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    requirements_sha256: str | None = None
-    constraints: tuple[str, ...] = ()
-    data: DataRef | None = None
+    requirements_sha256: str | None = field(default=None, metadata=wire("requirements.sha256"))
+    constraints: tuple[str, ...] = field(
+        default=(), metadata=wire("requirements.constraints", omit="default")
+    )
+    data: DataRef | None = field(default=None, metadata=wire(read=_read_data))
     inputs: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     after: tuple[str, ...] = ()
     group: str | None = None
-    account: str | None = None
-    pool: str = ""
-    vm_size: str | None = None
-    spot: bool = False
-    moved_from: tuple[PoolStay, ...] = ()
-    job_id: str = ""
-    task_id: str = ""
-    job_limit_s: int | None = None
-    origin: RunOrigin | None = None
-    schedule: str | None = None
-    resume_from: ResumeFrom | None = None
-    rehearsal: JsonObject | None = None
-    trial: JsonObject | None = None
-    template: tuple[str | None, ...] = ()
-    raw: JsonObject = field(default_factory=dict[str, Any], compare=False, repr=False)
+    account: str | None = field(default=None, metadata=wire("batch.account"))
+    pool: str = field(default="", metadata=wire("batch.pool"))
+    vm_size: str | None = field(default=None, metadata=wire("batch.vm_size"))
+    spot: bool = field(default=False, metadata=wire("batch.spot"))
+    job_id: str = field(default="", metadata=wire("batch.job_id"))
+    task_id: str = field(default="", metadata=wire("batch.task_id"))
+    moved_from: tuple[PoolStay, ...] = field(
+        default=(), metadata=wire("batch.moved_from", omit="default")
+    )
+    job_limit_s: int | None = field(
+        default=None, metadata=wire("batch.job_limit_s", read=or_none(int), omit="empty")
+    )
+    origin: RunOrigin | None = field(
+        default=None, metadata=wire(read=unless_empty(RunOrigin.from_json))
+    )
+    schedule: str | None = field(default=None, metadata=wire(omit="default"))
+    rehearsal: JsonObject | None = field(default=None, metadata=wire(omit="default"))
+    trial: JsonObject | None = field(default=None, metadata=wire(omit="default"))
+    template: tuple[str | None, ...] = field(default=(), metadata=wire(omit="default"))
+    resume_from: ResumeFrom | None = field(default=None, metadata=wire(omit="default"))
+    raw: JsonObject = field(
+        default_factory=dict[str, Any], compare=False, repr=False, metadata=NOT_STORED
+    )
 
     def to_json(self) -> dict[str, Any]:
         """Return run.json. In a document that was read, only changed values are replaced."""
@@ -555,99 +426,20 @@ class RunSpec(RecipeSpec):
         return _updated(self.raw, RunSpec.from_json(self.raw)._document(), document)
 
     def _document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            **RecipeSpec.to_json(self),
-            "format": FORMAT,
-            "run_id": self.run_id,
-            "experiment": self.experiment,
-            "created": self.created.isoformat(),
-            "recipe": {"name": self.recipe, "description": self.description, "source": self.source},
-            "code": self.code.to_json(),
-            "agent": {"sha256": self.agent_sha256, "blob": code_blob(self.agent_sha256)},
-            "command": list(self.command),
-            "params": dict(self.params),
-            "requirements": self._requirements(),
-            "data": self.data.to_json() if self.data else None,
-            "inputs": dict(self.inputs),
-            "after": list(self.after),
-            "group": self.group,
-            "batch": {
-                "account": self.account,
-                "pool": self.pool,
-                "vm_size": self.vm_size,
-                "spot": self.spot,
-                "job_id": self.job_id,
-                "task_id": self.task_id,
-                **({"moved_from": list(map(asdict, self.moved_from))} if self.moved_from else {}),
-                **({"job_limit_s": self.job_limit_s} if self.job_limit_s else {}),
-            },
-            "price": None,
-            "origin": asdict(self.origin) if self.origin else None,
-        }
-        if self.schedule is not None or "schedule" in self.raw:
-            found["schedule"] = self.schedule
-        if self.rehearsal is not None or "rehearsal" in self.raw:
-            found["rehearsal"] = dict(self.rehearsal) if self.rehearsal else None
-        if self.trial is not None or "trial" in self.raw:
-            found["trial"] = dict(self.trial) if self.trial else None
-        if self.template or "template" in self.raw:
-            found["template"] = list(self.template)
-        repeated = self.origin is not None and self.origin.kind != "reproduce"
-        if self.resume_from is not None or repeated or "resume_from" in self.raw:
-            found["resume_from"] = self.resume_from.to_json() if self.resume_from else None
+        found = write(self)
+        found |= {"format": FORMAT, "price": None, "secrets": self._listed_secrets()}
+        if self.requirements_file is None or self.requirements_sha256 is None:
+            found["requirements"] = None
+        is_repeated = self.origin is not None and self.origin.kind != "reproduce"
+        for name, empty in _OMITTED.items():
+            if name in self.raw or (name == "resume_from" and is_repeated):
+                found.setdefault(name, empty)
         return {**{name: found[name] for name in _KEYS}, **found}
 
-    def _requirements(self) -> dict[str, Any] | None:
-        if self.requirements_file is None or self.requirements_sha256 is None:
-            return None
-        pins = {"constraints": list(self.constraints)} if self.constraints else {}
-        return {"file": self.requirements_file, "sha256": self.requirements_sha256, **pins}
-
     @classmethod
-    def from_json(cls, raw: JsonObject) -> RunSpec:
-        """Read run.json or a part of it. A missing key has its default.
-
-        Raises:
-            Exception: one of DAMAGED, for a value of the wrong type.
-        """
-        batch, recipe, origin = _part(raw, "batch"), _part(raw, "recipe"), raw.get("origin")
-        requirements, data = _part(raw, "requirements"), _part(raw, "data")
-        return RunSpec(
-            **RecipeSpec._values(raw),
-            run_id=str(raw["run_id"]),
-            experiment=str(raw.get("experiment") or ""),
-            created=datetime.fromisoformat(raw["created"]) if "created" in raw else _UNKNOWN_TIME,
-            recipe=str(recipe.get("name") or ""),
-            description=str(recipe.get("description") or ""),
-            source=str(recipe.get("source") or "folder"),
-            code=CodeRef.from_json(_part(raw, "code")),
-            agent_sha256=str(_part(raw, "agent").get("sha256") or ""),
-            command=tuple(str(word) for word in raw.get("command") or ()),
-            params=dict(raw.get("params") or {}),
-            requirements_sha256=requirements.get("sha256"),
-            constraints=tuple(requirements.get("constraints") or ()),
-            data=DataRef.from_json(data) if any(data.values()) else None,
-            inputs=dict(raw.get("inputs") or {}),
-            after=tuple(str(run) for run in raw.get("after") or ()),
-            group=raw.get("group"),
-            account=batch.get("account"),
-            pool=str(batch.get("pool") or ""),
-            vm_size=batch.get("vm_size"),
-            spot=bool(batch.get("spot")),
-            moved_from=tuple(map(PoolStay.from_json, batch.get("moved_from") or ())),
-            job_id=str(batch.get("job_id") or ""),
-            job_limit_s=None if (limit := batch.get("job_limit_s")) is None else int(limit),
-            task_id=str(batch.get("task_id") or ""),
-            origin=RunOrigin(str(origin["kind"]), str(origin["run_id"])) if origin else None,
-            schedule=raw.get("schedule"),
-            resume_from=ResumeFrom.from_json(raw["resume_from"])
-            if raw.get("resume_from") is not None
-            else None,
-            rehearsal=raw.get("rehearsal"),
-            trial=raw.get("trial"),
-            template=tuple(raw.get("template") or ()),
-            raw=raw,
-        )
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> RunSpec:
+        """Read run.json or a part of it. A missing key has its default."""
+        return super(RunSpec, cls).from_json(raw, raw=raw, **given)
 
     @property
     def all_params(self) -> dict[str, Any]:
@@ -693,10 +485,6 @@ def _updated(raw: JsonObject, before: JsonObject, after: JsonObject) -> dict[str
             parts: list[Any] = [part.get(key) for part in (raw, before, after)]
             changed[key] = _updated(*parts) if all(isinstance(p, dict) for p in parts) else value
     return {k: v for k, v in {**raw, **changed}.items() if k in after or k not in before}
-
-
-def _part(raw: JsonObject, name: str) -> dict[str, Any]:
-    return raw.get(name) or {}
 
 
 def parse_run_spec(body: bytes) -> RunSpec:

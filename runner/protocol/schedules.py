@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from runner.protocol.codec import JsonObject
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, run_id_suffix
-from runner.protocol.run_spec import JsonObject, RunSpec
+from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import NODES_TOKEN_VARIABLE
 
 Json = dict[str, Any]

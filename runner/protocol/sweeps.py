@@ -11,12 +11,23 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from runner.protocol.codec import (
+    DAMAGED,
+    NOT_STORED,
+    Document,
+    JsonObject,
+    unless_empty,
+    wire,
+    write,
+)
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import SWEEPS_FOLDER
-from runner.protocol.metrics import Goal, json_value
-from runner.protocol.run_spec import DAMAGED
+from runner.protocol.metrics import Goal, json_value, read_goal
+
+if TYPE_CHECKING:
+    from typing import Self  # the agent runs on Python 3.10
 
 TrialState = Literal["waiting", "running", "succeeded", "stopped", "failed"]
 Point = tuple[int, float]  # step, value
@@ -27,10 +38,11 @@ SWEEP_FAILED = "SweepFailed"
 METRIC_MISSING = "MetricMissing"
 MAX_POINTS = 100  # points per reported curve; the metadata of a blob has 8 KB
 MESSAGE_CHARACTERS = 300
+_SAMPLED = ("sampler", "decided", "seed", "space", "defaults")  # keys of a trial
 
 
 @dataclass(frozen=True, slots=True)
-class StopRule:
+class StopRule(Document):
     """A rule of early stopping, based on the values of a metric.
 
     Attributes:
@@ -51,18 +63,14 @@ class StopRule:
     share: float = 0.2
     slack: float = 0.2
 
-    def to_json(self) -> dict[str, Any]:
-        """Return `early_stop` of the trial."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> StopRule:
-        """Read the rule; keys of a newer runner are ignored."""
-        return cls(**{name: raw[name] for name in cls.__slots__ if name in raw})
+    def from_json(cls, raw: JsonObject, /, **given: Any) -> Self:
+        """Read `early_stop` of the trial; no value is converted."""
+        return cls(**{name: raw[name] for name in cls.__slots__ if name in raw}, **given)
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSpec:
+class TrialSpec(Document):
     """`trial` of run.json.
 
     Attributes:
@@ -77,53 +85,26 @@ class TrialSpec:
     """
 
     name: str
-    number: int
+    number: int = field(metadata=wire(missing=0))
     params: Mapping[str, Any]
     metric: str | None = None
-    goal: Goal = "max"
-    early_stop: StopRule | None = None
+    goal: Goal = field(default="max", metadata=wire(read=read_goal))
+    early_stop: StopRule | None = field(
+        default=None, metadata=wire(read=unless_empty(StopRule.from_json))
+    )
     sampler: str | None = None
-    decided: bool = True
+    decided: bool = field(default=True, metadata=wire(read=bool))
     seed: int = 0
     space: tuple[Mapping[str, Any], ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document."""
-        sampled = {
-            "sampler": self.sampler,
-            "decided": self.decided,
-            "seed": self.seed,
-            "space": [dict(one) for one in self.space],
-            "defaults": dict(self.defaults),
-        }
-        return {
-            "name": self.name,
-            "number": self.number,
-            "params": dict(self.params),
-            "metric": self.metric,
-            "goal": self.goal,
-            "early_stop": self.early_stop.to_json() if self.early_stop else None,
-            **(sampled if self.sampler else {}),
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> TrialSpec:
-        """Read the document. Raise one of DAMAGED."""
-        rule = raw.get("early_stop")
-        return cls(
-            name=str(raw["name"]),
-            number=int(raw.get("number") or 0),
-            params=dict(raw["params"]),
-            metric=raw.get("metric"),
-            goal="min" if raw.get("goal") == "min" else "max",
-            early_stop=StopRule.from_json(rule) if rule else None,
-            sampler=raw.get("sampler"),
-            decided=bool(raw.get("decided", True)),
-            seed=int(raw.get("seed") or 0),
-            space=tuple(raw.get("space") or ()),
-            defaults=dict(raw.get("defaults") or {}),
-        )
+        """Return the document, without what a sampler needs if there is none."""
+        found = write(self)
+        if not self.sampler:
+            for name in _SAMPLED:
+                del found[name]
+        return found
 
     @property
     def needs_metric(self) -> bool:
@@ -140,17 +121,37 @@ def reports_folder(group_id: str) -> str:
     return f"{SWEEPS_FOLDER}{group_id}/trials/"
 
 
+def _short(value: float) -> float:
+    return float(f"{value:.6g}") if math.isfinite(value) else value
+
+
+def thinned(curve: Sequence[Point]) -> tuple[Point, ...]:
+    """Return at most MAX_POINTS of the points, including the first and the last one."""
+    if len(curve) <= MAX_POINTS:
+        return tuple(curve)
+    last = len(curve) - 1
+    return tuple(curve[round(n * last / (MAX_POINTS - 1))] for n in range(MAX_POINTS))
+
+
+def _read_curve(raw: Sequence[Sequence[Any]]) -> tuple[Point, ...]:
+    return tuple((int(step), float(value)) for step, value in raw)
+
+
+def _curve_json(curve: Sequence[Point]) -> list[list[Any]]:
+    return [[step, json_value(_short(value))] for step, value in thinned(curve)]
+
+
 @dataclass(frozen=True, slots=True)
-class TrialReport:
+class TrialReport(Document):
     """The report of a trial. `curve` has values of the metric by step."""
 
-    name: str
+    name: str = field(metadata=NOT_STORED)
     number: int
     run_id: str
     state: TrialState
-    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    curve: tuple[Point, ...] = ()
-    message: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata=wire(read=dict))
+    curve: tuple[Point, ...] = field(default=(), metadata=wire(read=_read_curve, write=_curve_json))
+    message: str = field(default="", metadata=wire(write=lambda text: text[:MESSAGE_CHARACTERS]))
     sampler: str = ""
 
     @property
@@ -165,17 +166,7 @@ class TrialReport:
 
     def to_metadata(self) -> dict[str, str]:
         """Return the metadata of the blob."""
-        points = thinned(self.curve)
-        document = {
-            "number": self.number,
-            "run_id": self.run_id,
-            "state": self.state,
-            "params": dict(self.params),
-            "curve": [[step, json_value(_short(value))] for step, value in points],
-            "message": self.message[:MESSAGE_CHARACTERS],
-            "sampler": self.sampler,
-        }
-        text = json.dumps(document, separators=(",", ":"))
+        text = json.dumps(self.to_json(), separators=(",", ":"))
         # The signature collapses spaces.
         return {"report": text.replace(" ", "\\u0020").replace("\x7f", "\\u007f")}
 
@@ -183,35 +174,15 @@ class TrialReport:
     def parse(cls, blob: str, metadata: Mapping[str, str]) -> TrialReport | None:
         """Read a report. Return None if it is damaged."""
         try:
-            raw: Any = parse_json(metadata["report"])
-            return cls(
-                name=blob.rpartition("/")[2],
-                number=int(raw["number"]),
-                run_id=str(raw["run_id"]),
-                state=raw["state"],
-                params=dict(raw["params"]),
-                curve=tuple((int(step), float(value)) for step, value in raw["curve"]),
-                message=str(raw.get("message") or ""),
-                sampler=str(raw.get("sampler") or ""),
-            )
+            raw = parse_json(metadata["report"])
+            _ = raw["params"], raw["curve"]
+            return cls.from_json(raw, name=blob.rpartition("/")[2])
         except DAMAGED:
             return None
 
     def blob(self, group_id: str) -> str:
         """Return the blob of the report."""
         return f"{reports_folder(group_id)}{self.name}"
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}") if math.isfinite(value) else value
-
-
-def thinned(curve: Sequence[Point]) -> tuple[Point, ...]:
-    """Return at most MAX_POINTS of the points, including the first and the last one."""
-    if len(curve) <= MAX_POINTS:
-        return tuple(curve)
-    last = len(curve) - 1
-    return tuple(curve[round(n * last / (MAX_POINTS - 1))] for n in range(MAX_POINTS))
 
 
 def with_point(curve: Sequence[Point], step: int | None, value: float) -> tuple[Point, ...]:

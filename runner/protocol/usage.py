@@ -11,15 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import (
-    AttemptEnd,
-    parse_attempt_end,
-    parse_attempt_start,
-    sign_interval_s,
-)
-from runner.protocol.run_spec import DAMAGED
+from runner.protocol.results import AttemptEnd, AttemptStart, sign_interval_s
 
 USAGE_VERSION = 1
 MAX_ATTEMPTS = 10_000
@@ -216,7 +211,7 @@ def load_usage(
 
 
 def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Records:
-    end = parse_attempt_end(read(paths.attempt_end(number)) or b"") or AttemptEnd(
+    end = AttemptEnd.load(read(paths.attempt_end(number)) or b"") or AttemptEnd(
         number, "", "", None, None
     )
     events = _parse_events(read(paths.attempt_events(number)) or b"")
@@ -237,7 +232,7 @@ def _load_attempt(read: Read, paths: RunPaths, number: int, start: bytes) -> _Re
             saved=max(commits.values(), default=None),
         ),
     )
-    record = parse_attempt_start(start)
+    record = AttemptStart.load(start)
     resumed = None
     if number > 1:  # the first attempt can only resume another run
         resumed = _resumed(read(paths.attempt_resume(number)) or b"", paths.run_id)
@@ -310,7 +305,7 @@ def planned_times(planned: Sequence[float | None]) -> tuple[float, float]:
 
 def _on_node(start: bytes, number: int, rank: int, like: AttemptUsage) -> AttemptUsage:
     """Return an attempt on the node in its start.json, with all other values from `like`."""
-    record = parse_attempt_start(start)
+    record = AttemptStart.load(start)
     if record is None:
         return replace(like, attempt=number, rank=rank, node="")
     times = record.node_times

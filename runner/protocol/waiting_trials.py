@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from runner.protocol.codec import DAMAGED, FORMAT, Document, wire
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import SWEEPS_FOLDER
 from runner.protocol.results import RunResult
-from runner.protocol.run_spec import DAMAGED, FORMAT
 
 WAITING_FOLDER = "waiting/"
 _PARTS = ("batch", "trial")  # mappings of run.json that are compared key by key
@@ -57,8 +57,12 @@ def derive(common: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return {**common, **changes, **parts}
 
 
+def _read_cancelled(raw: Mapping[str, Any] | None) -> dict[str, tuple[str, str]]:
+    return {run_id: (str(at), str(why)) for run_id, (at, why) in (raw or {}).items()}
+
+
 @dataclass(frozen=True, slots=True)
-class WaitingTrials:
+class WaitingTrials(Document):
     """`waiting/<group>.json`.
 
     Attributes:
@@ -69,9 +73,11 @@ class WaitingTrials:
     """
 
     group_id: str
-    common: Mapping[str, Any]
+    common: Mapping[str, Any] = field(metadata=wire("run"))
     trials: Mapping[str, Mapping[str, Any]]
-    cancelled: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    cancelled: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]], metadata=wire(read=_read_cancelled)
+    )
 
     def document(self, run_id: str) -> dict[str, Any] | None:
         """Return run.json of a waiting trial, or None for another run."""
@@ -87,15 +93,9 @@ class WaitingTrials:
             status="cancelled",
             attempt=0,
             evicted=0,
-            exit_code=None,
-            step=None,
             code="Cancelled",
             message=found[1],
-            started=None,
             ended=datetime.fromisoformat(found[0]),
-            stages_s={},
-            metrics={},
-            outputs=(),
         )
 
     def cancel(self, run_ids: Iterable[str], now: datetime, why: str) -> WaitingTrials:
@@ -133,13 +133,7 @@ class WaitingTrials:
 
     def to_bytes(self) -> bytes:
         """Return the content of the blob."""
-        document = {
-            "format": FORMAT,
-            "group_id": self.group_id,
-            "run": self.common,
-            "trials": self.trials,
-            "cancelled": self.cancelled,
-        }
+        document = {"format": FORMAT, **self.to_json()}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -149,13 +143,7 @@ class WaitingTrials:
             raw: dict[str, Any] = parse_json(content)
             if int(raw["format"]) > FORMAT:
                 return None
-            cancelled: dict[str, Any] = raw.get("cancelled") or {}
-            return cls(
-                str(raw["group_id"]),
-                dict(raw["run"]),
-                {str(run_id): dict(changes) for run_id, changes in raw["trials"].items()},
-                {run_id: (str(at), str(why)) for run_id, (at, why) in cancelled.items()},
-            )
+            return cls.from_json(raw)
         except DAMAGED:
             return None
 

@@ -339,7 +339,9 @@ def test_events_of_a_node_with_another_clock_are_corrected_and_gaps_are_marked(
     paths = RunPaths(run_id)
     before = datetime.now(UTC).replace(microsecond=0)
     slow = before - timedelta(minutes=90)  # the current time of the node
-    start = AttemptStart(1, "tvm-slow", slow.isoformat(), 0, 0, pool=LATER, dedicated=False)
+    start = AttemptStart(
+        attempt=1, node="tvm-slow", started=slow.isoformat(), pool=LATER, dedicated=False
+    )
     runs.put(paths.attempt_start(1), start.to_json())
     event = StageEvent(1, (slow + timedelta(seconds=20)).isoformat(), "command", "start", "")
     line = json.dumps(event.to_json()).encode() + b"\n"

@@ -43,7 +43,7 @@ from runner.protocol.checkpoints import (
     parse_checkpoint,
 )
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.metrics import MetricPoint, parse_metric_line
+from runner.protocol.metrics import MetricPoint
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 
@@ -108,7 +108,7 @@ class EventFolder:
     def _add_points(self) -> None:
         while lines := self._lines.read():
             for line in lines:
-                if point := parse_metric_line(line):
+                if point := MetricPoint.load(line):
                     self._add(point)
         self._writer.flush()
 

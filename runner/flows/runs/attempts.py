@@ -16,12 +16,13 @@ from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,
     CheckpointManifest,
+    ResumeHistory,
+    newest_loadable,
     parse_checkpoint,
 )
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart
-from runner.protocol.resuming import ResumeHistory, newest_loadable
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage
 

@@ -61,11 +61,11 @@ from runner.flows.runs.stuck import (
     load_pool_facts,
 )
 from runner.flows.runs.watch import RunView, load_view
+from runner.protocol.checkpoints import ResumeHistory
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_run_id
 from runner.protocol.results import AttemptStart
-from runner.protocol.resuming import ResumeHistory
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.sweeps import METRIC_MISSING, SWEEP_FAILED
 

@@ -11,10 +11,11 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.flows.runs.waiting import WaitingTrialsCache, cancelled_result, list_waiting, read_run
+from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
-from runner.protocol.metrics import MetricPoint, MetricSummary, parse_metric_line, summarize_metrics
+from runner.protocol.metrics import MetricPoint, MetricSummary, summarize_metrics
 from runner.protocol.paths import (
     DELETING,
     RunPaths,
@@ -35,13 +36,11 @@ from runner.protocol.results import (
     RunResult,
     index_blob,
     index_metadata,
-    parse_attempt_end,
-    parse_attempt_start,
     parse_event_line,
     parse_outputs,
     parse_result,
 )
-from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.waiting_trials import WAITING_FOLDER
 
 _MOST_RANKS = 1000  # whose outputs are read, as a damaged run.json may have any number
@@ -246,7 +245,7 @@ def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple
     prefix = RunPaths(run_id, node).attempts
     names = [name for name in container.names(prefix) if name.endswith("/start.json")]
     contents = in_parallel(container.read, names)
-    starts = [parse_attempt_start(content) for content in contents if content is not None]
+    starts = [AttemptStart.load(content) for content in contents if content is not None]
     return tuple(sorted((s for s in starts if s is not None), key=lambda s: s.attempt))
 
 
@@ -261,7 +260,7 @@ def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd
     prefix = RunPaths(run_id).attempts
     names = [name for name in container.names(prefix) if name.endswith("/end.json")]
     contents = in_parallel(container.read, names)
-    ends = [parse_attempt_end(content) for content in contents if content is not None]
+    ends = [AttemptEnd.load(content) for content in contents if content is not None]
     return tuple(sorted((e for e in ends if e is not None), key=lambda e: e.attempt))
 
 
@@ -280,7 +279,7 @@ def load_points(connection: Connection, spec: RunSpec) -> list[MetricPoint]:
     """Return every value of every metric of a run, in the order written."""
     content = runs_container(connection).read(RunPaths(spec.run_id).metrics) or b""
     lines = content.decode("utf-8", "replace").splitlines()
-    return [point for line in lines if (point := parse_metric_line(line))]
+    return [point for line in lines if (point := MetricPoint.load(line))]
 
 
 def load_metrics(connection: Connection, spec: RunSpec) -> list[MetricSummary]:

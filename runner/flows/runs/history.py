@@ -31,7 +31,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
 from runner.protocol.metrics import choose_metric, choose_shown
 from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
-from runner.protocol.results import RunResult, parse_attempt_start
+from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
 from runner.protocol.usage import parse_usage
@@ -457,7 +457,7 @@ def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
     """Return an ended run with the start of its first attempt, if it had several."""
     if not _lacks_start(row):
         return row
-    start = parse_attempt_start(container.read(RunPaths(row.run_id).attempt_start(1)) or b"")
+    start = AttemptStart.load(container.read(RunPaths(row.run_id).attempt_start(1)) or b"")
     with suppress(ValueError):
         return replace(row, first_started=datetime.fromisoformat(start.started if start else ""))
     return row

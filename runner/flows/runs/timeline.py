@@ -21,12 +21,7 @@ from runner.core.states import describe_exit
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import (
-    StageEvent,
-    parse_attempt_end,
-    parse_attempt_start,
-    parse_event_line,
-)
+from runner.protocol.results import AttemptEnd, AttemptStart, StageEvent, parse_event_line
 from runner.protocol.run_spec import RunSpec
 
 # Smaller differences are ignored: times of storage are in whole seconds, and writing takes time.
@@ -164,7 +159,7 @@ def _attempt(
 ) -> Iterator[tuple[TimelineEvent, str]]:
     source = f"attempt {number}" + (f", rank {rank}" if rank else "")
     blob = blobs.get(_START)
-    start = parse_attempt_start(contents.get(blob.name) or b"") if blob else None
+    start = AttemptStart.load(contents.get(blob.name) or b"") if blob else None
     node = start.node if start else ""
     began = _parse_moment(start.started) if start else None
     offset = clock_offset(began, blob.modified if blob else None)
@@ -188,7 +183,7 @@ def _attempt(
         if (text := _stage_text(each)) is not None:
             yield event(at, text)
     if (blob := blobs.get(_END)) is not None:
-        end = parse_attempt_end(contents.get(blob.name) or b"")
+        end = AttemptEnd.load(contents.get(blob.name) or b"")
         if end is None:
             yield TimelineEvent(blob.modified, source, "gap: end.json is damaged", number), node
         else:

@@ -62,7 +62,7 @@ from runner.flows.runs.stuck import (
     load_pool_facts,
 )
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import parse_metric_line
+from runner.protocol.metrics import MetricPoint
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import SIDE_STAGES, AttemptStart, RunResult, parse_event_line
 from runner.protocol.run_spec import RunSpec
@@ -457,7 +457,7 @@ class _RunWatcher:
 
     def _poll_metrics(self) -> Generator[WatchEvent]:
         for line in self._metrics.read():
-            if point := parse_metric_line(line):
+            if point := MetricPoint.load(line):
                 yield MetricSeen(point)
 
     def _poll_events(self) -> Generator[WatchEvent]:

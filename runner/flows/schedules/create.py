@@ -28,9 +28,9 @@ from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission
 from runner.flows.submit.prepare import CheckedRun, check_run
 from runner.flows.submit.submit_run import upload_files
+from runner.protocol.codec import FORMAT
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
-from runner.protocol.run_spec import FORMAT
 from runner.protocol.schedules import group_template_blob, template_blob
 
 # Lifetime of the SAS of local nodes. Nodes on Azure have a managed identity instead.

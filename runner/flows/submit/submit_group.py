@@ -36,11 +36,11 @@ from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.runs.groups import cancel_group
 from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.submit_run import upload_files
+from runner.protocol.codec import FORMAT
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
 from runner.protocol.paths import RunPaths
-from runner.protocol.run_spec import FORMAT
 from runner.protocol.waiting_trials import (
     WaitingTrials,
     differences,

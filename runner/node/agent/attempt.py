@@ -78,10 +78,10 @@ from runner.node.script.written import HOME, TEMP, WrittenFiles
 from runner.node.settings import NodeSettings
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
+from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.commands import expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.results import OutputFile
-from runner.protocol.resuming import ResumeFailure
 from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec
 from runner.protocol.task import (
     AGENT_FILE,

@@ -45,8 +45,8 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, Termination
+from runner.protocol.checkpoints import ResumeFailure, ResumeHistory, load_resume_history
 from runner.protocol.paths import RunPaths
-from runner.protocol.resuming import ResumeFailure, ResumeHistory, load_resume_history
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 from runner.protocol.usage import first_commit_ms, load_work_ms
 

@@ -27,11 +27,11 @@ from runner.node.script.command import COMMAND_STAGE
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
+from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.metrics import ExpectedRange, range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, ResultStatus, RunResult
-from runner.protocol.resuming import ResumeFailure
 
 BLOCKED_CODE = "Blocked"
 

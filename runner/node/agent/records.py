@@ -22,6 +22,7 @@ from runner.node.script.written import Collected
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
+from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.metrics import MetricValue
 from runner.protocol.paths import RunPaths
@@ -35,7 +36,7 @@ from runner.protocol.results import (
     index_blob,
     index_metadata,
 )
-from runner.protocol.run_spec import DAMAGED, PoolStay, RunSpec
+from runner.protocol.run_spec import PoolStay, RunSpec
 from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
 

@@ -27,11 +27,11 @@ from runner.protocol.checkpoints import (
     CheckpointBlobs,
     CheckpointFile,
     CheckpointManifest,
+    ResumeHistory,
     parse_checkpoint,
     select_shards,
 )
 from runner.protocol.paths import RunPaths
-from runner.protocol.resuming import ResumeHistory
 from runner.protocol.run_spec import ResumeFrom
 
 logger = logging.getLogger(__name__)

@@ -77,7 +77,7 @@ class CheckpointStore:
         listed = self._runs.list_sizes(self._blobs.root)
         draft, missing = self._draft(snapshot, None, listed)
         upload_all(self._runs, missing)
-        return replace(draft, number=number).to_json()
+        return replace(draft, number=number).to_bytes()
 
     def put_file(self, sha256: str, body: bytes) -> str:
         """Store a file that no checkpoint refers to yet. Return its blob."""
@@ -138,7 +138,7 @@ class CheckpointStore:
         )
         listing = snapshot.listing
         draft = CheckpointManifest(
-            0, self._attempt, now_text(), files, listing.links, listing.folders, step
+            0, self._attempt, now_text(), files, listing.links, listing.folders, step=step
         )
         return draft, missing
 
@@ -149,7 +149,7 @@ class CheckpointStore:
         number = max([self._number, *taken]) + 1
         while True:
             checkpoint = replace(draft, number=number)
-            if self._runs.create(self._blobs.manifest(number), checkpoint.to_json()):
+            if self._runs.create(self._blobs.manifest(number), checkpoint.to_bytes()):
                 break
             number += 1
         self._number = number

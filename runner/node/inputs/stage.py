@@ -26,7 +26,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.host import remove_tree
 from runner.protocol.paths import as_stored, file_path, is_selected_output
-from runner.protocol.run_spec import DataFile, parse_data_files
+from runner.protocol.run_spec import DataFile
 
 STEP = "inputs"
 INPUT_VARIABLE_PREFIX = "RUNNER_INPUT_"
@@ -127,7 +127,7 @@ def _fetch_input(fetch: InputFetch, name: str, document: InputDocument) -> Path:
 def _fetch_uploaded(fetch: InputFetch, document: InputDocument) -> Path:
     """Kinds `path` and `dataset`: files that the client uploaded to the container `data`."""
     prefix = str(document["prefix"])
-    files = parse_data_files(document["files"])
+    files = list(map(DataFile.from_json, document["files"]))
     folder = fetch.cached(fetch.access.data.transport, prefix, files, prefix)
     return _select_part(folder, document.get("single"))
 
@@ -138,7 +138,7 @@ def _fetch_blob(fetch: InputFetch, document: InputDocument) -> Path:
     container = fetch.access.containers.get(name)
     if container is None:
         raise _input_missing(f"this task has no access to the container {name}")
-    files = parse_data_files(document["files"])
+    files = list(map(DataFile.from_json, document["files"]))
     key = f"blob/{document['manifest']}"
     folder = fetch.cached(container.transport, str(document["prefix"]), files, key)
     return _select_part(folder, document.get("single"))

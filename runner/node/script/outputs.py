@@ -24,10 +24,11 @@ from runner.node.script.written import CODE, Collected, WrittenFiles, shortened
 from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget, run_watched
+from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths, blob_name, file_path, stored_path
-from runner.protocol.results import LeftOut, OutputFile, parse_attempt_end, parse_outputs
-from runner.protocol.run_spec import DAMAGED, RunSpec
+from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, parse_outputs
+from runner.protocol.run_spec import RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -504,7 +505,7 @@ def add_earlier_outputs(
 
 def _has_failed(runs: ContainerClient, blobs: RunPaths, attempt: int) -> bool:
     """Return True if the attempt failed and was retried. Rank 0 kept none of its outputs then."""
-    end = parse_attempt_end(runs.get(blobs.attempt_end(attempt)) or b"")
+    end = AttemptEnd.load(runs.get(blobs.attempt_end(attempt)) or b"")
     return end is not None and end.why == "failed"
 
 

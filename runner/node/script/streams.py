@@ -22,9 +22,9 @@ from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     ALIVE_STAGE,
+    AttemptStart,
     StageEvent,
     StageState,
-    parse_attempt_start,
     sign_interval_s,
 )
 
@@ -207,7 +207,7 @@ def ship_remaining_logs(
     kill_remaining_processes(work_dir, logs)
     try:
         number = int((logs / _ATTEMPT_FILE).read_text(encoding="ascii"))
-        start = parse_attempt_start(runs.get(blobs.attempt_start(number)) or b"")
+        start = AttemptStart.load(runs.get(blobs.attempt_start(number)) or b"")
         if start is None or runs.head(blobs.attempt_start(number + 1)) is not None:
             return
         offsets = {blobs.stdout: start.stdout_offset, blobs.stderr: start.stderr_offset}

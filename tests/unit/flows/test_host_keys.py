@@ -17,7 +17,7 @@ from runner.flows import shell
 from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
 from runner.node.agent.records import find_host_keys
 from runner.protocol.errors import RunnerError
-from runner.protocol.results import AttemptStart, parse_attempt_start
+from runner.protocol.results import AttemptStart
 from tests.unit.flows.fake_sshd import FakeSshd, serve_fake_sshd
 
 ACCOUNT = "https://Mine.westeurope.batch.azure.com"
@@ -144,9 +144,11 @@ def test_agent_records_the_public_keys_of_its_node(tmp_path: Path) -> None:
 
 def test_recorded_keys_reach_the_client() -> None:
     keys = ("ssh-ed25519 AAAA", "ssh-rsa BBBB")
-    start = AttemptStart(1, "tvm-1", "2026-11-28T10:00:00+00:00", 0, 0, host_keys=keys)
-    found = parse_attempt_start(json.dumps(start.to_json()).encode())
+    start = AttemptStart(
+        attempt=1, node="tvm-1", started="2026-11-28T10:00:00+00:00", host_keys=keys
+    )
+    found = AttemptStart.load(json.dumps(start.to_json()).encode())
     assert found == start
-    older = parse_attempt_start(json.dumps(replace(start, host_keys=()).to_json()).encode())
+    older = AttemptStart.load(json.dumps(replace(start, host_keys=()).to_json()).encode())
     assert older is not None
     assert older.host_keys == ()

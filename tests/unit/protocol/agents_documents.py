@@ -69,9 +69,9 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
     checkpoint = _checkpoint(run_id)
     for file in checkpoint.files:
         runs.put(file.blob, CONTENTS[file.path])
-    runs.create(f"{run_id}/checkpoints/7/manifest.json", checkpoint.to_json())
+    runs.create(f"{run_id}/checkpoints/7/manifest.json", checkpoint.to_bytes())
     lost = "rank 1 is lost"
-    write_end(runs, blobs, AttemptEnd(1, NOW_TEXT, "lost", None, "command", lost))
+    write_end(runs, blobs, AttemptEnd(1, NOW_TEXT, "lost", None, "command", message=lost))
     number = claim_attempt(runs, blobs, node, {"stdout": 120, "stderr": 7})
     (folder / "checkpoints").mkdir()
     resume = CheckpointRestore(

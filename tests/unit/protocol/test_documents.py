@@ -18,7 +18,7 @@ from runner.protocol.checkpoints import (
     parse_checkpoint,
 )
 from runner.protocol.groups import RunGroup, parse_group
-from runner.protocol.metrics import ExpectedRange, MetricPoint, parse_metric_line
+from runner.protocol.metrics import ExpectedRange, MetricPoint
 from runner.protocol.models import ModelRequest, parse_aliases, parse_version, parse_version_summary
 from runner.protocol.results import (
     AttemptEnd,
@@ -26,8 +26,6 @@ from runner.protocol.results import (
     OutputFile,
     RunResult,
     StageEvent,
-    parse_attempt_end,
-    parse_attempt_start,
     parse_event_line,
     parse_result,
 )
@@ -287,7 +285,7 @@ def test_client_reads_a_result_of_the_first_version() -> None:
 
 
 def test_client_reads_start_and_end_of_attempts() -> None:
-    assert parse_attempt_start(golden("attempt-start-again.json")) == AttemptStart(
+    assert AttemptStart.load(golden("attempt-start-again.json")) == AttemptStart(
         attempt=2,
         node="tvmps_0123",
         started=NOW_TEXT,
@@ -299,16 +297,16 @@ def test_client_reads_start_and_end_of_attempts() -> None:
         host="node-1",
         signs=True,
     )
-    assert parse_attempt_start(golden("old-attempt-start.json")) == AttemptStart(
+    assert AttemptStart.load(golden("old-attempt-start.json")) == AttemptStart(
         attempt=1, node="tvm-1", started="2026-11-01T12:00:05+00:00", stdout_offset=0,
         stderr_offset=0, host="node-1",
     )  # fmt: skip
-    assert parse_attempt_end(golden("attempt-end.json")) == AttemptEnd(
+    assert AttemptEnd.load(golden("attempt-end.json")) == AttemptEnd(
         attempt=2, ended=NOW_TEXT, why="succeeded", exit_code=0, step=None,
         checkpoint=raw("attempt-end.json")["checkpoint"],
     )  # fmt: skip
-    assert parse_attempt_end(golden("attempt-end-lost.json")) == AttemptEnd(
-        1, NOW_TEXT, "lost", None, "command", "rank 1 is lost"
+    assert AttemptEnd.load(golden("attempt-end-lost.json")) == AttemptEnd(
+        1, NOW_TEXT, "lost", None, "command", message="rank 1 is lost"
     )
 
 
@@ -326,7 +324,7 @@ def test_client_reads_events() -> None:
 
 def test_client_reads_metrics() -> None:
     lines = golden("metrics.jsonl").decode().splitlines()
-    points = [parse_metric_line(line) for line in lines]
+    points = [MetricPoint.load(line) for line in lines]
     assert points[0] == MetricPoint(NOW_TEXT, 2, 3, "loss", 0.1)
     nan, infinite = points[1:3]
     assert nan is not None

@@ -8,13 +8,13 @@ import pytest
 
 from runner.protocol.metrics import (
     METRIC_WORDS,
+    MetricPoint,
     choose_metric,
     choose_shown,
     default_goal,
     describe_non_finite,
     format_metric,
     is_metric_name,
-    parse_metric_line,
     summarize_metrics,
 )
 
@@ -27,7 +27,7 @@ def lines(name: str, *values: object) -> list[str]:
 
 
 def summary_of(*texts: str, goals: dict[str, object] | None = None):
-    points = [point for text in texts if (point := parse_metric_line(text))]
+    points = [point for text in texts if (point := MetricPoint.load(text))]
     return {s.name: s for s in summarize_metrics(points, goals or {})}  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def test_nan_is_never_the_best_value() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"name": "x"}', '{"name": "x", "value": "high"}', "3"])
 def test_lines_without_a_metric_are_skipped(text: str) -> None:
-    assert parse_metric_line(text) is None
+    assert MetricPoint.load(text) is None
 
 
 @pytest.mark.parametrize(

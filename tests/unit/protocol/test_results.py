@@ -14,9 +14,9 @@ from runner.protocol.groups import parse_group
 from runner.protocol.metrics import MetricPoint, summarize_metrics
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
+    AttemptEnd,
+    AttemptStart,
     check_output_path,
-    parse_attempt_end,
-    parse_attempt_start,
     parse_event_line,
     parse_result,
 )
@@ -144,12 +144,12 @@ def test_partial_and_unknown_event_lines_are_skipped() -> None:
 
 
 def test_attempt_start_carries_the_log_offsets() -> None:
-    start = parse_attempt_start(
+    start = AttemptStart.load(
         b'{"attempt": 2, "node": "tvm-1", "log_offsets": {"stdout": 10, "stderr": 4}}'
     )
     assert start is not None
     assert (start.attempt, start.stdout_offset, start.stderr_offset) == (2, 10, 4)
-    assert parse_attempt_start(b"{}") is None
+    assert AttemptStart.load(b"{}") is None
 
 
 DEEP = b'{"format": 1, "files": ' + b"[" * 200_000
@@ -159,8 +159,8 @@ def test_too_deeply_nested_document_is_damaged() -> None:
     for parse in (parse_run, parse_result, parse_group):
         with pytest.raises(RunnerError, match="cannot be read"):
             parse(DEEP, "mnist-1")
-    assert parse_attempt_start(DEEP) is None
-    assert parse_attempt_end(DEEP) is None
+    assert AttemptStart.load(DEEP) is None
+    assert AttemptEnd.load(DEEP) is None
     assert parse_event_line(DEEP.decode(), 1) is None
     assert parse_resumed(DEEP) is None
 

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.protocol.checkpoints import CheckpointManifest
-from runner.protocol.resuming import (
+from runner.protocol.checkpoints import (
     MAX_RESUME_FAILURES,
+    CheckpointManifest,
     ResumeFailure,
     ResumeHistory,
     load_resume_history,
     newest_loadable,
-    parse_resume_failure,
 )
 
 RUN, OTHER = "run", "other"
@@ -99,7 +98,7 @@ def test_history_keeps_failed_checkpoints_and_ends(drawn: list[tuple[int, str]])
     "body", [b"", b"{", b"[]", b'{"resume_failed": 1}', b'{"resume_failed": {"run_id": "r"}}']
 )
 def test_damaged_record_counts_as_no_failure(body: bytes) -> None:
-    assert parse_resume_failure(body, 1) is None
+    assert load_resume_history(lambda _: body, RUN, [1]).failures == ()
 
 
 def test_history_is_read_from_the_ends_of_attempts() -> None:

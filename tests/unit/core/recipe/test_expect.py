@@ -108,7 +108,7 @@ def test_warning_ranges_apply_to_unchanged_recipes_only(
 ) -> None:
     ranges = (ExpectedRange("a", 1), ExpectedRange("b", 1, fails=True))
     of = recipe(params=(param("epochs", "int", 8),), expect=ranges)
-    data = DataRef("d", "path", notice, (), "d/")
+    data = DataRef("d", "path", notice, "d/")
     content = RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, data)
     spec = plan(of, request=request_, content=content).to_spec()
     assert tuple(each.metric for each in spec.expect) == kept

@@ -352,7 +352,7 @@ def test_status_of_a_running_task_needs_neither_job_nor_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Path(__file__).parents[3] / "golden" / "protocol" / "run-plain.json"
-    started = AttemptStart(1, "tvm-1", "2026-11-23T12:00:00+00:00", 0, 0)
+    started = AttemptStart(attempt=1, node="tvm-1", started="2026-11-23T12:00:00+00:00")
     answers = {
         "runs_container": None, "get_task": TaskView("running", "tvm-1"), "load_result": None,
         "load_attempts": (started,), "last_stage": "command",

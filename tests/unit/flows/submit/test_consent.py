@@ -16,8 +16,9 @@ from runner.core.progress import ignore_progress
 from runner.flows.submit import consent, reproduce
 from runner.flows.submit.consent import Consent, remember
 from runner.flows.submit.pipeline import RepeatRequest
+from runner.protocol.codec import DAMAGED
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import DAMAGED, RunSpec
+from runner.protocol.run_spec import RunSpec
 from tests.unit.core.recipe_maker import outputs
 
 pytestmark = pytest.mark.attack

@@ -28,7 +28,7 @@ def _shard(*files: tuple[str, str]) -> CheckpointManifest:
         CheckpointFile(path, 1, sha * 64, f"run-1/checkpoints/files/1/{sha * 64}")
         for path, sha in files
     )
-    return CheckpointManifest(1, 1, "2026-11-24T00:00:00+00:00", listed, {}, (), 200)
+    return CheckpointManifest(1, 1, "2026-11-24T00:00:00+00:00", listed, {}, (), step=200)
 
 
 def _paths(checkpoint: CheckpointManifest) -> dict[str, str]:
@@ -42,7 +42,7 @@ TWO = merge_shards({
 
 
 def test_each_rank_gets_its_own_shard_on_as_many_nodes() -> None:
-    read = parse_checkpoint(TWO.to_json(), BLOBS, 1)
+    read = parse_checkpoint(TWO.to_bytes(), BLOBS, 1)
     assert read.ranks == 2
     assert _paths(select_shards(read, 0, 2)) == {
         "step-2/a0": "a",

@@ -11,7 +11,7 @@ from runner.node.script import shipper as lines_module
 from runner.node.script.metrics import MAX_NAMES, MetricLog, MetricsFileReader, parse_metrics
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
-from runner.protocol.metrics import parse_metric_line
+from runner.protocol.metrics import MetricPoint
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_both_forms_of_metric_lines_are_accepted(
 def test_client_reads_what_the_agent_writes(queue: LineQueue, log: MetricLog) -> None:
     log.add("val_accuracy", 0.5, 3)
     log.add("loss", float("nan"), None)
-    points = [parse_metric_line(line) for line in queue.peek().decode().splitlines()]
+    points = [MetricPoint.load(line) for line in queue.peek().decode().splitlines()]
     assert [(p.name, p.step, p.attempt) for p in points if p] == [
         ("val_accuracy", 3, 2),
         ("loss", None, 2),
