@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from runner.protocol.codec import DAMAGED, FORMAT, NOT_STORED, Document, or_none, wire, write
+from runner.protocol.codec import DAMAGED, FORMAT, NOT_STORED, JsonDocument, or_none, wire, write
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
 
@@ -76,7 +76,7 @@ def _links_json(links: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointFile(Document):
+class CheckpointFile(JsonDocument):
     """One file of a checkpoint.
 
     `blob` is its name in the container. `mode` has the permissions, in the manifest as an octal
@@ -94,7 +94,7 @@ class CheckpointFile(Document):
 
 
 @dataclass(frozen=True)
-class CheckpointManifest(Document):
+class CheckpointManifest(JsonDocument):
     """The files of one checkpoint.
 
     Attributes:
@@ -262,7 +262,7 @@ def _check_paths(checkpoint: CheckpointManifest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeFailure(Document):
+class ResumeFailure(JsonDocument):
     """An attempt that failed while it loaded a checkpoint.
 
     Attributes:

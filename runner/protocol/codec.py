@@ -1,7 +1,7 @@
 """The codec of documents: JSON from the fields of a dataclass, and back.
 
 The fields of a class are the keys of its document, in their order. Their types say how values are
-converted, and `wire` what is different for a field. `Document` has the methods that use the codec.
+converted, and `wire` what is different for a field. `JsonDocument` has the methods that use the codec.
 
 Documents of other versions can be read: unknown keys are ignored, and a missing key has the default
 of its field. A field without a default must be in the document, unless it may be None.
@@ -60,7 +60,7 @@ def wire(
     return {**form, "omit": omit, "by": by, "missing": missing}
 
 
-class Document:
+class JsonDocument:
     """A dataclass that is stored as JSON."""
 
     __slots__ = ()
@@ -169,7 +169,7 @@ def _converters(hint: Any, by: str = "") -> tuple[_Convert | None, _Convert | No
 
 
 def _optional(kind: Any) -> tuple[_Convert | None, _Convert | None]:
-    if _is_a(kind, Document):
+    if _is_a(kind, JsonDocument):
         return or_none(lambda raw: kind.from_json(raw or {})), or_none(kind.to_json)
     is_time = _is_a(kind, _Time)
     return (or_none(_Time.fromisoformat), or_none(_Time.isoformat)) if is_time else (None, None)
@@ -180,7 +180,7 @@ def _of_class(kind: Any) -> tuple[_Convert | None, _Convert | None]:
         return kind, None
     if _is_a(kind, _Time):
         return _Time.fromisoformat, _Time.isoformat
-    return (kind.from_json, kind.to_json) if _is_a(kind, Document) else (None, None)
+    return (kind.from_json, kind.to_json) if _is_a(kind, JsonDocument) else (None, None)
 
 
 def _is_a(hint: Any, kind: type) -> bool:
@@ -197,9 +197,9 @@ def _of_values(convert: _Convert | None) -> _Convert:
     return lambda values: {name: convert(value) for name, value in values.items()}
 
 
-def _read_by(kind: type[Document], by: str, raw: JsonObject) -> tuple[Document, ...]:
+def _read_by(kind: type[JsonDocument], by: str, raw: JsonObject) -> tuple[JsonDocument, ...]:
     return tuple(kind.from_json(value, **{by: name}) for name, value in raw.items())
 
 
-def _write_by(by: str, values: tuple[Document, ...]) -> dict[str, Any]:
+def _write_by(by: str, values: tuple[JsonDocument, ...]) -> dict[str, Any]:
     return {getattr(each, by): each.to_json() for each in values}

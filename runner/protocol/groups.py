@@ -11,7 +11,7 @@ from runner.protocol.codec import (
     DAMAGED,
     FORMAT,
     NOT_STORED,
-    Document,
+    JsonDocument,
     JsonObject,
     read,
     wire,
@@ -32,7 +32,7 @@ SUBMITTING_FOLDER = "submitting/"  # one blob per submission that has not added 
 
 
 @dataclass(frozen=True, slots=True)
-class RunGroup(Document):
+class RunGroup(JsonDocument):
     """Runs of one Batch job.
 
     Attributes:
@@ -99,7 +99,7 @@ class RunGroup(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class LaterRun(Document):
+class LaterRun(JsonDocument):
     """A trial that was resumed as another run, in the blob `sweeps/<id>/runs/<trial>.<number>`.
 
     The client that creates the blob submits the run. Another client that finds the blob without its

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from runner.protocol.codec import NOT_STORED, Document, or_none, wire
+from runner.protocol.codec import NOT_STORED, JsonDocument, or_none, wire
 
 Goal = Literal["max", "min"]
 MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
@@ -29,7 +29,7 @@ def json_value(value: float) -> MetricValue:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricPoint(Document):
+class MetricPoint(JsonDocument):
     """One measured value, a line of `metrics.jsonl`.
 
     `step` is the number of an epoch or a batch in the script, or None.
@@ -55,7 +55,7 @@ class MetricSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedRange(Document):
+class ExpectedRange(JsonDocument):
     """The expected range of the last value of a metric. A bound that is None does not apply.
 
     If the value is outside, the run fails if `fails` is True, and otherwise a warning is shown.

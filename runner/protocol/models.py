@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.protocol.codec import FORMAT, Document, read, wire
+from runner.protocol.codec import FORMAT, JsonDocument, read, wire
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import is_selected_output
@@ -73,7 +73,7 @@ def _read_aliases(raw: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRequest(Document):
+class ModelRequest(JsonDocument):
     """The request to register a run as a version of a model, from a recipe or a user.
 
     It is validated by `check`, not when it is read, so that the run can start.

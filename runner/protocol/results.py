@@ -20,7 +20,7 @@ from runner.protocol.codec import (
     DAMAGED,
     FORMAT,
     NOT_STORED,
-    Document,
+    JsonDocument,
     JsonObject,
     or_none,
     read,
@@ -38,7 +38,7 @@ ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFile(Document):
+class OutputFile(JsonDocument):
     """One exported file; `path` is relative to the output folder and never leaves it.
 
     Attributes:
@@ -75,7 +75,7 @@ _LEFT_OUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut(Document):
+class LeftOut(JsonDocument):
     """A file, or a folder with `files` files, that the script wrote and runner did not keep."""
 
     path: str
@@ -119,7 +119,7 @@ def _metrics_json(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult(Document):
+class RunResult(JsonDocument):
     """`result.json`: the outcome, which never changes.
 
     Attributes:
@@ -173,7 +173,7 @@ class RunResult(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTimes(Document):
+class NodeTimes(JsonDocument):
     """Times of a node, which Batch knows only while the node exists; "" is unknown.
 
     Attributes:
@@ -188,7 +188,7 @@ class NodeTimes(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStart(Document):
+class AttemptStart(JsonDocument):
     """`attempts/<n>/start.json`: the node of an attempt.
 
     Attributes:
@@ -220,7 +220,7 @@ class AttemptStart(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnd(Document):
+class AttemptEnd(JsonDocument):
     """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none.
 
     `node_ends` is the time for which Azure announced the eviction of the node, if it did.
@@ -313,7 +313,7 @@ def _read_state(state: Any) -> StageState:
 
 
 @dataclass(frozen=True, slots=True)
-class StageEvent(Document):
+class StageEvent(JsonDocument):
     """One line of `events.jsonl`, without `attempt`, which is in the name of the blob."""
 
     attempt: int = field(metadata=NOT_STORED)

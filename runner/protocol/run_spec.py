@@ -20,7 +20,7 @@ from runner.protocol.codec import (
     DAMAGED,
     FORMAT,
     NOT_STORED,
-    Document,
+    JsonDocument,
     JsonObject,
     or_none,
     read,
@@ -70,7 +70,7 @@ class RunSpecError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources(Document):
+class Resources(JsonDocument):
     """Minimum resources of a node; None and () accept any. `memory_bytes` is per node."""
 
     gpus: int | None = None
@@ -84,7 +84,7 @@ NO_RESOURCES = Resources()
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRule(Document):
+class CheckpointRule(JsonDocument):
     """How often checkpoints are committed, how many are kept, and their maximum size.
 
     With `automatic`, hooks save checkpoints in scripts that save none. With `sharded`, every rank
@@ -99,7 +99,7 @@ class CheckpointRule(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRule(Document):
+class KeepRule(JsonDocument):
     """The rule for files that a script writes outside of `$RUNNER_OUTPUT_DIR`: which are kept.
 
     Attributes:
@@ -112,7 +112,7 @@ class KeepRule(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class SecretRef(Document):
+class SecretRef(JsonDocument):
     """A secret variable of the script, with its source: a client variable or a key vault."""
 
     variable: str = field(metadata=NOT_STORED)
@@ -133,7 +133,7 @@ def _image_json(name: str | None) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeSpec(Document):
+class RecipeSpec(JsonDocument):
     """The part of a run that `train.yaml` decides, as `run.json` stores it.
 
     Attributes:
@@ -231,7 +231,7 @@ def image_digest(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeRef(Document):
+class CodeRef(JsonDocument):
     """The recipe's files as one content-addressed archive.
 
     `files` is the number of files; 0 if the reference was read from blob storage.
@@ -254,7 +254,7 @@ class CodeRef(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile(Document):
+class DataFile(JsonDocument):
     """One file of a data set or an input. A value that is None is unknown, and is not checked.
 
     `etag` is the ETag of the blob. `md5` is base64, as in the storage API.
@@ -268,7 +268,7 @@ class DataFile(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class DataRef(Document):
+class DataRef(JsonDocument):
     """The data set of a run; `prefix` is its folder in the `data` container."""
 
     name: str = ""
@@ -297,7 +297,7 @@ def data_prefix(folder: str, files: Iterable[tuple[str, int, str]]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeFrom(Document):
+class ResumeFrom(JsonDocument):
     """The checkpoint of another run that a new run starts from.
 
     `checkpoint` is its number, or None for the newest one. `exact` is True if the user chose it:
@@ -320,7 +320,7 @@ class ResumeFrom(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class RunOrigin(Document):
+class RunOrigin(JsonDocument):
     """The run that this run repeats. `kind` is retry, resume or reproduce."""
 
     kind: str
@@ -328,7 +328,7 @@ class RunOrigin(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStay(Document):
+class PoolStay(JsonDocument):
     """A pool that the run's job was in before. Attempts on its nodes have its VM size and price.
 
     `requeued` is the number of the attempt that the move ended, which does not count as evicted, or

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner.protocol.codec import (
     DAMAGED,
     NOT_STORED,
-    Document,
+    JsonDocument,
     JsonObject,
     unless_empty,
     wire,
@@ -42,7 +42,7 @@ _SAMPLED = ("sampler", "decided", "seed", "space", "defaults")  # keys of a tria
 
 
 @dataclass(frozen=True, slots=True)
-class StopRule(Document):
+class StopRule(JsonDocument):
     """A rule of early stopping, based on the values of a metric.
 
     Attributes:
@@ -70,7 +70,7 @@ class StopRule(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSpec(Document):
+class TrialSpec(JsonDocument):
     """`trial` of run.json.
 
     Attributes:
@@ -142,7 +142,7 @@ def _curve_json(curve: Sequence[Point]) -> list[list[Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReport(Document):
+class TrialReport(JsonDocument):
     """The report of a trial. `curve` has values of the metric by step."""
 
     name: str = field(metadata=NOT_STORED)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from runner.protocol.codec import DAMAGED, FORMAT, Document, wire
+from runner.protocol.codec import DAMAGED, FORMAT, JsonDocument, wire
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import SWEEPS_FOLDER
 from runner.protocol.results import RunResult
@@ -62,7 +62,7 @@ def _read_cancelled(raw: Mapping[str, Any] | None) -> dict[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingTrials(Document):
+class WaitingTrials(JsonDocument):
     """`waiting/<group>.json`.
 
     Attributes:
