@@ -1,7 +1,7 @@
 """The codec of documents: JSON from the fields of a dataclass, and back.
 
 The fields of a class are the keys of its document, in their order. Their types say how values are
-converted, and `wire` what is different for a field. `JsonDocument` has the methods that use the codec.
+converted, and `wire` what is different for a field. `JsonDocument` has the methods that use them.
 
 Documents of other versions can be read: unknown keys are ignored, and a missing key has the default
 of its field. A field without a default must be in the document, unless it may be None.
