@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
+from runner.protocol.task import NOTEBOOK_MODULE
+
 # How a script gets its parameters: `--name value`, `name=value`, or `name=value` in the grammar of
 # Hydra, in which texts with special characters are quoted.
 ParamsAs = Literal["flags", "key=value", "hydra"]
@@ -423,3 +425,18 @@ def replace_arguments(
         if list(command[start : start + len(before)]) == before:
             return (*command[:start], *after, *command[start + len(before) :])
     return None
+
+
+_NOTEBOOK_DRIVER = ("python", "-m", NOTEBOOK_MODULE)
+
+
+def notebook_command(name: str) -> tuple[str, ...]:
+    """Return the command that executes a notebook of the code folder."""
+    return *_NOTEBOOK_DRIVER, name
+
+
+def find_notebook(command: Sequence[str]) -> str | None:
+    """Return the notebook that a command executes, or None for another command."""
+    length = len(_NOTEBOOK_DRIVER)
+    is_notebook = tuple(command[:length]) == _NOTEBOOK_DRIVER
+    return command[length] if is_notebook and command[length:] else None

@@ -34,7 +34,6 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import ExpectedRange, Goal, read_goal
 from runner.protocol.models import ModelRequest
 from runner.protocol.paths import check_batch_id, code_blob, is_run_id
-from runner.protocol.task import NOTEBOOK_MODULE
 
 if TYPE_CHECKING:
     from typing import Self  # the agent runs on Python 3.10
@@ -563,18 +562,3 @@ def broken_document(run_id: str, name: str, err: Exception) -> RunnerError:
         fix="submit the run again: the document is damaged in storage",
         exit_code=ExitCode.RUN_FAILED,
     )
-
-
-_NOTEBOOK_DRIVER = ("python", "-m", NOTEBOOK_MODULE)
-
-
-def notebook_command(name: str) -> tuple[str, ...]:
-    """Return the command that executes a notebook of the code folder."""
-    return *_NOTEBOOK_DRIVER, name
-
-
-def find_notebook(command: Sequence[str]) -> str | None:
-    """Return the notebook that a command executes, or None for another command."""
-    length = len(_NOTEBOOK_DRIVER)
-    is_notebook = tuple(command[:length]) == _NOTEBOOK_DRIVER
-    return command[length] if is_notebook and command[length:] else None

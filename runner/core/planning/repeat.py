@@ -20,10 +20,10 @@ from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import order_tasks
-from runner.protocol.commands import replace_arguments
+from runner.protocol.commands import find_notebook, replace_arguments
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
-from runner.protocol.run_spec import ResumeFrom, RunSpec, find_notebook
+from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
 

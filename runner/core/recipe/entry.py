@@ -20,9 +20,8 @@ from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.notebook import SUFFIX, parse_code
 from runner.core.recipe.recipe import Recipe
 from runner.core.yaml_files import did_you_mean
-from runner.protocol.commands import ParamsAs
+from runner.protocol.commands import ParamsAs, notebook_command
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import notebook_command
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -46,15 +46,9 @@ from runner.core.yaml_files import (
     field_error,
     read_document,
 )
-from runner.protocol.commands import ParamsAs
+from runner.protocol.commands import ParamsAs, find_notebook
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import (
-    NO_RESOURCES,
-    PROCESS_LAUNCHERS,
-    WORKSPACE,
-    Launcher,
-    find_notebook,
-)
+from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, WORKSPACE, Launcher
 
 Scalar = bool | int | float | str
 

@@ -29,17 +29,10 @@ from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_expose
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
-from runner.protocol.commands import referenced_variables
+from runner.protocol.commands import find_notebook, referenced_variables
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
-from runner.protocol.run_spec import (
-    NO_RESOURCES,
-    CodeRef,
-    DataRef,
-    Resources,
-    data_prefix,
-    find_notebook,
-)
+from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources, data_prefix
 
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"

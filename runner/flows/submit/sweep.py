@@ -36,12 +36,11 @@ from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
 from runner.flows.submit.pipeline import dry_run_target, open_target
 from runner.flows.submit.prepare import CheckedRun, check_command, check_run, with_named_files
-from runner.protocol.commands import names_in_braces, place_parameters, to_text
+from runner.protocol.commands import find_notebook, names_in_braces, place_parameters, to_text
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, as_stored, listed_prefix, slug
-from runner.protocol.run_spec import find_notebook
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0

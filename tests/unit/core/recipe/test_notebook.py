@@ -14,8 +14,8 @@ from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import change_sweep, parse_param
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.sweep import check_sweep
+from runner.protocol.commands import find_notebook
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import find_notebook
 
 CELL = """\
 %matplotlib inline
