@@ -58,6 +58,7 @@ from runner.api.schedules import Schedule as Schedule
 from runner.api.schedules import create_schedule as create_schedule
 from runner.api.schedules import schedule as schedule
 from runner.api.schedules import schedules as schedules
+from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -129,8 +130,7 @@ def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
 @contextmanager
 def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
     """Serve TensorBoard for runs, by default the last one, during the block. Yield its URL."""
-    from runner.flows.export.tensorboard import show_runs
-
+    show_runs = load_feature("export.tensorboard").show_runs
     found = [each if isinstance(each, Run) else run(each) for each in runs or ("@last",)]
     session = found[0].session
     specs = [each.spec for each in found]

@@ -13,6 +13,7 @@ from runner.api.arguments import checked
 from runner.api.html import Table
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.api.requests import to_overrides
+from runner.core.features import load_feature
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -157,7 +158,7 @@ class Run:
 
     def metrics(self) -> dict[str, Metric]:
         """Return the metrics by name. If several attempts reported a step, use the last value."""
-        from runner.core.export import final_points
+        from runner.core.points import final_points
         from runner.protocol.metrics import summarize_metrics
 
         points = self.points()
@@ -515,14 +516,12 @@ class Run:
         """
         connection, home = self.session.connection, self.session.settings.home
         if to == "tensorboard":
-            from runner.flows.export.tensorboard import export_to_tensorboard
-
-            return str(export_to_tensorboard(connection, self.spec, uri)[0])
-        from runner.flows.export.mlflow import export_to_mlflow
-
+            tool = load_feature("export.tensorboard")
+            return str(tool.export_to_tensorboard(connection, self.spec, uri)[0])
+        tool = load_feature("export.mlflow")
         address = None if uri is None else str(uri)
         with live(on_progress, what=f"export {self.id}") as view:
-            return export_to_mlflow(
+            return tool.export_to_mlflow(
                 connection, self.spec, home, address, view.on_progress, artifacts=artifacts
             ).id
 

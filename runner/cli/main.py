@@ -1,8 +1,9 @@
 """Entry of the `runner` command: find the verb, run it, and turn errors into text and exit codes.
 
-`VERBS` lists the verbs in the order of `--help`, each with its heading, its module in
+`_CORE` lists the verbs of the core in the order of `--help`, each with its heading, its module in
 `runner.cli.commands`, and a name in the module: a function (the first line of its docstring is the
-help), or a `typer.Typer` for a noun with its own verbs. At its top, a command module imports only
+help), or a `typer.Typer` for a noun with its own verbs. `VERBS` has those of the optional features,
+too, which the packages in `runner/features` declare. At its top, a command module imports only
 typer, modules of `runner.cli`, units and errors. It imports everything else in its functions, so
 that `--help` loads neither an Azure SDK nor pydantic. A verb returns on success, raises RunnerError
 for an expected failure, and raises `typer.Exit(ExitCode.RUN_FAILED)` if the command succeeded but
@@ -156,11 +157,16 @@ class Verb(NamedTuple):
     """A verb: its heading in `--help`, and its implementation."""
 
     heading: str
-    module: str  # below runner.cli.commands
+    module: str  # below `package`
     name: str  # name of a function, or of the Typer app of a noun
+    package: str = "runner.cli.commands"
+
+    def load(self) -> Any:
+        """Import the module and return the function or the Typer app."""
+        return getattr(importlib.import_module(f"{self.package}.{self.module}"), self.name)
 
 
-VERBS: Mapping[str, Verb] = {
+_CORE: Mapping[str, Verb] = {
     "train": Verb("Runs", "runs.train", "train"),
     "submit": Verb("Runs", "sweeps.submit", "submit"),
     "sweep": Verb("Runs", "sweeps.sweep", "app"),
@@ -183,8 +189,6 @@ VERBS: Mapping[str, Verb] = {
     "ssh": Verb("Runs", "runs.ssh", "ssh"),
     "exec": Verb("Runs", "runs.ssh", "exec"),
     "dev": Verb("Runs", "runs.dev", "dev"),
-    "tensorboard": Verb("Runs", "runs.export", "tensorboard"),
-    "export": Verb("Runs", "runs.export", "export"),
     "data": Verb("Data and models", "data", "app"),
     "models": Verb("Data and models", "models", "app"),
     "local": Verb("Local services", "environment.local", "app"),
@@ -195,9 +199,7 @@ VERBS: Mapping[str, Verb] = {
     "check": Verb("Azure environment", "environment.deploy", "check"),
     "pool": Verb("Azure environment", "environment.pool", "app"),
     "skus": Verb("Azure environment", "environment.pool", "skus"),
-    "monitor": Verb("Azure environment", "environment.monitor", "monitor"),
     "image": Verb("Azure environment", "environment.image", "app"),
-    "selftest": Verb("Azure environment", "environment.selftest", "selftest"),
     "recipe": Verb("Recipes and settings", "recipe", "app"),
     "config": Verb("Recipes and settings", "client", "config_app"),
     "explain": Verb("Recipes and settings", "explain", "explain"),
@@ -205,6 +207,31 @@ VERBS: Mapping[str, Verb] = {
     "completion": Verb("Recipes and settings", "client", "completion"),
     "bug-report": Verb("Recipes and settings", "bug_report", "bug_report"),
 }
+
+
+def _with_features() -> tuple[Mapping[str, Verb], Mapping[str, Mapping[str, Verb]]]:
+    """Return the verbs of core and features in the order of `--help`, and more commands of nouns.
+
+    The `__init__` of each package in `runner/features` declares its verbs in `VERBS`: module, name,
+    and the verb above it in `--help`. A key of two words is a command of a noun.
+    """
+    verbs, order = dict(_CORE), list(_CORE)
+    commands: dict[str, dict[str, Verb]] = {}
+    folder = Path(importlib.import_module("runner.features").__path__[0])
+    for declaration in sorted(folder.glob("*/__init__.py")):
+        package = f"runner.features.{declaration.parent.name}"
+        for words, (module, name, above) in importlib.import_module(package).VERBS.items():
+            noun, _, command = words.rpartition(" ")
+            verb = Verb(verbs[noun or above].heading, module, name, package)
+            if noun:
+                commands.setdefault(noun, {})[command] = verb
+            else:
+                verbs[words] = verb
+                order.insert(order.index(above) + 1, words)
+    return {verb: verbs[verb] for verb in order}, commands
+
+
+VERBS, _COMMANDS = _with_features()
 
 _COMPLETE = "_RUNNER_COMPLETE"
 _BROKEN_PIPE = 141
@@ -241,8 +268,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
     )
     app.callback()(_root)
     for verb in verbs:
-        heading, module, name = VERBS[verb]
-        found = getattr(importlib.import_module(f"runner.cli.commands.{module}"), name)
+        heading, found = VERBS[verb].heading, VERBS[verb].load()
         nested = found if isinstance(found, typer.Typer) else None
         if listed:
             text = nested.info.help if nested else found.__doc__
@@ -250,10 +276,23 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
         elif nested is None:
             app.command(verb, rich_help_panel=heading)(found)
         else:
+            _add_commands(nested, _COMMANDS.get(verb, {}))
             app.add_typer(nested, name=verb, rich_help_panel=heading, no_args_is_help=True)
     if not listed:
         _join_lines(app)
     return app
+
+
+def _add_commands(noun: typer.Typer, commands: Mapping[str, Verb]) -> None:
+    known = {each.name for each in (*noun.registered_commands, *noun.registered_groups)}
+    for name, verb in commands.items():
+        if name in known:  # this process has built the command line before
+            continue
+        found = verb.load()
+        if isinstance(found, typer.Typer):
+            noun.add_typer(found, name=name)
+        else:
+            noun.command(name)(found)
 
 
 def _join_lines(app: typer.Typer) -> None:
@@ -384,7 +423,7 @@ def _missing_package(err: Exception) -> RunnerError | None:
     """Return an error for a package that is not installed, else None."""
     if not isinstance(err, ModuleNotFoundError):
         return None
-    from runner.flows.export.extras import missing_package  # loads the metadata of packages
+    from runner.flows.extras import missing_package  # loads the metadata of packages
 
     return missing_package(err)
 

@@ -18,10 +18,10 @@ from runner.azure.batch.raw import send_raw
 from runner.cli.main import main
 from runner.contract import StackOutputs
 from runner.core.progress import ignore_progress
+from runner.features.selftest.contract import Answer, ContractRun, compare
+from runner.features.selftest.selftest import await_access
+from runner.features.selftest.training import restart_node
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.selftest.contract import Answer, ContractRun, compare
-from runner.flows.selftest.selftest import await_access
-from runner.flows.selftest.training import restart_node
 from runner.protocol.errors import RunnerError
 from tests.arm_server import ArmServer
 from tests.contract.server import Things, client_for, eventually

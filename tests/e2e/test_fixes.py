@@ -17,9 +17,9 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.settings import load_settings
+from runner.features.selftest.training import EvictedTraining
 from runner.flows import shell
 from runner.flows.runs.documents import find_run
-from runner.flows.selftest.training import EvictedTraining
 from runner.flows.shell import find_jupyter, find_location
 from runner.flows.submit.prepare import check_run
 from runner.protocol.errors import RunnerError

@@ -37,7 +37,7 @@ from batch_emulator.gateway.proxy import Gateway
 from batch_emulator.gateway.services import LocalServices
 from batch_emulator.gateway.sign_in import IDENTITY_PATH, NamedAccounts
 from runner.core.home import HomePaths
-from runner.flows.environment.monitor import Gauge, MetricsSource, open_server
+from runner.features.export.prometheus import Gauge, MetricsSource, open_server
 from runner.flows.local.state import ACCOUNT, LocalState, ensure_keys, load_state
 from tests import plain_http
 from tests.e2e.conftest import Cli, until

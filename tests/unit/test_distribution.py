@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import batch_emulator
-from runner.flows.export.extras import DISTRIBUTION, install_command
+from runner.flows.extras import DISTRIBUTION, install_command
 from tests.unit.source_tree import checkout
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from runner.cli.main import _FOREIGN_VERBS
-from runner.flows.export.extras import DISTRIBUTION, install_command
+from runner.flows.extras import DISTRIBUTION, install_command
 from tests.unit.command_lines import (
     OTHERS,
     commands_in,

@@ -38,7 +38,8 @@ SHARED_CLASS_NAMES = {
 # Modules that import by a name computed at run time, each with the reason.
 IMPORTS_BY_STRING = {
     "runner.cli.main": "a command loads the module of its own verb only",
-    "runner.flows.export.extras": "packages of optional extras, none of them ours",
+    "runner.core.features": "the core offers what an optional feature does, and never imports it",
+    "runner.flows.extras": "packages of optional extras, none of them ours",
     "runner.hooks.automatic.calls": "the adapter of the framework that the script imports",
 }
 

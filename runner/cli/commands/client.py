@@ -59,7 +59,7 @@ def version(output: OutputOption = OutputFormat.TABLE) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    from runner.flows.export.extras import DISTRIBUTION
+    from runner.flows.extras import DISTRIBUTION
 
     found = {"runner": installed(DISTRIBUTION), "python": platform.python_version()}
     for name in ("azure-batch", "azure-storage-blob", "azure-identity", "uv"):

@@ -16,7 +16,7 @@ from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.progress import Warnings
 from runner.core.settings import Settings
 from runner.core.yaml_files import read_document
-from runner.flows.export.extras import install_command
+from runner.flows.extras import install_command
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.config.stack import StackConfig
 from runner_infra.config.stack_file import load_stack_config

@@ -17,7 +17,7 @@ from pathlib import Path
 from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths, cache_variables, check_room, not_writable
 from runner.core.progress import OnProgress, Progress
-from runner.flows.export.extras import install_command
+from runner.flows.extras import install_command
 from runner.protocol.errors import ExitCode, RunnerError
 
 # Azurite 3.37 requires Node 22 and works on 20, on which the contract tests run.

@@ -21,7 +21,7 @@ from runner.core.home import HomePaths, check_room, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.child_python import command_of
-from runner.flows.export.extras import install_command
+from runner.flows.extras import install_command
 from runner.flows.local.services import find_leftovers, stop_process
 from runner.flows.local.state import (
     ACCOUNT,

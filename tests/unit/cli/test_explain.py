@@ -25,7 +25,7 @@ from runner.core.explanations import (
     parse_subject,
     similar_codes,
 )
-from runner.flows.export.extras import DISTRIBUTION
+from runner.flows.extras import DISTRIBUTION
 from tests.unit.command_lines import OTHERS, commands_in, hidden_commands, parse
 from tests.unit.error_codes import KNOWN_SUFFIXES, causes, error_codes, suffixes_of_files
 from tests.unit.source_tree import ROOT, assert_none, project

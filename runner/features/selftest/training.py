@@ -15,6 +15,7 @@ from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Recipe
 from runner.core.settings import Settings, stack_option
 from runner.core.states import RunState, RunStatus
+from runner.features.selftest.contract import Leftover
 from runner.flows.local.evict import evict
 from runner.flows.models.register import ensure_registered
 from runner.flows.models.remove import find_to_remove, remove_versions
@@ -23,7 +24,6 @@ from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.events import MetricSeen, RunEnded, StageReported, StatusChanged
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import WatchOptions, watch_run
-from runner.flows.selftest.contract import Leftover
 from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.prepare import CheckedRun, check_run
 from runner.flows.submit.submit_run import submit_run

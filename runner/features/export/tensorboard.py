@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 from runner.azure.batch.jobs import list_task_files, read_task_range
 from runner.azure.faults import TRANSIENT_CODES
-from runner.core.export import StepCounter
 from runner.core.home import HomePaths, not_writable
 from runner.core.masking import Mask
+from runner.core.points import StepCounter
 from runner.core.units import format_duration
 from runner.flows.child_python import command_of
-from runner.flows.export.extras import install_command, load_extra
+from runner.flows.extras import install_command, load_extra
 from runner.flows.local_files import target_within
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.logs import LineCursor
@@ -247,7 +247,7 @@ def check_folder(folder: Path) -> Path:
 
 PORT = 6006
 _HOST = "127.0.0.1"
-_SERVER = "runner.flows.export.tensorboard_server"
+_SERVER = "runner.features.export.tensorboard_server"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _EVERY_S = 3.0
 _START_S = 60.0

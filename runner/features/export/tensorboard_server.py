@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from runner.flows.export.extras import load_extra
+from runner.flows.extras import load_extra
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.flows.environment.monitor import (
+from runner.features.export.prometheus import (
     CONTENT_TYPE,
     Gauge,
     MetricsSource,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.flows.export.otlp import (
+from runner.features.export.otlp import (
     EventStream,
     OtlpSender,
     RunEvents,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from runner.core.settings import load_settings
-from runner.flows.selftest.own_stack import OwnStack, plan_own_stack
-from runner.flows.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
+from runner.features.selftest.own_stack import OwnStack, plan_own_stack
+from runner.features.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.config.stack_file import load_stack_config
 from tests.unit.source_tree import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.flows.export.tensorboard_server import reason_to_refuse
+from runner.features.export.tensorboard_server import reason_to_refuse
 
 _OWN = {"HTTP_HOST": "127.0.0.1:6006"}
 

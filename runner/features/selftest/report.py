@@ -14,8 +14,8 @@ from typing import Any
 
 from runner.core.home import not_writable
 from runner.core.progress import Warnings
-from runner.flows.selftest.contract import Compared, Leftover
-from runner.flows.selftest.training import TrainingReport
+from runner.features.selftest.contract import Compared, Leftover
+from runner.features.selftest.training import TrainingReport
 from runner.protocol.errors import RunnerError
 
 

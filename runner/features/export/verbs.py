@@ -1,7 +1,10 @@
-"""`runner export` and `runner tensorboard`: copy runs to MLflow, and show them in TensorBoard."""
+"""`runner export`, `runner tensorboard`, `runner monitor`: show runs and pools in other tools."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
     from runner.protocol.run_spec import RunSpec
+
+_EVERY_S = 15.0
 
 
 class Destination(StrEnum):
@@ -56,7 +61,7 @@ def export(
     elif to is Destination.TENSORBOARD:
         out.record(_to_tensorboard(connection, spec, uri))
     else:
-        from runner.flows.export.otlp import OtlpSender, export_to_otlp
+        from runner.features.export.otlp import OtlpSender, export_to_otlp
 
         sender = OtlpSender(uri, settings.target)
         sent = export_to_otlp(connection, spec, sender)
@@ -72,7 +77,7 @@ def _to_mlflow(
     *,
     artifacts: bool,
 ) -> dict[str, Any]:
-    from runner.flows.export.mlflow import export_to_mlflow
+    from runner.features.export.mlflow import export_to_mlflow
 
     with out.stages() as view:
         done = export_to_mlflow(
@@ -89,7 +94,7 @@ def _to_mlflow(
 
 
 def _to_tensorboard(connection: Connection, spec: RunSpec, uri: str | None) -> dict[str, Any]:
-    from runner.flows.export.tensorboard import export_to_tensorboard
+    from runner.features.export.tensorboard import export_to_tensorboard
 
     where, points = export_to_tensorboard(connection, spec, uri)
     return {"run_id": spec.run_id, "where": str(where), "points": points}
@@ -121,7 +126,7 @@ def tensorboard(
 ) -> None:
     """Show metrics and event files of runs in TensorBoard until Ctrl-C."""
     from runner.azure.auth.credentials import connect
-    from runner.flows.export.tensorboard import show_runs
+    from runner.features.export.tensorboard import show_runs
     from runner.flows.runs.documents import find_run
 
     out = Output()
@@ -138,3 +143,71 @@ def tensorboard(
     for problem in shown.problems:
         raise problem
     raise typer.Exit(code)
+
+
+def monitor(
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")
+    ] = 9464,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit.")] = False,
+    otlp: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp",
+            metavar="URL",
+            help="Also send the events of runs to this OTLP endpoint.",
+            show_default=False,
+        ),
+    ] = None,
+    target: options.TargetOption = None,
+    stack: options.StackOption = None,
+) -> None:
+    """Serve metrics of pools, nodes, the queue, evictions and costs to Prometheus."""
+    from runner.features.export.prometheus import (
+        MetricsSource,
+        collect,
+        open_server,
+        render_metrics,
+    )
+    from runner.flows.costs.report import CostQuery
+
+    out = Output()
+    settings = options.open_settings(target, stack)
+    query = CostQuery(by="pool")
+    if once:
+        out.text(render_metrics(collect(settings, query)).removesuffix("\n"))
+        return
+    collect(settings, query)  # report errors before the server starts
+    source = MetricsSource(lambda: collect(settings, query), _EVERY_S)
+    with open_server(host, port, source) as server, _sending_events(out, settings, otlp):
+        out.note(f"metrics: http://{host}:{server.server_port}/metrics, press Ctrl-C to stop")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+@contextmanager
+def _sending_events(out: Output, settings: Settings, otlp: str | None) -> Generator[None]:
+    """Send events to an endpoint, if there is one, until the block ends."""
+    if otlp is None:
+        yield
+        return
+    from runner.features.export.otlp import EventStream, OtlpSender, active_events, ended_runs
+
+    sender = OtlpSender(otlp, settings.target)
+    events = EventStream(
+        lambda ended: active_events(settings, ended), sender.send, ended_runs(settings)
+    )
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=events.run, args=(_EVERY_S, stop, out.warning), name="events", daemon=True
+    )
+    thread.start()
+    out.note(f"events: sent to {sender.address}")
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_EVERY_S)

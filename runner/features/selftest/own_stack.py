@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from runner.core.progress import OnProgress
 from runner.core.settings import Settings
+from runner.features.selftest.contract import Leftover
+from runner.features.selftest.report import PoolUpdate, SelftestReport, charging
+from runner.features.selftest.scenario import VM_SIZE
+from runner.features.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.flows.environment.plan import find_project, need_pulumi, plan_environment
-from runner.flows.selftest.contract import Leftover
-from runner.flows.selftest.report import PoolUpdate, SelftestReport, charging
-from runner.flows.selftest.scenario import VM_SIZE
-from runner.flows.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:

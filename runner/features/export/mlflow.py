@@ -6,31 +6,34 @@ stores every value that it receives.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from runner.core.export import ExportPoint, final_points, lineage
 from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths
 from runner.core.masking import Mask
+from runner.core.points import StepPoint, final_points
 from runner.core.progress import OnProgress
-from runner.flows.export.extras import load_extra
+from runner.flows.extras import load_extra
 from runner.flows.runs.documents import load_points
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
+_QUERY = re.compile(r"(https?://[^\s\"'?]+)\?[^\s\"']*")
 _TAG = "runner.run_id"
 _NAME_LIMIT = 250
 _PARAM_LIMIT = 6000
@@ -155,7 +158,7 @@ def _describe(client: Any, run_id: str, view: RunView) -> None:
     _send(client, run_id, tags=[entities.RunTag(name, value) for name, value in tags.items()])
 
 
-def _new_points(client: Any, run_id: str, points: Iterable[ExportPoint]) -> list[Any]:
+def _new_points(client: Any, run_id: str, points: Iterable[StepPoint]) -> list[Any]:
     """Return the points that MLflow does not have, compared by name, step and time."""
     entities = load_extra("mlflow", "mlflow.entities")
     there: dict[str, set[tuple[int, int]]] = {}
@@ -234,3 +237,54 @@ def _refused(address: str, err: Exception) -> RunnerError:
         fix="correct --uri or start the server, then export again to continue",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def lineage(spec: RunSpec, result: RunResult | None) -> dict[str, str]:
+    """Return the known facts about origin and result of a run as flat text, without secrets."""
+    raw = spec.to_json()
+    found: dict[str, Any] = {
+        "run_id": spec.run_id,
+        "experiment": spec.experiment,
+        "recipe": spec.recipe,
+        "created": spec.created.isoformat(),
+        "command": raw.get("command"),
+        "code.sha256": _get_nested(raw, "code", "sha256"),
+        "code.git_revision": _get_nested(raw, "code", "git_revision"),
+        "code.git_dirty": _get_nested(raw, "code", "git_dirty"),
+        "requirements.sha256": _get_nested(raw, "requirements", "sha256"),
+        "python": raw.get("python"),
+        "image": raw.get("image"),
+        "data": _get_nested(raw, "data", "prefix"),
+        "inputs": raw.get("inputs"),
+        "pool": spec.pool,
+        "vm_size": _get_nested(raw, "batch", "vm_size"),
+        "spot": spec.spot,
+        "after": raw.get("after"),
+        "group": raw.get("group"),
+        "resume_from": raw.get("resume_from"),
+        "origin": raw.get("origin"),
+        "model": raw.get("model"),
+    }
+    if result is not None:
+        found |= {
+            "status": result.status,
+            "attempts": result.attempt,
+            "exit_code": result.exit_code,
+            "failure": ": ".join(filter(None, (result.code, result.message))),
+            "outputs": {file.path: file.sha256 for file in result.outputs},
+        }
+    shown: dict[str, Any] = Mask().document(found)  # such as `--password VALUE` of the command
+    return {
+        name: _to_text(value) for name, value in shown.items() if value not in (None, "", [], {})
+    }
+
+
+def _get_nested(raw: Mapping[str, Any], part: str, name: str) -> Any:
+    found = raw.get(part)
+    return found.get(name) if isinstance(found, Mapping) else None  # pyright: ignore
+
+
+def _to_text(value: Any) -> str:
+    """Return a value as text, without the query of a URL, which may be a signature."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return _QUERY.sub(r"\1", text)

@@ -14,11 +14,11 @@ from runner.azure.batch.pools import list_pools
 from runner.azure.batch.raw import send_raw
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings, stack_option
+from runner.features.selftest.contract import Answer, ContractRun, compare
+from runner.features.selftest.reference import reference_emulator
+from runner.features.selftest.report import SelftestReport, charging
+from runner.features.selftest.training import EvictedTraining
 from runner.flows.local.lifecycle import ensure_running
-from runner.flows.selftest.contract import Answer, ContractRun, compare
-from runner.flows.selftest.reference import reference_emulator
-from runner.flows.selftest.report import SelftestReport, charging
-from runner.flows.selftest.training import EvictedTraining
 from runner.flows.submit.prepare import CheckedRun
 from runner.protocol.errors import ExitCode, RunnerError
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import RawResponse, send_raw
 from runner.core.progress import OnProgress, Progress
-from runner.flows.selftest.scenario import CREATED, Request, scenario
+from runner.features.selftest.scenario import CREATED, Request, scenario
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import StageState
 

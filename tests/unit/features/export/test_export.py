@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.core.export import StepCounter, final_points, lineage
-from runner.flows.export.extras import load_extra
-from runner.flows.export.mlflow import _address, _name, _where, _without_password
-from runner.flows.export.tensorboard import _append, _single
+from runner.core.points import StepCounter, final_points
+from runner.features.export.mlflow import _address, _name, _where, _without_password, lineage
+from runner.features.export.tensorboard import _append, _single
+from runner.flows.extras import load_extra
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.results import parse_result

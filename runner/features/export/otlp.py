@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.storage.blobs import in_parallel
 from runner.core.settings import Settings
-from runner.flows.export.extras import load_extra
+from runner.flows.extras import load_extra
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.timeline import TimelineEvent, load_timeline
 from runner.protocol.errors import ExitCode, RunnerError

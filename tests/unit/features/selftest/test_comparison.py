@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.flows.selftest.contract import Answer, Leftover, compare, shape_of
-from runner.flows.selftest.report import BillLine, SelftestReport
-from runner.flows.selftest.scenario import CREATED, scenario
-from runner.flows.selftest.selftest import reporting
+from runner.features.selftest.contract import Answer, Leftover, compare, shape_of
+from runner.features.selftest.report import BillLine, SelftestReport
+from runner.features.selftest.scenario import CREATED, scenario
+from runner.features.selftest.selftest import reporting
 
 
 def answer(body: Any = None, status: int = 200, code: str = "", outcome: str = "") -> Answer:

@@ -18,8 +18,8 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.core.settings import Settings
-    from runner.flows.selftest.own_stack import OwnStack
-    from runner.flows.selftest.report import SelftestReport
+    from runner.features.selftest.own_stack import OwnStack
+    from runner.features.selftest.report import SelftestReport
 
 _COLUMNS = ("request", "target", "emulator", "difference")
 
@@ -58,9 +58,9 @@ def selftest(
 
     On Azure, it deploys a temporary stack, and deletes it with all its resources.
     """
-    from runner.flows.selftest.report import SelftestReport
-    from runner.flows.selftest.selftest import ask_emulator, reporting, run_selftest
-    from runner.flows.selftest.training import check_training
+    from runner.features.selftest.report import SelftestReport
+    from runner.features.selftest.selftest import ask_emulator, reporting, run_selftest
+    from runner.features.selftest.training import check_training
 
     out = Output(output)
     settings = open_settings(target, stack).for_whole_stack()
@@ -88,8 +88,8 @@ def selftest(
 
 def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool) -> OwnStack:
     """Plan the stack of the test, and run the checks before its deployment."""
+    from runner.features.selftest.own_stack import plan_own_stack
     from runner.flows.environment.check import first_failure, run_checks
-    from runner.flows.selftest.own_stack import plan_own_stack
 
     now = datetime.now(UTC)
     own = plan_own_stack(settings, cwd=Path.cwd(), env=os.environ, now=now, max_usd=max_usd)
@@ -111,7 +111,7 @@ def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool)
 def _deployed(
     out: Output, own: OwnStack, found: SelftestReport, view: StageDisplay, *, yes: bool
 ) -> AbstractContextManager[None]:
-    from runner.flows.selftest.own_stack import deployed_stack
+    from runner.features.selftest.own_stack import deployed_stack
 
     return deployed_stack(
         own,

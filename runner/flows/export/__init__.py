@@ -1,1 +1,0 @@
-"""Export runs to TensorBoard and MLflow. Start in `tensorboard`."""
