@@ -6,9 +6,9 @@ import heapq
 import time
 
 from bench.report import Ratio
-from runner.core.simulation.engine import simulate
-from runner.core.simulation.result import SimulationResult
-from runner.core.simulation.scenario import Scenario, generate, parse_spread
+from runner.features.simulation.engine import simulate
+from runner.features.simulation.result import SimulationResult
+from runner.features.simulation.scenario import Scenario, generate, parse_spread
 
 TASKS = 100_000
 MORE = 1_000_000

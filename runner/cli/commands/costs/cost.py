@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperGroup
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.commands.costs.cost_what_if import whatif
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
@@ -167,9 +166,6 @@ def show(
         _print_notes(out, report)
         if sys.stdout.isatty() if chart is None else chart:
             _draw(out, report)
-
-
-app.command("whatif")(whatif)
 
 
 def _reconcile(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runner.cli.autocomplete import complete_pool
-from runner.cli.commands.environment.autoscale import app as autoscale_app
 from runner.cli.options import Invocation, YesOption, on_target
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.core.units import format_count
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Show pools and nodes; resize, drain and delete pools.")
-app.add_typer(autoscale_app, name="autoscale")
 
 _COLUMNS = (
     *("pool", "vm_size", "state", "spot", "dedicated", "slots", "running_tasks"),

@@ -66,7 +66,7 @@ def train(
 
 
 def _rehearsal(text: str | None) -> dict[str, Any] | None:
-    from runner.core.simulation.rehearsal import plan_rehearsal
+    from runner.core.rehearsal import plan_rehearsal
 
     return None if text is None else plan_rehearsal(text)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.simulation.formula_lint import lint
+from runner.features.simulation.formula_lint import lint
 
 GOOD = """
 percent = $PendingTasks.GetSamplePercent(5 * TimeInterval_Minute);

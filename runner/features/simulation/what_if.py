@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from runner.azure.auth.credentials import Connection
-from runner.core.simulation.engine import simulate
-from runner.core.simulation.policies import POLICIES, Goal, checkpoint_interval_s
-from runner.core.simulation.result import SimulationResult
-from runner.core.simulation.scenario import Scenario, ScenarioError, Workload
-from runner.flows.environment.autoscale import AssumedPool
+from runner.features.simulation.engine import simulate
+from runner.features.simulation.formulas import AssumedPool
+from runner.features.simulation.policies import POLICIES, Goal, checkpoint_interval_s
+from runner.features.simulation.result import SimulationResult
+from runner.features.simulation.scenario import Scenario, ScenarioError, Workload
 from runner.flows.runs.attempts import AttemptRow, list_attempts
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.watch import load_view

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.simulation.engine import simulate
-from runner.core.simulation.result import PURPOSES, SimulationResult
-from runner.core.simulation.scenario import (
+from runner.features.simulation.engine import simulate
+from runner.features.simulation.result import PURPOSES, SimulationResult
+from runner.features.simulation.scenario import (
     MS,
     CapacityChange,
     Scenario,
@@ -229,7 +229,7 @@ def test_unfinished_tasks_have_no_makespan_and_count_as_waiting() -> None:
 
 
 def test_a_simulation_of_endless_evictions_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.core.simulation.engine._MAX_EVENTS", 5000)
+    monkeypatch.setattr("runner.features.simulation.engine._MAX_EVENTS", 5000)
     found = result_of(
         "$TargetLowPriorityNodes = 9;", tasks(1, 24 * HOUR), evictions_per_hour=3600.0, boot_ms=0
     )

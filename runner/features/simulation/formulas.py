@@ -20,10 +20,10 @@ from runner.azure.batch.pools import (
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import Settings
-from runner.core.simulation.engine import simulate
-from runner.core.simulation.formula_lint import Finding, lint
-from runner.core.simulation.result import SimulationResult
-from runner.core.simulation.scenario import Scenario, ScenarioError
+from runner.features.simulation.engine import simulate
+from runner.features.simulation.formula_lint import Finding, lint
+from runner.features.simulation.result import SimulationResult
+from runner.features.simulation.scenario import Scenario, ScenarioError
 from runner.flows.environment.pools import get_pool
 from runner.protocol.errors import ExitCode, RunnerError
 

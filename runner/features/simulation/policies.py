@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from runner.core.simulation.scenario import Policy, SimulatedPool
+from runner.features.simulation.scenario import Policy, SimulatedPool
 
 # The first forecast assumes an hour of node time, of which 90 % was progress.
 _PRIOR_MS = 3_600_000.0

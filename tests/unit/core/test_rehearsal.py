@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.simulation.rehearsal import plan_rehearsal
+from runner.core.rehearsal import plan_rehearsal
 from runner.protocol.errors import RunnerError
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from runner.azure.batch.pools import PoolAutoscale, PoolView
     from runner.cli.ui.output import Output
     from runner.core.curves import Curve
-    from runner.core.simulation.formula_lint import Finding
-    from runner.core.simulation.result import SimulationResult
-    from runner.core.simulation.scenario import CapacityChange, Scenario, Workload
-    from runner.flows.environment.autoscale import AssumedPool, Candidate, FormulaChange
+    from runner.features.simulation.formula_lint import Finding
+    from runner.features.simulation.formulas import AssumedPool, Candidate, FormulaChange
+    from runner.features.simulation.result import SimulationResult
+    from runner.features.simulation.scenario import CapacityChange, Scenario, Workload
 
 app = typer.Typer(no_args_is_help=True, help="Check, simulate and apply autoscale formulas.")
 ScaledPoolOption = Annotated[
@@ -49,7 +49,7 @@ def evaluate(
     pool: ScaledPoolOption = None,
 ) -> None:
     """Evaluate a formula on a pool with its current samples; the pool does not change."""
-    from runner.flows.environment.autoscale import evaluate as evaluate_flow
+    from runner.features.simulation.formulas import evaluate as evaluate_flow
 
     out = call.out
     found, run = evaluate_flow(call.settings(), pool, formula)
@@ -112,7 +112,7 @@ def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
 def last(call: Invocation, pool: ScaledPoolOption = None) -> None:
     """Show the last evaluation of a pool's formula: its time, and its result or error."""
     from runner.core.units import format_duration
-    from runner.flows.environment.autoscale import last_evaluation
+    from runner.features.simulation.formulas import last_evaluation
 
     out = call.out
     found = last_evaluation(call.settings(), pool)
@@ -174,7 +174,7 @@ def apply(
     Shows the change and asks for confirmation. The formula of a pool that a stack declares is
     changed in the stack's file instead.
     """
-    from runner.flows.environment.autoscale import apply_formula, plan_formula
+    from runner.features.simulation.formulas import apply_formula, plan_formula
 
     out, settings = call.out, call.settings()
     every = to_seconds("interval", interval, "5m", "7d") if interval else None
@@ -217,7 +217,7 @@ def _show_change(out: Output, change: FormulaChange) -> None:
     for line in lines:
         if not line.startswith("?"):
             out.text(line.rstrip())
-    from runner.flows.environment.autoscale import Candidate
+    from runner.features.simulation.formulas import Candidate
 
     candidate = Candidate("formula", change.formula)
     if change.findings:
@@ -296,7 +296,7 @@ def lint(
     ] = True,
 ) -> None:
     """Find mistakes in formulas that Batch accepts, such as a missing upper bound."""
-    from runner.flows.environment.autoscale import lint_all
+    from runner.features.simulation.formulas import lint_all
 
     out = call.out
     assumed = to_assumed(call, formulas, pool, slots, interval)
@@ -465,8 +465,8 @@ def simulate(
     Nothing is created. The simulation follows the rules of the emulator, with the delays of Batch's
     samples; the same seed gives the same result. Each formula gets the same tasks.
     """
-    from runner.core.simulation.scenario import Scenario
-    from runner.flows.environment.autoscale import simulate_all
+    from runner.features.simulation.formulas import simulate_all
+    from runner.features.simulation.scenario import Scenario
 
     out = call.out
     kind = chart_kind(plot)
@@ -523,7 +523,7 @@ def load_tasks(
     Raises:
         RunnerError: R-SCENARIO, a file or the text of a distribution is invalid.
     """
-    from runner.core.simulation import scenario
+    from runner.features.simulation import scenario
 
     try:
         if workload is not None:
@@ -557,7 +557,7 @@ def to_assumed(
     """Return the pool to simulate; see `assume`."""
     from runner.core.home import runner_home
     from runner.core.pricing.machines import region_name
-    from runner.flows.environment.autoscale import PoolSetting, assume
+    from runner.features.simulation.formulas import PoolSetting, assume
 
     setting = PoolSetting(
         pool=pool,

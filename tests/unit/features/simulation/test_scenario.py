@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.simulation.scenario import (
+from runner.features.simulation.scenario import (
     CapacityChange,
     ScenarioError,
     load_changes,

@@ -253,16 +253,14 @@ def _slots(value: object) -> int:
     return int(number)
 
 
-def load_changes(path: Path, *, in_order: bool = False) -> tuple[CapacityChange, ...]:
+def load_changes(path: Path) -> tuple[CapacityChange, ...]:
     """Read a trace of evictions and spot capacity, as the emulator's `--eviction-trace`.
-
-    `in_order` rejects lines that are not sorted by time; otherwise they are sorted here.
 
     Raises:
         ScenarioError: the file cannot be read, or a line is invalid.
     """
     try:
-        entries = load_trace(path, in_order=in_order)
+        entries = load_trace(path)
     except TraceError as err:
         raise ScenarioError(str(err)) from err
     return tuple(

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from batch_emulator.domain.model import NodeState, Pool, Task, TaskState
-from runner.core.simulation.engine import simulate
-from runner.core.simulation.scenario import MS, Scenario, Workload
+from runner.features.simulation.engine import simulate
+from runner.features.simulation.scenario import MS, Scenario, Workload
 from tests.unit.emulator.world import World
 
 BY_QUEUE = """

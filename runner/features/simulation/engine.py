@@ -3,7 +3,7 @@
 The rules (which node gets a task, which nodes leave first, when a formula is evaluated and which
 samples it reads) are those of `batch_emulator.scheduling` and `batch_emulator.domain.transitions`.
 They are implemented again because the emulator updates a document for each node and task, which
-takes a thousand times as long. `tests/unit/core/simulation/test_emulator_agrees.py` compares both.
+takes a thousand times as long. `test_emulator_agrees.py` compares both.
 
 Node time counts from allocation until the node is gone, without the time in which an evicted node
 has no machine.
@@ -23,8 +23,8 @@ from batch_emulator.autoscale.samples import PERIOD, TICKS_PER_SECOND, SampleHis
 from batch_emulator.autoscale.scope import METRIC_ALIASES
 from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError, Timestamp
 from batch_emulator.domain.chance import chance_key, draw_normal, draw_wait
-from runner.core.simulation.result import Moment, SimulationProblem, SimulationResult
-from runner.core.simulation.scenario import MS, Scenario, ScenarioError, SimulatedPool
+from runner.features.simulation.result import Moment, SimulationProblem, SimulationResult
+from runner.features.simulation.scenario import MS, Scenario, ScenarioError, SimulatedPool
 
 _SAMPLE_MS = 30 * MS
 _TICKS_PER_MS = TICKS_PER_SECOND // MS

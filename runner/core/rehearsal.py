@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from runner.core.simulation.scenario import MS, ScenarioError, load_changes
+from batch_emulator.domain.eviction_trace import TraceError, load_trace
 from runner.core.units import UnitError, parse_duration
 from runner.protocol.errors import RunnerError
 
@@ -77,8 +77,8 @@ def _parse_whole(given: dict[str, str], name: str, otherwise: int) -> int:
 
 def _load_trace(path: Path) -> list[list[float | None]]:
     try:
-        entries = load_changes(path, in_order=True)
-    except ScenarioError as err:
+        entries = load_trace(path, in_order=True)
+    except TraceError as err:
         raise _invalid(str(err)) from err
     if len(entries) > _MAX_EVICTIONS:
         raise _invalid(
@@ -86,16 +86,17 @@ def _load_trace(path: Path) -> list[list[float | None]]:
             f"a rehearsal has at most {_MAX_EVICTIONS} evictions",
         )
     found: list[list[float | None]] = []
-    before = 0
+    before_s = 0.0
     for entry in entries:
+        time_s = round(entry.time_s, 3)
         if entry.evict != 1:
             raise _invalid(
-                f"{path}: invalid entry at time {entry.time_ms / MS:g}",
+                f"{path}: invalid entry at time {time_s:g}",
                 'each entry of a rehearsal evicts one node: {"time": 120, "evict": 1}',
             )
-        notice = None if entry.notice_ms is None else entry.notice_ms / MS
-        found.append([(entry.time_ms - before) / MS, notice, None])
-        before = entry.time_ms
+        notice_s = None if entry.notice_s is None else round(entry.notice_s, 3)
+        found.append([round(time_s - before_s, 3), notice_s, None])
+        before_s = time_s
     return found
 
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from runner.core.simulation.engine import simulate
-from runner.core.simulation.policies import POLICIES, Goal, checkpoint_interval_s
-from runner.core.simulation.result import SimulationResult
-from runner.core.simulation.scenario import (
+from runner.features.simulation.engine import simulate
+from runner.features.simulation.policies import POLICIES, Goal, checkpoint_interval_s
+from runner.features.simulation.result import SimulationResult
+from runner.features.simulation.scenario import (
     MS,
     CapacityChange,
     Policy,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.commands.environment import autoscale as pools
 from runner.cli.options import ChartOption, Invocation, PlotOption, on_target
+from runner.features.simulation.verbs import autoscale as pools
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runner.cli.ui.output import Output
-    from runner.flows.environment.what_if import (
+    from runner.features.simulation.what_if import (
         CheckpointInterval,
         Measured,
         Option,
@@ -107,8 +107,8 @@ def whatif(
     (dedicated nodes for the expected shortfall of spot nodes).
     """
     from runner.cli.ui.charts import chart_kind, show_charts, write_chart
-    from runner.core.simulation.scenario import Scenario
-    from runner.flows.environment.what_if import compare, recommend_interval
+    from runner.features.simulation.scenario import Scenario
+    from runner.features.simulation.what_if import compare, recommend_interval
 
     out, kind = call.out, chart_kind(plot)
     sizes = [_size(text) for text in vm_size or ()] or [(None, 1.0)]
@@ -179,13 +179,13 @@ def _size(text: str) -> tuple[str, float]:
 
 
 def _kind(name: str | None, speed: float, assumed: Any) -> PoolKind:
-    from runner.flows.environment.what_if import PoolKind
+    from runner.features.simulation.what_if import PoolKind
 
     return PoolKind(assumed, name or assumed.vm_size or "pool", speed)
 
 
 def _measured(call: Invocation, run: str | None) -> Measured | None:
-    from runner.flows.environment.what_if import measure_run
+    from runner.features.simulation.what_if import measure_run
     from runner.flows.runs.documents import find_run
 
     if run is None:

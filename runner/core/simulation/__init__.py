@@ -1,1 +1,0 @@
-"""Simulate weeks of a pool in seconds: queue, formula, evictions, cost. Start in `engine`."""

@@ -1,0 +1,1 @@
+"""`runner pool autoscale` and `runner cost whatif`. Start in `autoscale`."""
