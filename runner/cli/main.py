@@ -220,7 +220,8 @@ def _with_features() -> tuple[Mapping[str, Verb], Mapping[str, Mapping[str, Verb
     folder = Path(importlib.import_module("runner.features").__path__[0])
     for declaration in sorted(folder.glob("*/__init__.py")):
         package = f"runner.features.{declaration.parent.name}"
-        for words, (module, name, above) in importlib.import_module(package).VERBS.items():
+        declared = getattr(importlib.import_module(package), "VERBS", {})
+        for words, (module, name, above) in declared.items():
             noun, _, command = words.rpartition(" ")
             verb = Verb(verbs[noun or above].heading, module, name, package)
             if noun:

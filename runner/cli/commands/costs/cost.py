@@ -14,12 +14,10 @@ from typer.core import TyperGroup
 from runner.cli.autocomplete import complete_run
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
+from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from runner.core.pricing.billing import Bill
     from runner.core.pricing.ledger import Gap, NodeCosts
     from runner.flows.costs.report import CostReport, CostRow
 
@@ -149,7 +147,8 @@ def show(
     report = report_costs(connection, query, settings.home)
     out = call.out
     if reconcile is not None:
-        _reconcile(out, report, reconcile, connection.outputs.batch_account, query.since)
+        verbs = load_feature("reconcile.verbs")
+        verbs.reconcile(out, report, reconcile, connection.outputs.batch_account, query.since)
         return
     if not out.as_text:
         _print_document(out, report)
@@ -166,80 +165,6 @@ def show(
         _print_notes(out, report)
         if sys.stdout.isatty() if chart is None else chart:
             _draw(out, report)
-
-
-def _reconcile(
-    out: Output, report: CostReport, path: Path, account: str, since: datetime | None
-) -> None:
-    """Print the costs of pools in Azure's bill next to the recorded costs."""
-    from itertools import groupby
-
-    from runner.core.pricing.billing import load_export, reconcile, total
-
-    export = load_export(path, account)
-    bills = reconcile(export, report.ledger.lives)
-    bills = tuple(bill for bill in bills if since is None or bill.day >= since.date())
-    if report.is_free:
-        for bill in bills:
-            bill.recorded_micro = None
-    if not out.as_text:
-        out.rows([_bill(bill) for bill in bills], _BILL_COLUMNS)
-        return
-    rows: list[dict[str, Any]] = []
-    by_pool = sorted(bills, key=lambda bill: (bill.pool, bill.day))
-    for pool, found in groupby(by_pool, key=lambda bill: bill.pool):
-        days: list[Bill] = list(found)
-        summed = total(days)
-        hours = summed.billed_hours
-        rows.append(
-            {
-                "pool": pool or f"all of {account}",
-                "days": len(days),
-                "billed": _usd(summed.billed_micro),
-                "on_record": _usd(summed.recorded_micro),
-                "difference": _usd(summed.difference_micro),
-                "hours_billed": "unknown" if hours is None else f"{hours:.2f}",
-                "hours_on_record": f"{summed.recorded_ms / 3_600_000:.2f}",
-                "other": _usd(summed.other_micro),
-            }
-        )
-    columns = tuple(rows[0]) if rows else ("pool",)
-    out.rows(rows, columns, empty=f"{path} has no rows about Batch account {account}")
-    out.note(
-        f"{path}: {export.since} to {export.until}, in UTC; {export.others} rows of other resources"
-    )
-    if export.currencies:
-        named = ", ".join(sorted(export.currencies))
-        out.warning(
-            f"costs in {named} are not compared, because their value in USD is unknown; hours are"
-        )
-    if report.is_free:
-        out.note("nodes on this machine are free; add --vm-size and --region for a price")
-    elif rows:
-        out.note(
-            "billed and not on record: idle nodes after their last run, nodes without a run, start "
-            "and end of nodes, and prices that changed; to see the days: -o json",
-            style="dim",
-        )
-
-
-_BILL_COLUMNS = (
-    *("day", "pool", "billed_micro_usd", "recorded_micro_usd", "difference_micro_usd"),
-    *("billed_hours", "recorded_hours", "other_micro_usd"),
-)
-
-
-def _bill(bill: Bill) -> dict[str, Any]:
-    return {
-        "day": bill.day.isoformat(),
-        "pool": bill.pool or None,
-        "billed_micro_usd": bill.billed_micro,
-        "recorded_micro_usd": bill.recorded_micro,
-        "difference_micro_usd": bill.difference_micro,
-        "billed_hours": None if bill.billed_hours is None else float(bill.billed_hours),
-        "recorded_hours": bill.recorded_ms / 3_600_000,
-        "other_micro_usd": bill.other_micro,
-    }
 
 
 def _print_document(out: Output, report: CostReport) -> None:
@@ -341,7 +266,7 @@ def _texts(report: CostReport, spent: NodeCosts) -> dict[str, Any]:
         for part, ms in spent.ms.items()
     }
     at_most = _AT_MOST if spent.is_bound else ""
-    cost = "free" if report.is_free else _usd(spent.total_micro)
+    cost = "free" if report.is_free else usd(spent.total_micro)
     return {
         "cost": cost if spent.total_micro is None or report.is_free else f"{at_most}{cost}",
         "node_hours": f"{at_most}{total / 3_600_000:.2f}",
@@ -349,7 +274,8 @@ def _texts(report: CostReport, spent: NodeCosts) -> dict[str, Any]:
     }
 
 
-def _usd(micro: int | None) -> str:
+def usd(micro: int | None) -> str:
+    """Return a price as text; None is unknown."""
     if micro is None:
         return "unknown"
     usd = micro / 1_000_000
@@ -397,13 +323,13 @@ def _print_notes(out: Output, report: CostReport) -> None:
         known = sum(report.total.micro.values())
         hours = report.total.unpriced_ms / 3_600_000
         out.warning(
-            f"the price of {hours:.2f} node hours is unknown; the others cost {_usd(known)}; "
+            f"the price of {hours:.2f} node hours is unknown; the others cost {usd(known)}; "
             f"to load prices: runner skus --refresh --region {report.region}"
         )
     at_most = "at most " if report.total.is_bound else ""
     if (even := report.total.break_even) is not None:
         out.note(
-            f"spot {_usd(even.spot_micro)}, dedicated {_usd(even.dedicated_micro)} for the same "
+            f"spot {usd(even.spot_micro)}, dedicated {usd(even.dedicated_micro)} for the same "
             f"work; evictions cost {at_most}{100 * even.repeated:.1f} % of the spot node time, and "
             + (
                 f"above {100 * even.limit:.1f} %, dedicated nodes would cost less"

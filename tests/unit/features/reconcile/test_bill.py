@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.pricing import billing
-from runner.core.pricing.billing import CostExport, load_export, parse_export, reconcile, total
 from runner.core.pricing.ledger import NodeLife
+from runner.features.reconcile import bill as module
+from runner.features.reconcile.bill import (
+    CostExport,
+    compare_bills,
+    load_export,
+    parse_export,
+    total,
+)
 from runner.protocol.errors import RunnerError
 
 FILE = Path("export.csv")
@@ -66,7 +72,7 @@ def parse(text: str) -> CostExport:
 @pytest.mark.feature(54)
 def test_bill_of_a_pool_is_compared_with_its_nodes_by_day() -> None:
     export = parse(MCA)
-    first, second = reconcile(export, [life(22, 25), life(23, 23.5), life(48, 60)])
+    first, second = compare_bills(export, [life(22, 25), life(23, 23.5), life(48, 60)])
     assert (first.day, first.pool, first.billed_micro) == (date(2026, 11, 23), "t4", 731_500)
     assert (first.billed_hours, first.recorded_ms) == (Decimal("3.5"), 2.5 * HOUR)
     assert (first.recorded_micro, first.difference_micro) == (522_500, 209_000)
@@ -79,15 +85,15 @@ def test_bill_of_a_pool_is_compared_with_its_nodes_by_day() -> None:
 
 def test_rows_without_a_pool_are_compared_with_all_pools() -> None:
     export = parse(EA)
-    [bill] = reconcile(export, [life(1, 2), life(1, 3, pool="a100")])
+    [bill] = compare_bills(export, [life(1, 2), life(1, 3, pool="a100")])
     assert (bill.pool, bill.billed_hours, bill.recorded_ms) == ("", 3, 3 * HOUR)
 
 
 def test_another_currency_and_an_unknown_price_are_unknown_and_not_zero() -> None:
-    [bill] = reconcile(parse(EA), [life(1, 2)])
+    [bill] = compare_bills(parse(EA), [life(1, 2)])
     assert (bill.billed_micro, bill.difference_micro) == (None, None)
     assert parse(EA).currencies == {"EUR"}
-    [bill] = reconcile(parse(FOCUS), [life(1, 2), life(3, 4, price=None)])
+    [bill] = compare_bills(parse(FOCUS), [life(1, 2), life(3, 4, price=None)])
     assert (bill.billed_micro, bill.recorded_micro, bill.difference_micro) == (418_000, None, None)
 
 
@@ -124,7 +130,7 @@ def test_invalid_export_is_refused_with_the_reason(text: str, why: str) -> None:
 def test_export_that_unpacks_to_more_than_its_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(billing, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "_MAX_BYTES", 1 << 20)
     path = tmp_path / "export.csv.gz"
     path.write_bytes(gzip.compress(bytes(2 << 20)))
     with pytest.raises(RunnerError) as caught:
@@ -144,6 +150,6 @@ def test_binary_file_is_an_error(content: bytes, tmp_path: Path) -> None:
 def test_days_of_a_node_sum_to_its_time_and_price(begin: int, length: int, price: int) -> None:
     node = NodeLife("t4", "n", "s", True, MIDNIGHT + begin, MIDNIGHT + begin + length, price, None)
     export = CostExport((), date(2026, 1, 1), date(2027, 1, 1), 0)
-    bills = reconcile(export, [node])
+    bills = compare_bills(export, [node])
     assert sum(bill.recorded_ms for bill in bills) == length
     assert sum(bill.recorded_micro or 0 for bill in bills) == node.micro

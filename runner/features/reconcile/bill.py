@@ -177,10 +177,8 @@ def parse_export(text: str, path: Path, account: str) -> CostExport:
     return CostExport(rows, min(days), max(days), others, currencies)
 
 
-def reconcile(
-    export: CostExport, lives: Iterable[NodeLife], pool: str | None = None
-) -> tuple[Bill, ...]:
-    """Return one bill per day and pool of an export; with `pool`, only those of that pool.
+def compare_bills(export: CostExport, lives: Iterable[NodeLife]) -> tuple[Bill, ...]:
+    """Return one bill per day and pool of an export.
 
     Nodes of pools without rows are compared with the rows that name no pool.
     """
@@ -202,8 +200,7 @@ def reconcile(
         for day, ms, micro in _split_by_day(life):
             if export.since <= day <= export.until:
                 add(Bill(day, key, recorded_micro=micro, recorded_ms=ms))
-    chosen = (bill for bill in bills.values() if pool is None or bill.pool == pool.lower())
-    return tuple(sorted(chosen, key=lambda bill: (bill.day, bill.pool)))
+    return tuple(bills[key] for key in sorted(bills))
 
 
 def _split_by_day(life: NodeLife) -> Iterator[tuple[date, int, int | None]]:
