@@ -4,7 +4,8 @@
 
     run = runner.train("mnist", set={"epochs": 3}, wait=True)
 
-The names below are functions and classes of `runner.api`, which is imported on first use.
+The names below are functions and classes of `runner.api`, which is imported on first use, and of
+the optional feature of schedules.
 """
 
 from __future__ import annotations
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
         RunnerError,
         RunnerWarning,
         Runs,
-        Schedule,
         Table,
         Update,
         alias_model,
         compare,
-        create_schedule,
         get_model,
         group,
         model,
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
         retry_failed,
         run,
         runs,
-        schedule,
-        schedules,
         settings,
         skus,
         submit,
@@ -54,6 +51,7 @@ if TYPE_CHECKING:
     )
     from runner.api import data as data
     from runner.api import local as local
+    from runner.features.schedules.api import Schedule, create_schedule, schedule, schedules
 
 __version__: str
 __all__ = [
@@ -98,6 +96,7 @@ __all__ = [
     "train",
     "unalias_model",
 ]
+_OF_SCHEDULES = {"Schedule", "create_schedule", "schedule", "schedules"}
 
 
 def __getattr__(name: str) -> Any:
@@ -107,8 +106,10 @@ def __getattr__(name: str) -> Any:
         return version("azure-batch-runner")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from runner import api  # noqa: PLC0415  `import runner` costs nothing
-
+    if name in _OF_SCHEDULES:
+        from runner.features.schedules import api  # noqa: PLC0415  `import runner` costs nothing
+    else:
+        from runner import api  # noqa: PLC0415  `import runner` costs nothing
     return getattr(api, name)
 
 

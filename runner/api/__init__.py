@@ -54,10 +54,6 @@ from runner.api.requests import TrainArguments, accepts, load_call_settings, to_
 from runner.api.run_object import Command as Command
 from runner.api.run_object import Metric as Metric
 from runner.api.run_object import Run
-from runner.api.schedules import Schedule as Schedule
-from runner.api.schedules import create_schedule as create_schedule
-from runner.api.schedules import schedule as schedule
-from runner.api.schedules import schedules as schedules
 from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
 

@@ -56,11 +56,10 @@ def complete_run_or_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return names of schedules."""
-    from runner.flows.schedules.manage import list_schedules
+    from runner.core.features import load_feature
 
-    return _from_services(
-        ctx, lambda found: [one.schedule_id for one in list_schedules(found)], incomplete
-    )
+    found = load_feature("schedules.manage").list_schedules
+    return _from_services(ctx, lambda given: [one.schedule_id for one in found(given)], incomplete)
 
 
 def complete_experiment(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -170,7 +170,6 @@ _CORE: Mapping[str, Verb] = {
     "train": Verb("Runs", "runs.train", "train"),
     "submit": Verb("Runs", "sweeps.submit", "submit"),
     "sweep": Verb("Runs", "sweeps.sweep", "app"),
-    "schedule": Verb("Runs", "sweeps.schedule", "app"),
     "ps": Verb("Runs", "runs.ps", "ps"),
     "experiments": Verb("Runs", "sweeps.experiments", "app"),
     "show": Verb("Runs", "runs.show", "show"),

@@ -32,8 +32,8 @@ from runner.core.units import (
     parse_size,
 )
 from runner.core.yaml_files import check_document, read_document
-from runner.flows.schedules import create
-from runner.flows.schedules.create import ScheduleFlags
+from runner.features.schedules import create
+from runner.features.schedules.create import ScheduleFlags
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import recipe
 from tools.recipe_schema import submit_schema, train_schema

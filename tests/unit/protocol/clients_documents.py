@@ -27,10 +27,10 @@ from runner.core.recipe.code_archive import CodeArchive
 from runner.core.recipe.secrets import SecretValues
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
+from runner.features.schedules.create import ScheduleRequest, create_schedule
 from runner.flows.models.remove import remove
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import index_run
-from runner.flows.schedules.create import ScheduleRequest, create_schedule
 from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan
 from runner.flows.submit.prepare import RunFiles, prepare_inputs
 from runner.flows.submit.submit_group import submitting

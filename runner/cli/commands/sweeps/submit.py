@@ -18,6 +18,7 @@ from runner.cli.options import (
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.recipe.options import RunOptions
+from runner.core.features import load_feature
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -73,13 +74,11 @@ def submit(
 
 
 def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> None:
-    from runner.cli.commands.sweeps.schedule import show_created
-    from runner.flows.schedules.create import file_schedule, submit_schedule
-
-    request = file_schedule(checked)
+    flow = load_feature("schedules.create")
+    request = flow.file_schedule(checked)
     with out.stages() as view:
-        made = submit_schedule(checked, settings, request, view.on_progress, view.warning)
-    show_created(out, made)
+        made = flow.submit_schedule(checked, settings, request, view.on_progress, view.warning)
+    load_feature("schedules.verbs").show_created(out, made)
 
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
@@ -88,7 +87,6 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.core.schedules.submit_file import draw_tree
-    from runner.flows.schedules.create import file_schedule, plan_schedule
     from runner.flows.submit.pipeline import dry_run_target, plan_submission
 
     target = dry_run_target(settings, runs_code=run_checks)
@@ -96,8 +94,9 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
     if checked.file.schedule is None:
         plan = plan_submission(checked, target, ignore_progress)
     else:
-        request = file_schedule(checked)
-        plan = plan_schedule(checked, request, target, ignore_progress)
+        flow = load_feature("schedules.create")
+        request = flow.file_schedule(checked)
+        plan = flow.plan_schedule(checked, request, target, ignore_progress)
     for text in plan.warnings:
         out.warning(text)
     group = plan.run_group

@@ -16,8 +16,8 @@ from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.planning.repeat import Repetition
 from runner.core.progress import ignore_progress
 from runner.core.recipe.secrets import SecretValues, read_secrets, recorded_secrets
+from runner.features.schedules.manage import ScheduleRecord
 from runner.flows.runs.documents import runs_container
-from runner.flows.schedules.manage import ScheduleRecord
 from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import submit_again

@@ -18,8 +18,8 @@ from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
+    from runner.features.schedules.manage import Firing, ScheduleRecord
     from runner.flows.runs.history import RunRow
-    from runner.flows.schedules.manage import Firing, ScheduleRecord
 
 _MAX_FIRINGS = 20  # number of firings that `show` prints
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
@@ -79,7 +79,7 @@ def create(
     options: RunOptions,
 ) -> None:
     """Create a schedule of a recipe, or of a file with several tasks."""
-    from runner.flows.schedules.create import ScheduleFlags, make_schedule
+    from runner.features.schedules.create import ScheduleFlags, make_schedule
 
     out = call.out
     settings = call.settings(pool=options.pool)
@@ -100,7 +100,7 @@ def create(
 @on_target
 def ls(call: Invocation) -> None:
     """List the schedules."""
-    from runner.flows.schedules.manage import list_schedules
+    from runner.features.schedules.manage import list_schedules
 
     out = call.out
     rows = [_row(schedule) for schedule in list_schedules(call.connect())]
@@ -115,7 +115,7 @@ def ls(call: Invocation) -> None:
 @on_target
 def show(call: Invocation, schedule: NameArgument) -> None:
     """Show a schedule and its runs."""
-    from runner.flows.schedules.manage import find_schedule, firings, trouble
+    from runner.features.schedules.manage import find_schedule, firings, trouble
 
     out = call.out
     connection = call.connect()
@@ -148,7 +148,7 @@ def show(call: Invocation, schedule: NameArgument) -> None:
 @on_target
 def pause(call: Invocation, schedule: NameArgument) -> None:
     """Pause a schedule: start no runs until it is resumed; active runs continue."""
-    from runner.flows.schedules.manage import find_schedule, pause_schedule
+    from runner.features.schedules.manage import find_schedule, pause_schedule
 
     connection = call.connect()
     pause_schedule(connection, find_schedule(connection, schedule))
@@ -164,7 +164,7 @@ def pause(call: Invocation, schedule: NameArgument) -> None:
 @on_target
 def resume(call: Invocation, schedule: NameArgument) -> None:
     """Resume a paused schedule; missed runs are not started."""
-    from runner.flows.schedules.manage import find_schedule, resume_schedule
+    from runner.features.schedules.manage import find_schedule, resume_schedule
 
     connection = call.connect()
     resume_schedule(connection, find_schedule(connection, schedule))
@@ -176,8 +176,8 @@ def resume(call: Invocation, schedule: NameArgument) -> None:
 def trigger(call: Invocation, schedule: NameArgument, send_env: SendEnvOption = None) -> None:
     """Start a run now, in addition to the scheduled ones."""
     from runner.cli.commands.runs.repeat import show_submitted, to_consent
-    from runner.flows.schedules.manage import find_schedule
-    from runner.flows.schedules.trigger import trigger as start_run
+    from runner.features.schedules.manage import find_schedule
+    from runner.features.schedules.trigger import trigger as start_run
     from runner.protocol.groups import RunGroup
 
     out = call.out
@@ -197,7 +197,7 @@ def trigger(call: Invocation, schedule: NameArgument, send_env: SendEnvOption = 
 @on_target
 def rm(call: Invocation, schedule: NameArgument) -> None:
     """Delete a schedule and cancel its active runs; finished runs remain."""
-    from runner.flows.schedules.manage import find_schedule, remove_schedule
+    from runner.features.schedules.manage import find_schedule, remove_schedule
 
     connection = call.connect()
     cancelled = remove_schedule(connection, find_schedule(connection, schedule))

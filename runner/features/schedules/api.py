@@ -20,8 +20,8 @@ from runner.api.run_object import Run
 if TYPE_CHECKING:
     from pydantic import PositiveInt
 
-    from runner.flows.schedules.manage import Firing
-    from runner.flows.schedules.manage import ScheduleRecord as Found
+    from runner.features.schedules.manage import Firing
+    from runner.features.schedules.manage import ScheduleRecord as Found
     from runner.flows.session import Session
 
 
@@ -48,7 +48,7 @@ class Schedule(_BoundSchedule):
 
     def firings(self) -> Table[Firing]:
         """Return the firings, newest last: `.created`, `.group_id`, and `.runs` with run IDs."""
-        from runner.flows.schedules.manage import firings
+        from runner.features.schedules.manage import firings
 
         return Table(firings(self.session.connection, self.found), _firing_cells)
 
@@ -63,7 +63,7 @@ class Schedule(_BoundSchedule):
 
     def trouble(self) -> str | None:
         """Return why the newest job has started no run, or None if it has started one."""
-        from runner.flows.schedules.manage import trouble
+        from runner.features.schedules.manage import trouble
 
         return trouble(self.session.connection, self.found, self.firings())
 
@@ -73,7 +73,7 @@ class Schedule(_BoundSchedule):
         Secrets are read from the environment variables of this machine: those in `send_env` only,
         if the schedule was not created from it.
         """
-        from runner.flows.schedules.trigger import trigger
+        from runner.features.schedules.trigger import trigger
         from runner.flows.submit.consent import Consent
         from runner.protocol.groups import RunGroup as Document
 
@@ -84,27 +84,27 @@ class Schedule(_BoundSchedule):
 
     def pause(self) -> Schedule:
         """Start no runs until `resume`; active runs continue. Return a new snapshot."""
-        from runner.flows.schedules.manage import pause_schedule
+        from runner.features.schedules.manage import pause_schedule
 
         pause_schedule(self.session.connection, self._reload())
         return _to_schedule(self.session, self._reload())
 
     def resume(self) -> Schedule:
         """Start runs again; missed runs are not started. Return a new snapshot."""
-        from runner.flows.schedules.manage import resume_schedule
+        from runner.features.schedules.manage import resume_schedule
 
         resume_schedule(self.session.connection, self._reload())
         return _to_schedule(self.session, self._reload())
 
     def remove(self) -> tuple[str, ...]:
         """Delete it without asking; finished runs remain. Return the IDs of cancelled runs."""
-        from runner.flows.schedules.manage import remove_schedule
+        from runner.features.schedules.manage import remove_schedule
 
         return tuple(remove_schedule(self.session.connection, self._reload()))
 
     def _reload(self) -> Found:
         """Read the schedule again: it may have been replaced or deleted."""
-        from runner.flows.schedules.manage import find_schedule
+        from runner.features.schedules.manage import find_schedule
 
         return find_schedule(self.session.connection, self.name)
 
@@ -115,7 +115,7 @@ class Schedule(_BoundSchedule):
 @checked
 def schedules(*, target: str | None = None, stack: str | None = None) -> Table[Schedule]:
     """Return all schedules, by name."""
-    from runner.flows.schedules.manage import list_schedules
+    from runner.features.schedules.manage import list_schedules
 
     session = connect(target, stack)
     found = list_schedules(session.connection)
@@ -125,7 +125,7 @@ def schedules(*, target: str | None = None, stack: str | None = None) -> Table[S
 @checked
 def schedule(name: str, *, target: str | None = None, stack: str | None = None) -> Schedule:
     """Return a schedule. Raise RunnerError (R-SCHEDULE-UNKNOWN) with the existing names."""
-    from runner.flows.schedules.manage import find_schedule
+    from runner.features.schedules.manage import find_schedule
 
     session = connect(target, stack)
     return _to_schedule(session, find_schedule(session.connection, name))
@@ -169,7 +169,7 @@ def create_schedule(
         stack: Pulumi stack of the target.
         on_progress: called with updates.
     """
-    from runner.flows.schedules.create import ScheduleFlags, make_schedule
+    from runner.features.schedules.create import ScheduleFlags, make_schedule
 
     flags = ScheduleFlags(
         cron, _interval(every), timezone, _to_iso(start), _to_iso(until), max_runs, name,

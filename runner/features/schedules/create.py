@@ -21,8 +21,8 @@ from runner.core.schedules.recurrence import Recurrence, ScheduleSpec, plan_recu
 from runner.core.schedules.submit_file import ScheduleFile, SubmitFile, load_submit_file
 from runner.core.settings import Settings
 from runner.core.units import format_duration, parse_duration_flag
+from runner.features.schedules.manage import ScheduleRecord, forget, schedule_blob
 from runner.flows.runs.documents import runs_container
-from runner.flows.schedules.manage import ScheduleRecord, forget, schedule_blob
 from runner.flows.submit.consent import remember_documents
 from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission

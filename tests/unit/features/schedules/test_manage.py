@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from runner.azure.storage.blobs import BlobContainer
-from runner.flows.schedules import manage, trigger
+from runner.features.schedules import manage, trigger
 from runner.protocol.errors import RunnerError
 from runner.protocol.schedules import SCHEDULES_FOLDER
 

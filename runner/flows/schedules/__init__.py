@@ -1,1 +1,0 @@
-"""Schedules: create one, find it, trigger it now, pause and remove it. Start in `create`."""
