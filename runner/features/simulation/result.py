@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Purpose = Literal["boot", "setup", "useful", "lost", "idle"]
 PURPOSES: tuple[Purpose, ...] = ("boot", "setup", "useful", "lost", "idle")
 _HOUR_MS = 3_600_000
 _PERCENT = 100
+_MAX_MOMENTS = 4096  # the timeline is thinned out if it has more entries
+_MAX_PROBLEMS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,32 @@ class SimulationProblem:
     time_ms: int
     message: str
     count: int = 1
+
+
+class Timeline:
+    """The timeline and the problems of a simulation that runs."""
+
+    def __init__(self) -> None:
+        self.moments: list[Moment] = []
+        self.problems: list[SimulationProblem] = []
+        self.due_ms = 0  # of the next entry of the timeline
+        self._spacing = 1
+
+    def add(self, moment: Moment) -> None:
+        """Add to the timeline, and thin it out if it is long."""
+        self.moments.append(moment)
+        if len(self.moments) > _MAX_MOMENTS:
+            self._spacing = max(2, 2 * moment.time_ms // _MAX_MOMENTS)
+            del self.moments[1::2]
+        self.due_ms = moment.time_ms + self._spacing
+
+    def add_problem(self, time_ms: int, message: str) -> None:
+        """Add a problem, or count it if it is the same as the last one."""
+        last = self.problems[-1] if self.problems else None
+        if last is not None and last.message == message:
+            self.problems[-1] = replace(last, count=last.count + 1)
+        elif len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(SimulationProblem(time_ms, message))
 
 
 @dataclass(frozen=True, slots=True)
