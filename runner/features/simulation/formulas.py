@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -331,21 +330,21 @@ def simulate_all(
     Raises:
         RunnerError: a formula has a syntax error, or a task never fits a node.
     """
-    return [(each, _simulated(each, scenario, assumed)) for each in assumed.candidates]
+    return [
+        (each, simulate_pool(assumed, each.name, replace(scenario, formula=each.formula)))
+        for each in assumed.candidates
+    ]
 
 
-def _simulated(candidate: Candidate, scenario: Scenario, assumed: AssumedPool) -> SimulationResult:
-    settings = {
-        "formula": candidate.formula,
-        "interval_ms": round(assumed.interval_s * 1000),
-        "slots_per_node": assumed.slots,
-    }
+def simulate_pool(assumed: AssumedPool, name: str, scenario: Scenario) -> SimulationResult:
+    """Simulate a formula or policy, called `name`, on a pool. Raise R-SIMULATION."""
+    interval_ms = round(assumed.interval_s * 1000)
     try:
-        return simulate(dataclasses.replace(scenario, **settings))
+        return simulate(replace(scenario, interval_ms=interval_ms, slots_per_node=assumed.slots))
     except ScenarioError as err:
         raise RunnerError(
             "R-SIMULATION",
-            f"cannot simulate {candidate.name}",
+            f"cannot simulate {name}",
             why=str(err),
             fix="correct the formula, or use as many --slots as a task needs",
             exit_code=ExitCode.USAGE,

@@ -9,7 +9,6 @@ from typing import Literal
 Purpose = Literal["boot", "setup", "useful", "lost", "idle"]
 PURPOSES: tuple[Purpose, ...] = ("boot", "setup", "useful", "lost", "idle")
 _HOUR_MS = 3_600_000
-_PERCENT = 100
 _MAX_MOMENTS = 4096  # the timeline is thinned out if it has more entries
 _MAX_PROBLEMS = 100
 
@@ -105,10 +104,7 @@ class SimulationResult:
 
     def wait_ms(self, percentile: float) -> int | None:
         """Return a percentile of the waiting times by nearest rank, or None without tasks."""
-        if not self.waits_ms:
-            return None
-        rank = -(-len(self.waits_ms) * percentile // _PERCENT)
-        return self.waits_ms[max(0, int(rank) - 1)]
+        return nearest_rank(self.waits_ms, percentile)
 
     def cost_micro(
         self, spot_usd_per_hour: float | None, dedicated_usd_per_hour: float | None
@@ -128,6 +124,12 @@ class SimulationResult:
             for name, micro in _divide(parts, round(price * 1_000_000), self.slots_per_node):
                 totals[name] += micro
         return totals
+
+
+def nearest_rank(ordered: Sequence[int], percentile: float) -> int | None:
+    """Return a percentile of sorted values by nearest rank, or None without values."""
+    rank = -(-len(ordered) * percentile // 100)
+    return ordered[max(0, int(rank) - 1)] if ordered else None
 
 
 def _divide(

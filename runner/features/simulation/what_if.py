@@ -7,22 +7,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from runner.azure.auth.credentials import Connection
-from runner.features.simulation.engine import simulate
-from runner.features.simulation.formulas import AssumedPool
+from runner.features.simulation.formulas import AssumedPool, simulate_pool
 from runner.features.simulation.policies import POLICIES, Goal, checkpoint_interval_s
-from runner.features.simulation.result import SimulationResult
-from runner.features.simulation.scenario import Scenario, ScenarioError, Workload
+from runner.features.simulation.result import SimulationResult, nearest_rank
+from runner.features.simulation.scenario import Policy, Scenario, Workload
 from runner.flows.runs.attempts import AttemptRow, list_attempts
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.watch import load_view
 from runner.protocol.encoding import parse_json
-from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 
 _RESIZE_TIMEOUT_MS = 15 * 60_000  # the service evaluates no formula during a resize
 _FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
-_HUNDRED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +73,7 @@ class Option:
 
     def wait_ms(self, percentile: int) -> int | None:
         """Return a percentile of the waiting times of all tasks by nearest rank."""
-        waits = sorted(wait for each in self.results for wait in each.waits_ms)
-        return waits[max(0, -(-len(waits) * percentile // _HUNDRED) - 1)] if waits else None
+        return nearest_rank(sorted(w for each in self.results for w in each.waits_ms), percentile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,26 +173,21 @@ class _Trials:
         result = self._run(kind, "on-demand", 0, policy=POLICIES["on-demand"](goal))
         return result.makespan_ms or result.ended_ms - self._first_ms
 
-    def _run(self, kind: PoolKind, name: str, seed: int, **settings: object) -> SimulationResult:
-        assumed, scenario = kind.assumed, self._scenario
+    def _run(
+        self,
+        kind: PoolKind,
+        name: str,
+        seed: int,
+        *,
+        formula: str | None = None,
+        policy: Policy | None = None,
+    ) -> SimulationResult:
+        scenario = self._scenario
+        work = _faster(scenario.workload, kind.speed)
         made = replace(
-            scenario,
-            workload=_faster(scenario.workload, kind.speed),
-            interval_ms=round(assumed.interval_s * 1000),
-            slots_per_node=assumed.slots,
-            seed=scenario.seed + seed,
-            **settings,  # pyright: ignore[reportArgumentType]  formula or policy
+            scenario, workload=work, seed=scenario.seed + seed, formula=formula, policy=policy
         )
-        try:
-            return simulate(made)
-        except ScenarioError as err:
-            raise RunnerError(
-                "R-SIMULATION",
-                f"cannot simulate {name}",
-                why=str(err),
-                fix="correct the formula, or give nodes as many --slots as a task needs",
-                exit_code=ExitCode.USAGE,
-            ) from err
+        return simulate_pool(kind.assumed, name, made)
 
     def _option(
         self,

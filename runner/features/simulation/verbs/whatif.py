@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import ChartOption, Invocation, PlotOption, on_target
-from runner.features.simulation.verbs import autoscale as pools
+from runner.cli.options import Invocation, on_target
+from runner.features.simulation.verbs.options import (
+    ScenarioOptions,
+    price_line,
+    to_ms,
+    to_seconds,
+    with_scenario,
+)
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -25,8 +30,10 @@ if TYPE_CHECKING:
 
 
 @on_target
+@with_scenario
 def whatif(
     call: Invocation,
+    given: ScenarioOptions,
     formulas: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,7 +42,6 @@ def whatif(
             show_default="policies only",
         ),
     ] = None,
-    pool: pools.NamedPoolOption = None,
     run: Annotated[
         str | None,
         typer.Option(
@@ -57,19 +63,10 @@ def whatif(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, max=100, help="Number of simulations per option.")
     ] = 3,
-    tasks: pools.TasksOption = 100,
-    duration: pools.DurationOption = "30m",
-    over: pools.OverOption = "0s",
-    task_slots: pools.TaskSlotsOption = 1,
-    workload: pools.WorkloadOption = None,
-    slots: pools.SlotsOption = None,
     interval: Annotated[
         str,
         typer.Option("--interval", metavar="TIME", help="Time between two decisions, at least 5m."),
     ] = "5m",
-    boot: pools.BootOption = "4m",
-    setup: pools.SetupOption = "0s",
-    checkpoint: pools.CheckpointOption = None,
     save: Annotated[
         str | None,
         typer.Option(
@@ -79,11 +76,6 @@ def whatif(
             show_default="that of --run",
         ),
     ] = None,
-    mtbf: pools.MtbfOption = None,
-    away: pools.AwayOption = "0s",
-    trace: pools.TraceOption = None,
-    spot_quota: pools.SpotQuotaOption = None,
-    dedicated_quota: pools.DedicatedQuotaOption = None,
     vm_size: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,12 +85,6 @@ def whatif(
             show_default=False,
         ),
     ] = None,
-    region: pools.PriceRegionOption = None,
-    spot_price: pools.SpotPriceOption = None,
-    dedicated_price: pools.DedicatedPriceOption = None,
-    seed: pools.SeedOption = 0,
-    plot: PlotOption = None,
-    chart: ChartOption = None,
 ) -> None:
     """Compare the costs and deadlines of tasks with formulas, VM sizes and policies.
 
@@ -106,60 +92,27 @@ def whatif(
     the deadline allows), uniform (Uniform Progress of "Can't Be Late", NSDI 2024) and forecast
     (dedicated nodes for the expected shortfall of spot nodes).
     """
-    from runner.cli.ui.charts import chart_kind, show_charts, write_chart
-    from runner.features.simulation.scenario import Scenario
-    from runner.features.simulation.what_if import compare, recommend_interval
+    from runner.features.simulation.what_if import PoolKind, compare, recommend_interval
 
-    out, kind = call.out, chart_kind(plot)
-    sizes = [_size(text) for text in vm_size or ()] or [(None, 1.0)]
-    kinds = [
-        _kind(
-            name,
-            speed,
-            pools.to_assumed(
-                call, formulas, pool, slots, interval, region=region, formula_required=False,
-                vm_size=name, spot_usd=spot_price, dedicated_usd=dedicated_price,
-            ),
-        )
-        for name, speed in sizes
-    ]  # fmt: skip
+    out = call.out
+    kinds: list[PoolKind] = []
+    for name, speed in [_size(text) for text in vm_size or ()] or [(None, 1.0)]:
+        assumed = given.assume(call, formulas, interval, name, formula_required=False)
+        kinds.append(PoolKind(assumed, name or assumed.vm_size or "pool", speed))
     measured = _measured(call, run)
-    save_s = pools.to_seconds("save", save, "0s", "1d") if save else measured and measured.save_s
-    mtbf_s = pools.to_seconds("mtbf", mtbf, "1s", "3650d") if mtbf else None
-    mtbf_s = mtbf_s or (measured and measured.mtbf_s)
+    save_s = to_seconds("save", save, "0s", "1d") if save else measured and measured.save_s
+    mtbf_s = given.mtbf_s or (measured and measured.mtbf_s)
     best = recommend_interval(save_s, mtbf_s)
-    work, changes = pools.load_tasks(
-        workload, trace, tasks=tasks, over=over, duration=duration, slots=task_slots, seed=seed
-    )
-    scenario = Scenario(
-        work,
-        boot_ms=pools.to_ms("boot", boot, "0s", "1d"),
-        setup_ms=pools.to_ms("setup", setup, "0s", "1d"),
-        checkpoint_ms=pools.to_ms("checkpoint", checkpoint, "1s", "365d") if checkpoint else None,
-        save_ms=round(1000 * (save_s or 0.0)),
-        evictions_per_hour=3600 / mtbf_s if mtbf_s else 0.0,
-        away_ms=pools.to_ms("away", away, "0s", "365d"),
-        changes=changes,
-        most_spot=spot_quota,
-        most_dedicated=dedicated_quota,
-        seed=seed,
-        pool=(pool or "pool").lower(),
-    )
-    limit_ms = pools.to_ms("deadline", deadline, "1m", "365d") if deadline else None
+    scenario = given.scenario(mtbf_s, save_s or 0.0)
+    limit_ms = to_ms("deadline", deadline, "1m", "365d") if deadline else None
     found = compare(kinds, scenario, nodes=nodes, deadline_ms=limit_ms, seeds=seeds)
-    drawn = [each for each in found.options if each.size == kinds[0].name]
-    curves = pools.to_curves([(each.name, each.results[0]) for each in drawn])
-    if plot is not None:
-        write_chart(plot, kind, "Simulation of pools", curves)
-    if not out.as_text:
+    if out.as_text:
+        _show(out, found, kinds, seeds)
+        _show_interval(out, best, measured, given.checkpoint)
+    else:
         out.record(_document(found, best, measured))
-        return
-    _show(out, found, kinds, seeds)
-    _show_interval(out, best, measured, checkpoint)
-    if sys.stdout.isatty() if chart is None else chart:
-        show_charts(out, curves, [each.name for each in drawn])
-    if plot is not None:
-        out.note(f"wrote {plot}")
+    drawn = [each for each in found.options if each.size == kinds[0].name]
+    given.draw(out, "Simulation of pools", [(each.name, each.results[0]) for each in drawn])
 
 
 def _size(text: str) -> tuple[str, float]:
@@ -176,12 +129,6 @@ def _size(text: str) -> tuple[str, float]:
             fix="--vm-size Standard_NC24ads_A100_v4=8",
         )
     return name, speed
-
-
-def _kind(name: str | None, speed: float, assumed: Any) -> PoolKind:
-    from runner.features.simulation.what_if import PoolKind
-
-    return PoolKind(assumed, name or assumed.vm_size or "pool", speed)
 
 
 def _measured(call: Invocation, run: str | None) -> Measured | None:
@@ -205,7 +152,7 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
         return "none" if ms is None else format_duration(ms / 1000)
 
     for kind in kinds:
-        out.note(pools.price_line(kind.assumed), style="dim")
+        out.note(price_line(kind.assumed), style="dim")
     rows = [
         {
             "size": each.size,
