@@ -42,6 +42,12 @@ _BATCH_METRICS = 1000  # limits of one log_batch, by its documentation
 _BATCH_OTHERS = 100
 _UNNAMEABLE = re.compile(r"[^\w\-. /]")
 _WAIT_S = 60.0
+_VARIABLES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # the user has not agreed to it
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is reserved for data
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # its default of 7 takes minutes
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # newer versions reject folders without it
+}
 _STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "lost": "FAILED"}
 
 
@@ -99,16 +105,8 @@ def _address(uri: str | None) -> str:
 @contextmanager
 def _mlflow(address: str, home: Path) -> Generator[Any]:
     """Yield a client; a lock prevents two exports from creating the run twice."""
-    os.environ.setdefault(
-        "MLFLOW_DISABLE_TELEMETRY", "true"
-    )  # MLflow's telemetry: the user has not agreed to it
-    os.environ.setdefault(
-        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true"
-    )  # stdout is reserved for data
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its default of 7 takes minutes
-    if urlsplit(address).scheme == "file":
-        # Newer versions reject folders without it.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
     tracking = load_extra("mlflow", "mlflow.tracking")
     trouble = load_extra("mlflow", "mlflow.exceptions").MlflowException
     with file_lock(HomePaths(home).export_lock, what="exporting", timeout_s=_WAIT_S):

@@ -17,13 +17,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from runner.azure.batch.jobs import list_task_files, read_task_range
 from runner.azure.faults import TRANSIENT_CODES
@@ -185,21 +187,6 @@ class EventFolder:
             return None
 
 
-def write_event_files(
-    connection: Connection, specs: Iterable[RunSpec], folder: Path
-) -> dict[str, int]:
-    """Write the event files of runs once. Return the number of values of each."""
-    written: dict[str, int] = {}
-    for spec in specs:
-        events = EventFolder(connection, spec, folder)
-        try:
-            events.update()
-        finally:
-            events.close()
-        written[spec.run_id] = events.points
-    return written
-
-
 def export_to_tensorboard(
     connection: Connection, spec: RunSpec, uri: str | Path | None
 ) -> tuple[Path, int]:
@@ -207,8 +194,9 @@ def export_to_tensorboard(
     # First, so that no empty folder remains after an error.
     load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
     folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
-    points = write_event_files(connection, [spec], folder)[spec.run_id]
-    return folder / spec.run_id, points
+    with closing(EventFolder(connection, spec, folder)) as events:
+        events.update()
+    return folder / spec.run_id, events.points
 
 
 def _append(target: Path, size_bytes: int, read: Any) -> None:
@@ -400,22 +388,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _prune(folder: Path, now: Callable[[], float] = time.time) -> None:
+def _prune(folder: Path) -> None:
     """Delete the folders of processes that were killed."""
     for left in folder.glob("*-*"):
+        pid = left.name.partition("-")[0]
         with suppress(OSError):
-            if now() - left.stat().st_mtime > _DAY_S and not _lives(left.name):
+            is_old = time.time() - left.stat().st_mtime > _DAY_S
+            if is_old and pid.isdecimal() and not psutil.pid_exists(int(pid)):
                 shutil.rmtree(left, ignore_errors=True)
-
-
-def _lives(name: str) -> bool:
-    number = name.partition("-")[0]
-    if not number.isdecimal():
-        return True
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -40,17 +40,17 @@ class Finding:
 
     Attributes:
         rule: Name of the rule, such as `no-upper-bound`.
-        level: `error` if the formula cannot work, else `warning`.
         line: Line of the formula, from 1; None if the problem concerns all of it.
         what: The problem and its effect.
         better: A better statement, or an instruction.
+        level: `error` if the formula cannot work, else `warning`.
     """
 
     rule: str
-    level: Level
     line: int | None
     what: str
     better: str
+    level: Level = "warning"
 
 
 def lint(
@@ -74,7 +74,7 @@ def lint(
         statements = parse(text)
     except (FormulaSyntaxError, FormulaTooLongError) as err:
         line = text.count("\n", 0, err.at) + 1
-        return [Finding("syntax", "error", line, err.detail(text), "correct the formula")]
+        return [Finding("syntax", line, err.detail(text), "correct the formula", "error")]
     found = [*_Lint(text, statements, slots).findings(spot=spot)]
     if interval_s is not None and boot_s is not None and interval_s < boot_s:
         found.append(_evaluates_too_often(interval_s, boot_s))
@@ -85,7 +85,6 @@ def _evaluates_too_often(interval_s: float, boot_s: float) -> Finding:
     minutes = max(5, -(-int(boot_s) // 60))
     return Finding(
         "interval-below-boot",
-        "warning",
         None,
         f"the formula is evaluated every {interval_s:.0f} s, and a node boots for {boot_s:.0f} s: "
         "an evaluation is due before the nodes of the last one take tasks",
@@ -138,10 +137,10 @@ class _Lint:
         if not {DEDICATED, SPOT} & set(self.lines):
             yield Finding(
                 "target-never-set",
-                "error",
                 self._line(self.statements[-1].at) if self.statements else None,
                 "the formula sets neither node count, so the pool never changes",
                 f"{SPOT} = min(4, $PendingTasks.GetSample(1));",
+                "error",
             )
             return
         broken = self._always_fails()
@@ -165,7 +164,6 @@ class _Lint:
         ends = "end as failed" if option == "terminate" else "start again on another node"
         yield Finding(
             "no-taskcompletion",
-            "warning",
             self.lines[OPTION] if is_set else min(lines),
             f"{OPTION} is {option if is_set else 'not set'}: a node that leaves the pool stops its "
             f"tasks, which {ends}",
@@ -184,7 +182,6 @@ class _Lint:
             if sum(waiting) and sum(working) < min(_NODES, sum(waiting)):
                 yield Finding(
                     "removes-working-nodes",
-                    "warning",
                     self.lines[name],
                     f"when {tasks} tasks run on {_NODES} nodes and none waits, it requests "
                     f"{sum(working)}: tasks are stopped and start again",
@@ -199,10 +196,10 @@ class _Lint:
             if intended is not None:
                 yield Finding(
                     "other-case",
-                    "error",
                     self._line(statement.at),
                     f"{name} is a variable of the formula: names are case-sensitive",
                     f"write {intended}",
+                    "error",
                 )
 
     # -- probes
@@ -244,28 +241,23 @@ class _Lint:
             state = "without tasks" if idle.problem else "with tasks and nodes"
             return Finding(
                 "fails-sometimes",
-                "warning",
                 _line_of(found.detail),
                 f"on a pool {state} the evaluation fails, and the pool keeps its size: "
                 f"{found.detail}",
                 "test the divisor first: nodes > 0 ? tasks / nodes : 0",
             )
         detail = busy.problem.detail
+        rule, better = "always-fails", "correct the line"
         if "Insufficient" in detail:
+            rule = "never-enough-samples"
             better = "read samples of at least two minutes: GetSample(2 * TimeInterval_Minute)"
-            return Finding(
-                "never-enough-samples", "error", _line_of(detail), f"always fails: {detail}", better
-            )
-        return Finding(
-            "always-fails", "error", _line_of(detail), f"always fails: {detail}", "correct the line"
-        )
+        return Finding(rule, _line_of(detail), f"always fails: {detail}", better, "error")
 
     def _reads_nothing(self) -> Iterator[Finding]:
         for warning in self._evaluate(_waiting(8), spot=2, dedicated=2).warnings:
             if "always 0" in warning or "no value" in warning:
                 yield Finding(
                     "reads-nothing",
-                    "warning",
                     self._line_naming(warning),
                     f"GetSample always returns no samples: {warning}",
                     "read a metric that Batch measures, over at least two minutes",
@@ -276,7 +268,6 @@ class _Lint:
         if new.problem is not None:
             yield Finding(
                 "fails-on-new-pools",
-                "warning",
                 _line_of(new.problem.detail),
                 f"a new pool has no samples, and the evaluation fails: {new.problem.detail}",
                 "$PendingTasks.GetSamplePercent(5 * TimeInterval_Minute) < 70 ? 1 : "
@@ -289,7 +280,6 @@ class _Lint:
             if name in self.lines and count > _MANY_NODES:
                 yield Finding(
                     "no-upper-bound",
-                    "warning",
                     self.lines[name],
                     f"{_MANY_TASKS:,} waiting tasks request {count:,} nodes: only the quota limits "
                     "the cost",
@@ -322,7 +312,6 @@ class _Lint:
             if least:
                 yield Finding(
                     "never-zero",
-                    "warning",
                     self.lines[name],
                     f"after a day without tasks the pool keeps {least:,} nodes, which cost money",
                     f"set {name} to 0 when $PendingTasks is 0",
@@ -334,7 +323,6 @@ class _Lint:
             why = f", although it reads {min(reads_spot)}" if reads_spot else ""
             yield Finding(
                 "spot-target-not-set",
-                "warning",
                 self.lines[DEDICATED],
                 f"it sets only {DEDICATED}{why}: spot nodes of the pool are never removed, and "
                 "new nodes are dedicated ones at the full price",
@@ -349,7 +337,6 @@ class _Lint:
             if name in self.lines and count == tasks:
                 yield Finding(
                     "tasks-not-slots",
-                    "warning",
                     self.lines[name],
                     f"{tasks} tasks request {count} nodes, but a node runs {self.slots} at a time",
                     f"divide the number of tasks by {self.slots}",

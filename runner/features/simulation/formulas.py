@@ -266,7 +266,6 @@ def assume(
     settings: Settings,
     formulas: Sequence[str],
     given: PoolSetting,
-    home: Path,
     *,
     formula_required: bool = True,
 ) -> AssumedPool:
@@ -276,7 +275,6 @@ def assume(
         settings: The target of `given.pool`.
         formulas: Formulas, or paths of files; empty for the formula of the pool.
         given: What the caller set.
-        home: RUNNER_HOME, which has newer prices.
         formula_required: Whether an error is raised if there is no formula.
 
     Raises:
@@ -305,7 +303,7 @@ def assume(
         )
     spot_usd, dedicated_usd = given.spot_usd, given.dedicated_usd
     if size is not None and region is not None:
-        prices = load_price_table(home)
+        prices = load_price_table(settings.home)
         name = known.vm_size if (known := find_machine(size)) else size
         spot, dedicated = (prices.find(name, region, spot=each) for each in (True, False))
         if spot_usd is None and spot is not None:

@@ -16,7 +16,7 @@ from runner.features.simulation.verbs.options import (
     IntervalOption,
     NamedPoolOption,
     SlotsOption,
-    to_assumed,
+    to_interval_s,
     to_seconds,
 )
 from runner.features.simulation.verbs.simulate import simulate
@@ -180,8 +180,7 @@ def apply(
     from runner.features.simulation.formulas import apply_formula, plan_formula
 
     out, settings = call.out, call.settings()
-    every = to_seconds("interval", interval, "5m", "7d") if interval else None
-    change = plan_formula(settings, pool, formula, every)
+    change = plan_formula(settings, pool, formula, to_interval_s(interval))
     view = change.pool
     if out.as_text:
         _show_change(out, change)
@@ -260,10 +259,11 @@ def lint(
     ] = True,
 ) -> None:
     """Find mistakes in formulas that Batch accepts, such as a missing upper bound."""
-    from runner.features.simulation.formulas import lint_all
+    from runner.features.simulation.formulas import PoolSetting, assume, lint_all
 
     out = call.out
-    assumed = to_assumed(call, formulas, pool, slots, interval)
+    setting = PoolSetting(pool, slots, to_interval_s(interval))
+    assumed = assume(call.settings(), formulas or (), setting)
     found = lint_all(assumed, boot_s=to_seconds("boot", boot, "0s", "1d"), spot=spot)
     rows = [_finding_row(each, finding) for each, findings in found for finding in findings]
     if out.as_text:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -150,11 +149,19 @@ class ScenarioOptions:
         formula_required: bool = True,
     ) -> AssumedPool:
         """Return the pool to simulate, with its formulas and prices."""
-        return to_assumed(
-            call, formulas, self.pool, self.slots, interval, formula_required=formula_required,
-            region=self.region, vm_size=vm_size, spot_usd=self.spot_price,
+        from runner.core.pricing.machines import region_name
+        from runner.features.simulation.formulas import PoolSetting, assume
+
+        setting = PoolSetting(
+            pool=self.pool,
+            slots=self.slots,
+            interval_s=to_interval_s(interval),
+            vm_size=vm_size,
+            region=region_name(self.region) if self.region else None,
+            spot_usd=self.spot_price,
             dedicated_usd=self.dedicated_price,
-        )  # fmt: skip
+        )
+        return assume(call.settings(), formulas or (), setting, formula_required=formula_required)
 
     @property
     def mtbf_s(self) -> float | None:
@@ -239,31 +246,9 @@ def with_scenario(verb: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def to_assumed(
-    call: Invocation,
-    formulas: Sequence[str] | None,
-    pool: str | None,
-    slots: int | None,
-    interval: str | None,
-    *,
-    region: str | None = None,
-    formula_required: bool = True,
-    **given: Any,
-) -> AssumedPool:
-    """Return the pool to simulate; see `assume`."""
-    from runner.core.home import runner_home
-    from runner.core.pricing.machines import region_name
-    from runner.features.simulation.formulas import PoolSetting, assume
-
-    setting = PoolSetting(
-        pool=pool,
-        slots=slots,
-        interval_s=to_seconds("interval", interval, "5m", "7d") if interval else None,
-        region=region_name(region) if region else None,
-        **given,
-    )
-    home = runner_home(os.environ)
-    return assume(call.settings(), formulas or (), setting, home, formula_required=formula_required)
+def to_interval_s(text: str | None) -> float | None:
+    """Return the seconds of `--interval`. Raise R-FLAG-VALUE."""
+    return to_seconds("interval", text, "5m", "7d") if text else None
 
 
 def to_seconds(flag: str, text: str, least: str, most: str) -> float:
