@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,26 +14,18 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.ui.output import Output
 
 if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.protocol.run_spec import RunSpec
 
 _EVERY_S = 15.0
-
-
-class Destination(StrEnum):
-    """Tools that runs can be exported to."""
-
-    MLFLOW = "mlflow"
-    TENSORBOARD = "tensorboard"
-    OTLP = "otlp"
 
 
 @options.on_target
 def export(
     call: options.Invocation,
     run: options.RunArgument,
-    to: Annotated[Destination, typer.Option("--to", help="Tool to export to.")],
+    to: Annotated[
+        Literal["mlflow", "tensorboard", "otlp"], typer.Option("--to", help="Tool to export to.")
+    ],
     uri: Annotated[
         str | None,
         typer.Option(
@@ -56,48 +47,31 @@ def export(
     out = call.out
     settings, connection = call.open()
     spec = find_run(connection, run)
-    if to is Destination.MLFLOW:
-        out.record(_to_mlflow(out, connection, spec, settings, uri, artifacts=artifacts))
-    elif to is Destination.TENSORBOARD:
-        out.record(_to_tensorboard(connection, spec, uri))
+    if to == "mlflow":
+        from runner.features.export.mlflow import export_to_mlflow
+
+        with out.stages() as view:
+            done = export_to_mlflow(
+                connection, spec, settings.home, uri, view.on_progress, artifacts=artifacts
+            )
+        found = {
+            "mlflow_run_id": done.id,
+            "where": done.where,
+            "created": done.created,
+            "new_points": done.points,
+            "new_files": done.files,
+        }
+    elif to == "tensorboard":
+        from runner.features.export.tensorboard import export_to_tensorboard
+
+        where, points = export_to_tensorboard(connection, spec, uri)
+        found = {"where": str(where), "points": points}
     else:
         from runner.features.export.otlp import OtlpSender, export_to_otlp
 
         sender = OtlpSender(uri, settings.target)
-        sent = export_to_otlp(connection, spec, sender)
-        out.record({"run_id": spec.run_id, "where": sender.address, "events": sent})
-
-
-def _to_mlflow(
-    out: Output,
-    connection: Connection,
-    spec: RunSpec,
-    settings: Settings,
-    uri: str | None,
-    *,
-    artifacts: bool,
-) -> dict[str, Any]:
-    from runner.features.export.mlflow import export_to_mlflow
-
-    with out.stages() as view:
-        done = export_to_mlflow(
-            connection, spec, settings.home, uri, view.on_progress, artifacts=artifacts
-        )
-    return {
-        "run_id": spec.run_id,
-        "mlflow_run_id": done.id,
-        "where": done.where,
-        "created": done.created,
-        "new_points": done.points,
-        "new_files": done.files,
-    }
-
-
-def _to_tensorboard(connection: Connection, spec: RunSpec, uri: str | None) -> dict[str, Any]:
-    from runner.features.export.tensorboard import export_to_tensorboard
-
-    where, points = export_to_tensorboard(connection, spec, uri)
-    return {"run_id": spec.run_id, "where": str(where), "points": points}
+        found = {"where": sender.address, "events": export_to_otlp(connection, spec, sender)}
+    out.record({"run_id": spec.run_id, **found})
 
 
 def tensorboard(

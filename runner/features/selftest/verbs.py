@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,6 @@ import typer
 from runner.cli.autocomplete import complete_stack
 from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
-from runner.cli.ui.terminal import StageDisplay
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -75,7 +74,16 @@ def selftest(
         with out.stages() as view, reporting(found), ExitStack() as deployed:
             expected = ask_emulator(view.on_progress)  # before anything that costs money
             if own is not None:
-                deployed.enter_context(_deployed(out, own, found, view, yes=yes))
+                from runner.features.selftest.own_stack import deployed_stack
+
+                stack_of_test = deployed_stack(
+                    own,
+                    found,
+                    env=os.environ,
+                    consent=lambda question: yes or out.confirm(question),
+                    on_progress=view.on_progress,
+                )
+                deployed.enter_context(stack_of_test)
             run_selftest(settings, expected, checked, found, view.on_progress, stack=stack)
     finally:  # also after Ctrl-C
         page = found.write(report)
@@ -106,20 +114,6 @@ def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool)
     if failure := first_failure(found):
         raise failure
     return own
-
-
-def _deployed(
-    out: Output, own: OwnStack, found: SelftestReport, view: StageDisplay, *, yes: bool
-) -> AbstractContextManager[None]:
-    from runner.features.selftest.own_stack import deployed_stack
-
-    return deployed_stack(
-        own,
-        found,
-        env=os.environ,
-        consent=lambda question: yes or out.confirm(question),
-        on_progress=view.on_progress,
-    )
 
 
 def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:

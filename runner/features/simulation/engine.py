@@ -114,8 +114,8 @@ class _Simulation:
     def _begin(self) -> None:
         scenario = self._scenario
         for number, change in enumerate(scenario.changes):
-            if change.time_ms > 0:
-                self._events.schedule(change.time_ms, TRACE, number, 0)
+            if (time_ms := round(change.time_s * MS)) > 0:
+                self._events.schedule(time_ms, TRACE, number, 0)
             else:
                 self._pool.apply_change(number, 0)
         if not self._is_scaled:

@@ -235,7 +235,8 @@ class NodePool:
         count = -self._spare_capacity() if change.capacity is not None else (change.evict or 0)
         if count > 0:
             candidates = [node for node in self.nodes.values() if self._evictable(node)]
-            notice = self._scenario.notice_ms if change.notice_ms is None else change.notice_ms
+            own_s = change.notice_s
+            notice = self._scenario.notice_ms if own_s is None else round(own_s * MS)
             for node in self._random.sample(candidates, min(count, len(candidates))):
                 self._evict(node, notice)
         self._allocate_returning()

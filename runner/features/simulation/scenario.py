@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.domain.eviction_trace import TraceError, load_trace, read_rows
+from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace, read_rows
 from runner.core.units import UnitError, parse_duration
 
 MS = 1000
@@ -45,16 +45,6 @@ class Workload:
     def slot_ms(self) -> int:
         """The work of all tasks: duration times slots."""
         return sum(map(int.__mul__, self.durations_ms, self.slots))
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityChange:
-    """Evictions or a new spot capacity at `time_ms`."""
-
-    time_ms: int
-    evict: int | None = None
-    capacity: int | None = None
-    notice_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +117,7 @@ class Scenario:
     evictions_per_hour: float = 0.0
     notice_ms: int = 30 * MS
     away_ms: int = 0
-    changes: Sequence[CapacityChange] = ()
+    changes: Sequence[TraceEntry] = ()
     start: datetime = field(default_factory=lambda: datetime(2026, 1, 5, tzinfo=UTC))
     until_ms: int | None = None
     seed: int = 0
@@ -253,25 +243,16 @@ def _slots(value: object) -> int:
     return int(number)
 
 
-def load_changes(path: Path) -> tuple[CapacityChange, ...]:
+def load_changes(path: Path) -> tuple[TraceEntry, ...]:
     """Read a trace of evictions and spot capacity, as the emulator's `--eviction-trace`.
 
     Raises:
         ScenarioError: the file cannot be read, or a line is invalid.
     """
     try:
-        entries = load_trace(path)
+        return load_trace(path)
     except TraceError as err:
         raise ScenarioError(str(err)) from err
-    return tuple(
-        CapacityChange(
-            round(each.time_s * MS),
-            each.evict,
-            each.capacity,
-            None if each.notice_s is None else round(each.notice_s * MS),
-        )
-        for each in entries
-    )
 
 
 def _time(row: dict[str, Any], name: str, least_ms: int) -> int:

@@ -77,26 +77,18 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class FrontierPoint:
-    """The costs of each policy with a deadline; `options` by policy."""
-
-    deadline_ms: int
-    options: Mapping[str, Option]
-
-
-@dataclass(frozen=True, slots=True)
 class OptionComparison:
     """The result of a comparison.
 
     Attributes:
         deadline_ms: Deadline of the options, since the arrival of the first task.
         options: In the order of sizes, formulas and policies.
-        frontier: For the first size.
+        frontier: The options of the first size by deadline, each by policy.
     """
 
     deadline_ms: int
     options: Sequence[Option]
-    frontier: Sequence[FrontierPoint]
+    frontier: Mapping[int, Mapping[str, Option]]
 
     @property
     def best(self) -> Option | None:
@@ -133,10 +125,9 @@ def compare(
         options += [trials.formula(kind, n, deadline) for n in range(len(kind.assumed.candidates))]
         options += [trials.policy(kind, name, deadline) for name in POLICIES]
     deadlines = sorted({*(int(alone_ms * factor) for factor in _FACTORS), deadline})
-    frontier = [
-        FrontierPoint(each, {name: trials.policy(kinds[0], name, each) for name in POLICIES})
-        for each in deadlines
-    ]
+    frontier = {
+        each: {name: trials.policy(kinds[0], name, each) for name in POLICIES} for each in deadlines
+    }
     return OptionComparison(deadline, options, frontier)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
     from runner.features.simulation.formulas import AssumedPool
     from runner.features.simulation.result import SimulationResult
-    from runner.features.simulation.scenario import CapacityChange, Scenario, Workload
+    from runner.features.simulation.scenario import Scenario, TraceEntry, Workload
 
 FormulasArgument = Annotated[
     list[str] | None,
@@ -193,7 +193,7 @@ class ScenarioOptions:
             pool=(self.pool or "pool").lower(),
         )
 
-    def _load_tasks(self) -> tuple[Workload, Sequence[CapacityChange]]:
+    def _load_tasks(self) -> tuple[Workload, Sequence[TraceEntry]]:
         from runner.features.simulation import scenario
 
         try:

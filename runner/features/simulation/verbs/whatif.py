@@ -177,16 +177,12 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
             out.note(f"{_title(each, kinds)}: after {at}: {problem.message}{times}")
     out.text()
     out.text(f"cost by deadline{f' on {kinds[0].name}' if len(kinds) > 1 else ''}")
-    names = [name.replace("-", "_") for name in found.frontier[0].options]
     frontier = [
-        {"deadline": span(point.deadline_ms)}
-        | {
-            name: _cell(option, seeds)
-            for name, option in zip(names, point.options.values(), strict=True)
-        }
-        for point in found.frontier
+        {"deadline": span(deadline_ms)}
+        | {name.replace("-", "_"): _cell(option, seeds) for name, option in options.items()}
+        for deadline_ms, options in found.frontier.items()
     ]
-    out.rows(frontier, ("deadline", *names))
+    out.rows(frontier, tuple(frontier[0]))
     best = found.best
     out.text()
     if best is not None:
@@ -243,10 +239,10 @@ def _document(
         "options": [_option(each) for each in found.options],
         "frontier": [
             {
-                "deadline_s": point.deadline_ms / 1000,
-                **{name: _option(option) for name, option in point.options.items()},
+                "deadline_s": deadline_ms / 1000,
+                **{name: _option(option) for name, option in options.items()},
             }
-            for point in found.frontier
+            for deadline_ms, options in found.frontier.items()
         ],
         "cheapest": found.best and {"size": found.best.size, "option": found.best.name},
         "checkpoint": best and dataclasses.asdict(best),

@@ -13,9 +13,9 @@ from runner.features.simulation.engine import simulate
 from runner.features.simulation.result import PURPOSES, SimulationResult
 from runner.features.simulation.scenario import (
     MS,
-    CapacityChange,
     Scenario,
     ScenarioError,
+    TraceEntry,
     Workload,
     generate,
     parse_spread,
@@ -49,7 +49,7 @@ def test_slots_of_a_node_run_at_the_same_time() -> None:
 
 
 def test_an_eviction_costs_the_work_since_the_checkpoint() -> None:
-    change = (CapacityChange(10 * MINUTE, evict=1, notice_ms=0),)
+    change = (TraceEntry(10 * MINUTE / 1000, evict=1, notice_s=0),)
     settings = {"boot_ms": MINUTE, "changes": change, "setup_ms": MINUTE}
     kept = simulate(fixed(tasks(1, 20 * MINUTE), 1, checkpoint_ms=5 * MINUTE, **settings))
     again = simulate(fixed(tasks(1, 20 * MINUTE), 1, **settings))
@@ -61,7 +61,7 @@ def test_an_eviction_costs_the_work_since_the_checkpoint() -> None:
 
 
 def test_nodes_wait_for_capacity() -> None:
-    changes = (CapacityChange(0, capacity=0), CapacityChange(HOUR, capacity=1))
+    changes = (TraceEntry(0, capacity=0), TraceEntry(HOUR / 1000, capacity=1))
     found = simulate(fixed(tasks(1), 1, changes=changes, boot_ms=0))
     assert found.unfinished == 1  # the resize of a pool without a formula times out
     assert [each.message for each in found.problems] == [
@@ -110,7 +110,7 @@ def test_preempted_nodes_take_the_place_of_new_ones() -> None:
     settings = {
         "interval_ms": 5 * MINUTE,
         "away_ms": 10 * HOUR,
-        "changes": (CapacityChange(30 * MINUTE, evict=4, notice_ms=0),),
+        "changes": (TraceEntry(30 * MINUTE / 1000, evict=4, notice_s=0),),
     }
     without = result_of(DRAINING, work, **settings)
     added = "min(4, $PendingTasks.GetSample(1)) + sum($PreemptedNodeCount.GetSample(1))"
@@ -150,7 +150,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         evictions_per_hour=draw(st.sampled_from([0.0, 0.5, 5.0])),
         away_ms=draw(st.sampled_from([0, 10 * MINUTE])),
         changes=[
-            CapacityChange(time, evict=None if full else count, capacity=count if full else None)
+            TraceEntry(time / 1000, evict=None if full else count, capacity=count if full else None)
             for time, count, full in changes
         ],
         until_ms=24 * HOUR,

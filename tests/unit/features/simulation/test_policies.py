@@ -11,10 +11,10 @@ from runner.features.simulation.policies import POLICIES, Goal, checkpoint_inter
 from runner.features.simulation.result import SimulationResult
 from runner.features.simulation.scenario import (
     MS,
-    CapacityChange,
     Policy,
     Scenario,
     SimulatedPool,
+    TraceEntry,
     Workload,
     generate,
     parse_spread,
@@ -29,7 +29,7 @@ def costs(seed: int, deadline_ms: int, name: str) -> tuple[SimulationResult, int
     """Simulate 200 tasks on spot nodes whose capacity changes every 90 minutes."""
     draw = random.Random(seed)
     changes = [
-        CapacityChange(n * 90 * MINUTE, capacity=draw.choice([20, 20, 12, 5, 0, 0]))
+        TraceEntry(n * 90 * MINUTE / 1000, capacity=draw.choice([20, 20, 12, 5, 0, 0]))
         for n in range(40)
     ]
     found = simulate(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runner.features.simulation.scenario import (
-    CapacityChange,
     ScenarioError,
+    TraceEntry,
     load_changes,
     load_workload,
 )
@@ -65,8 +65,8 @@ def test_a_trace_of_the_emulator_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"time": 300, "capacity": 0, "notice": 0}\n{"time": 1.5, "evict": 2}\n')
     assert load_changes(path) == (
-        CapacityChange(1500, evict=2),
-        CapacityChange(300_000, capacity=0, notice_ms=0),
+        TraceEntry(1.5, evict=2),
+        TraceEntry(300, capacity=0, notice_s=0),
     )
     path.write_text('{"time": -5, "evict": 2}\n')
     with pytest.raises(ScenarioError, match="line 1"):
