@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -148,8 +148,7 @@ class OtlpSender:
 
 
 def _nanoseconds(moment: datetime) -> int:
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return round(moment.timestamp() * 1_000_000) * 1000
 
 
 @contextmanager
@@ -183,8 +182,7 @@ def active_events(settings: Settings, ended: frozenset[str]) -> list[RunEvents]:
     """Return the events of all runs of all teams that are not in `ended`."""
     rows = [
         (part, row)
-        for part in connect(settings.for_whole_stack()).parts()
-        for row in list_runs(part, limit=None).rows
+        for part, row in _all_runs(settings)
         if row.spec is not None and row.run_id not in ended
     ]
 
@@ -245,6 +243,10 @@ class EventStream:
 
 def ended_runs(settings: Settings) -> frozenset[str]:
     """Return the runs that have ended."""
-    parts = connect(settings.for_whole_stack()).parts()
-    rows = [row for part in parts for row in list_runs(part, limit=None).rows]
+    rows = (row for _, row in _all_runs(settings))
     return frozenset(row.run_id for row in rows if row.status and row.status.state.final)
+
+
+def _all_runs(settings: Settings) -> Iterator[tuple[Connection, Any]]:
+    for part in connect(settings.for_whole_stack()).parts():
+        yield from ((part, row) for row in list_runs(part, limit=None).rows)

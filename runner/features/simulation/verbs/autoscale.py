@@ -9,7 +9,7 @@ import typer
 
 from runner.cli.autocomplete import complete_pool
 from runner.cli.options import Invocation, YesOption, on_target
-from runner.core.units import format_count
+from runner.core.units import format_count, format_duration
 from runner.features.simulation.verbs.options import (
     BootOption,
     FormulasArgument,
@@ -114,7 +114,6 @@ def _show_evaluation(out: Output, pool: PoolView, run: PoolAutoscale) -> None:
 @on_target
 def last(call: Invocation, pool: ScaledPoolOption = None) -> None:
     """Show the last evaluation of a pool's formula: its time, and its result or error."""
-    from runner.core.units import format_duration
     from runner.features.simulation.formulas import last_evaluation
 
     out = call.out

@@ -14,13 +14,14 @@ import typer
 
 from runner.cli.options import ChartOption, Invocation, PlotOption
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
+from runner.core.units import format_duration, parse_duration_flag
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.cli.ui.output import Output
     from runner.core.curves import Curve
     from runner.features.simulation.formulas import AssumedPool
-    from runner.features.simulation.result import SimulationResult
+    from runner.features.simulation.result import SimulationProblem, SimulationResult
     from runner.features.simulation.scenario import Scenario, TraceEntry, Workload
 
 FormulasArgument = Annotated[
@@ -253,14 +254,29 @@ def to_interval_s(text: str | None) -> float | None:
 
 def to_seconds(flag: str, text: str, least: str, most: str) -> float:
     """Return the seconds of a duration option. Raise R-FLAG-VALUE."""
-    from runner.core.units import parse_duration_flag
-
     return parse_duration_flag(flag, text, least, most).total_seconds()
 
 
 def to_ms(flag: str, text: str, least: str, most: str) -> int:
     """Return the milliseconds of a duration option. Raise R-FLAG-VALUE."""
     return round(to_seconds(flag, text, least, most) * 1000)
+
+
+def seconds(ms: float | None) -> float | None:
+    """Return seconds, for documents."""
+    return None if ms is None else ms / 1000
+
+
+def span(ms: float | None) -> str:
+    """Return a duration as text."""
+    return "none" if ms is None else format_duration(ms / 1000)
+
+
+def show_problems(out: Output, name: str, problems: Sequence[SimulationProblem]) -> None:
+    """Print problems of a simulation, each with its time."""
+    for each in problems:
+        times = f", {each.count} times in a row" if each.count > 1 else ""
+        out.note(f"{name}: after {span(each.time_ms)}: {each.message}{times}")
 
 
 def price_line(assumed: AssumedPool) -> str:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.options import Invocation, on_target
-from runner.core.units import format_count
+from runner.core.units import format_count, format_duration
 from runner.features.simulation.verbs.options import (
     FormulasArgument,
     IntervalOption,
     ScenarioOptions,
     price_line,
+    seconds,
+    show_problems,
+    span,
     with_scenario,
 )
 
@@ -64,8 +67,8 @@ def _document(
     return {
         "formula": candidate.name,
         "cost_micro_usd": sum(cost.values()) if cost else None,
-        "makespan_s": None if result.makespan_ms is None else result.makespan_ms / 1000,
-        **{f"wait_p{p}_s": _wait(result, p) for p in (50, 90, 99)},
+        "makespan_s": seconds(result.makespan_ms),
+        **{f"wait_p{p}_s": seconds(result.wait_ms(p)) for p in (50, 90, 99)},
         "finished": result.finished,
         "unfinished": result.unfinished,
         "terminated": result.terminated,
@@ -90,11 +93,6 @@ def _document(
     }
 
 
-def _wait(result: SimulationResult, percentile: int) -> float | None:
-    found = result.wait_ms(percentile)
-    return None if found is None else found / 1000
-
-
 _SIMULATED = (
     *("formula", "cost", "makespan", "wait_p50", "wait_p90", "most_nodes", "node_hours"),
     *("useful", "lost", "idle", "boot", "setup", "evictions"),
@@ -107,8 +105,6 @@ def _show_simulation(
     scenario: Scenario,
     results: Sequence[tuple[Candidate, SimulationResult]],
 ) -> None:
-    from runner.core.units import format_duration
-
     work = scenario.workload
     slots = format_count(assumed.slots, "slot")
     tasks = format_count(len(work), "task")
@@ -118,18 +114,15 @@ def _show_simulation(
         style="dim",
     )
     rows = [_text_row(each, result, assumed) for each, result in results]
-    if any(result.unfinished for _, result in results):
-        rows = [
-            {**row, "unfinished": each.unfinished}
-            for row, (_, each) in zip(rows, results, strict=True)
-        ]
-    columns = _SIMULATED if "unfinished" not in rows[0] else (*_SIMULATED, "unfinished")
-    out.rows(rows, columns, spare=("setup", "boot", "wait_p90", "node_hours", "most_nodes"))
+    more = ("unfinished",) if any(result.unfinished for _, result in results) else ()
+    out.rows(
+        rows, (*_SIMULATED, *more), spare=("setup", "boot", "wait_p90", "node_hours", "most_nodes")
+    )
     for candidate, result in results:
         if result.unfinished:
             out.warning(
                 f"{candidate.name}: tasks that had not ended: {result.unfinished}, after "
-                f"{format_duration(result.ended_ms / 1000)}"
+                f"{span(result.ended_ms)}"
             )
         if result.terminated:
             out.warning(f"{candidate.name}: {result.terminated} tasks were ended with their node")
@@ -138,22 +131,14 @@ def _show_simulation(
                 f"{candidate.name}: nodes that were still there a day after the last task: "
                 f"{result.left_nodes}"
             )
-        for each in result.problems[:3]:
-            times = f", {each.count} times in a row" if each.count > 1 else ""
-            at = format_duration(each.time_ms / 1000)
-            out.note(f"{candidate.name}: after {at}: {each.message}{times}")
+        show_problems(out, candidate.name, result.problems[:3])
 
 
 def _text_row(
     candidate: Candidate, result: SimulationResult, assumed: AssumedPool
 ) -> dict[str, Any]:
-    from runner.core.units import format_duration
-
     cost = result.cost_micro(assumed.spot_usd, assumed.dedicated_usd)
     total = sum(map(sum, result.spent_ms.values()))
-
-    def span(ms: float | None) -> str:
-        return "none" if ms is None else format_duration(ms / 1000)
 
     makespan = f"> {span(result.ended_ms)}" if result.unfinished else span(result.makespan_ms)
 
@@ -171,4 +156,5 @@ def _text_row(
         "node_hours": f"{sum(result.node_ms) / 3_600_000:.1f}",
         **shares,
         "evictions": result.evictions,
+        "unfinished": result.unfinished,
     }

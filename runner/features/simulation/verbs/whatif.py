@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.options import Invocation, on_target
+from runner.core.units import format_duration
 from runner.features.simulation.verbs.options import (
     ScenarioOptions,
     price_line,
+    seconds,
+    show_problems,
+    span,
     to_ms,
     to_seconds,
     with_scenario,
@@ -146,11 +150,6 @@ def _title(option: Option, kinds: Sequence[PoolKind]) -> str:
 
 
 def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds: int) -> None:
-    from runner.core.units import format_duration
-
-    def span(ms: float | None) -> str:
-        return "none" if ms is None else format_duration(ms / 1000)
-
     for kind in kinds:
         out.note(price_line(kind.assumed), style="dim")
     rows = [
@@ -171,10 +170,8 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
     size = ("size",) if len(kinds) > 1 else ()
     out.rows(rows, (*size, *columns, "waste"), spare=("wait_p50", "wait_p90"))
     for each in found.options:
-        for problem in each.results[0].problems[:2] if not each.is_policy else ():
-            at = span(problem.time_ms)
-            times = f", {problem.count} times in a row" if problem.count > 1 else ""
-            out.note(f"{_title(each, kinds)}: after {at}: {problem.message}{times}")
+        if not each.is_policy:
+            show_problems(out, _title(each, kinds), each.results[0].problems[:2])
     out.text()
     out.text(f"cost by deadline{f' on {kinds[0].name}' if len(kinds) > 1 else ''}")
     frontier = [
@@ -212,8 +209,6 @@ def _cell(option: Option, seeds: int) -> str:
 def _show_interval(
     out: Output, best: CheckpointInterval | None, measured: Measured | None, checkpoint: str | None
 ) -> None:
-    from runner.core.units import format_duration
-
     if best is not None:
         now = f" instead of {checkpoint}" if checkpoint else ""
         out.text(
@@ -251,22 +246,16 @@ def _document(
 
 
 def _option(option: Option) -> dict[str, Any]:
-    spans = [each.makespan_ms for each in option.results]
-    problems = [each.message for each in option.results[0].problems]
     return {
         "size": option.size,
         "option": option.name,
         "policy": option.is_policy,
         "cost_micro_usd": option.cost_micro,
-        "makespan_s": [None if span is None else span / 1000 for span in spans],
+        "makespan_s": [seconds(each.makespan_ms) for each in option.results],
         "late": option.late,
-        **{f"wait_p{p}_s": _seconds(option.wait_ms(p)) for p in (50, 90, 99)},
+        **{f"wait_p{p}_s": seconds(option.wait_ms(p)) for p in (50, 90, 99)},
         "evictions": option.evictions,
         "waste": option.waste,
         "unfinished": [each.unfinished for each in option.results],
-        "problems": problems,
+        "problems": [each.message for each in option.results[0].problems],
     }
-
-
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
