@@ -22,7 +22,7 @@ from runner.core.checks import Check
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import load_settings
-from runner.flows.environment import autoscale
+from runner.features.simulation import formulas
 from runner.flows.environment.check_azure import check_agents
 from runner.protocol.errors import RunnerError
 from runner_infra.config.stack_file import parse_stack_config
@@ -303,10 +303,10 @@ def test_the_formula_of_a_declared_pool_is_not_applied(
     azure = replace(local, target="azure", stack="dev")
     monkeypatch.setattr(autoscale, "connect", lambda _: connect(local))
     with pytest.raises(RunnerError) as caught:
-        autoscale.plan_formula(azure, pool, GROW)
+        formulas.plan_formula(azure, pool, GROW)
     assert caught.value.code == "R-FORMULA-DECLARED"
     assert "Pulumi.dev.yaml" in (caught.value.fix or "")
-    assert autoscale.plan_formula(local, pool, GROW).pool.id == pool
+    assert formulas.plan_formula(local, pool, GROW).pool.id == pool
 
 
 def test_the_last_evaluation_has_its_error(command: Command) -> None:

@@ -17,8 +17,8 @@ from runner.cli.options import (
 )
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
-from runner.core.recipe.options import RunOptions
 from runner.core.features import load_feature
+from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 

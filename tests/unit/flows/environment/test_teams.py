@@ -16,10 +16,11 @@ from runner.contract import TeamOutput
 from runner.core.home import HomePaths
 from runner.core.settings import Settings, load_settings
 from runner.core.storage_paths import parse_storage_path
+from runner.features.export import prometheus
 from runner.flows.costs import report
 from runner.flows.costs.report import CostQuery
 from runner.flows.data.stores import refuse_managed_container
-from runner.flows.environment import monitor, pools
+from runner.flows.environment import pools
 from runner.flows.runs import cancel
 from runner.flows.runs.history import RunHistory
 from runner.flows.sweeps import moves
@@ -130,10 +131,10 @@ def test_costs_are_those_of_the_whole_stack_unless_a_team_is_selected(
         return RunHistory((), 0)
 
     monkeypatch.setattr(report, "list_runs", list_runs)
-    monkeypatch.setattr(monitor, "pool_list", lambda _: [])
+    monkeypatch.setattr(prometheus, "pool_list", lambda _: [])
     chosen = replace(settings, team=team)
     report.report_costs(connect(chosen), CostQuery(), None)
     assert asked == read
     asked.clear()
-    monitor.collect(chosen, CostQuery(by="pool"))
+    prometheus.collect(chosen, CostQuery(by="pool"))
     assert asked == ["runs", "runs-vision", "runs-audio"]
