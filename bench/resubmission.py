@@ -19,7 +19,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.settings import load_settings
-from runner.flows.submit.pipeline import Target, plan_submission
+from runner.flows.submit.pipeline import Services, plan_submission
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import submit_run
 
@@ -40,13 +40,13 @@ def measure() -> list[Ratio]:
                 container.upload_blob(f"again/{file.name}", file.read_bytes())
         settings = load_settings({}, cwd=code, env={"RUNNER_HOME": env["RUNNER_HOME"]})
         connection = connect(settings)
-        target = Target(settings, connection.outputs, connection)
+        services = Services(settings, connection.outputs, connection)
         recipe = load_recipe(str(code), cwd=code)
         sent: list[int] = []
         for _ in range(2):
             checked = check_run(recipe, RunOptions())
             with _counted() as counted:
-                plan = plan_submission(checked, target, ignore_progress)
+                plan = plan_submission(checked, services, ignore_progress)
                 submit_run(connection, plan, ignore_progress)
             sent.append(counted[0])
     return [

@@ -39,7 +39,7 @@ from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
 from runner.flows.local.evict import evict
 from runner.flows.runs.documents import index_run, runs_container
-from runner.flows.submit.pipeline import SubmissionPlan, Target, open_and_plan, plan_submission
+from runner.flows.submit.pipeline import Services, SubmissionPlan, open_and_plan, plan_submission
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.sweep import check_sweep
 from runner.hooks.sampler import choose
@@ -128,8 +128,8 @@ def _thousand(env: dict[str, str], folder: Path) -> Iterator[Ratio]:
     def measure_round(connection: Connection) -> tuple[float, float, float, SubmissionPlan]:
         start = time.perf_counter()
         checked = check_sweep(recipe, space, RunOptions())
-        target = Target(settings, connection.outputs, connection)
-        plan = plan_submission(checked, target, ignore_progress)
+        services = Services(settings, connection.outputs, connection)
+        plan = plan_submission(checked, services, ignore_progress)
         submit_group(connection, plan, ignore_progress)
         ours = time.perf_counter() - start
         raw = _create_tasks(connection, plan)
@@ -192,7 +192,7 @@ def _busy_node(connection: Connection) -> Generator[None]:
 def _create_tasks(connection: Connection, plan: SubmissionPlan) -> float:
     """Return how long the SDK takes to add tasks as large as those of the sweep to a job."""
     job_id = f"raw-{plan.run_group.group_id}"
-    tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
+    tasks = [to_task(run, connection) for run in plan.runs.values()]
     for task in tasks:  # the runs must not get a second agent
         task.command_line = "/bin/true"
     client = connection.batch_client()

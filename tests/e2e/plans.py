@@ -12,9 +12,9 @@ from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import Settings
 from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import (
+    Services,
     SubmissionPlan,
-    Target,
-    dry_run_target,
+    dry_run_services,
     plan_submission,
 )
 from runner.flows.submit.prepare import CheckedRun, check_run
@@ -38,17 +38,17 @@ def preview_recipe(
     settings: Settings, recipe: Recipe, options: RunOptions = NO_OPTIONS
 ) -> SubmissionPlan:
     """Return the plan of `runner train --dry-run`."""
-    return plan_submission(check_run(recipe, options), dry_run_target(settings), ignore_progress)
+    return plan_submission(check_run(recipe, options), dry_run_services(settings), ignore_progress)
 
 
 def preview_file(settings: Settings, path: Path) -> SubmissionPlan:
     """Return the plan of `runner submit --dry-run`."""
     checked = check_file(load_submit_file(path)[0], path, RunOptions())
-    return plan_submission(checked, dry_run_target(settings), ignore_progress)
+    return plan_submission(checked, dry_run_services(settings), ignore_progress)
 
 
 def _plan(
     submission: CheckedRun | CheckedFile, connection: Connection, settings: Settings
 ) -> SubmissionPlan:
-    target = Target(settings, connection.outputs, connection)
-    return plan_submission(submission, target, ignore_progress)
+    services = Services(settings, connection.outputs, connection)
+    return plan_submission(submission, services, ignore_progress)

@@ -160,10 +160,10 @@ def test_dry_run_finds_problems_known_to_the_services(
     before = all_there(connection, settings)
     recipe = load_recipe(str(folder), cwd=folder)
     found = preview_recipe(settings, recipe)
-    named = found.run.plan.content.inputs
+    named = found.run.content.inputs
     assert [file["name"] for file in named["cat"]["files"]] == ["cat"]
     assert named["model"] == {"kind": "run", "run_id": RUN_ID, "path": "*.bin"}
-    assert found.run.plan.after == (RUN_ID,)
+    assert found.run.after == (RUN_ID,)
     assert list(found.notes) == ["input old: no/such does not exist on the file share yet"]
     assert found.unanswered_json() == [{"what": "input web", "why": "the node fetches it"}]
     assert all_there(connection, settings) <= before
@@ -234,7 +234,7 @@ def test_dry_run_of_a_file_looks_up_inputs_of_its_tasks(
     assert fields(dry.value) == fields(real.value)
     path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{RUN_ID}'}}\n")
     found = preview_file(settings, path)
-    assert found.runs["b"].plan.content.inputs["x"]["run_id"] == found.run_group.runs["a"]
+    assert found.runs["b"].content.inputs["x"]["run_id"] == found.run_group.runs["a"]
     assert found.unanswered_text() == ""
     assert all_there(connection, settings) <= before
 
@@ -298,7 +298,7 @@ def test_dry_run_downloads_nothing_and_checks_local_data(
     (folder / "train.yaml").write_text("dataset: mnist\ninputs: {digits: 'dataset:mnist'}\n")
     recipe = load_recipe(str(folder), cwd=folder)
     found = preview_recipe(settings, recipe)
-    assert found.run.files.dataset is None
+    assert not found.files.data
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunnerError) as caught:
         preview_recipe(settings, recipe, RunOptions(data=tmp_path / "empty"))

@@ -109,7 +109,7 @@ def test_refused_submission_leaves_no_run_behind(
     monkeypatch.setattr("runner.flows.submit.submit_run.add_task", refuse)
     with pytest.raises(RunnerError, match="a quota"):
         submit_run(connection, plan, ignore_progress)
-    assert runs.read(RunPaths(plan.run.plan.run_id).run) is None
+    assert runs.read(RunPaths(plan.run.run_id).run) is None
 
 
 def test_job_closed_after_planning_is_replaced(
@@ -121,15 +121,15 @@ def test_job_closed_after_planning_is_replaced(
         connection, plan_recipe(connection, settings, recipe, options), ignore_progress
     )
     plan = plan_recipe(connection, settings, recipe, options)
-    before = copy.deepcopy(plan.run.plan.to_spec().to_json())
+    before = copy.deepcopy(plan.run.to_spec().to_json())
     assert (plan.job.job_id, plan.job.exists) == (first.job_id, True)
     connection.batch_client().begin_terminate_job(
         first.job_id, wire(terminateReason="a test"), polling_interval=0
     ).wait()
     spec = submit_run(connection, plan, ignore_progress)
-    assert (spec.run_id, spec.job_id) == (plan.run.plan.run_id, f"{first.job_id}-2")
+    assert (spec.run_id, spec.job_id) == (plan.run.run_id, f"{first.job_id}-2")
     assert find_run(connection, spec.run_id).job_id == spec.job_id
-    assert plan.run.plan.to_spec().to_json() == before, "a plan is never changed"
+    assert plan.run.to_spec().to_json() == before, "a plan is never changed"
 
 
 def test_submitted_run_json_equals_the_plan(
@@ -182,7 +182,7 @@ def test_outputs_are_downloaded_once_and_repaired_if_damaged(
 def foreign_run(runs: BlobContainer, plan: SubmissionPlan, suffix: str, **changes: Any) -> RunSpec:
     """Return a run that another client has written."""
     run_id = make_run_id("foreign", datetime.now(UTC), suffix)
-    document = replace(plan.run.plan, run_id=run_id).to_spec().to_json()
+    document = replace(plan.run, run_id=run_id).to_spec().to_json()
     runs.create(RunPaths(run_id).run, document)
     result = {"format": 1, "run_id": run_id, "status": "succeeded", **changes}
     runs.create(RunPaths(run_id).result, result)
@@ -262,7 +262,7 @@ def test_cancel_decides_once_and_remembers_the_evictions(
     folder = script("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     recipe = load_recipe(str(folder), cwd=Path.cwd())
     waiting = plan_recipe(connection, settings, recipe)
-    paths = RunPaths(waiting.run.plan.run_id)
+    paths = RunPaths(waiting.run.run_id)
     for number, why in ((1, "lost"), (2, "failed"), (3, "terminated")):
         runs.create(paths.attempt_start(number), {"attempt": number})
         if why != "lost":

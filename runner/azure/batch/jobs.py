@@ -42,7 +42,8 @@ _MAX_ATTEMPTS = 4  # for each task with a server error
 _PAUSE_S = 0.5
 _TOO_LARGE_CODES = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
-Task = models.BatchTaskCreateOptions | Mapping[str, Any]  # a model, or a request body
+NewTask = models.BatchTaskCreateOptions
+Task = NewTask | Mapping[str, Any]  # a model, or a request body
 
 
 @dataclass(slots=True)

@@ -31,7 +31,6 @@ from runner.core.planning.plan import (
     common_start,
     storage_scopes,
 )
-from runner.core.recipe.secrets import SecretValues
 from runner.core.schedules.recurrence import Recurrence
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
@@ -66,19 +65,10 @@ _PER_TASK_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledTask:
-    """One task of a group: its plan and its secrets."""
-
-    plan: RunPlan
-    secrets: SecretValues
-
-
 def run_job(
-    connection: Connection, display_name: str, prefix: str, task: ScheduledTask, lifetime: timedelta
+    connection: Connection, display_name: str, prefix: str, plan: RunPlan, lifetime: timedelta
 ) -> JobSpecification:
     """Return the job of one run. It ends with the run; the next job waits for its end."""
-    plan = task.plan
     manager = models.BatchJobManagerTask(
         id=TASK_ID,
         display_name=display_name,
@@ -90,7 +80,7 @@ def run_job(
             _run_scopes(plan, prefix),
             lifetime,
             {SCHEDULE_VARIABLE: prefix},
-            task.secrets,
+            plan.secrets,
         ),
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
@@ -110,7 +100,7 @@ def group_job(
     connection: Connection,
     display_name: str,
     prefix: str,
-    tasks: Mapping[str, ScheduledTask],
+    tasks: Mapping[str, RunPlan],
     *,
     template: Mapping[str, Any],
     max_parallel: int | None,
@@ -132,7 +122,7 @@ def group_job(
     Raises:
         RunnerError: the nodes of the stack are not allowed to add tasks.
     """
-    first = next(iter(tasks.values())).plan
+    first = next(iter(tasks.values()))
     firing = make_firing(dict(template), "", "", datetime.now(UTC))
     storage = connection.node_storage(
         group_scopes(template, firing, prefix, any_time=True), lifetime
@@ -235,7 +225,7 @@ def add_wire_tasks(
 
 
 def _group_settings(
-    storage: Mapping[str, Any], prefix: str, tasks: Mapping[str, ScheduledTask]
+    storage: Mapping[str, Any], prefix: str, tasks: Mapping[str, RunPlan]
 ) -> dict[str, str]:
     found = {
         SCHEDULE_VARIABLE: prefix,

@@ -115,9 +115,7 @@ def to_job(
     )
 
 
-def to_task(
-    plan: RunPlan, connection: Connection, secrets: SecretValues | None = None
-) -> models.BatchTaskCreateOptions:
+def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOptions:
     """Return the task of a run. Its environment contains secrets: never print it."""
     lifetime = plan.access_lifetime
     settings = {_RUN_VARIABLE: plan.run_id, **node_group_settings(plan)}
@@ -130,7 +128,11 @@ def to_task(
         container_settings=container_settings(plan),
         resource_files=agent_files(plan, connection, lifetime),
         environment_settings=agent_settings(
-            connection, storage_scopes(plan.to_spec().to_json()), lifetime, settings, secrets
+            connection,
+            storage_scopes(plan.to_spec().to_json()),
+            lifetime,
+            settings,
+            plan.secrets,
         ),
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
@@ -146,13 +148,13 @@ def to_task(
 
 
 def to_trial_tasks(
-    plan: RunPlan, connection: Connection, secrets: SecretValues | None, waiting: WaitingTrials
+    plan: RunPlan, connection: Connection, waiting: WaitingTrials
 ) -> Iterator[dict[str, Any]]:
     """Return the request bodies of the trials of a sweep, derived from the task of `plan`.
 
     Each trial has access to its own run only.
     """
-    body: dict[str, Any] = to_task(plan, connection, secrets).as_dict()
+    body: dict[str, Any] = to_task(plan, connection).as_dict()
     own = (_RUN_VARIABLE, STORAGE_VARIABLE)
     kept = [one for one in body["environmentSettings"] if one["name"] not in own]
     lifetime = plan.access_lifetime

@@ -1,4 +1,4 @@
-"""The plan of a run, and the pure function that computes it."""
+"""The plan of a run, and the pure functions that compute it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.pricing.cost import Work, expected_seconds
+from runner.core.pricing.cost import CostCap, Work, expected_seconds
 from runner.core.recipe.recipe import ParamValue, Recipe
+from runner.core.recipe.secrets import NO_SECRETS, SecretValues
 from runner.core.settings import Settings
 from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
-from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
-from runner.protocol.paths import STAMP_LENGTH, RunPaths, slug
+from runner.protocol.paths import STAMP_LENGTH, RunPaths, job_id_for, slug
 from runner.protocol.results import index_blob
-from runner.protocol.run_spec import CodeRef, DataRef, RecipeSpec, RunOrigin, RunSpec
+from runner.protocol.run_spec import (
+    NO_RESOURCES,
+    CodeRef,
+    DataRef,
+    RecipeSpec,
+    Resources,
+    RunOrigin,
+    RunSpec,
+)
 
 _Word = TypeVar("_Word", bound=str | None)
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
@@ -32,8 +41,34 @@ _WALL_CLOCK_MARGIN = timedelta(
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedRun:
+    """A recipe and its options, which fit together: knows the command and the values of secrets.
+
+    Attributes:
+        rehearsal: As in RunSpec.
+        trial: As in RunSpec.
+        data: Path of the data set that was named for this run.
+        required_resources: Resources that even a named pool must have.
+        resolved: Entries in run.json of inputs that are already resolved, by name.
+    """
+
+    recipe: Recipe
+    params: Mapping[str, ParamValue]
+    command: tuple[str, ...]
+    template: tuple[str | None, ...] = ()
+    secrets: SecretValues = NO_SECRETS
+    script_args: tuple[str, ...] = ()
+    experiment: str | None = None
+    rehearsal: Mapping[str, Any] | None = None
+    trial: Mapping[str, Any] | None = None
+    data: Path | None = None
+    required_resources: Resources = NO_RESOURCES
+    resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+
+@dataclass(frozen=True, slots=True)
 class RunContent:
-    """What a run consists of, by hash. The bytes are in `RunFiles` of `flows.submit.prepare`.
+    """What the node will read, by hash: code, agent, packages and data.
 
     `inputs` are the entries of run.json, by the name of the input.
     """
@@ -46,49 +81,20 @@ class RunContent:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRequest:
-    """The user's request, in addition to the recipe."""
+class RunPlan:
+    """Everything that the submission of a run will do: knows its ID, its pool and its job.
 
-    params: Mapping[str, ParamValue]
-    script_args: tuple[str, ...] = ()
-    experiment: str | None = None
-    rehearsal: Mapping[str, Any] | None = None
-    trial: Mapping[str, Any] | None = None  # as in RunSpec
-
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """The ID of a run and the time it was created, from one reading of the clock."""
-
-    run_id: str
-    created: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The pool and the job of a run, and the runs that it waits for.
+    It is a draft until the services have answered: the functions below complete it.
 
     Attributes:
-        job_id: ID of the job; empty for the template of a schedule.
-        after: Runs that must succeed before this one starts.
-        depends_on: Tasks of the same job that Batch waits for.
+        job_id: ID of the job; of a draft, its wanted name; empty for the template of a schedule.
+        origin: Kind of the repetition, and run ID of the repeated run.
+        repeats: The repeated run, with the requested changes.
+        after: Runs that must succeed before this one.
+        depends_on: Tasks of the same job that Batch waits for; they had not ended when the run was
+            submitted.
         job_limit_s: Time limit of a job with a cost cap.
-    """
-
-    pool: PoolOutput
-    job_id: str
-    after: tuple[str, ...] = ()
-    depends_on: tuple[str, ...] = ()
-    group: str | None = None
-    job_limit_s: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """Everything that a submission will do, without secrets.
-
-    `after` are the runs that must succeed before it. `depends_on` are tasks of the same job that
-    Batch waits for; they had not ended when the run was submitted.
+        template: As in RunSpec.
     """
 
     run_id: str
@@ -102,8 +108,9 @@ class RunPlan:
     params: Mapping[str, ParamValue]
     recipe: Recipe
     content: RunContent
-    origin: Mapping[str, str] | None = None  # kind, and run ID of the repeated run
-    repeats: RunSpec | None = None  # the repeated run, with the requested changes
+    secrets: SecretValues = field(default=NO_SECRETS, compare=False)
+    origin: Mapping[str, str] | None = None
+    repeats: RunSpec | None = None
     after: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     group: str | None = None
@@ -111,7 +118,7 @@ class RunPlan:
     rehearsal: Mapping[str, Any] | None = None  # as in RunSpec
     trial: Mapping[str, Any] | None = None  # as in RunSpec
     job_limit_s: int | None = None
-    template: tuple[str | None, ...] = ()  # as in RunSpec
+    template: tuple[str | None, ...] = ()
 
     @property
     def task_id(self) -> str:
@@ -172,6 +179,28 @@ class RunPlan:
         return waiting + attempts * (self.wall_clock or timedelta(days=7))
 
 
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The Batch job of a submission: knows whether it is open, and what limits its tasks.
+
+    Attributes:
+        job_id: Empty for a schedule, whose jobs have no ID yet.
+        completes: True if the job is known to end with its last task.
+        limit: Maximum duration of a job with a cost cap, and of its tasks.
+        wanted: The name for which the job was chosen. If the job is closed before the
+            submission, another job with this name replaces it.
+    """
+
+    job_id: str
+    exists: bool
+    pool_id: str
+    priority: int = 0
+    max_parallel: int | None = None
+    completes: bool = False
+    limit: timedelta | None = None
+    wanted: str = ""
+
+
 def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
     limits: list[timedelta] = []
     if recipe.timeout_s is not None:
@@ -182,9 +211,9 @@ def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
     return min(limits, default=None)
 
 
-def to_work(recipe: Recipe, *, waits: bool) -> Work:
-    """Return the nodes and times of the recipe's task; `waits` is True if it waits for others."""
-    limit = _wall_clock(recipe, None)
+def to_work(run: RunPlan, *, waits: bool) -> Work:
+    """Return the nodes and times of the run's task; `waits` is True if it waits for others."""
+    recipe, limit = run.recipe, _wall_clock(run.recipe, None)
     return Work(
         recipe.resources.nodes,
         recipe.retries + 1,
@@ -195,57 +224,104 @@ def to_work(recipe: Recipe, *, waits: bool) -> Work:
 
 
 def plan_run(
-    recipe: Recipe,
+    run: CheckedRun,
+    content: RunContent,
     settings: Settings,
     outputs: StackOutputs,
+    pool: PoolOutput,
     *,
-    identity: RunIdentity,
-    request: RunRequest,
-    content: RunContent,
-    placement: Placement,
+    run_id: str,
+    created: datetime,
     warnings: tuple[str, ...] = (),
 ) -> RunPlan:
-    """Return the plan of a run. `warnings` are from the choice of its pool."""
-    if request.rehearsal is not None:
-        _check_rehearsal(settings.target, placement.pool)
-    expect = _select_ranges(recipe, request, content.data)
-    command, template = compose_command(recipe, request.params, request.script_args)
+    """Return the draft of a run in the job of its experiment."""
+    recipe, experiment = run.recipe, experiment_name(run.recipe, run.experiment)
+    if run.rehearsal is not None:
+        _check_rehearsal(settings.target, pool)
+    short = ", ".join(run.secrets.short())
+    hidden = (f"secret values too short to be hidden in logs: {short}",) if short else ()
     return RunPlan(
-        run_id=identity.run_id,
-        experiment=experiment_name(recipe, request.experiment),
-        created=identity.created,
+        run_id=run_id,
+        experiment=experiment,
+        created=created,
         target=settings.target,
         account=outputs.batch_account,
-        pool=placement.pool,
-        job_id=placement.job_id,
-        command=command,
-        template=template,
-        params=dict(request.params),
-        recipe=recipe if expect == recipe.expect else replace(recipe, expect=expect),
+        pool=pool,
+        job_id=job_id_for(experiment, pool.id, recipe.priority),
+        command=run.command,
+        template=run.template,
+        params=run.params,
+        recipe=_with_ranges(recipe, run, content),
         content=content,
-        after=placement.after,
-        depends_on=placement.depends_on,
-        group=placement.group,
-        warnings=(*warnings, *env_warnings(recipe.env)),
-        rehearsal=request.rehearsal,
-        trial=request.trial,
-        job_limit_s=placement.job_limit_s,
+        secrets=run.secrets,
+        warnings=(*hidden, *warnings, *env_warnings(recipe.env)),
+        rehearsal=run.rehearsal,
+        trial=run.trial,
     )
 
 
-def _select_ranges(
-    recipe: Recipe, request: RunRequest, data: DataRef | None
-) -> tuple[ExpectedRange, ...]:
-    """Return the ranges that apply to the run.
+def plan_trial(first: RunPlan, run: CheckedRun, run_id: str) -> RunPlan:
+    """Return the plan of a trial, which differs from the first one in its parameters or blobs."""
+    recipe, content = run.recipe, first.content
+    if recipe.timeout_s != first.recipe.timeout_s:  # the limit of a cost cap
+        recipe = replace(recipe, timeout_s=first.recipe.timeout_s)
+    if run.resolved:
+        content = replace(content, inputs={**content.inputs, **run.resolved})
+    return replace(
+        first,
+        run_id=run_id,
+        command=run.command,
+        template=run.template,
+        params=run.params,
+        recipe=_with_ranges(recipe, run, content),
+        content=content,
+        trial=run.trial,
+    )
+
+
+def with_content(draft: RunPlan, content: RunContent) -> RunPlan:
+    """Return the draft with the content that it has after the download of its data."""
+    recipe = draft.recipe
+    if draft.repeats is None and content.data is not None and content.data.notice is not None:
+        recipe = _without_warnings(recipe)
+    return replace(draft, content=content, recipe=recipe)
+
+
+def with_cap(draft: RunPlan, cap: CostCap, *, is_alone: bool) -> RunPlan:
+    """Return the draft with the limits of its cap; one that `is_alone` gets its own job."""
+    limit_s = min(draft.recipe.timeout_s or cap.script_s, cap.script_s)
+    repeats = draft.repeats and replace(draft.repeats, timeout_s=limit_s)
+    return replace(
+        draft,
+        recipe=replace(draft.recipe, timeout_s=limit_s),
+        repeats=repeats,
+        job_id=draft.run_id if is_alone else draft.job_id,
+        job_limit_s=cap.job_s,
+    )
+
+
+def in_job(plan: RunPlan, job_id: str) -> RunPlan:
+    """Return the same run in a job."""
+    return plan if plan.job_id == job_id else replace(plan, job_id=job_id)
+
+
+def _with_ranges(recipe: Recipe, run: CheckedRun, content: RunContent) -> Recipe:
+    """Return the recipe with the ranges of metrics that apply to the run.
 
     With other parameters or incomplete data, metrics may be outside of the ranges for good reasons,
     so ranges that only warn do not apply. Ranges that fail the run always apply.
     """
+    if not recipe.expect:
+        return recipe
     defaults = {param.name: param.default for param in recipe.params if param.default is not None}
-    is_unchanged = dict(request.params) == defaults and not request.script_args
-    if is_unchanged and (data is None or data.notice is None):
-        return recipe.expect
-    return tuple(each for each in recipe.expect if each.fails)
+    is_unchanged = dict(run.params) == defaults and not run.script_args
+    if is_unchanged and (content.data is None or content.data.notice is None):
+        return recipe
+    return _without_warnings(recipe)
+
+
+def _without_warnings(recipe: Recipe) -> Recipe:
+    return replace(recipe, expect=tuple(each for each in recipe.expect if each.fails))
 
 
 def _check_rehearsal(target: str, pool: PoolOutput) -> None:

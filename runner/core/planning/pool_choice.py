@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.contract import SHARED_TEAM, PoolOutput, StackOutputs
 from runner.core.pricing.machines import find_machine
@@ -120,20 +120,12 @@ _GIB = 1024**3
 _FALLBACK = "spot-then-dedicated"
 
 
-@dataclass(frozen=True, slots=True)
-class PoolChoice:
-    """A pool, with a warning if the user named it and it lacks resources of the recipe."""
-
-    pool: PoolOutput
-    warnings: tuple[str, ...] = ()
-
-
 def choose_pool(
     wanted: str | None,
     outputs: StackOutputs,
     requested: Resources = NO_RESOURCES,
     required: Resources = NO_RESOURCES,
-) -> PoolChoice:
+) -> PoolOutput:
     """Return the pool `wanted`, else the first that fits, preferring fewer GPUs.
 
     Args:
@@ -166,7 +158,7 @@ def choose_pool(
         raise _no_pool_fits(outputs.pools, requested)
     if requested.gpus is not None:
         fitting.sort(key=lambda pool: pool.gpus)  # stable: the stack's order among equals
-    return PoolChoice(fitting[0])
+    return fitting[0]
 
 
 def missing_resources(pool: PoolOutput, requested: Resources) -> str:
@@ -234,7 +226,7 @@ def _nodes_fix(wanted: int) -> str:
     )
 
 
-def _check_named_pool(pool: PoolOutput, requested: Resources, required: Resources) -> PoolChoice:
+def _check_named_pool(pool: PoolOutput, requested: Resources, required: Resources) -> PoolOutput:
     check_nodes(pool, max(requested.nodes, required.nodes))
     if missing := missing_resources(pool, required):
         raise RunnerError(
@@ -243,9 +235,14 @@ def _check_named_pool(pool: PoolOutput, requested: Resources, required: Resource
             why=f"it has {missing}",
             fix="remove --pool, or the option that the pool does not satisfy",
         )
-    missing = missing_resources(pool, requested)
-    warning = f"pool {pool.id} does not satisfy `resources`: it has {missing}"
-    return PoolChoice(pool, (warning,) if missing else ())
+    return pool
+
+
+def pool_warnings(pool: PoolOutput, requested: Resources) -> tuple[str, ...]:
+    """Return a warning if the pool, which the user named, lacks resources of the recipe."""
+    if missing := missing_resources(pool, requested):
+        return (f"pool {pool.id} does not satisfy `resources`: it has {missing}",)
+    return ()
 
 
 def _find_pool(wanted: str, outputs: StackOutputs) -> PoolOutput:
@@ -300,7 +297,7 @@ def choose_common_pool(
         trials: the tasks that are trials of a sweep, all with the same resources.
     """
     if wanted is not None or not outputs.pools:
-        pool = choose_pool(wanted, outputs).pool
+        pool = choose_pool(wanted, outputs)
         check_nodes(pool, max((one.nodes for one in requested.values()), default=1))
         return pool
     misfits = {pool.id: _explain_misfit(pool, requested) for pool in outputs.pools}

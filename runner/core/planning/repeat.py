@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import (
-    Placement,
-    RunContent,
-    RunIdentity,
-    RunPlan,
-    script_arguments,
-)
+from runner.core.planning.plan import RunContent, RunPlan, script_arguments
 from runner.core.planning.pool_choice import check_nodes, refuse_pool_of_other_team
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
@@ -23,6 +18,7 @@ from runner.core.schedules.submit_file import order_tasks
 from runner.protocol.commands import find_notebook, replace_arguments
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
+from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
@@ -54,13 +50,14 @@ def plan_again(
     spec: RunSpec,
     repetition: Repetition,
     outputs: StackOutputs,
+    pool: PoolOutput,
     *,
-    identity: RunIdentity,
-    placement: Placement,
+    run_id: str,
+    created: datetime,
     agent_sha256: str,
     origin: Mapping[str, str] | None,
 ) -> RunPlan:
-    """Return the plan of the repetition; `origin` is None for a run of a schedule.
+    """Return the draft of the repetition; `origin` is None for a run of a schedule.
 
     Raises:
         RunnerError: an override names a parameter that the run does not have.
@@ -76,15 +73,16 @@ def plan_again(
         folder=Path(),
         source="folder",
         command=spec.command,
+        after=repetition.awaited,
     )
     return RunPlan(
-        run_id=identity.run_id,
+        run_id=run_id,
         experiment=spec.experiment,
-        created=identity.created,
+        created=created,
         target="",
         account=outputs.batch_account,
-        pool=placement.pool,
-        job_id=placement.job_id,
+        pool=pool,
+        job_id=job_id_for(spec.experiment, pool.id, spec.priority),
         command=_replace_params(spec, params),
         template=spec.template,
         params=params,
@@ -98,10 +96,6 @@ def plan_again(
         ),
         repeats=again,
         origin=origin,
-        after=placement.after,
-        depends_on=placement.depends_on,
-        group=placement.group,
-        job_limit_s=placement.job_limit_s,
     )
 
 

@@ -52,6 +52,9 @@ class SecretValues:
                 yield name
 
 
+NO_SECRETS = SecretValues({}, {})
+
+
 def check_secret(ref: SecretRef) -> SecretRef:
     """Return the reference. Raise ValueError with the reason if it is invalid."""
     name = ref.variable

@@ -12,7 +12,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch import schedules as service
 from runner.azure.faults import SERVICES_DOWN
-from runner.core.planning.plan import RunPlan
+from runner.core.planning.plan import CheckedRun, RunPlan
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
@@ -25,8 +25,13 @@ from runner.features.schedules.manage import ScheduleRecord, forget, schedule_bl
 from runner.flows.runs.documents import runs_container
 from runner.flows.submit.consent import remember_documents
 from runner.flows.submit.group import CheckedFile, check_file
-from runner.flows.submit.pipeline import SubmissionPlan, Target, open_target, plan_submission
-from runner.flows.submit.prepare import CheckedRun, check_run
+from runner.flows.submit.pipeline import (
+    Services,
+    SubmissionPlan,
+    open_services,
+    plan_submission,
+)
+from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.protocol.codec import FORMAT
 from runner.protocol.errors import ExitCode, RunnerError
@@ -71,8 +76,7 @@ def create_schedule(
 ) -> ScheduleRecord:
     """Create a schedule of the runs of a plan. Nothing remains if it is rejected."""
     upload_files(connection, plan, on_progress)
-    first = next(iter(plan.runs.values()))
-    if first.plan.group is None:
+    if next(iter(plan.runs.values())).group is None:
         return _schedule_run(connection, plan, request, on_progress)
     return _schedule_group(connection, plan, request, on_progress)
 
@@ -81,25 +85,24 @@ def _schedule_run(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
     run = plan.run
-    name = run.plan.recipe.name
-    record = _new_record(request, run.plan, name, {})
-    template = replace(run.plan.to_spec(), schedule=request.schedule_id).to_json()
+    name = run.recipe.name
+    record = _new_record(request, run, name, {})
+    template = replace(run.to_spec(), schedule=request.schedule_id).to_json()
 
     def job() -> service.JobSpecification:
         title = f"{name}: schedule {request.schedule_id}"
-        task = service.ScheduledTask(run.plan, run.secrets)
-        return service.run_job(connection, title, record.place, task, _LOCAL_LIFETIME)
+        return service.run_job(connection, title, record.place, run, _LOCAL_LIFETIME)
 
     templates = {template_blob(record.place): template}
     made = _create(connection, record, request, templates, job, on_progress)
-    remember_documents(connection, (template,), run.plan.content.agent_sha256)
+    remember_documents(connection, (template,), run.content.agent_sha256)
     return made
 
 
 def _schedule_group(
     connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
-    group, first = plan.run_group, next(iter(plan.runs.values())).plan
+    group, first = plan.run_group, next(iter(plan.runs.values()))
     after = {name: list(before) for name, before in group.after.items()}
     record = _new_record(request, first, group.name, after)
     template: dict[str, Any] = {
@@ -111,10 +114,10 @@ def _schedule_group(
         "max_parallel": plan.job.max_parallel,
         "tasks": {
             name: {
-                "run_id": run.plan.run_id,
+                "run_id": run.run_id,
                 "after": after[name],
-                "run": run.plan.to_spec().to_json(),
-                "task": service.task_template(run.plan, connection),
+                "run": run.to_spec().to_json(),
+                "task": service.task_template(run, connection),
             }
             for name, run in plan.runs.items()
         },
@@ -122,14 +125,11 @@ def _schedule_group(
 
     def job() -> service.JobSpecification:
         title = f"{group.name}: schedule {request.schedule_id}"
-        tasks = {
-            task: service.ScheduledTask(run.plan, run.secrets) for task, run in plan.runs.items()
-        }
         return service.group_job(
             connection,
             title,
             record.place,
-            tasks,
+            plan.runs,
             template=template,
             max_parallel=plan.job.max_parallel,
             lifetime=_LOCAL_LIFETIME,
@@ -175,7 +175,7 @@ def _create(
 def plan_schedule(
     submission: CheckedRun | CheckedFile,
     request: ScheduleRequest,
-    target: Target,
+    services: Services,
     on_progress: OnProgress,
 ) -> SubmissionPlan:
     """Plan the templates of a schedule. Raise RunnerError if it cannot be created."""
@@ -189,7 +189,7 @@ def plan_schedule(
     if isinstance(submission, CheckedRun):
         _check_one_node(submission.recipe)
     checks = [(f"schedule {request.schedule_id}", check)]
-    return plan_submission(submission, target, on_progress, scheduled=True, checks=checks)
+    return plan_submission(submission, services, on_progress, scheduled=True, checks=checks)
 
 
 def _check_one_node(recipe: Recipe) -> None:
@@ -277,8 +277,8 @@ def submit_schedule(
     on_warning: OnWarning,
 ) -> ScheduleRecord:
     """Create the schedule of a validated submission; start the local services if needed."""
-    connection, target = open_target(settings, on_progress)
-    plan = plan_schedule(submission, request, target, on_progress)
+    connection, services = open_services(settings, on_progress)
+    plan = plan_schedule(submission, request, services, on_progress)
     for text in plan.warnings:
         on_warning(text)
     return create_schedule(connection, plan, request, on_progress)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.pools import list_pools
 from runner.azure.batch.raw import send_raw
+from runner.core.planning.plan import CheckedRun
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings, stack_option
 from runner.features.selftest.contract import Answer, ContractRun, compare
@@ -19,7 +20,6 @@ from runner.features.selftest.reference import reference_emulator
 from runner.features.selftest.report import SelftestReport, charging
 from runner.features.selftest.training import EvictedTraining
 from runner.flows.local.lifecycle import ensure_running
-from runner.flows.submit.prepare import CheckedRun
 from runner.protocol.errors import ExitCode, RunnerError
 
 CONTRACT_LIMIT_S = 2700.0

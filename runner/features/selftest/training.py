@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import send_raw
+from runner.core.planning.plan import CheckedRun
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
@@ -25,7 +26,7 @@ from runner.flows.runs.events import MetricSeen, RunEnded, StageReported, Status
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import WatchOptions, watch_run
 from runner.flows.submit.pipeline import open_and_plan
-from runner.flows.submit.prepare import CheckedRun, check_run
+from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.models import ModelRequest

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from runner.contract import PoolOutput
+from runner.core.planning.plan import CheckedRun
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.dimensions import Trial
 from runner.core.recipe.entry import detect_params_as
@@ -19,7 +21,7 @@ from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, Recipe
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, order_tasks
 from runner.core.yaml_files import did_you_mean
-from runner.flows.submit.prepare import CheckedRun, Memo, check_run, random_suffix
+from runner.flows.submit.prepare import check_run, random_suffix
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT, RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug
@@ -78,8 +80,8 @@ def _caps(total: object | None, recipes: Mapping[str, Recipe]) -> dict[str, int 
 
 def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:
     """Load the recipe of every task, with the values that the file sets. Errors name the task."""
-    memo = Memo()
-    return {name: _recipe(name, task, file, base, memo) for name, task in file.tasks.items()}
+    load = cache(partial(load_recipe, cwd=base))
+    return {name: _recipe(name, task, file, base, load) for name, task in file.tasks.items()}
 
 
 def _options(
@@ -151,9 +153,11 @@ def new_run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str,
     return found
 
 
-def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, memo: Memo) -> Recipe:
+def _recipe(
+    name: str, task: TaskFile, file: SubmitFile, base: Path, load: Callable[[str], Recipe]
+) -> Recipe:
     with naming_task(name):
-        recipe = _loaded(name, task, base, memo)
+        recipe = _loaded(name, task, base) if task.recipe is None else load(task.recipe)
     if recipe.after:
         raise RunnerError(
             "R-SUBMIT-AFTER",
@@ -188,10 +192,7 @@ def naming_task(name: str) -> Generator[None]:
         ) from err
 
 
-def _loaded(name: str, task: TaskFile, base: Path, memo: Memo) -> Recipe:
-    ref = task.recipe
-    if ref is not None:
-        return memo(ref, lambda: load_recipe(ref, cwd=base))
+def _loaded(name: str, task: TaskFile, base: Path) -> Recipe:
     folder = (base / Path(task.folder or ".").expanduser()).resolve()
     if not folder.is_dir():
         raise RunnerError("R-SUBMIT-FOLDER", f"no such folder: {folder}", fix="correct `folder`")

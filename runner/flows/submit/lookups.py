@@ -10,15 +10,21 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import get_task, takes_dependent_tasks
+from runner.azure.batch.jobs import (
+    check_pool,
+    find_open_job,
+    get_task,
+    takes_dependent_tasks,
+)
 from runner.azure.faults import SERVICES_DOWN, SIGN_IN
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
-from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import Placement
+from runner.contract import StackOutputs
+from runner.core.planning.plan import JobPlan, RunPlan
 from runner.core.planning.pool_choice import pools_for
 from runner.core.recipe.inputs import InputSpec
 from runner.core.recipe.recipe import Recipe
@@ -46,6 +52,8 @@ class Lookups:
     """
 
     connection: Connection | None
+    outputs: StackOutputs
+    home: Path
     dry_run: bool = False
     why: str = "the local services are not running"
     unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -222,36 +230,21 @@ def _refuse_nested(spec: InputSpec, names: set[str]) -> None:
 # would cost money, and on a pool with one node it would wait forever.
 
 
-@dataclass(frozen=True, slots=True)
-class Predecessors:
-    """The predecessors of a run, and the tasks and job of the active ones."""
+def resolve_after(connection: Connection, draft: RunPlan, outputs: StackOutputs) -> RunPlan:
+    """Return the draft with the predecessors of its recipe, in the job of the active ones.
 
-    after: tuple[str, ...] = ()
-    depends_on: tuple[str, ...] = ()
-    job_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DependentRun:
-    """A run with predecessors: its pool, priority and image."""
-
-    pool: PoolOutput
-    priority: int
-    image: str | None
-    outputs: StackOutputs
-
-
-def resolve_after(
-    connection: Connection, references: Sequence[str], run: DependentRun
-) -> Predecessors:
-    """Return the predecessors of a run. Raise RunnerError if Batch cannot make it wait for them."""
-    specs = [find_run(connection, reference) for reference in references]
+    Raises:
+        RunnerError: Batch cannot make the run wait for them.
+    """
+    specs = [find_run(connection, reference) for reference in draft.recipe.after]
     found = {spec.run_id: spec for spec in specs}
     active = [spec for spec in found.values() if not _succeeded(connection, spec)]
-    if not active:
-        return Predecessors(tuple(found))
-    job_id = _common_job(connection, run, active)
-    return Predecessors(tuple(found), tuple(spec.task_id for spec in active), job_id)
+    return replace(
+        draft,
+        after=tuple(found),
+        depends_on=tuple(spec.task_id for spec in active),
+        job_id=_common_job(connection, draft, active, outputs) if active else draft.job_id,
+    )
 
 
 def repeat_predecessors(connection: Connection, spec: RunSpec, *, began: bool) -> dict[str, str]:
@@ -335,17 +328,20 @@ def _cannot_succeed(spec: RunSpec, result: RunResult | None) -> RunnerError:
     )
 
 
-def _common_job(connection: Connection, run: DependentRun, active: Sequence[RunSpec]) -> str:
+def _common_job(
+    connection: Connection, draft: RunPlan, active: Sequence[RunSpec], outputs: StackOutputs
+) -> str:
     """Return the job of the active predecessors. Raise RunnerError if the run cannot join it."""
+    pool, priority = draft.pool.id, draft.recipe.priority
     first = active[0]
     if other := next((r for r in active if r.job_id != first.job_id), None):
         why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
         raise _cannot_wait(first, why)
-    if first.pool.lower() != run.pool.id.lower():
-        why = f"{first.run_id} is on pool {first.pool}, this run on pool {run.pool.id}"
-        raise _cannot_wait(first, why, _pool_option(run, first.pool))
-    if run.priority not in (0, first.priority):
-        why = f"{first.run_id} has priority {first.priority}, this run {run.priority}"
+    if first.pool.lower() != pool.lower():
+        why = f"{first.run_id} is on pool {first.pool}, this run on pool {pool}"
+        raise _cannot_wait(first, why, _pool_option(draft.recipe.image, first.pool, outputs))
+    if priority not in (0, first.priority):
+        why = f"{first.run_id} has priority {first.priority}, this run {priority}"
         raise _cannot_wait(first, why, f"--priority {first.priority}")
     if first.max_cost_micros is not None:
         why = f"job {first.job_id} of {first.run_id} has a cost cap for its own tasks"
@@ -356,27 +352,27 @@ def _common_job(connection: Connection, run: DependentRun, active: Sequence[RunS
     return first.job_id
 
 
-def refuse_predecessors(placement: Placement) -> None:
+def refuse_predecessors(draft: RunPlan) -> None:
     """Raise RunnerError if a run with a cost cap has predecessors: it needs a separate job."""
-    if not placement.depends_on:
+    if not draft.depends_on:
         return
-    first = placement.depends_on[0]
+    first = draft.depends_on[0]
     raise RunnerError(
         "R-AFTER-JOB",
         "Batch cannot make this run wait: a task can only depend on tasks of its job",
-        why=f"a run with a cost cap has a separate job, but {first} is in job {placement.job_id}",
+        why=f"a run with a cost cap has a separate job, but {first} is in job {draft.job_id}",
         fix=f"wait with `runner attach {first}`, then run this command again; or submit both "
         "in one file with `max_cost`",
     )
 
 
-def _pool_option(run: DependentRun, pool_id: str) -> str:
-    """Return `--pool ID` if the run can use that pool, else an empty text."""
+def _pool_option(image: str | None, pool_id: str, outputs: StackOutputs) -> str:
+    """Return `--pool ID` if a run with this image can use that pool, else an empty text."""
     try:
-        pools_for(run.image, pool_id, run.outputs)
+        pools_for(image, pool_id, outputs)
     except RunnerError:
         return ""
-    known = (pool.id.lower() for pool in run.outputs.pools)
+    known = (pool.id.lower() for pool in outputs.pools)
     return f"--pool {pool_id}" if pool_id.lower() in known else ""
 
 
@@ -388,3 +384,22 @@ def _cannot_wait(first: RunSpec, why: str, option: str = "") -> RunnerError:
         why=f"{why}; a job has one pool and one priority",
         fix=f"{option}, or {here}" if option else here,
     )
+
+
+def find_job(
+    connection: Connection, run: RunPlan, job: JobPlan, *, in_group: bool = False
+) -> JobPlan:
+    """Return the job of a task: an open one, or one to be created."""
+    if run.depends_on and not in_group:  # the job of its predecessors
+        return replace(job, job_id=run.job_id, exists=True)
+    wanted = replace(job, job_id=run.job_id, wanted=run.job_id)
+    if in_group and run.job_id == run.group:  # a new name
+        check_pool(connection, job.pool_id)
+        return wanted
+    return find_next_job(connection, wanted)
+
+
+def find_next_job(connection: Connection, job: JobPlan) -> JobPlan:
+    """Return the open job with the wanted name, or the next one to be created."""
+    found = find_open_job(connection, job.wanted, job.pool_id)
+    return replace(job, job_id=found.job_id, exists=found.exists, completes=found.completes)

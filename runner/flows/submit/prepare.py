@@ -1,6 +1,6 @@
 """Prepare a submission on this machine: validate options, pack code, hash data.
 
-Nothing is sent, and only `download_data` downloads. The runs of one submission share a `Memo`.
+Nothing is sent, and only `download_data` downloads. The runs of one submission share `LocalFiles`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,35 @@ import re
 import secrets
 import subprocess
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
 from runner.contract import StackOutputs
 from runner.core.home import code_environment
-from runner.core.planning.plan import RunContent, RunRequest, compose_command
+from runner.core.planning.plan import (
+    CheckedRun,
+    RunContent,
+    RunPlan,
+    compose_command,
+    with_content,
+)
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
+from runner.core.recipe.entry import is_file_in, warn_unsupported_packages
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
-from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_exposed_secrets
+from runner.core.recipe.secrets import read_secrets, refuse_exposed_secrets
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
 from runner.protocol.commands import find_notebook, referenced_variables
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
-from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources, data_prefix
+from runner.protocol.run_spec import CodeRef, DataRef, data_prefix
 
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
@@ -44,10 +51,17 @@ _UPLOADED = "inputs"  # folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
 
 
-class Memo:
-    """A cache for one submission, so that the files of many runs are read only once."""
+class LocalFiles:
+    """The files of one submission on this machine, of which each is read only once.
+
+    Attributes:
+        archives: Code and agent by hash.
+        data: Data sets and local inputs by prefix in storage.
+    """
 
     def __init__(self) -> None:
+        self.archives: dict[str, bytes] = {}
+        self.data: dict[str, Dataset] = {}
         self._values: dict[Hashable, Any] = {}
 
     def __call__(self, source: Hashable, read: Callable[[], T]) -> T:
@@ -55,21 +69,6 @@ class Memo:
         if source not in self._values:
             self._values[source] = read()
         return self._values[source]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedRun:
-    """A recipe and its options after validation, with the values of its secrets.
-
-    `resolved` has the entries in run.json of inputs that are already resolved, by name.
-    """
-
-    recipe: Recipe
-    request: RunRequest
-    secrets: SecretValues
-    data: Path | None = None
-    required_resources: Resources = NO_RESOURCES
-    resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
 
 
 def check_run(
@@ -96,8 +95,7 @@ def check_command(
         refuse_arguments(notebook, options.args)
     words = (*recipe.command, *options.args)
     params = resolve_params(recipe.params, options.set, notebook, recipe.params_as, words)
-    request = RunRequest(params, options.args, options.experiment, rehearsal, trial)
-    arguments, _ = compose_command(recipe, params, options.args)
+    arguments, template = compose_command(recipe, params, options.args)
     recipe = with_named_files(recipe, arguments[len(recipe.command) :])
     names = (recipe.name, recipe.description, options.experiment, *options.inputs)
     texts = (text for text in names if text)
@@ -105,7 +103,19 @@ def check_command(
         settings = _strings({**replace(recipe, secrets=()).to_json(), "inputs": recipe.inputs})
         refuse_exposed_secrets(values, [*arguments, *settings, *texts])
     _refuse_unknown_variables(recipe, arguments, params, has_data=options.data is not None)
-    return CheckedRun(recipe, request, values, options.data, options.resources)
+    return CheckedRun(
+        recipe=recipe,
+        params=params,
+        command=arguments,
+        template=template,
+        secrets=values,
+        script_args=options.args,
+        experiment=options.experiment,
+        rehearsal=rehearsal,
+        trial=trial,
+        data=options.data,
+        required_resources=options.resources,
+    )
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -124,8 +134,6 @@ def with_named_files(recipe: Recipe, arguments: Sequence[str]) -> Recipe:
     """Return a recipe that sends its script alone with the files beside it that arguments name."""
     if recipe.files is None:
         return recipe
-    from runner.core.recipe.entry import is_file_in  # noqa: PLC0415  loads pydantic
-
     values = (word.partition("=")[2] or word for word in arguments)
     found = (value.strip("'\"") for value in values if not value.startswith(("-", "/", "..")))
     named = [str(PurePosixPath(path)) for path in found if is_file_in(recipe.folder, path)]
@@ -197,123 +205,101 @@ def _variable_fix(name: str, known: Collection[str]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedInput:
-    """An input: its entry in run.json, and its local files."""
-
-    name: str
-    document: Mapping[str, Any]
-    dataset: Dataset | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """The uploads of a run; parts in storage, or not downloaded yet, are None."""
-
-    code: CodeArchive | None
-    agent: bytes | None
-    dataset: Dataset | None = None
-    inputs: tuple[NamedInput, ...] = ()
-
-
 def read_files(
     run: CheckedRun,
     settings: Settings,
     outputs: StackOutputs,
-    memo: Memo,
+    files: LocalFiles,
     on_progress: OnProgress,
     *,
     runs_code: bool = True,
-) -> tuple[RunFiles, RunContent]:
+) -> tuple[RunContent, tuple[str, ...]]:
     """Pack the code and hash the data on this machine. Do not download missing data.
 
-    Without `runs_code`, no code of the recipe's folder is executed.
+    Without `runs_code`, no code of the recipe's folder is executed. The second value is warnings.
     """
     recipe = run.recipe
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
-    code = memo(
+    code = files(
         ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
     )
-    agent = memo("agent", build_agent)
-    dataset = _read_dataset(run, settings, memo, on_progress, fetch=False, runs_code=runs_code)
-    named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, memo)
+    agent = files("agent", build_agent)
+    agent_sha256 = files("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
+    files.archives |= {code.sha256: code.data, agent_sha256: agent}
     content = RunContent(
-        code=_code_ref(recipe, code, memo),
-        agent_sha256=hashlib.sha256(agent).hexdigest(),
+        code=_code_ref(recipe, code, files),
+        agent_sha256=agent_sha256,
         requirements_sha256=_requirements_sha256(recipe),
-        data=_data_ref(dataset),
-        inputs={one.name: one.document for one in named},
+        data=_read_data(run, settings.home, files, on_progress, runs_code=runs_code),
+        inputs=prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, files),
     )
-    return RunFiles(code, agent, dataset, named), content
+    packages = warn_unsupported_packages(recipe) if recipe.requirements_file is None else None
+    return content, (*code.warnings, *((packages,) if packages else ()))
 
 
 def download_data(
-    run: CheckedRun,
-    files: RunFiles,
-    content: RunContent,
-    settings: Settings,
-    memo: Memo,
-    on_progress: OnProgress,
-) -> tuple[RunFiles, RunContent]:
-    """Download the data sets of a run that are not on this machine. Return both completed."""
-    dataset = files.dataset or _read_dataset(run, settings, memo, on_progress, fetch=True)
-    fetched = list(files.inputs)
-    for number, spec in enumerate(run.recipe.inputs):
-        if spec.kind == "dataset" and fetched[number].dataset is None:
-            found = _find_dataset(spec.source, settings.home, memo, on_progress, fetch=True)
+    draft: RunPlan, home: Path, files: LocalFiles, on_progress: OnProgress
+) -> RunPlan:
+    """Download the data sets that are not on this machine. Return the draft with its content."""
+    recipe, content = draft.recipe, draft.content
+    data = content.data
+    if data is None and recipe.dataset is not None:
+        folder = recipe.folder
+        data = _data_ref(
+            _find_dataset(recipe.dataset, home, files, on_progress, folder, fetch=True), files
+        )
+    inputs = dict(content.inputs)
+    for spec in recipe.inputs:
+        if spec.kind == "dataset" and "prefix" not in inputs[spec.name]:
+            found = _find_dataset(spec.source, home, files, on_progress, fetch=True)
             if found is not None:
-                fetched[number] = _uploaded(spec, found, found.name, single=None)
-    inputs = {
-        **content.inputs,
-        **{one.name: one.document for one in fetched if one.dataset is not None},
-    }
-    data, own = _data_ref(dataset), tuple(fetched)
-    if dataset is not files.dataset or own != files.inputs:
-        files = replace(files, dataset=dataset, inputs=own)
-    if data != content.data or inputs != content.inputs:
-        content = replace(content, data=data, inputs=inputs)
-    return files, content
+                inputs[spec.name] = _uploaded(spec, found, files)
+    return with_content(draft, replace(content, data=data, inputs=inputs))
 
 
-def _read_dataset(
-    run: CheckedRun,
-    settings: Settings,
-    memo: Memo,
-    on_progress: OnProgress,
-    *,
-    fetch: bool,
-    runs_code: bool = True,
-) -> Dataset | None:
-    """Return the data set of --data or the cached one; with `fetch`, download a missing one."""
-    name, data, home = run.recipe.dataset, run.data, settings.home
+def _read_data(
+    run: CheckedRun, home: Path, files: LocalFiles, on_progress: OnProgress, *, runs_code: bool
+) -> DataRef | None:
+    """Return the data set of --data or the cached one."""
+    name, data = run.recipe.dataset, run.data
     folder = run.recipe.folder if name else None
-    if data is not None:
-        name = name or slug(data.resolve().name)
-        return memo(
+    if data is None:
+        dataset = name and _find_dataset(name, home, files, on_progress, folder, fetch=False)
+        return _data_ref(dataset or None, files)
+    name = name or slug(data.resolve().name)
+    return _data_ref(
+        files(
             ("--data", name, data, folder),
             lambda: resolve_dataset(name, data, home, on_progress, folder, runs_code=runs_code),
-        )
-    return (
-        None if name is None else _find_dataset(name, home, memo, on_progress, folder, fetch=fetch)
+        ),
+        files,
     )
+
+
+def _data_ref(dataset: Dataset | None, files: LocalFiles) -> DataRef | None:
+    if dataset is None:
+        return None
+    ref = DataRef.of_files(dataset.name, dataset.source, dataset.notice, _listed(dataset))
+    files.data[ref.prefix] = dataset
+    return ref
 
 
 def _find_dataset(
     name: str,
     home: Path,
-    memo: Memo,
+    files: LocalFiles,
     on_progress: OnProgress,
     folder: Path | None = None,
     *,
     fetch: bool,
 ) -> Dataset | None:
     if fetch:
-        return memo(
+        return files(
             ("fetched", name, folder),
             lambda: resolve_dataset(name, None, home, on_progress, folder),
         )
-    return memo(("cached", name, folder), lambda: cached_dataset(name, home, folder))
+    return files(("cached", name, folder), lambda: cached_dataset(name, home, folder))
 
 
 def prepare_inputs(
@@ -321,61 +307,63 @@ def prepare_inputs(
     outputs: StackOutputs,
     home: Path,
     on_progress: OnProgress,
-    memo: Memo | None = None,
-) -> tuple[NamedInput, ...]:
-    """Describe inputs without the services, and hash local files.
+    files: LocalFiles,
+) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of inputs in run.json without the services, and hash local files.
 
     The entry of a data set that is not cached has a name, but no files.
     """
-    memo = memo or Memo()
-    return tuple(_prepare(spec, outputs, home, on_progress, memo) for spec in specs)
+    return {spec.name: _prepare(spec, outputs, home, on_progress, files) for spec in specs}
 
 
 def _prepare(
-    spec: InputSpec, outputs: StackOutputs, home: Path, on_progress: OnProgress, memo: Memo
-) -> NamedInput:
+    spec: InputSpec, outputs: StackOutputs, home: Path, on_progress: OnProgress, files: LocalFiles
+) -> Mapping[str, Any]:
     if spec.kind == "path":
-        return memo(("input", spec), lambda: _from_path(spec))
+        return files(("input", spec), lambda: _from_path(spec, files))
     if spec.kind == "dataset":
         try:
-            dataset = _find_dataset(spec.source, home, memo, on_progress, fetch=False)
+            dataset = _find_dataset(spec.source, home, files, on_progress, fetch=False)
         except RunnerError as err:
             fix = "use dataset:mnist, or a path, blob: or https:// for other data"
             raise refused_input(spec, "there is no download for this data set", fix) from err
         if dataset is not None:
-            return _uploaded(spec, dataset, dataset.name, single=None)
+            return _uploaded(spec, dataset, files)
     if spec.kind == "url":
-        return NamedInput(spec.name, {"kind": "url", "url": spec.source, "sha256": spec.sha256})
+        return {"kind": "url", "url": spec.source, "sha256": spec.sha256}
     if spec.kind == "share":
         if outputs.file_share is None:
             problem = "this stack has no file share"
             raise refused_input(spec, problem, "use blob:container/prefix or a path")
-        return NamedInput(spec.name, {"kind": "share", "path": spec.source})
+        return {"kind": "share", "path": spec.source}
     # These entries are completed later: by the services, a download, or the group.
     part = {"path": spec.part} if spec.kind == "run" else {}
-    return NamedInput(spec.name, {"kind": spec.kind, spec.kind: spec.source, **part})
+    return {"kind": spec.kind, spec.kind: spec.source, **part}
 
 
-def _from_path(spec: InputSpec) -> NamedInput:
+def _from_path(spec: InputSpec, files: LocalFiles) -> dict[str, Any]:
     path = Path(spec.source).expanduser()
     path = (spec.base or Path.cwd()) / path
     if not path.exists():
         raise refused_input(spec, f"{path} does not exist", "use a file or folder of this machine")
-    dataset = from_path(_UPLOADED, path)
-    return _uploaded(spec, dataset, _UPLOADED, single=path.name if path.is_file() else None)
+    single = stored_path(path.name) if path.is_file() else None
+    return _uploaded(spec, from_path(_UPLOADED, path), files, single)
 
 
-def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | None) -> NamedInput:
+def _uploaded(
+    spec: InputSpec, dataset: Dataset, files: LocalFiles, single: str | None = None
+) -> dict[str, Any]:
     check_file_count(spec, len(dataset.files))
-    files = _listed(dataset)
-    document = {
+    listed = _listed(dataset)
+    prefix = data_prefix(dataset.name, listed)
+    files.data[prefix] = dataset
+    return {
         "kind": spec.kind,
         spec.kind: spec.source,
-        "prefix": data_prefix(folder, files),
-        "single": single and stored_path(single),
-        "files": [{"name": n, "size_bytes": size, "sha256": sha256} for n, size, sha256 in files],
+        "prefix": prefix,
+        "single": single,
+        "files": [{"name": n, "size_bytes": size, "sha256": sha256} for n, size, sha256 in listed],
     }
-    return NamedInput(spec.name, document, dataset)
 
 
 def local_paths(specs: Sequence[InputSpec], folder: Path) -> tuple[Path, ...]:
@@ -453,18 +441,12 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _code_ref(recipe: Recipe, code: CodeArchive, memo: Memo) -> CodeRef:
+def _code_ref(recipe: Recipe, code: CodeArchive, files: LocalFiles) -> CodeRef:
     ref = CodeRef(sha256=code.sha256, size_bytes=len(code.data), files=code.files)
     if recipe.source == "builtin":
         return ref
-    git = memo(("git", recipe.folder), lambda: git_revision(recipe.folder))
+    git = files(("git", recipe.folder), lambda: git_revision(recipe.folder))
     return replace(ref, git_revision=git.revision, git_dirty=git.dirty) if git else ref
-
-
-def _data_ref(dataset: Dataset | None) -> DataRef | None:
-    if dataset is None:
-        return None
-    return DataRef.of_files(dataset.name, dataset.source, dataset.notice, _listed(dataset))
 
 
 def _listed(dataset: Dataset) -> tuple[tuple[str, int, str], ...]:

@@ -16,7 +16,6 @@ from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, read
 from runner.azure.batch.translate import to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.planning.plan import RunIdentity
 from runner.core.planning.repeat import Repetition, order_runs
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
@@ -34,7 +33,7 @@ from runner.flows.runs.watch import load_view
 from runner.flows.submit.consent import NOTHING, Consent, remember_documents
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors
-from runner.flows.submit.pipeline import JobPlan, PreparedJob, RepeatRequest, plan_repetition
+from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import CodeStore, submit_run, upload_files
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
@@ -323,7 +322,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     return replace(
         request,
         group=sweep,
-        identity=RunIdentity(claim.run_id, claim.created),
+        claim=claim,
         max_parallel=read_max_parallel(connection, sweep.job_id),
         is_new=is_new,
     )
@@ -434,7 +433,6 @@ def _requeue_unstarted(
     if trials is None:
         return {}
     first = _to_spec(trials, next(iter(own)))
-    identity = RunIdentity(first.run_id, first.created)
     asked = Repetition("retry")
     # The values go to the tasks of all trials, so each record must be known or agreed to.
     request = RepeatRequest(
@@ -442,7 +440,7 @@ def _requeue_unstarted(
         asked,
         pool,
         group=sweep,
-        identity=identity,
+        claim=LaterRun(own[first.run_id], 1, first.run_id, first.created),
         max_parallel=most,
         consent=consent,
     )
@@ -452,10 +450,10 @@ def _requeue_unstarted(
         for run_id in own if plan.run.secrets else ():
             consent.require(connection, _to_spec(trials, run_id))
     upload_files(connection, plan, ignore_progress)
-    job, planned = plan.job, plan.run
+    job, run = plan.job, plan.run
     if not job.exists:
         create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
-    document = planned.plan.to_spec().to_json()
+    document = run.to_spec().to_json()
     place = {key: value for key, value in document["batch"].items() if key != "task_id"}
     changes = {"batch": place, "agent": document["agent"]}
     queued, changed = trials, list[str]()
@@ -480,9 +478,9 @@ def _requeue_unstarted(
         container.update(template_blob(sweep.group_id), lambda _: common)
     container.update(waiting_blob(sweep.group_id), change)
     mine = replace(queued, trials={run_id: queued.trials[run_id] for run_id in changed})
-    if planned.secrets:
+    if run.secrets:
         remember_documents(connection, (mine.document(run_id) for run_id in mine.trials))
-    tasks = to_trial_tasks(planned.plan, connection, planned.secrets, mine)
+    tasks = to_trial_tasks(run, connection, mine)
     add_tasks(connection.batch_client(), job.job_id, tasks)
     close_when_done(connection, job.job_id)
     # This completes a submission that was interrupted, so nothing needs to be cancelled later.
@@ -567,8 +565,7 @@ def _repeat_merge(
     if claim is None:
         return None
     asked = Repetition("retry", after={run_id: run_id for run_id in awaited})
-    identity = RunIdentity(claim.run_id, claim.created)
-    request = RepeatRequest(spec, asked, pool, group=sweep, identity=identity, consent=consent)
+    request = RepeatRequest(spec, asked, pool, group=sweep, claim=claim, consent=consent)
     return submit_again(connection, request, ignore_progress)
 
 
@@ -597,7 +594,7 @@ class TrialSubmission:
         self.connection = connection
         self.container = runs_container(connection)
         self._lock = Lock()
-        self._prepared: dict[str, PreparedJob] = {}
+        self._prepared: dict[str, RunSpec] = {}
 
     def submit(self, request: RepeatRequest) -> RunSpec:
         """Submit a trial to the job of an earlier one with the same pool, code and data."""
@@ -613,8 +610,7 @@ class TrialSubmission:
 
     def _submit(self, request: RepeatRequest, key: str) -> RunSpec:
         run = submit_again(self.connection, request, ignore_progress)
-        job = JobPlan(run.job_id, True, run.pool, run.priority, completes=True)
-        self._prepared[key] = PreparedJob(job, run.agent_sha256)
+        self._prepared[key] = run
         return run
 
 
@@ -652,7 +648,7 @@ def _resume_trial(
         asked,
         pool,
         group=sweep,
-        identity=RunIdentity(claim.run_id, claim.created),
+        claim=claim,
         max_parallel=most,
         is_new=is_new,
         consent=consent,

@@ -60,12 +60,12 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
         finishing = other.submit(finish_interrupted, connection)
         waiting = _waiting_trials(plan)
         # The merge task of a sweep is not one of its trials.
-        others = [run for run in plan.runs.values() if not (waiting and run.plan.trial)]
-        tasks: Iterable[Task] = [to_task(run.plan, connection, run.secrets) for run in others]
-        documents = [run.plan.to_spec().to_json() for run in others]
+        others = [run for run in plan.runs.values() if not (waiting and run.trial)]
+        tasks: Iterable[Task] = [to_task(run, connection) for run in others]
+        documents = [run.to_spec().to_json() for run in others]
         if waiting is not None:
             first = next(iter(plan.runs.values()))
-            tasks = chain(to_trial_tasks(first.plan, connection, first.secrets, waiting), tasks)
+            tasks = chain(to_trial_tasks(first, connection, waiting), tasks)
         upload_files(connection, plan, on_progress)
         finishing.result()
     on_progress(Progress("submit", "start"))
@@ -97,7 +97,7 @@ def _waiting_trials(plan: SubmissionPlan) -> WaitingTrials | None:
 
     Return None for other groups, and for trials on several nodes, whose agents need a run.json.
     """
-    plans = [run.plan for name, run in plan.runs.items() if name != MERGE_TASK]
+    plans = [run for name, run in plan.runs.items() if name != MERGE_TASK]
     first = plans[0]
     if not plan.run_group.trials or first.recipe.nodes > 1:
         return None

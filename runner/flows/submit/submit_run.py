@@ -9,14 +9,15 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import (
     JobClosedError,
+    NewTask,
     add_task,
     close_when_done,
     create_job,
@@ -28,23 +29,24 @@ from runner.azure.faults import TRANSIENT_CODES
 from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError
 from runner.core.home import HomePaths
-from runner.core.planning.plan import Placement, RunPlan
+from runner.core.planning.plan import JobPlan, RunPlan, in_job
 from runner.core.progress import OnProgress, Progress
-from runner.core.recipe.secrets import SecretValues
 from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
 from runner.flows.local.state import make_container_pool, write_atomically
 from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import code_container, index_run, runs_container
-from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
+from runner.flows.submit.lookups import find_next_job
+from runner.flows.submit.pipeline import SubmissionPlan
+from runner.flows.submit.prepare import LocalFiles
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.paths import RunPaths, blob_name, code_blob, job_id_for, stored_path
+from runner.protocol.paths import RunPaths, blob_name, code_blob, stored_path
 from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
 _MOST_ETAGS, _MOST_PLACES = 500, 20  # what is remembered of stored code
-_REPLANS = 2  # maximum number of times that a closed job is replaced
+_NEXT_JOBS = 2  # maximum number of times that a closed job is replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +159,21 @@ def submit_run(
     Raises:
         RunnerError: the services rejected it; nothing of the run remains.
     """
-    planned = plan.run
+    run = plan.run
     runs = runs_container(connection)
-    existing = None if is_new else runs.read(RunPaths(planned.plan.run_id).run)
-    to_task(planned.plan, connection, planned.secrets)  # an invalid task fails before any upload
+    existing = None if is_new else runs.read(RunPaths(run.run_id).run)
+    task = to_task(run, connection)  # an invalid task fails before any upload
     upload_files(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
-        spec = _same_run(parse_run(existing, planned.plan.run_id), planned.plan)
-        _add_again(connection, planned, spec)
+        spec = _same_run(parse_run(existing, run.run_id), run)
+        _add_again(connection, spec, task)
     else:
-        spec = _submit_new(connection, planned, plan.job, runs)
-    if planned.secrets:
+        spec = _submit_new(connection, run, plan.job, task, runs)
+    if run.secrets:
         from runner.flows.submit.consent import remember  # noqa: PLC0415  few runs have secrets
 
-        remember(connection, (planned.plan.to_spec(),))
+        remember(connection, (run.to_spec(),))
     on_progress(Progress("submit", "end", f"{spec.run_id} to job {spec.job_id}"))
     return spec
 
@@ -185,9 +187,12 @@ def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
         raise ValueError("the plan of a dry run cannot be submitted")
     if plan.home is not None:
         make_container_pool(plan.home, on_progress)
-    planned, store = tuple(plan.runs.values()), CodeStore(connection)
+    store = CodeStore(connection)
     on_progress(Progress("upload", "start"))
-    missing = [*_missing_code(planned, store, on_progress), *_missing_data(connection, planned)]
+    missing = [
+        *_missing_code(plan.files, store, on_progress),
+        *_missing_data(connection, plan.files),
+    ]
     if missing:
         total = sum(upload.size_bytes for upload in missing)
         on_bytes = BytesMoved("upload", total, on_progress).add
@@ -200,21 +205,16 @@ def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
 
 
 def _missing_code(
-    planned: Iterable[PlannedRun], store: CodeStore, on_progress: OnProgress
+    files: LocalFiles, store: CodeStore, on_progress: OnProgress
 ) -> Iterator[_Upload]:
-    contents: dict[str, bytes] = {}
-    for run in planned:
-        content, code, agent = run.plan.content, run.files.code, run.files.agent
-        contents |= {content.code.sha256: code.data} if code else {}
-        contents |= {content.agent_sha256: agent} if agent else {}
-    for changed in in_parallel(store.keep, contents):
+    for changed in in_parallel(store.keep, files.archives):
         if changed is None:
             continue
         if changed.etag is not None:
             blob = f"{store.name}/{code_blob(changed.sha256)}"
             text = f"{blob} was replaced by other content: it is stored again"
             on_progress(Progress("code", "warning", text))
-        data = contents[changed.sha256]
+        data = files.archives[changed.sha256]
         yield _Upload(len(data), partial(_send_code, store, changed, data))
 
 
@@ -223,18 +223,12 @@ def _send_code(store: CodeStore, changed: ChangedCode, data: bytes, on_bytes: On
     on_bytes(len(data))
 
 
-def _missing_data(connection: Connection, planned: Iterable[PlannedRun]) -> list[_Upload]:
+def _missing_data(connection: Connection, files: LocalFiles) -> list[_Upload]:
     """Return the files of data sets and local inputs that are not stored yet."""
-    local: dict[str, Dataset] = {}
-    for run in planned:
-        local |= {one.document["prefix"]: one.dataset for one in run.files.inputs if one.dataset}
-        data = run.plan.content.data
-        if data is not None and run.files.dataset is not None:
-            local[data.prefix] = run.files.dataset
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     return [
         upload
-        for prefix, dataset in local.items()
+        for prefix, dataset in files.data.items()
         for upload in _missing_files(container, prefix, dataset)
     ]
 
@@ -270,13 +264,12 @@ def _send_file(
 
 
 def _submit_new(
-    connection: Connection, planned: PlannedRun, job: JobPlan, runs: BlobContainer
+    connection: Connection, plan: RunPlan, job: JobPlan, task: NewTask, runs: BlobContainer
 ) -> RunSpec:
-    """Submit a new run; plan again with the same ID if the job was closed."""
-    plan = planned.plan
-    for replans_left in reversed(range(_REPLANS + 1)):
+    """Submit a new run; choose the next job for it if its job was closed."""
+    for tries_left in reversed(range(_NEXT_JOBS + 1)):
         try:
-            return _submit_in_job(connection, plan, planned.secrets, job, runs)
+            return _submit_in_job(connection, in_job(plan, job.job_id), job, task, runs)
         except JobClosedError as err:
             if plan.depends_on:  # the run depends on tasks of the closed job
                 raise RunnerError(
@@ -284,24 +277,21 @@ def _submit_new(
                     "its predecessors ended while it was submitted",
                     fix="run the same command again",
                 ) from err
-            if not replans_left:
+            if not tries_left:
                 raise
-        name = job.wanted or job_id_for(plan.experiment, job.pool_id, job.priority)
-        found = find_job(connection, Placement(plan.pool, name), job.priority)
-        job = replace(found, limit=job.limit, max_parallel=job.max_parallel)
-        plan = planned.plan_in_job(job.job_id)
+        job = find_next_job(connection, job)
     raise AssertionError("unreachable")
 
 
 def _submit_in_job(
-    connection: Connection, plan: RunPlan, secrets: SecretValues, job: JobPlan, runs: BlobContainer
+    connection: Connection, plan: RunPlan, job: JobPlan, task: NewTask, runs: BlobContainer
 ) -> RunSpec:
     path, document = RunPaths(plan.run_id).run, plan.to_spec().to_json()
     if not job.exists:
         create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)
     try:
         runs.create(path, document)
-        _add_with_retries(connection, plan, secrets, plan.job_id)
+        _add_with_retries(connection, plan.job_id, task)
     except RunnerError as err:
         if err.code not in TRANSIENT_CODES:  # rejected permanently
             runs.delete(path)
@@ -319,11 +309,8 @@ def _submit_in_job(
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
-def _add_with_retries(
-    connection: Connection, plan: RunPlan, secrets: SecretValues, job_id: str
-) -> None:
+def _add_with_retries(connection: Connection, job_id: str, task: NewTask) -> None:
     """Add the task; safe to repeat, because the service stores one task per ID."""
-    task = to_task(plan, connection, secrets)
     for tries_left in reversed(range(_ADD_TRIES)):
         try:
             add_task(connection, job_id, task)
@@ -334,10 +321,10 @@ def _add_with_retries(
             time.sleep(_ADD_PAUSE_S)
 
 
-def _add_again(connection: Connection, planned: PlannedRun, spec: RunSpec) -> None:
+def _add_again(connection: Connection, spec: RunSpec, task: NewTask) -> None:
     """Add the missing task of a submitted run, unless its job has ended."""
     try:
-        _add_with_retries(connection, planned.plan, planned.secrets, spec.job_id)
+        _add_with_retries(connection, spec.job_id, task)
     except JobClosedError:
         if get_task(connection, spec.job_id, spec.task_id) is None:
             raise

@@ -18,7 +18,7 @@ from typing import Any, cast
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.home import code_environment
-from runner.core.planning.plan import insert_parameters, script_arguments
+from runner.core.planning.plan import CheckedRun, insert_parameters, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
 from runner.core.recipe.dimensions import MAX_TRIALS, Dimension, Trial, is_value, matches_blob
@@ -34,8 +34,8 @@ from runner.core.settings import Settings
 from runner.core.units import format_count
 from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
-from runner.flows.submit.pipeline import dry_run_target, open_target
-from runner.flows.submit.prepare import CheckedRun, check_command, check_run, with_named_files
+from runner.flows.submit.pipeline import dry_run_services, open_services
+from runner.flows.submit.prepare import check_command, check_run, with_named_files
 from runner.protocol.commands import find_notebook, names_in_braces, place_parameters, to_text
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
@@ -79,7 +79,9 @@ def find_blobs(
     if not (patterns := sweep.blob_patterns):
         return sweep, _NO_BLOBS
     connection = (
-        dry_run_target(settings).connection if dry_run else open_target(settings, on_progress)[0]
+        dry_run_services(settings).connection
+        if dry_run
+        else open_services(settings, on_progress)[0]
     )
     if connection is None:
         raise RunnerError(

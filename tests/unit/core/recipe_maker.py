@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,19 +10,16 @@ from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import (
-    Placement,
+    CheckedRun,
     RunContent,
-    RunIdentity,
     RunPlan,
-    RunRequest,
-    experiment_name,
+    compose_command,
     plan_run,
 )
 from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.settings import Settings, TargetName
-from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import CodeRef
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
@@ -85,23 +83,25 @@ def settings(wanted_pool: str | None = None) -> Settings:
 def plan(
     of: Recipe = _RECIPE,
     *,
-    request: RunRequest | None = None,
+    params: Mapping[str, Any] | None = None,
+    script_args: Sequence[str] = (),
     content: RunContent | None = None,
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
     target: TargetName = "local",
+    **changes: Any,
 ) -> RunPlan:
+    """Return the plan of a run; `changes` are other fields of its CheckedRun."""
     stack = stack or outputs()
-    request = request or RunRequest(params={})
-    choice = choose_pool(wanted_pool, pools_for(of.image, wanted_pool, stack), of.resources)
-    job_id = job_id_for(experiment_name(of, request.experiment), choice.pool.id, of.priority)
+    command, template = compose_command(of, params or {}, script_args)
+    run = CheckedRun(of, params or {}, command, template, script_args=tuple(script_args), **changes)
+    found = choose_pool(wanted_pool, pools_for(of.image, wanted_pool, stack), of.resources)
     return plan_run(
-        of,
+        run,
+        content or RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
         replace(settings(wanted_pool), target=target),
         stack,
-        identity=RunIdentity(RUN_ID, CREATED),
-        request=request,
-        content=content or RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
-        placement=Placement(choice.pool, job_id),
-        warnings=choice.warnings,
+        found,
+        run_id=RUN_ID,
+        created=CREATED,
     )

@@ -15,28 +15,26 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.azure.storage.model_container import ModelContainer
 from runner.core.planning.plan import (
-    Placement,
+    CheckedRun,
+    JobPlan,
     RunContent,
-    RunIdentity,
     RunPlan,
-    RunRequest,
+    compose_command,
     plan_run,
 )
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
-from runner.core.recipe.code_archive import CodeArchive
-from runner.core.recipe.secrets import SecretValues
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
 from runner.features.schedules.create import ScheduleRequest, create_schedule
 from runner.flows.models.remove import remove
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import index_run
-from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan
-from runner.flows.submit.prepare import RunFiles, prepare_inputs
+from runner.flows.submit.pipeline import SubmissionPlan
+from runner.flows.submit.prepare import LocalFiles, prepare_inputs
 from runner.flows.submit.submit_group import submitting
 from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.model_registry import ModelRegistry
-from runner.protocol.paths import RunPaths, job_id_for
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import CodeRef, DataRef, ResumeFrom, parse_run
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 from tests.unit.node.fake_blob import FakeBlobs
@@ -118,8 +116,9 @@ class Client:
         (folder / "words" / "b.txt").write_text("bb\n", encoding="utf-8")
         (folder / "requirements.txt").write_text("keras\n", encoding="utf-8")
         recipe = load_text(folder, text)
-        named = prepare_inputs(recipe.inputs, self.outputs, self._folder, lambda _: None)
-        documents: dict[str, Mapping[str, Any]] = {one.name: one.document for one in named}
+        documents = prepare_inputs(
+            recipe.inputs, self.outputs, self._folder, lambda _: None, LocalFiles()
+        )
         if "table" in documents:  # inputs that the services resolve
             documents["table"] = {
                 "kind": "blob",
@@ -138,26 +137,23 @@ class Client:
                 "run_id": "mnist-20261120-080910-x7m2",
                 "path": "model*",
             }
-        params = {param.name: param.default for param in recipe.params}
-        where = self.outputs.pools[1 if recipe.image else 0]
-        request = RunRequest(
-            params={name: value for name, value in params.items() if value is not None},
-            script_args=tuple(changes.pop("script_args", ())),
-        )
+        params = {param.name: param.default for param in recipe.params if param.default is not None}
+        script_args = tuple(changes.pop("script_args", ()))
+        command, template = compose_command(recipe, params, script_args)
         made = plan_run(
-            recipe,
-            settings(),
-            self.outputs,
-            identity=RunIdentity(run_id, CREATED),
-            request=request,
-            placement=Placement(where, job_id_for(recipe.name, where.id, recipe.priority)),
-            content=RunContent(
+            CheckedRun(recipe, params, command, template, script_args=script_args),
+            RunContent(
                 code=CODE,
                 agent_sha256=AGENT,
                 requirements_sha256="d" * 64 if recipe.requirements_file else None,
                 data=changes.pop("data", None),
                 inputs=documents,
             ),
+            settings(),
+            self.outputs,
+            self.outputs.pools[1 if recipe.image else 0],
+            run_id=run_id,
+            created=CREATED,
         )
         return replace(made, **changes)
 
@@ -175,10 +171,9 @@ class Client:
             spec,
             asked,
             self.outputs,
-            identity=RunIdentity(run_id, CREATED + timedelta(days=1)),
-            placement=Placement(
-                choose_same_pool(None, spec, self.outputs, asked.nodes), "cats_local-2"
-            ),
+            choose_same_pool(None, spec, self.outputs, asked.nodes),
+            run_id=run_id,
+            created=CREATED + timedelta(days=1),
             agent_sha256="e" * 64,
             origin={"kind": asked.kind, "run_id": spec.run_id},
         )
@@ -188,14 +183,10 @@ class Client:
         self, plans: Mapping[str, RunPlan], job: JobPlan, group: RunGroup | None = None
     ) -> SubmissionPlan:
         """Return the plan of a schedule's runs, with an empty code archive."""
-        files = RunFiles(CodeArchive(b"code", CODE.sha256, 1, 4, ()), b"agent")
-        runs = {
-            name: PlannedRun(
-                replace(plan, job_id=""), files, SecretValues({}, {}), lambda _, plan=plan: plan
-            )
-            for name, plan in plans.items()
-        }
-        return SubmissionPlan(runs, job, group)
+        files = LocalFiles()
+        files.archives |= {CODE.sha256: b"code", AGENT: b"agent"}
+        runs = {name: replace(plan, job_id="") for name, plan in plans.items()}
+        return SubmissionPlan(runs, job, group, files)
 
 
 def _runs(client: Client) -> dict[str, str]:

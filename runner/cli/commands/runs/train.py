@@ -29,11 +29,10 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.core.planning.plan import RunPlan
+    from runner.core.planning.plan import CheckedRun, RunPlan
     from runner.core.recipe.recipe import Recipe
     from runner.core.settings import Settings
     from runner.flows.submit.pipeline import SubmissionPlan
-    from runner.flows.submit.prepare import CheckedRun
 
 
 @on_target
@@ -90,9 +89,11 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks: bool) -> None:
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
-    from runner.flows.submit.pipeline import dry_run_target, plan_submission
+    from runner.flows.submit.pipeline import dry_run_services, plan_submission
 
-    plan = plan_submission(checked, dry_run_target(settings, runs_code=run_checks), ignore_progress)
+    plan = plan_submission(
+        checked, dry_run_services(settings, runs_code=run_checks), ignore_progress
+    )
     for text in plan.warnings:
         out.warning(text)
     [document] = plan.documents().values()
@@ -100,7 +101,7 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks
         cost = plan.cost.to_json() if plan.cost else None
         out.record({**document, "cost": cost, "not_looked_up": plan.unanswered_json()})
         return
-    shown = {**_plan_text(plan.run.plan, document["data"]), **cost_lines(plan.cost)}
+    shown = {**_plan_text(plan.run, document["data"]), **cost_lines(plan.cost)}
     if unknown := plan.unanswered_text():
         shown["not checked"] = unknown
     out.record(shown, title=f"{checked.recipe.name}: the plan")
@@ -193,7 +194,7 @@ def _train(
                     out, view, connection, spec, output_dir, fail_if_stuck_s=fail_if_stuck_s
                 )
         except KeyboardInterrupt:
-            raise _interrupted(view, connection, plan.run.plan.run_id) from None
+            raise _interrupted(view, connection, plan.run.run_id) from None
     if settings.retention is not None:
         from runner.cli.commands.runs.rm import apply_retention
 

@@ -87,16 +87,16 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
     from runner.core.schedules.submit_file import draw_tree
-    from runner.flows.submit.pipeline import dry_run_target, plan_submission
+    from runner.flows.submit.pipeline import dry_run_services, plan_submission
 
-    target = dry_run_target(settings, runs_code=run_checks)
+    services = dry_run_services(settings, runs_code=run_checks)
     request = None
     if checked.file.schedule is None:
-        plan = plan_submission(checked, target, ignore_progress)
+        plan = plan_submission(checked, services, ignore_progress)
     else:
         flow = load_feature("schedules.create")
         request = flow.file_schedule(checked)
-        plan = flow.plan_schedule(checked, request, target, ignore_progress)
+        plan = flow.plan_schedule(checked, request, services, ignore_progress)
     for text in plan.warnings:
         out.warning(text)
     group = plan.run_group
@@ -109,7 +109,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
         schedule = {"schedule": request.to_json()} if request else {}
         out.record({**group.to_json(), **more, **schedule, "runs": plan.documents()})
         return
-    notes = {name: shlex.join(run.plan.command) for name, run in plan.runs.items()}
+    notes = {name: shlex.join(run.command) for name, run in plan.runs.items()}
     for line in draw_tree(group.after, notes):
         out.text(line)
     out.note(f"{format_count(len(plan.runs), 'task')} in job {group.job_id} on pool {group.pool}")

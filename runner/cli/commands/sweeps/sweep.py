@@ -219,10 +219,12 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
 
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
-    from runner.flows.submit.pipeline import dry_run_target, plan_submission
+    from runner.flows.submit.pipeline import dry_run_services, plan_submission
     from runner.protocol.groups import MERGE_TASK
 
-    plan = plan_submission(checked, dry_run_target(settings, runs_code=run_checks), ignore_progress)
+    plan = plan_submission(
+        checked, dry_run_services(settings, runs_code=run_checks), ignore_progress
+    )
     for text in plan.warnings:
         out.warning(text)
     if not out.as_text:
@@ -242,7 +244,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
         out.note(f"not checked: {unknown}")
     then = ", then a merge task" if MERGE_TASK in checked.runs else ""
     out.note(f"{format_count(len(trials), 'trial')} in one job on pool {plan.job.pool_id}{then}")
-    first = next(iter(plan.runs.values())).plan
+    first = next(iter(plan.runs.values()))
     out.note(f"command of the first: {shlex.join(first.command)}")
     of_trial = first.trial or {}
     if sampler := of_trial.get("sampler"):

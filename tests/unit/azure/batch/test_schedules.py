@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.schedules import ScheduledTask, group_job, run_job, task_template
+from runner.azure.batch.schedules import group_job, run_job, task_template
 from runner.core.planning.plan import RunPlan, StorageScopes
 from runner.core.recipe.secrets import SecretValues
 from runner.protocol.errors import RunnerError
@@ -44,11 +44,9 @@ def settings_of(manager: Any) -> dict[str, str]:
 
 
 def group(connection: Connection, *plans: RunPlan) -> dict[str, Any]:
-    tasks = {
-        f"t{number}": ScheduledTask(one, SecretValues({}, {})) for number, one in enumerate(plans)
-    }
-    tasks["last"] = ScheduledTask(plans[-1], SECRET)
-    documents = {name: one.plan.to_spec().to_json() for name, one in tasks.items()}
+    tasks = {f"t{number}": one for number, one in enumerate(plans)}
+    tasks["last"] = replace(plans[-1], secrets=SECRET)
+    documents = {name: one.to_spec().to_json() for name, one in tasks.items()}
     template = {
         "schedule": "nightly",
         "tasks": {
@@ -90,7 +88,7 @@ def test_on_azure_the_identity_adds_tasks_if_allowed() -> None:
 
 
 def test_job_of_one_run_needs_no_access_to_the_job() -> None:
-    one = ScheduledTask(plan(recipe(image="python:3.12", retries=2)), SECRET)
+    one = plan(recipe(image="python:3.12", retries=2), secrets=SECRET)
     job = run_job(azure(may_add=False), "shown", "nightly/abc", one, LONG).as_dict()
     manager = job["jobManagerTask"]
     assert manager["killJobOnCompletion"] is True
@@ -101,12 +99,13 @@ def test_job_of_one_run_needs_no_access_to_the_job() -> None:
 
 
 def test_templates_have_no_ids_signatures_or_secrets(local: Connection) -> None:
-    one = plan(recipe(resources=Resources(nodes=3)))
+    one = plan(recipe(resources=Resources(nodes=3)), secrets=SECRET)
     template = task_template(one, local)
     text = json.dumps(template)
     assert one.run_id not in text
     assert "sig=" not in text
     assert "RUNNER_STORAGE" not in text
+    assert "RUNNER_SECRETS" not in text
     assert "RUNNER_NODES_TOKEN" not in text
     assert template["multiInstanceSettings"]["numberOfInstances"] == 3
 

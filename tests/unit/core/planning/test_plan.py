@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.planning.plan import RunContent, RunRequest, at_any_time, storage_scopes
+from runner.core.planning.plan import RunContent, at_any_time, storage_scopes
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
@@ -18,17 +18,14 @@ CODE = CodeRef("c" * 64, 4096, 2, git_revision="abc", git_dirty=True)
 
 
 def test_parameters_follow_the_command_and_script_arguments_come_last() -> None:
-    request = RunRequest(
-        params={"epochs": 3, "augment": True, "name": "a b"},
-        script_args=("--verbose",),
-    )
-    assert plan(request=request).command == (
+    params = {"epochs": 3, "augment": True, "name": "a b"}
+    assert plan(params=params, script_args=("--verbose",)).command == (
         "python", "train.py", "--epochs", "3", "--augment", "true", "--name", "a b", "--verbose",
     )  # fmt: skip
 
 
 def test_one_job_per_experiment_and_pool_and_the_run_id_is_the_task_id() -> None:
-    made = plan(request=RunRequest(params={}, experiment="My Trials"))
+    made = plan(experiment="My Trials")
     assert (made.experiment, made.job_id, made.task_id) == ("my-trials", "my-trials_local", RUN_ID)
 
 
@@ -86,7 +83,7 @@ def test_run_json_is_written_and_read_back() -> None:
             primary_metric="accuracy",
             retries=1,
         ),
-        request=RunRequest(params={"epochs": 5}),
+        params={"epochs": 5},
         content=RunContent(CODE, "a" * 64, "r" * 64, DATA),
     )
     document = json.loads(json.dumps(replace(made, job_id="digits_local-2").to_spec().to_json()))
@@ -114,15 +111,14 @@ def test_run_json_has_exactly_the_documented_fields() -> None:
 
 def test_evictions_are_rehearsed_on_local_spot_pools_only() -> None:
     rehearsal = {"spec": "seed=7,mtbf=10m", "evictions": [[600.5, 0, None]]}
-    request = RunRequest(params={}, rehearsal=rehearsal)
-    made = plan(request=request)
+    made = plan(rehearsal=rehearsal)
     spec = parse_run(json.dumps(made.to_spec().to_json()).encode(), RUN_ID)
     assert (spec.rehearsal, plan().to_spec().to_json().get("rehearsal")) == (rehearsal, None)
     with pytest.raises(RunnerError) as caught:
-        plan(request=request, stack=outputs(pool("d", spot=False)))
+        plan(rehearsal=rehearsal, stack=outputs(pool("d", spot=False)))
     assert caught.value.code == "R-EVICT-DEDICATED"
     with pytest.raises(RunnerError) as caught:
-        plan(request=request, target="azure")
+        plan(rehearsal=rehearsal, target="azure")
     assert caught.value.code == "R-EVICT-AZURE"
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.planning.pool_choice import choose_common_pool, choose_pool, missing_resources
+from runner.core.planning.pool_choice import (
+    choose_common_pool,
+    choose_pool,
+    missing_resources,
+    pool_warnings,
+)
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import outputs, plan, pool, recipe
@@ -18,7 +23,7 @@ STACK = outputs(CPU, A100, T4, BOTH)
 
 
 def chosen(**asked: object) -> str:
-    return choose_pool(None, STACK, Resources(**asked)).pool.id  # type: ignore[arg-type]
+    return choose_pool(None, STACK, Resources(**asked)).id  # type: ignore[arg-type]
 
 
 def test_first_pool_is_chosen_without_requirements() -> None:
@@ -60,11 +65,11 @@ def test_without_a_suitable_pool_each_mismatch_is_named() -> None:
 
 def test_named_pool_must_satisfy_flags_but_may_lack_recipe_resources() -> None:
     asked = Resources(gpus=1, vm_sizes=("Standard_NC4as_T4_v3",))
-    choice = choose_pool("CPU", STACK, asked)
-    assert choice.pool.id == "cpu"
-    [warning] = choice.warnings
+    chosen = choose_pool("CPU", STACK, asked)
+    assert chosen.id == "cpu"
+    [warning] = pool_warnings(chosen, asked)
     assert warning.endswith("it has no GPUs (1 needed), VM size Standard_D4s_v5")
-    assert choose_pool("t4", STACK, asked).warnings == ()
+    assert pool_warnings(choose_pool("t4", STACK, asked), asked) == ()
     with pytest.raises(RunnerError) as caught:
         choose_pool("cpu", STACK, asked, Resources(gpus=1))
     assert caught.value.code == "R-POOL-FIT"
@@ -98,7 +103,7 @@ FOUR = pool("four", max_nodes=4, task_nodes=4)
 
 def test_run_on_several_nodes_uses_a_pool_with_enough_nodes() -> None:
     stack = outputs(ALONE, TWO, FOUR)
-    found = [choose_pool(None, stack, Resources(nodes=nodes)).pool.id for nodes in (1, 2, 3)]
+    found = [choose_pool(None, stack, Resources(nodes=nodes)).id for nodes in (1, 2, 3)]
     assert found == ["alone", "two", "four"]
     with pytest.raises(RunnerError) as caught:
         choose_pool(None, stack, Resources(nodes=5))
@@ -133,4 +138,4 @@ def test_trials_on_more_nodes_than_any_pool_has_are_refused_with_the_fix_for_nod
 
 
 def test_pool_of_an_older_stack_without_node_counts_is_accepted() -> None:
-    assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).pool.id == "old"
+    assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).id == "old"

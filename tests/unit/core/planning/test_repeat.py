@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from runner.core.planning.plan import Placement, RunIdentity
 from runner.core.planning.repeat import (
     Repetition,
     change_params,
@@ -78,8 +77,9 @@ def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
         found,
         asked,
         OUTPUTS,
-        identity=RunIdentity("mnist-20261122-000000-aaaa", NOW),
-        placement=Placement(choose_same_pool(None, found, OUTPUTS, asked.nodes), "digits_local"),
+        choose_same_pool(None, found, OUTPUTS, asked.nodes),
+        run_id="mnist-20261122-000000-aaaa",
+        created=NOW,
         agent_sha256="e" * 64,
         origin={"kind": asked.kind, "run_id": found.run_id},
     )
@@ -213,12 +213,14 @@ def test_repetition_uses_a_pool_with_as_many_nodes() -> None:
         found,
         Repetition("retry"),
         large,
-        identity=RunIdentity("r-1", NOW),
-        placement=Placement(choose_same_pool(None, found, large), "digits_local"),
+        choose_same_pool(None, found, large),
+        run_id="r-1",
+        created=NOW,
         agent_sha256="e" * 64,
         origin=None,
     )
     assert plan.recipe.resources.nodes == 2
+    assert plan.warnings == (), "the folder of its recipe is unknown"
 
 
 def test_cycle_of_runs_to_retry_is_an_expected_error() -> None:

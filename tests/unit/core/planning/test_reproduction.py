@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from runner.core.planning.plan import RunContent, RunRequest
+from runner.core.planning.plan import RunContent
 from runner.core.planning.reproduction import spec_drift
 from runner.protocol.run_spec import CodeRef, RunSpec, parse_run
 from tests.unit.core.recipe_maker import RUN_ID, plan
@@ -14,7 +14,8 @@ from tests.unit.core.recipe_maker import RUN_ID, plan
 
 def spec(params: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *args: str) -> RunSpec:
     made = plan(
-        request=RunRequest(params=params, script_args=args),
+        params=params,
+        script_args=args,
         content=RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None, inputs),
     )
     return parse_run(json.dumps(made.to_spec().to_json()).encode(), RUN_ID)

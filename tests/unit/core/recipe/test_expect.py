@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.planning.plan import RunContent, RunRequest
+from runner.core.planning.plan import RunContent, with_content
 from runner.core.recipe.file import load_recipe
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import ExpectedRange, range_problems
@@ -95,23 +95,25 @@ def test_problems_are_filtered_by_whether_they_fail_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "notice", "kept"),
+    ("epochs", "args", "notice", "kept"),
     [
-        (RunRequest({"epochs": 8}), None, ("a", "b")),
-        (RunRequest({"epochs": 7}), None, ("b",)),
-        (RunRequest({"epochs": 8}, ("--fast",)), None, ("b",)),
-        (RunRequest({"epochs": 8}), "not the complete data", ("b",)),
+        (8, (), None, ("a", "b")),
+        (7, (), None, ("b",)),
+        (8, ("--fast",), None, ("b",)),
+        (8, (), "not the complete data", ("b",)),
     ],
 )
 def test_warning_ranges_apply_to_unchanged_recipes_only(
-    request_: RunRequest, notice: str | None, kept: tuple[str, ...]
+    epochs: int, args: tuple[str, ...], notice: str | None, kept: tuple[str, ...]
 ) -> None:
     ranges = (ExpectedRange("a", 1), ExpectedRange("b", 1, fails=True))
     of = recipe(params=(param("epochs", "int", 8),), expect=ranges)
     data = DataRef("d", "path", notice, "d/")
     content = RunContent(CodeRef("c" * 64, 4096, 2), "a" * 64, None, data)
-    spec = plan(of, request=request_, content=content).to_spec()
-    assert tuple(each.metric for each in spec.expect) == kept
+    made = plan(of, params={"epochs": epochs}, script_args=args, content=content)
+    downloaded = plan(of, params={"epochs": epochs}, script_args=args)
+    for draft in (made, with_content(downloaded, content)):
+        assert tuple(each.metric for each in draft.to_spec().expect) == kept
 
 
 def test_variants_change_keys_in_turn(folder: Path) -> None:

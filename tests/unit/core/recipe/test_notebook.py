@@ -55,7 +55,7 @@ def notebook(tmp_path: Path) -> Path:
 
 def params_of(notebook: Path, *overrides: str) -> dict[str, Any]:
     recipe = load_recipe(str(notebook), cwd=notebook.parent)
-    return dict(check_run(recipe, RunOptions(set=overrides)).request.params)
+    return dict(check_run(recipe, RunOptions(set=overrides)).params)
 
 
 def refusal(notebook: Path, *overrides: str, **options: Any) -> RunnerError:
@@ -186,7 +186,5 @@ def test_sweep_gives_each_trial_its_parameters(notebook: Path) -> None:
     sweep = change_sweep(None, dict([parse_param("LR=0.1,0.01"), parse_param("EPOCHS=1,2")]), {})
     recipe = load_recipe(str(notebook), cwd=notebook.parent)
     checked = check_sweep(recipe, sweep, RunOptions())
-    found = [
-        (run.request.params["LR"], run.request.params["EPOCHS"]) for run in checked.runs.values()
-    ]
+    found = [(run.params["LR"], run.params["EPOCHS"]) for run in checked.runs.values()]
     assert found == [(0.1, 1), (0.1, 2), (0.01, 1), (0.01, 2)]

@@ -12,7 +12,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.secrets import read_secrets
-from runner.flows.submit.pipeline import Target, plan_submission
+from runner.flows.submit.pipeline import Services, plan_submission
 from runner.flows.submit.prepare import check_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import SecretRef
@@ -103,8 +103,8 @@ def test_only_the_task_setting_contains_the_value(
     monkeypatch.setenv("MY_TOKEN", VALUE)
     (tmp_path / "train.py").write_text("print(1)")
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
-    target = Target(settings(), outputs(), None, dry_run=True)
-    submission = plan_submission(check_run(given, RunOptions()), target, ignore_progress)
+    services = Services(settings(), outputs(), None, dry_run=True)
+    submission = plan_submission(check_run(given, RunOptions()), services, ignore_progress)
     prepared, document = submission.run, submission.documents()["digits"]
     assert (document["secrets"], document["secret_refs"]) == (["A"], {"A": {"env": "MY_TOKEN"}})
     assert VALUE not in json.dumps(document) + repr(submission) + str(prepared.secrets)
@@ -118,11 +118,11 @@ def test_only_the_task_setting_contains_the_value(
         def resource_file(self, *args: Any) -> Any:
             return None
 
-    task = to_task(plan(given), cast("Connection", Nobody()), prepared.secrets)
+    task = to_task(prepared, cast("Connection", Nobody()))
     found = {setting.name: setting.value for setting in task.environment_settings or ()}
     assert json.loads(found["RUNNER_SECRETS"] or "")["values"] == {"A": VALUE}
     assert VALUE not in (task.command_line or "")
-    without = to_task(plan(given), cast("Connection", Nobody()), read_secrets((), {}))
+    without = to_task(plan(given), cast("Connection", Nobody()))
     assert "RUNNER_SECRETS" not in str(without)
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from runner.core.planning.pool_choice import choose_common_pool
 from runner.core.progress import ignore_progress
+from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.options import RunOptions
+from runner.core.recipe.recipe import Recipe
 from runner.core.schedules.submit_file import (
     MAX_TASKS,
     SubmitFile,
@@ -18,8 +20,9 @@ from runner.core.schedules.submit_file import (
     load_submit_file,
     must_succeed,
 )
+from runner.flows.submit import prepare
 from runner.flows.submit.group import check_file, load_tasks
-from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
+from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_run_id
 from runner.protocol.run_spec import Resources
@@ -80,7 +83,7 @@ def prepared(path: Path, *overrides: str, wanted: str | None = None) -> Submissi
     stack = outputs(pool("first"), pool("local"))
     where = replace(settings(wanted), home=path.parent / "home", output_dir=path.parent / "out")
     submission = check_file(file, path, RunOptions(set=overrides))
-    return plan_submission(submission, Target(where, stack, None, dry_run=True), ignore_progress)
+    return plan_submission(submission, Services(where, stack, None, dry_run=True), ignore_progress)
 
 
 def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
@@ -97,7 +100,7 @@ def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
         assert document["priority"] == 7
         assert document["batch"]["job_id"] == group.group_id
         assert document["batch"]["task_id"] == document["run_id"] == runs[name]
-    train, merge = made.runs["train"].plan, made.runs["merge"].plan
+    train, merge = made.runs["train"], made.runs["merge"]
     assert (train.after, train.depends_on) == ((), (runs["prepare"],)), "its failure satisfies"
     assert (merge.after, merge.depends_on) == ((runs["train"],), (runs["train"],))
     assert documents["prepare"]["command"] == [
@@ -114,7 +117,16 @@ def test_tasks_become_dependent_runs_of_one_job(write: Write) -> None:
     assert merge.content.inputs["old"]["run"] == "cats-20261121-143005-k3f9"
 
 
-def test_tasks_of_one_folder_share_one_archive(write: Write) -> None:
+def test_tasks_of_one_folder_share_one_archive(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[Recipe] = []
+
+    def pack(recipe: Recipe, excluded: tuple[Path, ...]) -> CodeArchive:
+        packed.append(recipe)
+        return pack_code(recipe, excluded)
+
+    monkeypatch.setattr(prepare, "pack_code", pack)
     path = write(
         "tasks:\n"
         "  a: {command: python prepare.py}\n"
@@ -126,19 +138,19 @@ def test_tasks_of_one_folder_share_one_archive(write: Write) -> None:
     rows = path.parent / "model" / "rows"
     rows.mkdir()
     (rows / "1.txt").write_text("1")
-    runs = prepared(path).runs
-    code = {name: run.files.code for name, run in runs.items()}
-    assert code["a"] is code["b"], "packed and hashed once"
-    assert code["c"] is code["d"]
-    assert len({runs[name].plan.content.code.sha256 for name in "ace"}) == 3, "an input is no code"
-    assert all(run.files.agent is runs["a"].files.agent for run in runs.values())
-    assert runs["d"].plan.recipe is not runs["c"].plan.recipe
+    made = prepared(path)
+    runs = made.runs
+    code = {name: run.content.code.sha256 for name, run in runs.items()}
+    assert (code["a"], code["c"]) == (code["b"], code["d"])
+    assert len({code[name] for name in "ace"}) == len(packed) == 3, "an input is no code"
+    assert made.files.archives.keys() == {*code.values(), runs["a"].content.agent_sha256}
+    assert runs["d"].recipe is not runs["c"].recipe
 
 
 def test_set_changes_one_parameter_of_one_task(write: Write) -> None:
     made = prepared(write(WHOLE), "train.epochs=9", "prepare.rows=1")
-    assert made.runs["train"].plan.params == {"epochs": 9}
-    assert made.runs["prepare"].plan.params["rows"] == 1
+    assert made.runs["train"].params == {"epochs": 9}
+    assert made.runs["prepare"].params["rows"] == 1
     for text, code in (
         ("epochs=9", "R-SET-FORM"),
         ("trian.epochs=9", "R-SET-UNKNOWN"),
@@ -280,7 +292,7 @@ def test_schema_file_is_what_make_schema_writes() -> None:
 
 def test_error_of_a_task_names_it_with_a_fix_for_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
-    assert prepared(path, "a.n=3").runs["a"].plan.command[-2:] == ("--n", "3")
+    assert prepared(path, "a.n=3").runs["a"].command[-2:] == ("--n", "3")
     for override, what, fix in (
         ("a.--n=3", "task a: parameter '--n' is not declared", "use letters, digits"),
         ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),

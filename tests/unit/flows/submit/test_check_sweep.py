@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runner.core.planning.plan import compose_command
 from runner.core.recipe.dimensions import matches_blob
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
@@ -29,7 +28,7 @@ def trial_of(folder: Path, keys: dict[str, Any], recipe: str = "") -> TrialSpec:
     sweep = SweepFile.model_validate({"params": DRAWN, "trials": 3, **keys})
     checked = check_sweep(load_recipe(str(folder), cwd=folder), sweep, RunOptions())
     assert list(checked.runs) == ["1", "2", "3"]
-    return TrialSpec.from_json(checked.runs["2"].request.trial or {})
+    return TrialSpec.from_json(checked.runs["2"].trial or {})
 
 
 def test_trial_has_the_metric_the_sampler_and_its_space(tmp_path: Path) -> None:
@@ -82,8 +81,8 @@ def test_merge_task_waits_for_all_trials_and_has_their_results(tmp_path: Path) -
     run = checked.runs["merge"]
     assert run.recipe.command == ("python", "merge.py", "$RUNNER_INPUT_TRIALS")
     assert [each.kind for each in run.recipe.inputs] == ["trials"]
-    assert (run.recipe.dataset, run.recipe.primary_metric, run.request.trial) == (None, None, None)
-    assert run.request.experiment == checked.runs["1"].recipe.name
+    assert (run.recipe.dataset, run.recipe.primary_metric, run.trial) == (None, None, None)
+    assert run.experiment == checked.runs["1"].recipe.name
     assert {each.recipe.max_cost_micros for each in checked.runs.values()} == {1_000_000}
 
 
@@ -163,7 +162,7 @@ def test_pattern_as_the_only_value_of_a_parameter_is_refused(tmp_path: Path) -> 
     recipe = load_recipe("./count.py", cwd=tmp_path)
     params = dict([parse_param("csv=data/*.csv")])
     [run] = check_sweep(recipe, change_sweep(None, params, {}), RunOptions()).runs.values()
-    assert run.request.script_args == ("--csv", "data/*.csv"), "nothing matches"
+    assert run.script_args == ("--csv", "data/*.csv"), "nothing matches"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1")
     with pytest.raises(RunnerError, match="is the only value of csv") as caught:
@@ -181,9 +180,9 @@ def test_subcommand_precedes_the_parameters_of_trials(tmp_path: Path) -> None:
     sweep = SweepFile.model_validate({"params": {"lr": [0.1]}})
     options = RunOptions(args=("fit", "data", "--quiet", "x"))
     [run] = check_sweep(recipe, sweep, options).runs.values()
-    assert run.request.script_args == ("fit", "data", "--lr", "0.1", "--quiet", "x")
+    assert run.script_args == ("fit", "data", "--lr", "0.1", "--quiet", "x")
     [run] = check_sweep(recipe, sweep, RunOptions()).runs.values()
-    assert run.request.script_args == ("--lr", "0.1")
+    assert run.script_args == ("--lr", "0.1")
 
 
 def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "*.csv"}}})
     checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, RunOptions())
     run = checked.runs["1"]
-    assert run.request.script_args == ("--csv", "$$HOME.csv")
+    assert run.script_args == ("--csv", "$$HOME.csv")
     assert (run.recipe.files, checked.trials) == (
         ("count.py", "$HOME.csv"),
         {"1": {"csv": "$HOME.csv"}},
@@ -218,7 +217,7 @@ def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
     checked = check_sweep(recipe, swept, RunOptions(), {"csv": entries})
     assert checked.trials == {"1": {"csv": "data/x/1.csv"}, "2": {"csv": "data/x/2.csv"}}
     run = checked.runs["2"]
-    assert run.request.script_args == ("--csv", "$RUNNER_INPUT_CSV")
+    assert run.script_args == ("--csv", "$RUNNER_INPUT_CSV")
     assert run.resolved == {"csv": entries["data/x/2.csv"]}
     sampled = change_sweep(swept, {}, {"method": "tpe", "metric": "loss"})
     with pytest.raises(RunnerError, match="the method tpe cannot choose blobs"):
@@ -232,7 +231,7 @@ def test_trial_of_a_hydra_script_reads_its_blob_by_its_quoted_path(tmp_path: Pat
     found = {"csv": {"data/a,b.csv": {"kind": "blob", "blob": "data/a,b.csv"}}}
     swept = sweep.with_blobs({"csv": ["data/a,b.csv"]})
     checked = check_sweep(recipe, swept, RunOptions(), blobs=found)
-    assert checked.runs["1"].request.script_args == ("csv='$RUNNER_INPUT_CSV'",)
+    assert checked.runs["1"].script_args == ("csv='$RUNNER_INPUT_CSV'",)
     quoted = {"csv": {"data/it's.csv": {"kind": "blob", "blob": "data/it's.csv"}}}
     with pytest.raises(RunnerError, match="cannot read the path of blob") as caught:
         check_sweep(
@@ -338,7 +337,7 @@ def swept(folder: Path, params: dict[str, Any], *args: str, **keys: Any) -> Chec
 
 def command_of(checked: CheckedFile, name: str) -> tuple[str, ...]:
     run = checked.runs[name]
-    command, _ = compose_command(run.recipe, run.request.params, run.request.script_args)
+    command, _ = run.command, run.template
     return command[2:]
 
 
@@ -404,10 +403,10 @@ def test_swept_parameters_are_not_part_of_the_template_of_a_fixed_one(
     sweep = SweepFile.model_validate({"params": {"note": ["{model}"], "b": [True]}, **keys})
     options = RunOptions(args=("{model}",), set=("model=x",))
     run = check_sweep(load_recipe("./train.py", cwd=tmp_path), sweep, options).runs["1"]
-    command, template = compose_command(run.recipe, run.request.params, run.request.script_args)
+    command, template = run.command, run.template
     assert command[2:] == ("x", "--note", "{model}", "--b", "true")
     assert template[2:] == ("{model}", None), "the template of a trial is that of all trials"
-    assert run.request.params["note"] == "{model}"
+    assert run.params["note"] == "{model}"
 
 
 def test_swept_parameter_in_braces_needs_no_declaration(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_trials_look_up_their_job_and_code_once(
     job = "net-2"
 
     def submit(_: Connection, request: RepeatRequest, __: Any) -> RunSpec:
-        found.append(request.prepared.job.job_id if request.prepared else "")
+        found.append(request.prepared.job_id if request.prepared else "")
         if request.spec.recipe == "broken":
             raise RunnerError("R-REPEAT-CODE", "the code is gone")
         return replace(request.spec, job_id=job, agent_sha256="a" * 64)
