@@ -158,7 +158,7 @@ class Group(Mapping[str, Run]):
         from runner.core.progress import ignore_progress
         from runner.flows.runs.groups import find_group
         from runner.flows.submit.consent import Consent
-        from runner.flows.submit.repeat import merge_partially, resume_trials
+        from runner.flows.submit.resume_sweep import merge_partially, resume_trials
 
         consent = Consent(frozenset(send_env))
         connection = self.session.connection

@@ -15,7 +15,7 @@ from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.groups import find_group
-from runner.flows.submit.repeat import resume_trials
+from runner.flows.submit.resume_sweep import resume_trials
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.waiting_trials import template_blob, waiting_blob
@@ -256,7 +256,7 @@ def test_trial_that_changes_after_it_was_agreed_to_is_not_submitted(
     def change(*_: object) -> None:
         rewrite(runs, waiting_blob(stopped), lambda one: _add_theirs(one["run"]))
 
-    monkeypatch.setattr("runner.flows.submit.repeat.upload_files", change)
+    monkeypatch.setattr("runner.flows.submit.resume_sweep.upload_files", change)
     done = resume_trials(connection, find_group(connection, stopped), None, ignore_progress)
     assert (isinstance(done["1"], RunSpec), done["2"]) == (True, None)
 

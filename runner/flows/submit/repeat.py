@@ -1,23 +1,20 @@
-"""Submit a run again from its documents in blob: `retry`, `resume` and `reproduce`."""
+"""Submit one run again from its documents in blob: `retry`, `resume` and `reproduce`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, read_max_parallel
-from runner.azure.batch.translate import to_trial_tasks
+from runner.azure.batch.jobs import read_max_parallel
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.planning.repeat import Repetition, order_runs
-from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.core.progress import OnProgress
 from runner.core.states import RunState
 from runner.flows.runs.attempts import (
     find_checkpoint,
@@ -28,29 +25,25 @@ from runner.flows.runs.attempts import (
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.groups import with_later_runs
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
-from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.flows.runs.watch import load_view
-from runner.flows.submit.consent import NOTHING, Consent, remember_documents
+from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors
 from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
-from runner.flows.submit.submit_run import CodeStore, submit_run, upload_files
+from runner.flows.submit.submit_run import CodeStore, submit_run
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import (
-    MERGE_TASK,
-    SUBMITTING_FOLDER,
     LaterRun,
     RunGroup,
     group_blob,
     parse_group,
 )
 from runner.protocol.paths import RunPaths, blob_name, code_blob
-from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
+from runner.protocol.run_spec import ResumeFrom, RunSpec
 from runner.protocol.sweeps import TrialReport, reports_folder
-from runner.protocol.waiting_trials import WaitingTrials, template_blob, waiting_blob
 
-_TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
+TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _FAILED = frozenset({RunState.FAILED, RunState.LOST})
 
 
@@ -63,12 +56,18 @@ def retry_run(
 ) -> RunSpec:
     """Submit a failed, cancelled or lost run as a new run, which starts from the beginning."""
     view = load_view(connection, spec)
-    if view.status.state not in _TO_RETRY:
+    if view.status.state not in TO_RETRY:
         raise _not_to_retry(spec, view.status.state)
-    after = repeat_predecessors(connection, spec, began=bool(view.attempts))
-    asked = Repetition("retry", after=after)
-    request = _in_sweep(connection, RepeatRequest(spec, asked, pool, consent=consent))
+    request = _to_retry(connection, spec, pool, consent, began=bool(view.attempts))
     return submit_again(connection, request, on_progress)
+
+
+def _to_retry(
+    connection: Connection, spec: RunSpec, pool: str | None, consent: Consent, *, began: bool
+) -> RepeatRequest:
+    after = repeat_predecessors(connection, spec, began=began)
+    asked = Repetition("retry", after=after)
+    return _in_sweep(connection, RepeatRequest(spec, asked, pool, consent=consent))
 
 
 def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
@@ -99,9 +98,7 @@ def retry_each(
     for row in rows:
         try:
             spec = find_run(connection, row.run_id)
-            after = repeat_predecessors(connection, spec, began=row.attempts > 0)
-            asked = Repetition("retry", after=after)
-            request = _in_sweep(connection, RepeatRequest(spec, asked, pool, consent=consent))
+            request = _to_retry(connection, spec, pool, consent, began=row.attempts > 0)
             yield row, submit_again(connection, request, on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -151,7 +148,7 @@ def resume_run(  # noqa: PLR0913  one per option
     before = None if fresh else _choose_checkpoint(connection, spec, state, number)
     asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
     request = RepeatRequest(spec, asked, pool, consent=consent)
-    if state in _TO_RETRY and not overrides:
+    if state in TO_RETRY and not overrides:
         request = _in_sweep(connection, request)
     return submit_again(connection, request, on_progress)
 
@@ -188,7 +185,7 @@ def _choose_checkpoint(
 
 def _start_over(spec: RunSpec, state: RunState) -> str:
     """Return the command that repeats an ended run from the beginning."""
-    return f"runner {'retry' if state in _TO_RETRY else 'reproduce'} {spec.run_id}"
+    return f"runner {'retry' if state in TO_RETRY else 'reproduce'} {spec.run_id}"
 
 
 def _no_such_checkpoint(
@@ -310,7 +307,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     if any(container.size(RunPaths(run_id).run) is not None for run_id in later):
         return request  # the sweep counts a later run of this task
     number = len(chains[name]) + (not later)
-    claim, is_new = _claim_run(container, sweep, name, number)
+    claim, is_new = claim_run(container, sweep, name, number)
     if claim is None:
         raise RunnerError(
             "R-RUN-GOES-ON",
@@ -318,7 +315,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
             why=f"task {name} of {sweep.group_id} has one active run at a time",
             fix=f"runner sweep show {sweep.group_id}",
         )
-    _await_reports(container, sweep, frozenset((name,)))
+    await_reports(container, sweep, frozenset((name,)))
     return replace(
         request,
         group=sweep,
@@ -328,248 +325,7 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     )
 
 
-ResumedTrial = RunSpec | RunnerError | None
-
-
-def resume_trials(
-    connection: Connection,
-    sweep: RunGroup,
-    pool: str | None,
-    on_progress: OnProgress,
-    *,
-    from_start: bool = False,
-    consent: Consent = NOTHING,
-) -> dict[str, ResumedTrial]:
-    """Submit the unsuccessful trials of a sweep again.
-
-    Each continues from its newest checkpoint, if it has one. A trial that another client resumes at
-    the same time is submitted once.
-
-    Args:
-        connection: the services.
-        sweep: the sweep, with the newest run of each trial.
-        pool: the pool, or None for that of each run.
-        on_progress: receives the progress.
-        from_start: ignore the checkpoints.
-        consent: the variables of this machine that may be sent.
-
-    Returns:
-        By trial: its new run, the error that prevented one, or None if another client submitted it.
-
-    Raises:
-        RunnerError: the services cannot be reached.
-    """
-    listed = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
-    rows = {row.run_id: row for row in listed}
-    ended = [
-        name
-        for name, run_id in sweep.trial_runs.items()
-        if (row := rows.get(run_id)) is None or (row.status and row.status.state in _TO_RETRY)
-    ]
-    on_progress(Progress("resume", "start"))
-    _await_reports(runs_container(connection), sweep, frozenset(ended))
-    most = read_max_parallel(connection, sweep.job_id)
-    waiting = WaitingTrialsCache(runs_container(connection))
-    done: dict[str, ResumedTrial] = {}
-    submission = TrialSubmission(connection)
-    # A trial that was resumed before has its own run.json, and is not a waiting trial.
-    first = [name for name in ended if name not in sweep.earlier]
-    unstarted = [name for name in first if waiting.unstarted(sweep.runs[name])]
-    if any(row.spec and row.spec.max_cost_micros for row in rows.values()):
-        unstarted = []  # each trial has a separate job
-
-    def resume(name: str) -> None:
-        try:
-            done[name] = _resume_trial(
-                submission,
-                sweep,
-                name,
-                pool,
-                waiting,
-                consent,
-                from_start=from_start,
-                most=most,
-            )
-        except RunnerError as err:
-            if err.code == SERVICES_DOWN:
-                raise
-            done[name] = err
-        on_progress(Progress("resume", "progress", "", len(done), len(ended), "trials"))
-
-    in_parallel(resume, [name for name in ended if name not in unstarted])  # submit these first
-    if unstarted:
-        done |= _requeue_unstarted(
-            connection, sweep, unstarted, waiting, pool, most, consent=consent
-        )
-    if MERGE_TASK in sweep.runs and _needs_merge(rows.get(sweep.runs[MERGE_TASK]), done):
-        try:
-            done[MERGE_TASK] = _repeat_merge(connection, sweep, pool, consent)
-        except RunnerError as err:
-            if err.code == SERVICES_DOWN:
-                raise
-            done[MERGE_TASK] = err
-        ended.append(MERGE_TASK)
-    on_progress(Progress("resume", "end", "", len(done), len(ended), "tasks"))
-    return {name: done[name] for name in ended}
-
-
-def _requeue_unstarted(
-    connection: Connection,
-    sweep: RunGroup,
-    names: Iterable[str],
-    waiting: WaitingTrialsCache,
-    pool: str | None,
-    most: int | None,
-    *,
-    consent: Consent,
-) -> dict[str, ResumedTrial]:
-    """Add the tasks of trials that have not started to a new job.
-
-    They keep their run IDs: one update of the sweep's document sets the job of all of them. A
-    trial whose entry another client changes at the same time is left to that client.
-    """
-    container, trials = runs_container(connection), waiting.sweep(sweep.group_id)
-    own = {sweep.runs[name]: name for name in names}
-    if trials is None:
-        return {}
-    first = _to_spec(trials, next(iter(own)))
-    asked = Repetition("retry")
-    # The values go to the tasks of all trials, so each record must be known or agreed to.
-    request = RepeatRequest(
-        first,
-        asked,
-        pool,
-        group=sweep,
-        claim=LaterRun(own[first.run_id], 1, first.run_id, first.created),
-        max_parallel=most,
-        consent=consent,
-    )
-    checks = [(f"code and data of {sweep.group_id}", partial(check_parts, spec=first))]
-    with require_complete_spec(first):
-        plan = plan_repetition(connection, request, checks)
-        for run_id in own if plan.run.secrets else ():
-            consent.require(connection, _to_spec(trials, run_id))
-    upload_files(connection, plan, ignore_progress)
-    job, run = plan.job, plan.run
-    if not job.exists:
-        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
-    document = run.to_spec().to_json()
-    place = {key: value for key, value in document["batch"].items() if key != "task_id"}
-    changes = {"batch": place, "agent": document["agent"]}
-    queued, changed = trials, list[str]()
-
-    def change(content: bytes) -> bytes:
-        nonlocal queued, changed
-        now = WaitingTrials.parse(content)
-        if now is None:
-            return content
-        changed = [
-            run_id
-            for run_id in own
-            if now.document(run_id) == trials.document(run_id)
-            and (run_id in now.cancelled) == (run_id in trials.cancelled)
-        ]
-        queued = now.requeue(changed, changes)
-        return queued.to_bytes()
-
-    # The agents derive run.json from this blob, and it may have changed since the submission.
-    common = json.dumps(trials.common).encode()
-    if container.read(template_blob(sweep.group_id)) != common:
-        container.update(template_blob(sweep.group_id), lambda _: common)
-    container.update(waiting_blob(sweep.group_id), change)
-    mine = replace(queued, trials={run_id: queued.trials[run_id] for run_id in changed})
-    if run.secrets:
-        remember_documents(connection, (mine.document(run_id) for run_id in mine.trials))
-    tasks = to_trial_tasks(run, connection, mine)
-    add_tasks(connection.batch_client(), job.job_id, tasks)
-    close_when_done(connection, job.job_id)
-    # This completes a submission that was interrupted, so nothing needs to be cancelled later.
-    container.delete(f"{SUBMITTING_FOLDER}{sweep.group_id}.json")
-    return {
-        name: _to_spec(mine, run_id) if run_id in mine.trials else None
-        for run_id, name in own.items()
-    }
-
-
-def _to_spec(trials: WaitingTrials, run_id: str) -> RunSpec:
-    return parse_run(json.dumps(trials.document(run_id)).encode(), run_id)
-
-
-def _needs_merge(row: RunRow | None, trials: Mapping[str, ResumedTrial]) -> bool:
-    """Return True if the merge task of a sweep must run again, because trials have changed."""
-    if row is None or row.status is None:
-        return row is None
-    resumed = any(isinstance(each, RunSpec) for each in trials.values())
-    return row.status.state in _TO_RETRY or (row.status.state is RunState.SUCCEEDED and resumed)
-
-
-def merge_partially(
-    connection: Connection, sweep: RunGroup, pool: str | None, consent: Consent = NOTHING
-) -> RunSpec | None:
-    """Submit the merge task of a sweep, with the results of the trials that succeeded.
-
-    Return None if another client submitted it.
-
-    Raises:
-        RunnerError: R-MERGE-PARTIAL, there is no merge task, it need not run again, or trials have
-            not ended.
-    """
-    merge_id = sweep.runs.get(MERGE_TASK, "")
-    rows = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
-    states = {row.run_id: row.status.state for row in rows if row.status}
-    active = [run_id for run_id in sweep.trial_runs.values() if not _has_ended(states.get(run_id))]
-    if not merge_id:
-        raise RunnerError(
-            "R-MERGE-PARTIAL",
-            f"{sweep.group_id} has no merge task",
-            fix=f"runner files get {sweep.group_id}",
-        )
-    if active:
-        raise RunnerError(
-            "R-MERGE-PARTIAL",
-            f"{len(active)} of {len(sweep.trials)} trials have not ended",
-            why="the merge task would not read their results",
-            fix=f"runner attach {sweep.group_id}",
-        )
-    if (state := states.get(merge_id)) is not None and state not in _TO_RETRY:
-        raise RunnerError(
-            "R-MERGE-PARTIAL",
-            f"cannot start the merge task again: its state is {state.value}",
-            why="only a failed, cancelled or lost one is started again",
-            fix=f"runner show {merge_id}",
-        )
-    return _repeat_merge(connection, sweep, pool, consent, partial=True)
-
-
-def _has_ended(state: RunState | None) -> bool:
-    return state is None or state.final
-
-
-def _repeat_merge(
-    connection: Connection,
-    sweep: RunGroup,
-    pool: str | None,
-    consent: Consent,
-    *,
-    partial: bool = False,
-) -> RunSpec | None:
-    """Submit the merge task after the newest run of each trial; `partial` waits for none."""
-    container = runs_container(connection)
-    sweep = with_later_runs(container, sweep)
-    number = len(sweep.earlier.get(MERGE_TASK, ())) + 2
-    spec = find_run(connection, sweep.runs[MERGE_TASK])
-    trials = list_runs(connection, limit=None, ids=[*sweep.trial_runs.values()]).rows
-    active = [row.run_id for row in trials if row.status and not row.status.state.final]
-    awaited = () if partial else sweep.trial_runs.values() if spec.after else active
-    claim, _ = _claim_run(container, sweep, MERGE_TASK, number)
-    if claim is None:
-        return None
-    asked = Repetition("retry", after={run_id: run_id for run_id in awaited})
-    request = RepeatRequest(spec, asked, pool, group=sweep, claim=claim, consent=consent)
-    return submit_again(connection, request, ignore_progress)
-
-
-def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:
+def await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[str]) -> None:
     """Reset the reports of failed trials to waiting, so that the failures do not stop the sweep."""
     waiting: list[tuple[str, TrialReport]] = []
     for blob, metadata in container.list_metadata(reports_folder(sweep.group_id)):
@@ -584,79 +340,7 @@ def _await_reports(container: BlobContainer, sweep: RunGroup, trials: frozenset[
     in_parallel(reset, waiting)
 
 
-class TrialSubmission:
-    """Submits trials again. Job, agent, code and data are only checked for the first one.
-
-    If the job is closed in the meantime, another job replaces it when a task is added.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.container = runs_container(connection)
-        self._lock = Lock()
-        self._prepared: dict[str, RunSpec] = {}
-
-    def submit(self, request: RepeatRequest) -> RunSpec:
-        """Submit a trial to the job of an earlier one with the same pool, code and data."""
-        spec = request.spec
-        if spec.max_cost_micros is not None:  # it has a separate job
-            return submit_again(self.connection, request, ignore_progress)
-        key = repr((spec.pool, spec.priority, spec.code, spec.data, spec.inputs))
-        with self._lock:
-            prepared = self._prepared.get(key)
-            if prepared is None:
-                return self._submit(request, key)
-        return self._submit(replace(request, prepared=prepared), key)
-
-    def _submit(self, request: RepeatRequest, key: str) -> RunSpec:
-        run = submit_again(self.connection, request, ignore_progress)
-        self._prepared[key] = run
-        return run
-
-
-def _resume_trial(
-    submission: TrialSubmission,
-    sweep: RunGroup,
-    name: str,
-    pool: str | None,
-    waiting: WaitingTrialsCache,
-    consent: Consent,
-    *,
-    from_start: bool,
-    most: int | None,
-) -> RunSpec | None:
-    container = submission.container
-    runs = [*sweep.earlier.get(name, ()), sweep.runs[name]]
-    found = ((run, read_run(container, run, waiting)) for run in reversed(runs))
-    last, content = next(((run, one) for run, one in found if one is not None), ("", b""))
-    if not content:
-        raise RunnerError(
-            "R-SWEEP-TRIAL-GONE",
-            f"trial {name}: its runs were deleted",
-            fix="start another sweep with these parameters",
-        )
-    spec = parse_run(content, last)
-    number = len(runs) + (last == runs[-1])
-    claim, is_new = _claim_run(container, sweep, name, number)
-    if claim is None:
-        return None
-    checkpoint = None if from_start else find_checkpoint(container, spec)
-    before = ResumeFrom(checkpoint[0], checkpoint[1].number) if checkpoint else None
-    asked = Repetition("resume" if before else "retry", resume_from=before)
-    request = RepeatRequest(
-        spec,
-        asked,
-        pool,
-        group=sweep,
-        claim=claim,
-        max_parallel=most,
-        is_new=is_new,
-        consent=consent,
-    )
-    return submission.submit(request)
-
-
-def _claim_run(
+def claim_run(
     container: BlobContainer, sweep: RunGroup, name: str, number: int
 ) -> tuple[LaterRun | None, bool]:
     """Claim the next run of a trial, so that only one client submits it.

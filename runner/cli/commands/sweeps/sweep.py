@@ -408,7 +408,7 @@ def resume(
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
     from runner.flows.runs.groups import find_group
-    from runner.flows.submit.repeat import merge_partially, resume_trials
+    from runner.flows.submit.resume_sweep import merge_partially, resume_trials
     from runner.protocol.groups import MERGE_TASK
 
     out = call.out

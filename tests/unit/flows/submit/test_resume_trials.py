@@ -12,9 +12,9 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.core.planning.repeat import Repetition
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.submit import repeat
+from runner.flows.submit import resume_sweep
 from runner.flows.submit.pipeline import RepeatRequest
-from runner.flows.submit.repeat import TrialSubmission
+from runner.flows.submit.resume_sweep import SweepAgain
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import LaterRun, RunGroup
 from runner.protocol.run_spec import RunSpec
@@ -54,13 +54,13 @@ def test_later_run_survives_writing_and_reading_and_damage_is_ignored() -> None:
 
 
 @pytest.fixture
-def submission() -> TrialSubmission:
+def submission() -> SweepAgain:
     keys = {"batch": "a2V5", "storage": "a2V5"}
-    return TrialSubmission(Connection(local_outputs(LocalState(20001, 20002, 1, 1)), keys))
+    return SweepAgain(Connection(local_outputs(LocalState(20001, 20002, 1, 1)), keys), SWEEP)
 
 
 def test_trials_look_up_their_job_and_code_once(
-    submission: TrialSubmission, monkeypatch: pytest.MonkeyPatch
+    submission: SweepAgain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str] = []  # the job that each submission got, or ""
     job = "net-2"
@@ -71,7 +71,7 @@ def test_trials_look_up_their_job_and_code_once(
             raise RunnerError("R-REPEAT-CODE", "the code is gone")
         return replace(request.spec, job_id=job, agent_sha256="a" * 64)
 
-    monkeypatch.setattr(repeat, "submit_again", submit)
+    monkeypatch.setattr(resume_sweep, "submit_again", submit)
     net = RunSpec(run_id="net", pool="t4", job_id="net")
 
     def submit_record(spec: RunSpec) -> RunSpec:
