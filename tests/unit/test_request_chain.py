@@ -15,6 +15,7 @@ OTHERS = {
     "LocalFiles": "the uploads, which all runs of a submission share",
     "Param": "a part of Recipe",
     "RepeatRequest": "the start of another way: a repetition has no options of a recipe",
+    "RunOption": "what a field of RunOptions declares",
     "StorageScopes": "what a task may do in storage, which no document contains",
 }
 # Modules with other classes of their own, in which nothing but the one of the chain is compared.

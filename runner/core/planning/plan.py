@@ -14,7 +14,7 @@ from urllib.parse import quote
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.pricing.cost import CostCap, Work, expected_seconds
 from runner.core.recipe.recipe import ParamValue, Recipe
-from runner.core.recipe.secrets import NO_SECRETS, SecretValues
+from runner.core.recipe.secrets import SecretValues
 from runner.core.settings import Settings
 from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
 from runner.protocol.errors import ExitCode, RunnerError
@@ -56,7 +56,7 @@ class CheckedRun:
     params: Mapping[str, ParamValue]
     command: tuple[str, ...]
     template: tuple[str | None, ...] = ()
-    secrets: SecretValues = NO_SECRETS
+    secrets: SecretValues | None = None
     script_args: tuple[str, ...] = ()
     experiment: str | None = None
     rehearsal: Mapping[str, Any] | None = None
@@ -108,7 +108,7 @@ class RunPlan:
     params: Mapping[str, ParamValue]
     recipe: Recipe
     content: RunContent
-    secrets: SecretValues = field(default=NO_SECRETS, compare=False)
+    secrets: SecretValues | None = field(default=None, compare=False)
     origin: Mapping[str, str] | None = None
     repeats: RunSpec | None = None
     after: tuple[str, ...] = ()
@@ -238,7 +238,7 @@ def plan_run(
     recipe, experiment = run.recipe, experiment_name(run.recipe, run.experiment)
     if run.rehearsal is not None:
         _check_rehearsal(settings.target, pool)
-    short = ", ".join(run.secrets.short())
+    short = ", ".join(run.secrets.short()) if run.secrets else ""
     hidden = (f"secret values too short to be hidden in logs: {short}",) if short else ()
     return RunPlan(
         run_id=run_id,

@@ -52,9 +52,6 @@ class SecretValues:
                 yield name
 
 
-NO_SECRETS = SecretValues({}, {})
-
-
 def check_secret(ref: SecretRef) -> SecretRef:
     """Return the reference. Raise ValueError with the reason if it is invalid."""
     name = ref.variable

@@ -528,9 +528,9 @@ def _draft_repetition(connection: Connection, request: RepeatRequest) -> Submiss
         (request.consent or NOTHING).require(
             connection, spec, spec.agent_sha256 if request.schedule_id is not None else None
         )
-    secrets = read_secrets(recorded_secrets(spec), os.environ)
-    refuse_exposed_secrets(secrets, draft.command)
-    draft = replace(draft, secrets=secrets)
+        secrets = read_secrets(recorded_secrets(spec), os.environ)
+        refuse_exposed_secrets(secrets, draft.command)
+        draft = replace(draft, secrets=secrets)
     if (group := request.group) is not None:
         in_group = group.job_id if len(group.job_id) <= _MAX_JOB_NAME else draft.job_id
         draft = replace(draft, job_id=in_group, group=group.group_id)

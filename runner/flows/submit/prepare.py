@@ -89,7 +89,7 @@ def check_command(
     trial: Mapping[str, Any] | None = None,
 ) -> CheckedRun:
     """Validate parameters, arguments and secrets of a recipe that has the options already."""
-    values = read_secrets(recipe.secrets, os.environ)
+    values = read_secrets(recipe.secrets, os.environ) if recipe.secrets else None
     notebook = find_notebook(recipe.command)
     if notebook is not None:
         refuse_arguments(notebook, options.args)
