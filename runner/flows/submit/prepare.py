@@ -11,7 +11,7 @@ import re
 import secrets
 import subprocess
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
@@ -395,23 +395,18 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GitRevision:
-    """The HEAD of a folder's repository; `dirty` is True if the folder has other changes."""
+def git_revision(folder: Path) -> tuple[str, bool] | None:
+    """Return the HEAD of a folder's repository, and whether the folder has other changes.
 
-    revision: str
-    dirty: bool
-
-
-def git_revision(folder: Path) -> GitRevision | None:
-    """Return the revision of a folder, or None outside of git, without git, or if git is slow."""
+    Returns None outside of git, without git, or if git is slow.
+    """
     head = _git(folder, "rev-parse", "HEAD")
     if head is None:
         return None
     options = _without_programs(folder)
     ask = ("status", "--porcelain", "--ignore-submodules=dirty", "--", ".")
     changes = _git(folder, "--no-optional-locks", *options, *ask)
-    return GitRevision(revision=head, dirty=changes != "")
+    return head, changes != ""
 
 
 def _without_programs(folder: Path) -> list[str]:
@@ -446,7 +441,7 @@ def _code_ref(recipe: Recipe, code: CodeArchive, files: LocalFiles) -> CodeRef:
     if recipe.source == "builtin":
         return ref
     git = files(("git", recipe.folder), lambda: git_revision(recipe.folder))
-    return replace(ref, git_revision=git.revision, git_dirty=git.dirty) if git else ref
+    return replace(ref, git_revision=git[0], git_dirty=git[1]) if git else ref
 
 
 def _listed(dataset: Dataset) -> tuple[tuple[str, int, str], ...]:

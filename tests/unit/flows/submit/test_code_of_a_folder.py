@@ -149,7 +149,7 @@ def test_git_starts_no_program_of_the_folder(setting: tuple[str, str], tmp_path:
     found = git_revision(folder)
     assert not (tmp_path / "ran").exists()
     assert found is not None
-    assert found.dirty
+    assert found[1]
 
 
 @pytest.mark.parametrize(

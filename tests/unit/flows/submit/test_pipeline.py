@@ -13,14 +13,17 @@ import pytest
 
 import runner
 from runner.core.home import HomePaths
+from runner.core.planning.plan import in_job
 from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
+from runner.core.recipe.sweep import SweepFile
 from runner.core.schedules.submit_file import load_submit_file
 from runner.flows.submit.group import check_file
 from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
+from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.core.recipe_maker import load_text, outputs, plan, pool, settings
 
@@ -211,6 +214,41 @@ def test_cap_of_some_tasks_is_refused(tmp_path: Path) -> None:
     checked = check_file(load_submit_file(path)[0], path, RunOptions())
     with pytest.raises(RunnerError, match="some tasks of the file have a cost cap"):
         plan_submission(checked, _azure(tmp_path), ignore_progress)
+
+
+def test_trials_differ_from_the_first_only_in_their_parameters(tmp_path: Path) -> None:
+    sweep = SweepFile.model_validate(
+        {"params": {"lr": {"choice": [0.1, 0.2, 0.3]}}, "merge": {"command": ["true"]}}
+    )
+    text = "params: {lr: 0.2}\nexpect: {loss: {max: 1}}\n"
+    recipe = load_text(tmp_path / "a", text)
+    plan = plan_submission(
+        check_sweep(recipe, sweep, RunOptions(), max_cost="9"), _azure(tmp_path), ignore_progress
+    )
+    assert list(plan.runs) == ["1", "2", "3", "merge"]
+    assert plan.cost is not None
+    assert plan.cost.cap is not None
+    assert (plan.cost.cap.cap_micros, plan.cost.cap.nodes) == (9_000_000, 5)
+    trials = [plan.runs[name] for name in plan.run_group.trials]
+    assert [each.run_id for each in trials] == [*plan.run_group.trial_runs.values()]
+    assert [each.params for each in trials] == [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
+    assert [each.command[-1] for each in trials] == ["0.1", "0.2", "0.3"]
+    assert [len(each.recipe.expect) for each in trials] == [0, 1, 0], "only for the defaults"
+    assert [(each.trial or {})["number"] for each in trials] == [1, 2, 3]
+    for each in plan.runs.values():
+        assert each.job_id == plan.job.job_id == plan.run_group.group_id
+        assert each.recipe.timeout_s == plan.cost.cap.script_s
+        assert each.job_limit_s == plan.cost.cap.job_s
+    assert plan.runs["merge"].depends_on == (*plan.run_group.trial_runs.values(),)
+
+
+def test_plan_in_another_job_is_the_same_run() -> None:
+    made = plan()
+    moved = in_job(made, "digits_local-2")
+    was, now = made.to_spec().to_json(), moved.to_spec().to_json()
+    assert was.pop("batch") == {**now.pop("batch"), "job_id": made.job_id}
+    assert was == now
+    assert in_job(made, made.job_id) is made
 
 
 def test_run_with_after_cannot_have_a_cap() -> None:
