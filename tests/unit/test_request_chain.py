@@ -11,7 +11,6 @@ from tests.unit.source_tree import ROOT, assert_none, parsed, text_of
 MOST_CLASSES = 10
 # Other classes in the modules of the chain, each with the reason.
 OTHERS = {
-    "LocalFiles": "the uploads, which all runs of a submission share",
     "Param": "a part of Recipe",
     "RepeatRequest": "the start of another way: a repetition has no options of a recipe",
     "RunOption": "what a field of RunOptions declares",

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.pricing.cost import CostCap, Work, expected_seconds
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
 from runner.core.settings import Settings
@@ -23,11 +23,9 @@ from runner.protocol.models import NAME_PATTERN, ModelBlobs
 from runner.protocol.paths import STAMP_LENGTH, RunPaths, job_id_for, slug
 from runner.protocol.results import index_blob
 from runner.protocol.run_spec import (
-    NO_RESOURCES,
     CodeRef,
     DataRef,
     RecipeSpec,
-    Resources,
     RunOrigin,
     RunSpec,
 )
@@ -47,22 +45,17 @@ class CheckedRun:
     Attributes:
         rehearsal: As in RunSpec.
         trial: As in RunSpec.
-        data: Path of the data set that was named for this run.
-        required_resources: Resources that even a named pool must have.
         resolved: Entries in run.json of inputs that are already resolved, by name.
     """
 
     recipe: Recipe
+    options: RunOptions
     params: Mapping[str, ParamValue]
     command: tuple[str, ...]
     template: tuple[str | None, ...] = ()
     secrets: SecretValues | None = None
-    script_args: tuple[str, ...] = ()
-    experiment: str | None = None
     rehearsal: Mapping[str, Any] | None = None
     trial: Mapping[str, Any] | None = None
-    data: Path | None = None
-    required_resources: Resources = NO_RESOURCES
     resolved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
@@ -235,7 +228,7 @@ def plan_run(
     warnings: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return the draft of a run in the job of its experiment."""
-    recipe, experiment = run.recipe, experiment_name(run.recipe, run.experiment)
+    recipe, experiment = run.recipe, experiment_name(run.recipe, run.options.experiment)
     if run.rehearsal is not None:
         _check_rehearsal(settings.target, pool)
     short = ", ".join(run.secrets.short()) if run.secrets else ""
@@ -314,7 +307,7 @@ def _with_ranges(recipe: Recipe, run: CheckedRun, content: RunContent) -> Recipe
     if not recipe.expect:
         return recipe
     defaults = {param.name: param.default for param in recipe.params if param.default is not None}
-    is_unchanged = dict(run.params) == defaults and not run.script_args
+    is_unchanged = dict(run.params) == defaults and not run.options.args
     if is_unchanged and (content.data is None or content.data.notice is None):
         return recipe
     return _without_warnings(recipe)

@@ -224,7 +224,7 @@ def _draft_run(run: CheckedRun, services: Services, on_progress: OnProgress) -> 
     outputs = with_container_pool(recipe.image, settings, services.outputs)
     _refuse_vaults(recipe, outputs)
     fitting = pools_for(recipe.image, settings.pool, outputs)
-    pool = choose_pool(settings.pool, fitting, recipe.resources, run.required_resources)
+    pool = choose_pool(settings.pool, fitting, recipe.resources, run.options.resources)
     created = datetime.now(UTC)
     run_id = make_run_id(recipe.name, created, random_suffix())
     draft = _draft(run, pool, services, files, on_progress, run_id=run_id, created=created)
@@ -287,7 +287,7 @@ def _draft_group(
             continue
         with naming_task(name):
             fitting = pools_for(run.recipe.image, pool.id, outputs)
-            choose_pool(pool.id, fitting, run.recipe.resources, run.required_resources)
+            choose_pool(pool.id, fitting, run.recipe.resources, run.options.resources)
             draft = _draft(
                 run,
                 pool,

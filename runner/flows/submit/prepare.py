@@ -105,16 +105,13 @@ def check_command(
     _refuse_unknown_variables(recipe, arguments, params, has_data=options.data is not None)
     return CheckedRun(
         recipe=recipe,
+        options=options,
         params=params,
         command=arguments,
         template=template,
         secrets=values,
-        script_args=options.args,
-        experiment=options.experiment,
         rehearsal=rehearsal,
         trial=trial,
-        data=options.data,
-        required_resources=options.resources,
     )
 
 
@@ -262,7 +259,7 @@ def _read_data(
     run: CheckedRun, home: Path, files: LocalFiles, on_progress: OnProgress, *, runs_code: bool
 ) -> DataRef | None:
     """Return the data set of --data or the cached one."""
-    name, data = run.recipe.dataset, run.data
+    name, data = run.recipe.dataset, run.options.data
     folder = run.recipe.folder if name else None
     if data is None:
         dataset = name and _find_dataset(name, home, files, on_progress, folder, fetch=False)

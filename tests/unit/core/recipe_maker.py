@@ -18,6 +18,7 @@ from runner.core.planning.plan import (
 )
 from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.settings import Settings, TargetName
 from runner.protocol.run_spec import CodeRef
@@ -89,12 +90,14 @@ def plan(
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
     target: TargetName = "local",
+    experiment: str | None = None,
     **changes: Any,
 ) -> RunPlan:
     """Return the plan of a run; `changes` are other fields of its CheckedRun."""
     stack = stack or outputs()
     command, template = compose_command(of, params or {}, script_args)
-    run = CheckedRun(of, params or {}, command, template, script_args=tuple(script_args), **changes)
+    options = RunOptions(args=tuple(script_args), experiment=experiment)
+    run = CheckedRun(of, options, params or {}, command, template, **changes)
     found = choose_pool(wanted_pool, pools_for(of.image, wanted_pool, stack), of.resources)
     return plan_run(
         run,

@@ -23,6 +23,7 @@ from runner.core.planning.plan import (
     plan_run,
 )
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
+from runner.core.recipe.options import RunOptions
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
 from runner.features.schedules.create import ScheduleRequest, create_schedule
@@ -141,7 +142,7 @@ class Client:
         script_args = tuple(changes.pop("script_args", ()))
         command, template = compose_command(recipe, params, script_args)
         made = plan_run(
-            CheckedRun(recipe, params, command, template, script_args=script_args),
+            CheckedRun(recipe, RunOptions(args=script_args), params, command, template),
             RunContent(
                 code=CODE,
                 agent_sha256=AGENT,

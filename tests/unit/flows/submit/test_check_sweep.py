@@ -82,7 +82,7 @@ def test_merge_task_waits_for_all_trials_and_has_their_results(tmp_path: Path) -
     assert run.recipe.command == ("python", "merge.py", "$RUNNER_INPUT_TRIALS")
     assert [each.kind for each in run.recipe.inputs] == ["trials"]
     assert (run.recipe.dataset, run.recipe.primary_metric, run.trial) == (None, None, None)
-    assert run.experiment == checked.runs["1"].recipe.name
+    assert run.options.experiment == checked.runs["1"].recipe.name
     assert {each.recipe.max_cost_micros for each in checked.runs.values()} == {1_000_000}
 
 
@@ -162,7 +162,7 @@ def test_pattern_as_the_only_value_of_a_parameter_is_refused(tmp_path: Path) -> 
     recipe = load_recipe("./count.py", cwd=tmp_path)
     params = dict([parse_param("csv=data/*.csv")])
     [run] = check_sweep(recipe, change_sweep(None, params, {}), RunOptions()).runs.values()
-    assert run.script_args == ("--csv", "data/*.csv"), "nothing matches"
+    assert run.options.args == ("--csv", "data/*.csv"), "nothing matches"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1")
     with pytest.raises(RunnerError, match="is the only value of csv") as caught:
@@ -180,9 +180,9 @@ def test_subcommand_precedes_the_parameters_of_trials(tmp_path: Path) -> None:
     sweep = SweepFile.model_validate({"params": {"lr": [0.1]}})
     options = RunOptions(args=("fit", "data", "--quiet", "x"))
     [run] = check_sweep(recipe, sweep, options).runs.values()
-    assert run.script_args == ("fit", "data", "--lr", "0.1", "--quiet", "x")
+    assert run.options.args == ("fit", "data", "--lr", "0.1", "--quiet", "x")
     [run] = check_sweep(recipe, sweep, RunOptions()).runs.values()
-    assert run.script_args == ("--lr", "0.1")
+    assert run.options.args == ("--lr", "0.1")
 
 
 def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_dollar_in_the_name_of_a_file_is_no_variable(tmp_path: Path) -> None:
     sweep = SweepFile.model_validate({"params": {"csv": {"files": "*.csv"}}})
     checked = check_sweep(load_recipe("count.py", cwd=tmp_path), sweep, RunOptions())
     run = checked.runs["1"]
-    assert run.script_args == ("--csv", "$$HOME.csv")
+    assert run.options.args == ("--csv", "$$HOME.csv")
     assert (run.recipe.files, checked.trials) == (
         ("count.py", "$HOME.csv"),
         {"1": {"csv": "$HOME.csv"}},
@@ -217,7 +217,7 @@ def test_trial_reads_its_blob_by_the_path_on_the_node(tmp_path: Path) -> None:
     checked = check_sweep(recipe, swept, RunOptions(), {"csv": entries})
     assert checked.trials == {"1": {"csv": "data/x/1.csv"}, "2": {"csv": "data/x/2.csv"}}
     run = checked.runs["2"]
-    assert run.script_args == ("--csv", "$RUNNER_INPUT_CSV")
+    assert run.options.args == ("--csv", "$RUNNER_INPUT_CSV")
     assert run.resolved == {"csv": entries["data/x/2.csv"]}
     sampled = change_sweep(swept, {}, {"method": "tpe", "metric": "loss"})
     with pytest.raises(RunnerError, match="the method tpe cannot choose blobs"):
@@ -231,7 +231,7 @@ def test_trial_of_a_hydra_script_reads_its_blob_by_its_quoted_path(tmp_path: Pat
     found = {"csv": {"data/a,b.csv": {"kind": "blob", "blob": "data/a,b.csv"}}}
     swept = sweep.with_blobs({"csv": ["data/a,b.csv"]})
     checked = check_sweep(recipe, swept, RunOptions(), blobs=found)
-    assert checked.runs["1"].script_args == ("csv='$RUNNER_INPUT_CSV'",)
+    assert checked.runs["1"].options.args == ("csv='$RUNNER_INPUT_CSV'",)
     quoted = {"csv": {"data/it's.csv": {"kind": "blob", "blob": "data/it's.csv"}}}
     with pytest.raises(RunnerError, match="cannot read the path of blob") as caught:
         check_sweep(

@@ -143,7 +143,7 @@ def test_command_with_variables_that_nodes_set_is_accepted(
     tmp_path: Path, text: str, typed: tuple[str, ...]
 ) -> None:
     checked = check_run(load_text(tmp_path / "a", text), RunOptions(args=typed))
-    assert checked.script_args == typed
+    assert checked.options.args == typed
 
 
 def _azure(tmp_path: Path, **changes: Any) -> Services:
@@ -223,7 +223,7 @@ def test_trials_differ_from_the_first_only_in_their_parameters(tmp_path: Path) -
     text = "params: {lr: 0.2}\nexpect: {loss: {max: 1}}\n"
     recipe = load_text(tmp_path / "a", text)
     plan = plan_submission(
-        check_sweep(recipe, sweep, RunOptions(), max_cost="9"), _azure(tmp_path), ignore_progress
+        check_sweep(recipe, sweep, RunOptions(max_cost="9")), _azure(tmp_path), ignore_progress
     )
     assert list(plan.runs) == ["1", "2", "3", "merge"]
     assert plan.cost is not None
