@@ -301,7 +301,7 @@ def test_the_formula_of_a_declared_pool_is_not_applied(
     stack = replace(connection.outputs, pools=(replace(pool_output(), id=pool),))
     paths.local_outputs.write_text(stack.to_json(), encoding="utf-8")
     azure = replace(local, target="azure", stack="dev")
-    monkeypatch.setattr(autoscale, "connect", lambda _: connect(local))
+    monkeypatch.setattr(formulas, "connect", lambda _: connect(local))
     with pytest.raises(RunnerError) as caught:
         formulas.plan_formula(azure, pool, GROW)
     assert caught.value.code == "R-FORMULA-DECLARED"
