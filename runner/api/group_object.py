@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from runner.core.settings import Settings
-    from runner.flows.runs.groups import GroupView
-    from runner.flows.runs.history import RunRow
+    from runner.flows.runs.rows import RunRow
     from runner.flows.session import Session
     from runner.flows.submit.group import CheckedFile
+    from runner.flows.sweeps.groups import GroupView
     from runner.protocol.groups import RunGroup as Document
 
 Running = Literal["requeue", "wait", "terminate"]  # how active runs are treated
@@ -47,7 +47,7 @@ class Group(Mapping[str, Run]):
     @property
     def states(self) -> dict[str, str]:
         """Current state of each task's run; `missing` if it cannot be read."""
-        from runner.flows.runs.groups import load_group_view
+        from runner.flows.sweeps.groups import load_group_view
 
         return self._states(load_group_view(self.session.connection, self._document))
 
@@ -87,7 +87,7 @@ class Group(Mapping[str, Run]):
 
     def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
         """Show the runs in a view until all have ended."""
-        from runner.flows.runs.groups import group_views
+        from runner.flows.sweeps.groups import group_views
 
         connection = self.session.connection
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -131,7 +131,7 @@ class Group(Mapping[str, Run]):
 
     def cancel(self) -> Group:
         """Cancel every active run. Return the group."""
-        from runner.flows.runs.groups import cancel_group
+        from runner.flows.sweeps.cancel import cancel_group
 
         cancel_group(self.session.connection, self._document)
         return self
@@ -156,7 +156,7 @@ class Group(Mapping[str, Run]):
                 task cannot start.
         """
         from runner.core.progress import ignore_progress
-        from runner.flows.runs.groups import find_group
+        from runner.flows.runs.group_documents import find_group
         from runner.flows.submit.consent import Consent
         from runner.flows.submit.resume_sweep import merge_partially, resume_trials
 
@@ -215,7 +215,7 @@ class Group(Mapping[str, Run]):
         """
         from runner.core.job_moves import JobNote
         from runner.core.progress import ignore_progress
-        from runner.flows.runs.groups import find_group
+        from runner.flows.runs.group_documents import find_group
         from runner.flows.sweeps.moves import find_jobs, move_jobs, plan_move
 
         connection = self.session.connection

@@ -19,7 +19,7 @@ from runner.protocol.errors import RunnerError
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt
 
-    from runner.flows.runs.history import RunRow
+    from runner.flows.runs.rows import RunRow
     from runner.flows.session import Session
 
 
@@ -60,7 +60,7 @@ def run(ref: str = "@last", *, target: str | None = None, stack: str | None = No
 @checked
 def group(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Group:
     """Return the group with an ID or unique prefix, or the last one (`@last`)."""
-    from runner.flows.runs.groups import find_group
+    from runner.flows.runs.group_documents import find_group
 
     session = connect(target, stack)
     return Group(session, find_group(session.connection, ref))
@@ -158,7 +158,7 @@ def _parse_since(since: str | datetime | timedelta | None) -> datetime | None:
 
 
 def _run_ids(session: Session, group: str | Group) -> list[str]:
-    from runner.flows.runs.groups import find_group
+    from runner.flows.runs.group_documents import find_group
 
     if isinstance(group, Group):
         return [group.run_id(task) for task in group]

@@ -137,7 +137,7 @@ class Run:
     def attempts(self) -> Table[AttemptRow]:
         """Return the attempts: node, start, duration (`.took_s`), and the reason each ended."""
         from runner.flows.runs.attempts import list_attempts
-        from runner.flows.runs.watch import load_view
+        from runner.flows.runs.live import load_view
 
         connection = self.session.connection
         return Table(list_attempts(connection, load_view(connection, self.spec)), _attempt_cells)
@@ -217,7 +217,7 @@ class Run:
     def status(self) -> RunStatus:
         """Current state with its reason, and the node."""
         if self._status is None:
-            from runner.flows.runs.watch import load_view
+            from runner.flows.runs.live import load_view
 
             view = load_view(self.session.connection, self._spec)
             self._result = view.result

@@ -34,7 +34,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return IDs of groups of `runner submit`, newest first."""
-    from runner.flows.runs.groups import list_group_ids
+    from runner.flows.runs.group_documents import list_group_ids
 
     return _from_services(ctx, lambda found: list_group_ids(found, incomplete), incomplete)
 
@@ -42,7 +42,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_run_or_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return IDs of groups, then of runs."""
     from runner.flows.runs.documents import list_run_ids, runs_container
-    from runner.flows.runs.groups import list_group_ids
+    from runner.flows.runs.group_documents import list_group_ids
 
     if incomplete.startswith("@"):
         return ["@last"]

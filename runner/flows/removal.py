@@ -31,8 +31,9 @@ from runner.flows.runs.documents import (
     resolve_run,
     runs_container,
 )
-from runner.flows.runs.groups import group_instead, with_later_runs
-from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.flows.runs.group_documents import group_instead, with_later_runs
+from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.rows import RunRow
 from runner.flows.runs.waiting import WaitingTrialsCache, forget_waiting, read_run
 from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import parse_json

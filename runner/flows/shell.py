@@ -37,7 +37,7 @@ from runner.core.home import HomePaths, not_writable
 from runner.core.states import RunState
 from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
 from runner.flows.runs.documents import load_attempts, runs_container
-from runner.flows.runs.watch import RunView, load_view
+from runner.flows.runs.live import RunView, load_view
 from runner.flows.task_shell import capture, find_task_folder, run_apart, switched
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import AttemptStart

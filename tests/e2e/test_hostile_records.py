@@ -14,7 +14,7 @@ from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import find_group
+from runner.flows.runs.group_documents import find_group
 from runner.flows.submit.resume_sweep import resume_trials
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec

@@ -25,9 +25,10 @@ from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import find_run, load_result
 from runner.flows.runs.events import LogText, RunEnded, StageReported
 from runner.flows.runs.history import list_runs
+from runner.flows.runs.live import load_view
 from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
 from runner.flows.runs.outputs import download_outputs
-from runner.flows.runs.watch import load_view, watch_run
+from runner.flows.runs.watch import watch_run
 from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError

@@ -21,10 +21,11 @@ from runner.core.recipe.sweep import SweepFile
 from runner.core.settings import load_settings
 from runner.flows.runs import waiting
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import cancel_group, find_group
+from runner.flows.runs.group_documents import find_group
 from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.submit_group import finish_interrupted, submit_group
 from runner.flows.submit.sweep import check_sweep
+from runner.flows.sweeps.cancel import cancel_group
 from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, known_runs, until
 

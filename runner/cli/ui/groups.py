@@ -16,8 +16,8 @@ from runner.core.units import format_count
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.runs.groups import GroupView
-    from runner.flows.runs.history import RunRow
+    from runner.flows.runs.rows import RunRow
+    from runner.flows.sweeps.groups import GroupView
     from runner.protocol.groups import RunGroup
 
 
@@ -94,7 +94,7 @@ _COUNT_EVERY_S = 15.0  # without a terminal
 
 def watch_group(out: Output, connection: Connection, group: RunGroup) -> GroupView:
     """Show state changes until all tasks have ended, and return the last view."""
-    from runner.flows.runs.groups import group_views
+    from runner.flows.sweeps.groups import group_views
 
     last: GroupView | None = None
     with out.stages() as stages:

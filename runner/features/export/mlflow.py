@@ -24,8 +24,8 @@ from runner.core.points import StepPoint, final_points
 from runner.core.progress import OnProgress
 from runner.flows.extras import load_extra
 from runner.flows.runs.documents import load_points
+from runner.flows.runs.live import RunView, load_view
 from runner.flows.runs.outputs import download_outputs
-from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec

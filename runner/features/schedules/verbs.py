@@ -19,7 +19,7 @@ from runner.protocol.errors import RunnerError
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.features.schedules.manage import Firing, ScheduleRecord
-    from runner.flows.runs.history import RunRow
+    from runner.flows.runs.rows import RunRow
 
 _MAX_FIRINGS = 20  # number of firings that `show` prints
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
@@ -291,7 +291,8 @@ def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups:
     """Draw the newest group with the states of its runs, or only the tasks if there is no group."""
     from runner.cli.ui.groups import draw_group
     from runner.core.schedules.submit_file import draw_tree
-    from runner.flows.runs.groups import find_group, load_group_view
+    from runner.flows.runs.group_documents import find_group
+    from runner.flows.sweeps.groups import load_group_view
 
     view = None
     if groups:

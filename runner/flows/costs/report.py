@@ -22,7 +22,8 @@ from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import load_price_table
 from runner.core.states import RunState
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.history import RunRow, list_runs
+from runner.flows.runs.history import list_runs
+from runner.flows.runs.rows import RunRow
 from runner.protocol.paths import submission_time
 from runner.protocol.usage import AttemptUsage, load_usage, parse_usage, to_milliseconds
 

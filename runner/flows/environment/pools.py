@@ -27,7 +27,7 @@ from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.flows.local.state import CONTAINER_POOL_ID
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import owners_of
+from runner.flows.runs.group_documents import owners_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MAX_NODES = 100_000

@@ -11,7 +11,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.units import format_duration
 from runner.flows.runs.documents import load_attempt_ends, load_attempts, runs_container
-from runner.flows.runs.watch import RunView
+from runner.flows.runs.live import RunView
 from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,

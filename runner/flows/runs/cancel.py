@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, terminate_task
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.planning.pool_choice import refuse_pool_of_other_team
-from runner.core.progress import OnProgress, ignore_progress
 from runner.core.states import RunState, TaskView, count_evicted, decide_status
 from runner.flows.runs.documents import (
-    find_run,
     index_run,
     load_attempt_ends,
     load_attempts,
     load_result,
     runs_container,
 )
-from runner.flows.runs.groups import cancel_group, find_group
-from runner.flows.runs.history import RunFilter, list_runs
-from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec
@@ -93,47 +86,6 @@ def cancel_queued(container: BlobContainer, spec: RunSpec, why: str = CANCELLED_
         return False
     index_run(container, spec.to_json(), document)
     return True
-
-
-def cancel_experiment(connection: Connection, experiment: str) -> dict[str, Cancelled]:
-    """Cancel all unfinished runs of an experiment, newest first. Return the outcomes by run ID."""
-    going_on = frozenset(state for state in RunState if not state.final)
-    rows = list_runs(connection, limit=None, only=RunFilter(experiment, going_on)).rows
-    return {row.run_id: cancel_run(connection, find_run(connection, row.run_id)) for row in rows}
-
-
-def cancel_pool(
-    connection: Connection, pool_id: str, on_progress: OnProgress = ignore_progress
-) -> dict[str, Cancelled]:
-    """Cancel all unfinished runs on a pool, also of sweeps and groups. Return outcomes by run ID.
-
-    Runs of a sweep or group on other pools continue.
-
-    Raises:
-        RunnerError: R-POOL-TEAM, the runs on the pool are those of another team.
-    """
-    refuse_pool_of_other_team(pool_id, connection.outputs)
-    going_on = frozenset(state for state in RunState if not state.final)
-    rows = list_runs(connection, limit=None, only=RunFilter(states=going_on)).rows
-    here = {row.run_id: row.spec for row in rows if row.spec and _is_on(row.spec, pool_id)}
-    elsewhere = {row.spec.group for row in rows if row.spec and row.run_id not in here}
-    groups = {spec.group for spec in here.values() if spec.group} - elsewhere
-    done: dict[str, Cancelled] = {}
-    for group_id in sorted(filter(None, groups)):
-        with suppress(RunnerError):  # without its document, the runs are cancelled below
-            group = find_group(connection, group_id)
-            found = cancel_group(connection, group, on_progress)
-            done |= {group.runs[name]: cancelled for name, cancelled in found.items()}
-    return {
-        run_id: done[run_id]
-        if run_id in done
-        else cancel_run(connection, find_run(connection, run_id))
-        for run_id in here
-    }
-
-
-def _is_on(spec: RunSpec, pool_id: str) -> bool:
-    return spec.pool.lower() == pool_id.lower()
 
 
 def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:

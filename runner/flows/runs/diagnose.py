@@ -49,8 +49,9 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
-from runner.flows.runs.groups import group_instead
+from runner.flows.runs.group_documents import group_instead
 from runner.flows.runs.history import list_runs
+from runner.flows.runs.live import RunView, load_view
 from runner.flows.runs.stuck import (
     NodeNeed,
     PoolFacts,
@@ -60,7 +61,6 @@ from runner.flows.runs.stuck import (
     find_work,
     load_pool_facts,
 )
-from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.checkpoints import ResumeHistory
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup

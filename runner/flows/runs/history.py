@@ -7,18 +7,18 @@ unfinished runs Batch is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from posixpath import commonprefix
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.states import RunState, RunStatus
+from runner.core.states import RunState
 from runner.flows.runs.documents import (
     IndexEntry,
     list_run_ids,
@@ -26,15 +26,14 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
+from runner.flows.runs.group_documents import find_group
+from runner.flows.runs.rows import RunRow, ended_row, lacks_start, unreadable_row, with_first_start
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
-from runner.protocol.metrics import choose_metric, choose_shown
 from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
-from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
-from runner.protocol.usage import parse_usage
 
 if TYPE_CHECKING:
     from runner.flows.runs.stuck import PoolReader
@@ -56,85 +55,6 @@ _ENDED = {
     "stopped": RunState.SUCCEEDED,
     "failed": RunState.FAILED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run of the list.
-
-    Attributes:
-        spec, result: Their `raw` may have only the fields of the index; `find_run` reads all.
-        problem: Why its documents cannot be read.
-        attempts: Number of started attempts.
-        evicted: Number of attempts that were lost or terminated; None if not recorded.
-        measured: Last values of the metrics of a run without a result, if they were read.
-        usage: Usage of its attempts in the index; empty for a row from other documents.
-        first_started: Start of the first of several attempts; None for one attempt or if unknown.
-        earlier_s: Duration of the runs that this run of a trial continues.
-    """
-
-    run_id: str
-    spec: RunSpec | None
-    status: RunStatus | None
-    result: RunResult | None
-    problem: str = ""
-    attempts: int = 0
-    evicted: int | None = None
-    measured: Mapping[str, float] = field(default_factory=dict[str, float])
-    usage: str = ""
-    first_started: datetime | None = None
-    earlier_s: float = 0
-
-    @property
-    def ended(self) -> datetime | None:
-        """The time when the outcome was committed."""
-        return self.result.ended if self.result else None
-
-    @property
-    def took_s(self) -> float | None:
-        """Seconds from the start of the first attempt to the end, or None.
-
-        Includes the time between attempts, but not the time between the runs of a resumed trial.
-        """
-        if self.result is None:
-            return None
-        started, ended = self.first_started or self.result.started, self.result.ended
-        if started is None or ended is None:
-            return round(self.earlier_s, 3) or None
-        return round(self.earlier_s + (ended - started).total_seconds(), 3)
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The last value of each metric."""
-        return self.measured or (self.result.metrics if self.result else {})
-
-    @property
-    def main_metric(self) -> str | None:
-        """The metric that ranks the run, or None.
-
-        It is that of its sweep or recipe if it was measured, else the first that is clearly one.
-        """
-        return self._primary or choose_metric(self.metrics, self._names())
-
-    @property
-    def shown_metric(self) -> str | None:
-        """The value that lists show: the main metric, or else no count and no parameter."""
-        return self._primary or choose_shown(self.metrics, self._names())
-
-    @property
-    def _primary(self) -> str | None:
-        if self.spec is None:
-            return None
-        named = ((self.spec.trial or {}).get("metric"), self.spec.primary_metric)
-        return next((name for name in named if name in self.metrics), None)
-
-    def _names(self) -> Iterator[str]:
-        yield from self.params
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """All parameters. Without `with_commands`, those of a long command may be missing."""
-        return self.spec.all_params if self.spec else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +202,6 @@ def _take_newest(
     connection: Connection, line: SweepLine, listing: _Listing, only: RunFilter
 ) -> None:
     """Replace the rows of a sweep by those of the newest run of each trial."""
-    from runner.flows.runs.groups import find_group  # noqa: PLC0415  it imports this module
-
     with suppress(RunnerError):  # the document of the sweep was deleted
         line.run_ids = list(find_group(connection, line.group_id).trial_runs.values())
         rows = listing.rows(line.run_ids)
@@ -388,10 +306,10 @@ class _Listing:
         if self._index is None:
             self._index = load_index(runs_container(self._connection), self._prefix)
         entries = [self._index[run_id] for run_id in ids if run_id in self._index]
-        finished = [_finished(e.spec, e.result, e.usage) for e in entries if e.result]
+        finished = [ended_row(e.spec, e.result, e.usage) for e in entries if e.result]
         container = runs_container(self._connection)
         rows: dict[str, RunRow | None] = {row.run_id: row for row in finished}
-        incomplete = [row for row in finished if _lacks_start(row)]  # entries without usage
+        incomplete = [row for row in finished if lacks_start(row)]  # entries without usage
         rows |= {
             row.run_id: row
             for row in in_parallel(lambda row: with_first_start(container, row), incomplete)
@@ -409,13 +327,13 @@ class _Listing:
                 spec = RunSpec.from_json(trials.document(run_id) or {})
                 result = trials.result(run_id)
                 if result is not None:
-                    rows[run_id] = _finished(spec, result)
+                    rows[run_id] = ended_row(spec, result)
                 else:
                     records.append(spec)
                     unstarted.add(run_id)
         if not records:
             return rows
-        from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
+        from runner.flows.runs.live import live_rows  # noqa: PLC0415  loads the Batch SDK
 
         return rows | live_rows(self._connection, records, self._reader(), unstarted)
 
@@ -426,41 +344,6 @@ class _Listing:
         with self._lock:
             self._pools = self._pools or PoolReader(self._connection)
             return self._pools
-
-
-def _finished(spec: RunSpec, result: RunResult, usage: str = "") -> RunRow:
-    status = RunStatus(RunState(result.status), result.message or "")
-    return RunRow(
-        spec.run_id,
-        spec,
-        status,
-        result,
-        attempts=result.attempt,
-        evicted=result.evicted,
-        usage=usage,
-        first_started=_first_start(usage) if usage and result.attempt > 1 else None,
-    )
-
-
-def _first_start(usage: str) -> datetime | None:
-    """Return the start of the first attempt from an entry of the index."""
-    found = parse_usage(usage) or ()
-    started = next((each.started for each in found if (each.attempt, each.rank) == (1, 0)), None)
-    return None if started is None else datetime.fromtimestamp(started / 1000, UTC)
-
-
-def _lacks_start(row: RunRow) -> bool:
-    return row.result is not None and row.attempts > 1 and row.first_started is None
-
-
-def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
-    """Return an ended run with the start of its first attempt, if it had several."""
-    if not _lacks_start(row):
-        return row
-    start = AttemptStart.load(container.read(RunPaths(row.run_id).attempt_start(1)) or b"")
-    with suppress(ValueError):
-        return replace(row, first_started=datetime.fromisoformat(start.started if start else ""))
-    return row
 
 
 def _row(
@@ -480,11 +363,9 @@ def _row(
         spec = parse_run(content, run_id)
         result = load_result(container, run_id)
         if result is not None:
-            return with_first_start(container, _finished(spec, result))
+            return with_first_start(container, ended_row(spec, result))
     except RunnerError as err:
-        if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
-            raise
-        return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
-    from runner.flows.runs.watch import live_row  # noqa: PLC0415  loads the Batch SDK
+        return unreadable_row(run_id, err)
+    from runner.flows.runs.live import live_row  # noqa: PLC0415  loads the Batch SDK
 
     return live_row(connection, spec, reader())

@@ -9,7 +9,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.flows.runs.attempts import AttemptRow, Resumed, list_attempts
 from runner.flows.runs.documents import load_points
-from runner.flows.runs.watch import load_view
+from runner.flows.runs.live import load_view
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import planned_times
 

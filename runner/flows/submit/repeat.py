@@ -23,9 +23,10 @@ from runner.flows.runs.attempts import (
     load_history,
 )
 from runner.flows.runs.documents import find_run, runs_container
-from runner.flows.runs.groups import with_later_runs
-from runner.flows.runs.history import RunFilter, RunRow, list_runs
-from runner.flows.runs.watch import load_view
+from runner.flows.runs.group_documents import with_later_runs
+from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.live import load_view
+from runner.flows.runs.rows import RunRow
 from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.group import new_run_ids
 from runner.flows.submit.lookups import repeat_predecessors

@@ -18,7 +18,7 @@ from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint
 from runner.flows.runs.documents import find_run, runs_container
-from runner.flows.runs.groups import with_later_runs
+from runner.flows.runs.group_documents import with_later_runs
 from runner.flows.runs.history import RunRow, list_runs
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.flows.submit.consent import NOTHING, Consent, remember_documents

@@ -33,9 +33,9 @@ from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
 from runner.core.units import format_count
 from runner.flows.runs.documents import index_run, runs_container
-from runner.flows.runs.groups import cancel_group
 from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.submit_run import upload_files
+from runner.flows.sweeps.cancel import cancel_group
 from runner.protocol.codec import FORMAT
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError

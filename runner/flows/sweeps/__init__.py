@@ -1,1 +1,4 @@
-"""Compare the runs of sweeps and experiments (`experiments`), and move their jobs (`moves`)."""
+"""Several runs as one: follow and cancel groups, compare the trials of sweeps, move their jobs.
+
+Start in `groups`, which reads the states of the runs of a group.
+"""

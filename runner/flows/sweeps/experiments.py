@@ -21,8 +21,9 @@ from runner.core.states import RunState, WaitCause
 from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
 from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
-from runner.flows.runs.groups import list_group_ids, with_later_runs
-from runner.flows.runs.history import EVERY_RUN, RunFilter, RunRow, list_runs, with_commands
+from runner.flows.runs.group_documents import list_group_ids, with_later_runs
+from runner.flows.runs.history import EVERY_RUN, RunFilter, list_runs, with_commands
+from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps.ranking import (
     MetricOrder,
     compared_metric,

@@ -41,7 +41,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.states import TaskView
 from runner.core.units import format_count
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
-from runner.flows.runs.groups import find_group
+from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.history import RunFilter, list_runs
 from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run

@@ -10,7 +10,8 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.documents import load_metrics
-from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, RunRow, list_runs
+from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, list_runs
+from runner.flows.runs.rows import RunRow
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import Goal, default_goal
 from runner.protocol.run_spec import RunSpec

@@ -9,8 +9,8 @@ import pytest
 from runner.cli.ui.groups import FEW_TASKS, GroupDisplay, count_states
 from runner.cli.ui.output import Output
 from runner.core.states import RunState, RunStatus, WaitCause
-from runner.flows.runs.groups import GroupView
-from runner.flows.runs.history import RunRow
+from runner.flows.runs.rows import RunRow
+from runner.flows.sweeps.groups import GroupView
 from runner.protocol.groups import RunGroup
 
 Capture = pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from runner.flows import removal
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.models.versions import Model, ModelVersion
 from runner.flows.removal import RemovalPlan, RunSelection, plan_removal, remove_runs
-from runner.flows.runs import watch
+from runner.flows.runs import live
 from runner.flows.runs.documents import find_run
 from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
@@ -58,10 +58,10 @@ class Account:
         }
         for name, stand_in in stand_ins.items():
             monkeypatch.setattr(BlobContainer, name, stand_in)
-        monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks[job].get(task))
-        monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks[job])
-        monkeypatch.setattr(watch, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
-        monkeypatch.setattr(watch, "explain_queue_reason", lambda *given: given[2])
+        monkeypatch.setattr(live, "get_task", lambda _, job, task: self.tasks[job].get(task))
+        monkeypatch.setattr(live, "list_tasks", lambda _, job: self.tasks[job])
+        monkeypatch.setattr(live, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
+        monkeypatch.setattr(live, "explain_queue_reason", lambda *given: given[2])
         monkeypatch.setattr(removal, "list_tasks", lambda _, job: self.tasks.get(job, {}))
         monkeypatch.setattr(
             removal, "delete_tasks", lambda _, job, ids: self._delete_tasks(job, ids)

@@ -81,7 +81,7 @@ def _attach_group(
     """Watch the trials of a sweep, or the tasks of a group, to their end."""
     from runner.cli.commands.sweeps.submit import follow_group
     from runner.cli.commands.sweeps.sweep import follow_sweep
-    from runner.flows.runs.groups import group_instead
+    from runner.flows.runs.group_documents import group_instead
 
     group = group_instead(connection, reference, err)
     if one_run_only:
@@ -323,7 +323,7 @@ def cancel(
 
 
 def _cancel_several(out: Output, connection: Connection, experiment: str | None, pool: str) -> None:
-    from runner.flows.runs.cancel import cancel_experiment, cancel_pool
+    from runner.flows.sweeps.cancel import cancel_experiment, cancel_pool
 
     if experiment is not None:
         done = cancel_experiment(connection, experiment)
@@ -340,7 +340,8 @@ def _cancel_several(out: Output, connection: Connection, experiment: str | None,
 
 
 def _cancel_group(out: Output, connection: Connection, reference: str, err: RunnerError) -> None:
-    from runner.flows.runs.groups import cancel_group, group_instead
+    from runner.flows.runs.group_documents import group_instead
+    from runner.flows.sweeps.cancel import cancel_group
 
     group = group_instead(connection, reference, err)
     with out.stages() as view:

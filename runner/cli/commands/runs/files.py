@@ -152,7 +152,7 @@ def get(
     try:
         spec = find_run(connection, run)
     except RunnerError as err:
-        from runner.flows.runs.groups import group_instead
+        from runner.flows.runs.group_documents import group_instead
 
         group = group_instead(connection, run, err)
         _get_group(out, connection, group, settings.output_dir, patterns or ())

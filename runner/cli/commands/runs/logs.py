@@ -94,7 +94,7 @@ def logs(
     try:
         spec = find_run(connection, run)
     except RunnerError as err:
-        from runner.flows.runs.groups import group_instead
+        from runner.flows.runs.group_documents import group_instead
 
         group = group_instead(connection, run, err)
         if follow or attempt is not None or node is not None:

@@ -22,7 +22,8 @@ from runner.protocol.errors import RunnerError
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.states import RunStatus
-    from runner.flows.runs.history import GroupedHistory, RunHistory, RunRow, SweepLine
+    from runner.flows.runs.history import GroupedHistory, RunHistory, SweepLine
+    from runner.flows.runs.rows import RunRow
 
 _TEXT_COLUMNS = (
     "run", "recipe", "experiment", "status", "attempt", "pool", "age", "duration", "metric",
@@ -215,7 +216,7 @@ def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
 
 
 def _group_run_ids(connection: Connection, group: str) -> list[str]:
-    from runner.flows.runs.groups import find_group
+    from runner.flows.runs.group_documents import find_group
 
     return list(find_group(connection, group).runs.values())
 

@@ -170,7 +170,7 @@ def retry(
 def _find_run(connection: Connection, reference: str) -> RunSpec:
     """Return the run. Raise R-RETRY-GROUP if the reference names a sweep or group."""
     from runner.flows.runs.documents import find_run
-    from runner.flows.runs.groups import group_instead
+    from runner.flows.runs.group_documents import group_instead
     from runner.flows.runs.history import list_runs
 
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.flows.models.register import RunModel
     from runner.flows.runs.attempts import AttemptRow
-    from runner.flows.runs.watch import RunView
+    from runner.flows.runs.live import RunView
     from runner.protocol.checkpoints import CheckpointManifest
     from runner.protocol.metrics import MetricSummary
     from runner.protocol.run_spec import RunSpec
@@ -252,8 +252,9 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     """Show state, parameters, metrics, attempts and outputs of a run, or the states of a group."""
     from runner.cli.ui.groups import show_group
     from runner.flows.runs.documents import find_run
-    from runner.flows.runs.groups import group_instead, load_group_view
+    from runner.flows.runs.group_documents import group_instead
     from runner.flows.submit.submit_group import finish_interrupted
+    from runner.flows.sweeps.groups import load_group_view
 
     out = call.out
     connection = call.connect()
@@ -281,7 +282,7 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
 def _load(connection: Connection, spec: RunSpec) -> RunDetails:
     from runner.flows.runs.attempts import checkpoint_problem, list_attempts, list_checkpoints
     from runner.flows.runs.documents import load_metrics, runs_container
-    from runner.flows.runs.watch import load_view
+    from runner.flows.runs.live import load_view
     from runner.flows.submit.reproduce import load_environment
 
     view = load_view(connection, spec)

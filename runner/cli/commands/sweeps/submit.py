@@ -148,7 +148,7 @@ def submit_tasks(
 
 def _after_ctrl_c(connection: Connection, group_id: str) -> str:
     """Return whether an interrupted submission created its group."""
-    from runner.flows.runs.groups import find_group
+    from runner.flows.runs.group_documents import find_group
 
     try:
         find_group(connection, group_id)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.runs.history import RunRow
+    from runner.flows.runs.rows import RunRow
     from runner.flows.submit.group import CheckedFile
     from runner.flows.sweeps.experiments import Leaderboard, TrialCost
     from runner.protocol.groups import RunGroup
@@ -373,7 +373,7 @@ def best(
 @on_target
 def stop(call: Invocation, sweep: SweepArgument) -> None:
     """Cancel the trials that have not ended."""
-    from runner.flows.runs.groups import cancel_group
+    from runner.flows.sweeps.cancel import cancel_group
 
     out = call.out
     connection = call.connect()
@@ -407,7 +407,7 @@ def resume(
     detach: DetachOption = False,
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
-    from runner.flows.runs.groups import find_group
+    from runner.flows.runs.group_documents import find_group
     from runner.flows.submit.resume_sweep import merge_partially, resume_trials
     from runner.protocol.groups import MERGE_TASK
 
@@ -560,7 +560,7 @@ def unpause(call: Invocation, experiment: JobsArgument) -> None:
 
 def _find(connection: Connection, reference: str) -> RunGroup:
     """Return the sweep. Raise R-SWEEP-UNKNOWN for a group that is not one."""
-    from runner.flows.runs.groups import find_group
+    from runner.flows.runs.group_documents import find_group
     from runner.flows.sweeps.experiments import list_sweeps
 
     if reference == "@last":

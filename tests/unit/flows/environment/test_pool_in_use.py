@@ -17,8 +17,10 @@ from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState, RunStatus
 from runner.flows.environment import pools
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.runs import cancel
-from runner.flows.runs.history import RunHistory, RunRow
+from runner.flows.runs.cancel import Cancelled
+from runner.flows.runs.history import RunHistory
+from runner.flows.runs.rows import RunRow
+from runner.flows.sweeps import cancel
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.run_spec import RunSpec
@@ -96,15 +98,15 @@ def test_everything_on_a_pool_is_cancelled_and_nothing_elsewhere(
         row(RUN, "gpus"),
         row(RESUMED, "cpus"),
     )
-    cancelled = cancel.Cancelled(RunState.CANCELLED, changed=True)
+    cancelled = Cancelled(RunState.CANCELLED, changed=True)
     groups: list[str] = []
     runs: list[str] = []
 
-    def cancel_group(_: Connection, group: RunGroup, __: Any) -> dict[str, cancel.Cancelled]:
+    def cancel_group(_: Connection, group: RunGroup, __: Any) -> dict[str, Cancelled]:
         groups.append(group.group_id)
         return dict.fromkeys(group.runs, cancelled)
 
-    def cancel_run(_: Connection, spec: RunSpec) -> cancel.Cancelled:
+    def cancel_run(_: Connection, spec: RunSpec) -> Cancelled:
         runs.append(spec.run_id)
         return cancelled
 

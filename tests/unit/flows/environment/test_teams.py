@@ -21,9 +21,8 @@ from runner.flows.costs import report
 from runner.flows.costs.report import CostQuery
 from runner.flows.data.stores import refuse_managed_container
 from runner.flows.environment import pools
-from runner.flows.runs import cancel
 from runner.flows.runs.history import RunHistory
-from runner.flows.sweeps import moves
+from runner.flows.sweeps import cancel, moves
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import outputs, pool
 

@@ -23,7 +23,8 @@ from runner.core.settings import Settings, load_settings
 from runner.core.states import TaskView
 from runner.flows.local import azurite, prune, task_folders
 from runner.flows.local.lifecycle import check_packages_room, reset, reset_state
-from runner.flows.runs.history import RunHistory, RunRow
+from runner.flows.runs.history import RunHistory
+from runner.flows.runs.rows import RunRow
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import LeftOut, parse_result
 from runner.protocol.run_spec import RecipeSpec, parse_run

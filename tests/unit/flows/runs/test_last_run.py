@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.flows.runs import documents as run_documents
-from runner.flows.runs import groups
+from runner.flows.runs import group_documents
 from runner.flows.runs.documents import find_run
 from runner.protocol.groups import RunGroup, group_blob
 from tests.unit.protocol.test_results import RUN
@@ -80,6 +80,6 @@ def test_last_group_is_chosen_by_its_document(monkeypatch: pytest.MonkeyPatch) -
     made = [group("study-20261121-143005-zzzz", 1), group("again-20261121-143005-aaaa", 8)]
     documents = {group_blob(each.group_id): json.dumps(each.to_json()).encode() for each in made}
     documents["groups/of a stranger.txt"] = b"?"
-    monkeypatch.setattr(groups, "runs_container", lambda _: Groups())
+    monkeypatch.setattr(group_documents, "runs_container", lambda _: Groups())
     connection: Any = None
-    assert groups.find_group(connection, "@last") == made[1]
+    assert group_documents.find_group(connection, "@last") == made[1]

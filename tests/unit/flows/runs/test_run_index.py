@@ -16,20 +16,20 @@ from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.core.job_moves import JobSnapshot
 from runner.core.states import RunState, RunStatus, TaskView
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.runs import history, stuck, watch
+from runner.flows.runs import history, live, stuck
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.groups import GroupView, load_group_view
 from runner.flows.runs.history import (
     RunFilter,
     RunHistory,
-    RunRow,
     SweepLine,
     list_grouped,
     list_runs,
     with_commands,
 )
+from runner.flows.runs.rows import RunRow
 from runner.flows.runs.stuck import PoolFacts
 from runner.flows.sweeps.experiments import load_leaderboard
+from runner.flows.sweeps.groups import GroupView, load_group_view
 from runner.flows.sweeps.ranking import MetricOrder, list_ranked, rank
 from runner.protocol.commands import get_parameter
 from runner.protocol.errors import RunnerError
@@ -130,9 +130,9 @@ class Store:
         monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: iter(()))
         monkeypatch.setattr(BlobContainer, "list_metadata", lambda _, prefix: self.index.items())
         monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
-        monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks.get(task))
-        monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks)
-        monkeypatch.setattr(watch, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
+        monkeypatch.setattr(live, "get_task", lambda _, job, task: self.tasks.get(task))
+        monkeypatch.setattr(live, "list_tasks", lambda _, job: self.tasks)
+        monkeypatch.setattr(live, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
         self.pools: list[str] = []
         monkeypatch.setattr(stuck, "load_pool_facts", self._pool)
 

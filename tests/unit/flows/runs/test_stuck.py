@@ -13,7 +13,7 @@ import pytest
 
 from runner.azure.batch.pools import NodeTask, NodeView, PoolAutoscale, PoolProblem, PoolView
 from runner.core.states import RunState, RunStatus, TaskView
-from runner.flows.runs import stuck, watch
+from runner.flows.runs import live, stuck
 from runner.flows.runs.stuck import (
     NodeNeed,
     PoolFacts,
@@ -358,9 +358,9 @@ def test_status_of_a_running_task_needs_neither_job_nor_pool(
         "load_attempts": (started,), "last_stage": "command",
     }  # fmt: skip
     for name, answer in answers.items():
-        monkeypatch.setattr(watch, name, lambda *_, answer=answer: answer)
+        monkeypatch.setattr(live, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(stuck, "read_job", lambda *_: pytest.fail("read the job"))
-    view = watch.load_view(
+    view = live.load_view(
         cast("Any", None),
         parse_run(run.read_bytes(), "plain"),
         lambda _: pytest.fail("read a pool"),

@@ -11,7 +11,8 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.runs.history import RunFilter, RunHistory, RunRow
+from runner.flows.runs.history import RunFilter, RunHistory
+from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps import experiments
 from runner.flows.sweeps.experiments import (
     Experiment,

@@ -10,9 +10,9 @@ import pytest
 
 from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, RunStatus
-from runner.flows.runs import groups
-from runner.flows.runs.groups import GroupView, group_views
-from runner.flows.runs.watch import RunRow
+from runner.flows.runs.rows import RunRow
+from runner.flows.sweeps import groups
+from runner.flows.sweeps.groups import GroupView, group_views
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 

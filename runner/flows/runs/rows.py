@@ -1,0 +1,140 @@
+"""One run of a list: what its documents say of it, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.states import RunState, RunStatus
+from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import choose_metric, choose_shown
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import AttemptStart, RunResult
+from runner.protocol.run_spec import RunSpec
+from runner.protocol.usage import parse_usage
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run of the list.
+
+    Attributes:
+        spec, result: Their `raw` may have only the fields of the index; `find_run` reads all.
+        problem: Why its documents cannot be read.
+        attempts: Number of started attempts.
+        evicted: Number of attempts that were lost or terminated; None if not recorded.
+        measured: Last values of the metrics of a run without a result, if they were read.
+        usage: Usage of its attempts in the index; empty for a row from other documents.
+        first_started: Start of the first of several attempts; None for one attempt or if unknown.
+        earlier_s: Duration of the runs that this run of a trial continues.
+    """
+
+    run_id: str
+    spec: RunSpec | None
+    status: RunStatus | None
+    result: RunResult | None
+    problem: str = ""
+    attempts: int = 0
+    evicted: int | None = None
+    measured: Mapping[str, float] = field(default_factory=dict[str, float])
+    usage: str = ""
+    first_started: datetime | None = None
+    earlier_s: float = 0
+
+    @property
+    def ended(self) -> datetime | None:
+        """The time when the outcome was committed."""
+        return self.result.ended if self.result else None
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from the start of the first attempt to the end, or None.
+
+        Includes the time between attempts, but not the time between the runs of a resumed trial.
+        """
+        if self.result is None:
+            return None
+        started, ended = self.first_started or self.result.started, self.result.ended
+        if started is None or ended is None:
+            return round(self.earlier_s, 3) or None
+        return round(self.earlier_s + (ended - started).total_seconds(), 3)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last value of each metric."""
+        return self.measured or (self.result.metrics if self.result else {})
+
+    @property
+    def main_metric(self) -> str | None:
+        """The metric that ranks the run, or None.
+
+        It is that of its sweep or recipe if it was measured, else the first that is clearly one.
+        """
+        return self._primary or choose_metric(self.metrics, self._names())
+
+    @property
+    def shown_metric(self) -> str | None:
+        """The value that lists show: the main metric, or else no count and no parameter."""
+        return self._primary or choose_shown(self.metrics, self._names())
+
+    @property
+    def _primary(self) -> str | None:
+        if self.spec is None:
+            return None
+        named = ((self.spec.trial or {}).get("metric"), self.spec.primary_metric)
+        return next((name for name in named if name in self.metrics), None)
+
+    def _names(self) -> Iterator[str]:
+        yield from self.params
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All parameters. Without `with_commands`, those of a long command may be missing."""
+        return self.spec.all_params if self.spec else {}
+
+
+def ended_row(spec: RunSpec, result: RunResult, usage: str = "", node: str | None = None) -> RunRow:
+    """Return the row of an ended run; see `with_first_start`."""
+    return RunRow(
+        spec.run_id,
+        spec,
+        RunStatus(RunState(result.status), result.message or "", node),
+        result,
+        attempts=result.attempt,
+        evicted=result.evicted,
+        usage=usage,
+        first_started=_first_start(usage) if usage and result.attempt > 1 else None,
+    )
+
+
+def unreadable_row(run_id: str, err: RunnerError) -> RunRow:
+    """Return the row of a run whose documents are damaged. Raise any other error."""
+    if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
+        raise err
+    return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
+
+
+def _first_start(usage: str) -> datetime | None:
+    """Return the start of the first attempt from an entry of the index."""
+    found = parse_usage(usage) or ()
+    started = next((each.started for each in found if (each.attempt, each.rank) == (1, 0)), None)
+    return None if started is None else datetime.fromtimestamp(started / 1000, UTC)
+
+
+def lacks_start(row: RunRow) -> bool:
+    """Return True if the start of the first of several attempts is not known yet."""
+    return row.result is not None and row.attempts > 1 and row.first_started is None
+
+
+def with_first_start(container: BlobContainer, row: RunRow) -> RunRow:
+    """Return an ended run with the start of its first attempt, if it had several."""
+    if not lacks_start(row):
+        return row
+    start = AttemptStart.load(container.read(RunPaths(row.run_id).attempt_start(1)) or b"")
+    with suppress(ValueError):
+        return replace(row, first_started=datetime.fromisoformat(start.started if start else ""))
+    return row
