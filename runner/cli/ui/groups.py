@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import typer
+
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay, is_terminal
 from runner.core.progress import Progress
 from runner.core.units import format_count
+from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -93,17 +96,50 @@ _COUNT_EVERY_S = 15.0  # without a terminal
 
 
 def watch_group(out: Output, connection: Connection, group: RunGroup) -> GroupView:
-    """Show state changes until all tasks have ended, and return the last view."""
+    """Show state changes until all tasks have ended, and return the last view.
+
+    Raises:
+        typer.Exit: 130 after Ctrl-C; the runs continue.
+    """
     from runner.flows.sweeps.groups import group_views
 
+    group_id = group.group_id
+    if group.trials:
+        name = f"sweep {group_id}, {format_count(len(group.trials), 'trial')}"
+        runs = "trials"
+        show = f"to compare them: runner sweep show {group_id}"
+        stop = f"to stop them: runner sweep stop {group_id}"
+    else:
+        name, runs = f"group {group_id}", "runs"
+        show = f"to show them: runner show {group_id}"
+        stop = f"to cancel them: runner cancel {group_id}"
+    out.note(f"{name}   (Ctrl-C leaves it running)")
     last: GroupView | None = None
-    with out.stages() as stages:
-        display = GroupDisplay(out, stages, group)
-        for last in filter(None, group_views(connection, group)):
-            display.show(last)
+    try:
+        with out.stages() as stages:
+            display = GroupDisplay(out, stages, group)
+            for last in filter(None, group_views(connection, group)):
+                display.show(last)
+    except KeyboardInterrupt:
+        out.note(f"detached; the {runs} continue")
+        out.note(f"to follow them again: runner attach {group_id}")
+        out.note(show)
+        out.note(stop)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     if last is None:
         raise AssertionError("no view of the group")
     return last
+
+
+def follow_group(out: Output, connection: Connection, group: RunGroup) -> None:
+    """Watch a group to its end. Raise typer.Exit: 1 unless all succeeded, 130 after Ctrl-C."""
+    from runner.core.states import RunState
+
+    view = watch_group(out, connection, group)
+    show_group(out, view)
+    states = {row.status.state for row in view.rows.values() if row.status}
+    if states != {RunState.SUCCEEDED}:
+        raise typer.Exit(ExitCode.RUN_FAILED)
 
 
 class GroupDisplay:

@@ -79,8 +79,8 @@ def _attach_group(
     out: Output, connection: Connection, reference: str, err: RunnerError, *, one_run_only: bool
 ) -> None:
     """Watch the trials of a sweep, or the tasks of a group, to their end."""
-    from runner.cli.commands.sweeps.submit import follow_group
-    from runner.cli.commands.sweeps.sweep import follow_sweep
+    from runner.cli.ui.groups import follow_group
+    from runner.cli.ui.leaderboard import follow_sweep
     from runner.flows.runs.group_documents import group_instead
 
     group = group_instead(connection, reference, err)

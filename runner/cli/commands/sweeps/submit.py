@@ -44,6 +44,7 @@ def submit(
     run_checks: RunChecksOption = False,
 ) -> None:
     """Submit the tasks of a file as one group, or create the schedule that it declares."""
+    from runner.cli.ui.groups import follow_group
     from runner.core.schedules.submit_file import load_submit_file
     from runner.flows.submit.group import check_file
 
@@ -157,23 +158,3 @@ def _after_ctrl_c(connection: Connection, group_id: str) -> str:
             return "the group was not submitted"
         return f"run `runner show {group_id}` to check whether the group was submitted"
     return f"the group was submitted; to follow it: runner attach {group_id}"
-
-
-def follow_group(out: Output, connection: Connection, group: RunGroup) -> None:
-    """Watch a group to its end. Raise typer.Exit: 1 unless all succeeded, 130 after Ctrl-C."""
-    from runner.cli.ui.groups import show_group, watch_group
-    from runner.core.states import RunState
-
-    out.note(f"group {group.group_id}   (Ctrl-C leaves it running)")
-    try:
-        view = watch_group(out, connection, group)
-    except KeyboardInterrupt:
-        out.note("detached; the runs continue")
-        out.note(f"to follow them again: runner attach {group.group_id}")
-        out.note(f"to show them: runner show {group.group_id}")
-        out.note(f"to cancel them: runner cancel {group.group_id}")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    show_group(out, view)
-    states = {row.status.state for row in view.rows.values() if row.status}
-    if states != {RunState.SUCCEEDED}:
-        raise typer.Exit(ExitCode.RUN_FAILED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,13 +27,9 @@ from runner.core.units import format_count, format_names
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.flows.runs.rows import RunRow
     from runner.flows.submit.group import CheckedFile
-    from runner.flows.sweeps.experiments import Leaderboard, TrialCost
     from runner.protocol.groups import RunGroup
 
 app = typer.Typer(
@@ -175,6 +171,7 @@ def start(
 
 def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: bool) -> None:
     from runner.cli.commands.sweeps.submit import submit_tasks
+    from runner.cli.ui.leaderboard import follow_sweep
 
     with out.stages() as view:
         connection, group = submit_tasks(view, checked, settings)
@@ -186,38 +183,11 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
     follow_sweep(out, connection, group)
 
 
-def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
-    """Show the trials until they have ended, and then compare them.
-
-    Raises:
-        typer.Exit: 1 unless all trials succeeded; 130 after Ctrl-C, the trials continue.
-    """
-    from runner.cli.ui.groups import watch_group
-    from runner.flows.sweeps.experiments import load_leaderboard
-
-    trials = format_count(len(group.trials), "trial")
-    out.note(f"sweep {group.group_id}, {trials}   (Ctrl-C leaves it running)")
-    try:
-        view = watch_group(out, connection, group)
-    except KeyboardInterrupt:
-        out.note("detached; the trials continue")
-        out.note(f"to follow them again: runner attach {group.group_id}")
-        out.note(f"to compare them: runner sweep show {group.group_id}")
-        out.note(f"to stop them: runner sweep stop {group.group_id}")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    board = load_leaderboard(connection, group, known=view.rows.values())
-    _show(out, connection, board)
-    merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
-    if (
-        list(board.states) != ["succeeded"] or not merged
-    ):  # trials that stopped early count as succeeded
-        raise typer.Exit(ExitCode.RUN_FAILED)
-
-
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
     import shlex
 
     from runner.cli.ui.costs import cost_lines
+    from runner.cli.ui.leaderboard import parameter_names
     from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import dry_run_services, plan_submission
     from runner.protocol.groups import MERGE_TASK
@@ -237,7 +207,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
         return
     trials = list(checked.trials.items())
     rows = [{"trial": name, **trial} for name, trial in trials[:_SHOWN_TRIALS]]
-    out.rows(rows, ("trial", *_names(checked.trials.values())))
+    out.rows(rows, ("trial", *parameter_names(checked.trials)))
     if left := len(trials) - len(rows):
         out.note(f"{format_count(left, 'more trial')}; -o json lists all")
     if unknown := plan.unanswered_text():
@@ -258,15 +228,11 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
     out.note("dry run: nothing was started")
 
 
-def _names(trials: Any) -> tuple[str, ...]:
-    """Return the names of the parameters of all trials, without duplicates."""
-    return tuple(dict.fromkeys(name for trial in trials for name in trial))
-
-
 @app.command("ls")
 @on_target
 def ls(call: Invocation) -> None:
     """List the sweeps, newest first."""
+    from runner.cli.ui.leaderboard import parameter_names
     from runner.flows.sweeps.experiments import list_sweeps
 
     out = call.out
@@ -275,7 +241,7 @@ def ls(call: Invocation) -> None:
         {
             "sweep": group.group_id,
             "trials": len(group.trials),
-            "params": ", ".join(_names(group.trials.values())),
+            "params": ", ".join(parameter_names(group.trials)),
             "pool": group.pool,
             "created": local_time(group.created) if out.as_text else group.created.isoformat(),
         }
@@ -307,6 +273,7 @@ def show(
 ) -> None:
     """Compare the trials of a sweep, the best first."""
     from runner.cli.ui.charts import chart_kind, write_plot
+    from runner.cli.ui.leaderboard import show_leaderboard
     from runner.flows.sweeps.experiments import load_leaderboard, plot_sweep, trial_costs
 
     out = call.out
@@ -314,7 +281,7 @@ def show(
     connection = call.connect()
     board = load_leaderboard(connection, _find(connection, sweep), metric)
     costs = trial_costs(connection, board, call.settings().home) if cost else None
-    _show(out, connection, board, costs)
+    show_leaderboard(out, connection, board, costs)
     if plot is not None:
         write_plot(plot, plot_sweep(connection, board, page=kind == ".html"))
         out.note(f"wrote {plot}")
@@ -338,6 +305,7 @@ def best(
     ] = None,
 ) -> None:
     """Show the best trial that succeeded, or register its model."""
+    from runner.cli.ui.leaderboard import format_states, trial_document, trial_text
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.sweeps.experiments import has_outputs, load_leaderboard
 
@@ -350,11 +318,11 @@ def best(
         raise RunnerError(
             "R-SWEEP-BEST",
             f"no trial of {board.sweep.group_id} has succeeded with a metric",
-            why="; ".join(filter(None, [_counts(board.states), board.metric_problem])),
+            why="; ".join(filter(None, [format_states(board.states), board.metric_problem])),
             fix=f"runner sweep show {board.sweep.group_id}",
             exit_code=ExitCode.RUN_FAILED,
         )
-    document = _document(board, row)
+    document = trial_document(board, row)
     if register is not None:
         request = default_request(row.spec, register, None, (), "")
         with out.stages() as view:
@@ -364,7 +332,7 @@ def best(
         out.record(document)
         return
     params = " ".join(f"{name}={value}" for name, value in document.pop("params").items())
-    out.record({**_text(document), "params": params})
+    out.record({**trial_text(document), "params": params})
     if register is None and has_outputs(connection, row):
         out.note(f"to register it: runner models register {row.run_id}")
 
@@ -407,6 +375,7 @@ def resume(
     detach: DetachOption = False,
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
+    from runner.cli.ui.leaderboard import follow_sweep
     from runner.flows.runs.group_documents import find_group
     from runner.flows.submit.resume_sweep import merge_partially, resume_trials
     from runner.protocol.groups import MERGE_TASK
@@ -578,123 +547,3 @@ def _find(connection: Connection, reference: str) -> RunGroup:
             return group
         why = "it is a group of tasks from a file"
     raise RunnerError("R-SWEEP-UNKNOWN", f"no sweep {reference!r}", why=why, fix="runner sweep ls")
-
-
-def _merge_document(row: RunRow) -> dict[str, Any]:
-    status = row.status
-    return {
-        "run_id": row.run_id,
-        "state": status.state.value if status else "unreadable",
-        "reason": row.problem or (status.reason if status else ""),
-    }
-
-
-def _show(
-    out: Output,
-    connection: Connection,
-    board: Leaderboard,
-    costs: Mapping[str, TrialCost] | None = None,
-) -> None:
-    from runner.flows.sweeps.experiments import has_outputs
-
-    merge = board.merge
-    documents = [_document(board, row) for row in board.rows]
-    if costs is not None:
-        for each in documents:
-            each.update(costs[each["trial"]].to_json())
-    if not out.as_text:
-        out.record(
-            {
-                "sweep": board.sweep.group_id,
-                "metric": board.metric,
-                "states": board.trial_states,
-                "cause": board.cause.to_json() if board.cause else None,
-                "problems": [*filter(None, [board.metric_problem]), *board.problems],
-                "trials": documents,
-                **({"merge": _merge_document(merge)} if merge else {}),
-            }
-        )
-        return
-    own = ("trial", board.metric or "value", "state", "took", "attempts", "run_id")
-    names = {
-        name: f"params.{name}" if name in own else name
-        for name in _names(board.sweep.trials.values())
-    }
-    rows = [
-        {**_text(each), **{names[name]: value for name, value in each["params"].items()}}
-        for each in documents
-    ]
-    if costs is not None:
-        own = (*own[:-1], "cost", "evictions_cost", own[-1])
-    columns = (*own[:2], *names.values(), *own[2:])
-    out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
-    out.note(_counts(board.trial_states))
-    for line in board.problems:
-        out.note(line)
-    if board.metric_problem:
-        out.warning(board.metric_problem)
-    if (cause := board.cause) is not None:
-        out.note(f"stuck: {cause.message}   to continue: {cause.fix}")
-    if merge is not None:
-        found = _merge_document(merge)
-        reason = f": {found['reason']}" if found["reason"] else ""
-        out.note(f"merge {found['state']}{reason}   {merge.run_id}")
-        if found["state"] == "cancelled" and board.trial_states.get("succeeded"):
-            sweep_id = board.sweep.group_id
-            out.note(f"to merge without the others: runner sweep resume {sweep_id} --partial")
-    first = board.best(board.metric) if board.metric else None
-    if first is not None and has_outputs(connection, first):
-        best_id = board.sweep.group_id
-        out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
-    if board.trial_states.get("succeeded"):
-        out.note(f"to download the outputs: runner files get {board.sweep.group_id}")
-
-
-def _counts(states: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in states.items())
-
-
-def _document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
-    name = board.names[row.run_id]
-    return {
-        "trial": name,
-        "run_id": row.run_id,
-        "metric": board.metric,
-        "value": row.metrics.get(board.metric) if board.metric else None,
-        "params": board.params(row),
-        "state": board.state(row),
-        "reason": row.problem or (row.status.reason if row.status else ""),
-        "took_s": row.took_s,
-        "attempts": row.attempts,
-        "evicted": row.evicted,
-    }
-
-
-def _text(document: dict[str, Any]) -> dict[str, Any]:
-    from runner.core.units import format_duration
-    from runner.protocol.metrics import format_metric
-
-    value, took, evicted = document["value"], document["took_s"], document["evicted"]
-    return {
-        "trial": document["trial"],
-        document["metric"] or "value": "" if value is None else format_metric(value),
-        "state": document["state"],
-        "took": "" if took is None else format_duration(took),
-        "attempts": f"{document['attempts']} ({evicted} evicted)"
-        if evicted
-        else document["attempts"],
-        **(
-            {
-                "cost": _usd(document["cost_usd"]),
-                "evictions_cost": _usd(document["evictions_usd"]),
-            }
-            if "cost_usd" in document
-            else {}
-        ),
-        "run_id": document["run_id"],
-        **({"model": document["model"]} if "model" in document else {}),
-    }
-
-
-def _usd(amount: float | None) -> str:
-    return "" if amount is None else f"{amount:.4f} USD"

@@ -1,0 +1,164 @@
+"""The trials of a sweep: follow them to their end, and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from runner.cli.ui.groups import watch_group
+from runner.cli.ui.output import Output
+from runner.protocol.errors import ExitCode
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.flows.runs.rows import RunRow
+    from runner.flows.sweeps.experiments import Leaderboard, TrialCost
+    from runner.protocol.groups import RunGroup
+
+
+def parameter_names(trials: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the names of the parameters of all trials, without duplicates."""
+    return tuple(dict.fromkeys(name for trial in trials.values() for name in trial))
+
+
+def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
+    """Show the trials until they have ended, and then compare them.
+
+    Raises:
+        typer.Exit: 1 unless all trials succeeded; 130 after Ctrl-C, the trials continue.
+    """
+    from runner.flows.sweeps.experiments import load_leaderboard
+
+    view = watch_group(out, connection, group)
+    board = load_leaderboard(connection, group, known=view.rows.values())
+    show_leaderboard(out, connection, board)
+    merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
+    # Trials that stopped early count as succeeded.
+    if list(board.states) != ["succeeded"] or not merged:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _merge_document(row: RunRow) -> dict[str, Any]:
+    status = row.status
+    return {
+        "run_id": row.run_id,
+        "state": status.state.value if status else "unreadable",
+        "reason": row.problem or (status.reason if status else ""),
+    }
+
+
+def show_leaderboard(
+    out: Output,
+    connection: Connection,
+    board: Leaderboard,
+    costs: Mapping[str, TrialCost] | None = None,
+) -> None:
+    """Print the trials of a sweep, the best first, and what to do next."""
+    from runner.flows.sweeps.experiments import has_outputs
+
+    merge = board.merge
+    documents = [trial_document(board, row) for row in board.rows]
+    if costs is not None:
+        for each in documents:
+            each.update(costs[each["trial"]].to_json())
+    if not out.as_text:
+        out.record(
+            {
+                "sweep": board.sweep.group_id,
+                "metric": board.metric,
+                "states": board.trial_states,
+                "cause": board.cause.to_json() if board.cause else None,
+                "problems": [*filter(None, [board.metric_problem]), *board.problems],
+                "trials": documents,
+                **({"merge": _merge_document(merge)} if merge else {}),
+            }
+        )
+        return
+    own = ("trial", board.metric or "value", "state", "took", "attempts", "run_id")
+    names = {
+        name: f"params.{name}" if name in own else name
+        for name in parameter_names(board.sweep.trials)
+    }
+    rows = [
+        {**trial_text(each), **{names[name]: value for name, value in each["params"].items()}}
+        for each in documents
+    ]
+    if costs is not None:
+        own = (*own[:-1], "cost", "evictions_cost", own[-1])
+    columns = (*own[:2], *names.values(), *own[2:])
+    out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
+    out.note(format_states(board.trial_states))
+    for line in board.problems:
+        out.note(line)
+    if board.metric_problem:
+        out.warning(board.metric_problem)
+    if (cause := board.cause) is not None:
+        out.note(f"stuck: {cause.message}   to continue: {cause.fix}")
+    if merge is not None:
+        found = _merge_document(merge)
+        reason = f": {found['reason']}" if found["reason"] else ""
+        out.note(f"merge {found['state']}{reason}   {merge.run_id}")
+        if found["state"] == "cancelled" and board.trial_states.get("succeeded"):
+            sweep_id = board.sweep.group_id
+            out.note(f"to merge without the others: runner sweep resume {sweep_id} --partial")
+    first = board.best(board.metric) if board.metric else None
+    if first is not None and has_outputs(connection, first):
+        best_id = board.sweep.group_id
+        out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
+    if board.trial_states.get("succeeded"):
+        out.note(f"to download the outputs: runner files get {board.sweep.group_id}")
+
+
+def format_states(states: Mapping[str, int]) -> str:
+    """Return `3 succeeded, 1 failed`."""
+    return ", ".join(f"{count} {state}" for state, count in states.items())
+
+
+def trial_document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
+    """Return a trial as data."""
+    name = board.names[row.run_id]
+    return {
+        "trial": name,
+        "run_id": row.run_id,
+        "metric": board.metric,
+        "value": row.metrics.get(board.metric) if board.metric else None,
+        "params": board.params(row),
+        "state": board.state(row),
+        "reason": row.problem or (row.status.reason if row.status else ""),
+        "took_s": row.took_s,
+        "attempts": row.attempts,
+        "evicted": row.evicted,
+    }
+
+
+def trial_text(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial as a row of a table, without its parameters."""
+    from runner.core.units import format_duration
+    from runner.protocol.metrics import format_metric
+
+    value, took, evicted = document["value"], document["took_s"], document["evicted"]
+    return {
+        "trial": document["trial"],
+        document["metric"] or "value": "" if value is None else format_metric(value),
+        "state": document["state"],
+        "took": "" if took is None else format_duration(took),
+        "attempts": f"{document['attempts']} ({evicted} evicted)"
+        if evicted
+        else document["attempts"],
+        **(
+            {
+                "cost": _usd(document["cost_usd"]),
+                "evictions_cost": _usd(document["evictions_usd"]),
+            }
+            if "cost_usd" in document
+            else {}
+        ),
+        "run_id": document["run_id"],
+        **({"model": document["model"]} if "model" in document else {}),
+    }
+
+
+def _usd(amount: float | None) -> str:
+    return "" if amount is None else f"{amount:.4f} USD"
