@@ -166,7 +166,7 @@ class Pool(_BoundPool):
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
-        return html.record(html.to_texts(_pool_cells(self)))
+        return html.record(_pool_cells(self))
 
 
 @checked

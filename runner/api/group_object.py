@@ -232,7 +232,9 @@ class Group(Mapping[str, Run]):
         return f"<Group {self.id}: {', '.join(self)}>"
 
     def _repr_html_(self) -> str:
-        return html.group_table(self.id, self._document.runs, self.states)
+        states = self.states
+        rows = [{"task": task, "state": states[task], "run": self.run_id(task)} for task in self]
+        return html.table(rows, title=self.id)
 
 
 @checked

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, overload
 
-from runner.api import html
 from runner.api.arguments import checked
 from runner.api.group_object import Group
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
 from runner.api.requests import connect
-from runner.api.run_object import Run
+from runner.api.run_object import Run, run_cells
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Runs(Table[Run]):
     __slots__ = ()
 
     def __init__(self, found: Iterable[Run]) -> None:
-        super().__init__(found, lambda run: {"run": run.id})
+        super().__init__(found, run_cells)
 
     @classmethod
     def of_rows(cls, session: Session, rows: Iterable[RunRow]) -> Runs:
@@ -43,9 +42,6 @@ class Runs(Table[Run]):
     def __getitem__(self, index: int | slice) -> Run | Runs:
         found = super().__getitem__(index)
         return Runs(found) if isinstance(found, Table) else found
-
-    def _repr_html_(self) -> str:
-        return html.runs_table(self)
 
 
 @checked

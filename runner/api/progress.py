@@ -10,12 +10,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from runner.api.html import coloured, pairs
 from runner.core.progress import Progress
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.core.states import RunStatus
@@ -203,8 +206,6 @@ def _notebook_display() -> OnUpdate | None:
     current: Any = shell.get_ipython() if shell is not None else None
     if current is None or not hasattr(current, "kernel"):
         return None
-    from runner.api.html import live_card
-
     shown: Any = importlib.import_module("IPython.display")
     handle: Any = None
 
@@ -217,6 +218,25 @@ def _notebook_display() -> OnUpdate | None:
             handle.update(card)
 
     return show
+
+
+def live_card(update: Update) -> str:
+    """Return a snapshot as HTML: a bar if something is counted, metrics, and the last lines."""
+    name = escape(update.run_id or update.what or "a new run")
+    parts = [f"<div><code>{name}</code> {coloured(update.state)}"]
+    if update.stage:
+        parts.append(f" &middot; {escape(update.stage)} {escape(update.message)}")
+    if update.total:
+        share = max(0.0, min(1.0, (update.done or 0.0) / update.total))
+        parts.append(f" <progress value='{share:.3f}' max='1'></progress>")
+    parts.append(f" <span style='color:gray'>{format_duration(round(update.elapsed_s))}</span>")
+    if update.metrics:
+        shown = {name: format_metric(value) for name, value in update.metrics.items()}
+        parts.append(f"<div>{pairs(shown)}</div>")
+    if update.lines:
+        text = escape("\n".join(update.lines))
+        parts.append(f"<pre style='color:gray;margin:0'>{text}</pre>")
+    return "".join([*parts, "</div>"])
 
 
 def timeout_error(name: str, timeout_s: float | None, fix: str) -> RunnerError:

@@ -16,6 +16,7 @@ from runner.api.requests import to_overrides
 from runner.core.features import load_feature
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt, PositiveInt
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from runner.protocol.metrics import MetricPoint
     from runner.protocol.results import OutputFile, RunResult
     from runner.protocol.run_spec import RunSpec
+
+_MAX_FILES = 10  # outputs that a notebook shows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -535,7 +538,36 @@ class Run:
         return hash(self.id)
 
     def _repr_html_(self) -> str:
-        return html.run_card(self)
+        return html.record(_card(self), self.id)
+
+
+def _card(run: Run) -> dict[str, object]:
+    """Return what a notebook shows of a run, or the error."""
+    shown: dict[str, object] = {**run_cells(run), "params": run.params}
+    del shown["run"]
+    try:
+        shown["metrics"] = {name: _last_and_best(found) for name, found in run.metrics().items()}
+        files = run.outputs()
+    except RunnerError as err:
+        return {**shown, "problem": err.what}
+    more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
+    return {**shown, "outputs": ", ".join(file.path for file in files[:_MAX_FILES]) + more}
+
+
+def run_cells(run: Run) -> dict[str, object]:
+    """Return the cells of a run in a table of runs."""
+    try:
+        status = run.status
+        state = f"{status.state.value}: {status.reason}" if status.reason else status.state.value
+    except RunnerError as err:
+        state = f"unknown: {err.what}"
+    return {"run": run.id, "state": state, "experiment": run.experiment, "created": run.created}
+
+
+def _last_and_best(metric: Metric) -> str:
+    text = format_metric(metric.last)
+    best = "" if metric.best in (None, metric.last) else f" (best {format_metric(metric.best)})"
+    return text + best
 
 
 def _attempt_cells(attempt: AttemptRow) -> dict[str, object]:

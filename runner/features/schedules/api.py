@@ -109,7 +109,7 @@ class Schedule(_BoundSchedule):
         return find_schedule(self.session.connection, self.name)
 
     def _repr_html_(self) -> str:
-        return html.record(html.to_texts(_cells(self)))
+        return html.record(_cells(self))
 
 
 @checked

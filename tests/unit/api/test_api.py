@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import runner
-from runner.api.html import Table, live_card
-from runner.api.progress import LiveView, Update, live
+from runner.api.html import Table
+from runner.api.progress import LiveView, Update, live, live_card
 from runner.api.requests import to_overrides, to_text
 from runner.core.progress import Progress
 from runner.core.states import RunState, RunStatus
