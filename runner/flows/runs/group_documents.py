@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.flows.runs.documents import newest, runs_container
+from runner.flows.runs.documents import find_run, newest, runs_container
 from runner.flows.runs.waiting import read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
@@ -25,7 +25,7 @@ from runner.protocol.paths import (
     newest_first,
     parse_sweep_id,
 )
-from runner.protocol.run_spec import parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 
 _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
@@ -118,6 +118,14 @@ def group_instead(connection: Connection, reference: str, err: RunnerError) -> R
         if other.code == "R-GROUP-UNKNOWN" and "did you mean" not in other.fix:
             raise err from None
         raise
+
+
+def find_run_or_group(connection: Connection, reference: str) -> RunSpec | RunGroup:
+    """Return the run of a reference, or else the group of runs. Raise RunnerError."""
+    try:
+        return find_run(connection, reference)
+    except RunnerError as err:
+        return group_instead(connection, reference, err)
 
 
 def owner_of(container: BlobContainer, run_id: str) -> str | None:

@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.options import Invocation, on_target
+from runner.cli.commands.runs.ps import SinceOption
+from runner.cli.options import ChartOption, Invocation, on_target
 from runner.cli.ui.output import Output
 from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
@@ -70,14 +71,7 @@ def show(
         Literal["run", "recipe", "experiment", "pool"] | None,
         typer.Option("--by", help="Group the costs by this.", show_default="experiment"),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            help="Only runs submitted since then: 7d, 12h, or a date.",
-            show_default=False,
-        ),
-    ] = None,
+    since: SinceOption = None,
     vm_size: Annotated[
         str | None,
         typer.Option(
@@ -112,12 +106,7 @@ def show(
             show_default=False,
         ),
     ] = None,
-    chart: Annotated[
-        bool | None,
-        typer.Option(
-            "--chart/--no-chart", help="Draw a chart in text.", show_default="on a terminal"
-        ),
-    ] = None,
+    chart: ChartOption = None,
 ) -> None:
     """Show the costs of runs: useful work, boot, evictions and idle nodes."""
     from datetime import UTC, datetime

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runner.flows.runs.events import RunEnded
     from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction
     from runner.flows.runs.watch import WatchOptions
+    from runner.protocol.groups import RunGroup
     from runner.protocol.run_spec import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -58,16 +59,16 @@ def attach(
     fail_if_stuck: options.FailIfStuckOption = None,
 ) -> None:
     """Watch a run, a sweep or a group until it ends; Ctrl-C leaves it running."""
-    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.group_documents import find_run_or_group
+    from runner.protocol.groups import RunGroup
 
     out = call.out
     stuck_s = options.to_stuck_limit_s(fail_if_stuck)
     settings, connection = call.open(output_dir=output_dir)
-    try:
-        spec = find_run(connection, run)
-    except RunnerError as err:
+    spec = find_run_or_group(connection, run)
+    if isinstance(spec, RunGroup):
         one_run_only = tail is not None or download or stuck_s is not None
-        _attach_group(out, connection, run, err, one_run_only=one_run_only)
+        _attach_group(out, connection, spec, one_run_only=one_run_only)
         return
     with out.stages() as view:
         folder = settings.output_dir if download else None
@@ -76,14 +77,12 @@ def attach(
 
 
 def _attach_group(
-    out: Output, connection: Connection, reference: str, err: RunnerError, *, one_run_only: bool
+    out: Output, connection: Connection, group: RunGroup, *, one_run_only: bool
 ) -> None:
     """Watch the trials of a sweep, or the tasks of a group, to their end."""
     from runner.cli.ui.groups import follow_group
     from runner.cli.ui.leaderboard import follow_sweep
-    from runner.flows.runs.group_documents import group_instead
 
-    group = group_instead(connection, reference, err)
     if one_run_only:
         raise RunnerError(
             "R-ATTACH-GROUP",
@@ -290,8 +289,9 @@ def cancel(
     ] = None,
 ) -> None:  # fmt: skip
     """Cancel a run, or every run of a sweep, group, experiment or pool; logs and files remain."""
-    from runner.flows.runs.cancel import cancel_run
-    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.group_documents import find_run_or_group
+    from runner.flows.sweeps.cancel import cancel_experiment, cancel_group, cancel_pool
+    from runner.protocol.run_spec import RunSpec
 
     given = sum(each is not None for each in (run, experiment, pool))
     if given != 1:
@@ -303,14 +303,35 @@ def cancel(
         )
     out = call.out
     _, connection = call.open_to_delete()
-    if run is None:
-        _cancel_several(out, connection, experiment, pool or "")
+    found = None if run is None else find_run_or_group(connection, run)
+    if isinstance(found, RunSpec):
+        _cancel_run(out, connection, found)
         return
-    try:
-        spec = find_run(connection, run)
-    except RunnerError as err:
-        _cancel_group(out, connection, run, err)
-        return
+    with out.stages() as view:
+        if found is not None:
+            done = cancel_group(connection, found, view.on_progress)
+            empty = "the runs of the group were deleted"
+        elif experiment is not None:
+            done = cancel_experiment(connection, experiment)
+            empty = f"no unfinished runs: runner ps --experiment {experiment}"
+        else:
+            done = cancel_pool(connection, pool or "", view.on_progress)
+            empty = f"no unfinished runs on pool {pool}"
+    rows = [
+        {
+            **({"task": name, "run_id": found.runs[name]} if found else {"run_id": name}),
+            "state": cancelled.state.value,
+            "changed": cancelled.changed,
+        }
+        for name, cancelled in done.items()
+    ]
+    columns = ("run_id", "state", "changed")
+    out.rows(rows, ("task", *columns) if found else columns, empty=empty)
+
+
+def _cancel_run(out: Output, connection: Connection, spec: RunSpec) -> None:
+    from runner.flows.runs.cancel import cancel_run
+
     cancelled = cancel_run(connection, spec)
     if not out.as_text:
         out.record(
@@ -320,41 +341,3 @@ def cancel(
         out.note(f"cancelled {spec.run_id}; to read its log: runner logs {spec.run_id}")
     else:
         out.note(f"{spec.run_id} had already ended: {cancelled.state.value}")
-
-
-def _cancel_several(out: Output, connection: Connection, experiment: str | None, pool: str) -> None:
-    from runner.flows.sweeps.cancel import cancel_experiment, cancel_pool
-
-    if experiment is not None:
-        done = cancel_experiment(connection, experiment)
-        empty = f"no unfinished runs: runner ps --experiment {experiment}"
-    else:
-        with out.stages() as view:
-            done = cancel_pool(connection, pool, view.on_progress)
-        empty = f"no unfinished runs on pool {pool}"
-    rows = [
-        {"run_id": run_id, "state": cancelled.state.value, "changed": cancelled.changed}
-        for run_id, cancelled in done.items()
-    ]
-    out.rows(rows, ("run_id", "state", "changed"), empty=empty)
-
-
-def _cancel_group(out: Output, connection: Connection, reference: str, err: RunnerError) -> None:
-    from runner.flows.runs.group_documents import group_instead
-    from runner.flows.sweeps.cancel import cancel_group
-
-    group = group_instead(connection, reference, err)
-    with out.stages() as view:
-        done = cancel_group(connection, group, view.on_progress)
-    rows = [
-        {
-            "task": name,
-            "run_id": group.runs[name],
-            "state": cancelled.state.value,
-            "changed": cancelled.changed,
-        }
-        for name, cancelled in done.items()
-    ]
-    out.rows(
-        rows, ("task", "run_id", "state", "changed"), empty="the runs of the group were deleted"
-    )

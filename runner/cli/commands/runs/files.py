@@ -13,7 +13,6 @@ from runner.cli.options import (
     RunOrGroupArgument,
     on_target,
 )
-from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,18 +143,15 @@ def get(
     output_dir: OutputDirOption = None,
 ) -> None:
     """Download and verify files of a run, or of all runs of a sweep or group."""
-    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.group_documents import find_run_or_group
     from runner.flows.runs.outputs import download_outputs
+    from runner.protocol.groups import RunGroup
 
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
-    try:
-        spec = find_run(connection, run)
-    except RunnerError as err:
-        from runner.flows.runs.group_documents import group_instead
-
-        group = group_instead(connection, run, err)
-        _get_group(out, connection, group, settings.output_dir, patterns or ())
+    spec = find_run_or_group(connection, run)
+    if isinstance(spec, RunGroup):
+        _get_group(out, connection, spec, settings.output_dir, patterns or ())
         return
     with out.stages() as view:
         fetched = download_outputs(

@@ -17,7 +17,7 @@ from runner.cli.ui.output import Output
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from runner.azure.auth.credentials import Connection
     from runner.flows.runs.events import LogStream
@@ -64,7 +64,9 @@ def logs(
     team: TeamOption = None,
 ) -> None:
     """Print the standard output or standard error of a run, or of all runs of a sweep or group."""
-    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.group_documents import find_run_or_group
+    from runner.flows.runs.logs import read_group_log, read_log, read_merged_log
+    from runner.protocol.groups import RunGroup
 
     if experiment is not None and (run != "@last" or follow or (attempt, node) != (None, None)):
         raise RunnerError(
@@ -89,26 +91,48 @@ def logs(
 
         rows = find_experiment(connection, experiment).rows
         named = {row.run_id: row.spec for row in reversed(rows) if row.spec is not None}
-        _print_named(out, connection, experiment, named, stream, tail)
+        lines = read_group_log(connection, named, stream, tail=tail)
+        _print(out, lines, tail, lambda: f"no run of {experiment} has written output yet")
         return
-    try:
-        spec = find_run(connection, run)
-    except RunnerError as err:
-        from runner.flows.runs.group_documents import group_instead
-
-        group = group_instead(connection, run, err)
+    found = find_run_or_group(connection, run)
+    if isinstance(found, RunGroup):
         if follow or attempt is not None or node is not None:
-            raise _one_run_only(group) from None
-        _print_group(out, connection, group, stream, tail)
+            raise _one_run_only(found)
+        lines = read_group_log(connection, _specs(connection, found), stream, tail=tail)
+        _print(out, lines, tail, lambda: f"no run of {found.group_id} has written output yet")
         return
-    every = node is None and spec.nodes > 1
+    every = node is None and found.nodes > 1
     if follow:
-        ranks = tuple(range(spec.nodes)) if every else (node or 0,)
-        _follow(out, connection, spec, stream, tail, ranks)
-    elif every:
-        _print_all(out, connection, spec, stream, tail, attempt)
+        ranks = tuple(range(found.nodes)) if every else (node or 0,)
+        _follow(out, connection, found, stream, tail, ranks)
+        return
+    if every:
+        lines = read_merged_log(connection, found, stream, tail=tail, attempt=attempt)
     else:
-        _print(out, connection, spec, stream, tail, attempt, node or 0)
+        text = read_log(connection, found, stream, tail=tail, attempt=attempt, node=node or 0)
+        lines = _lines(text)
+    _print(out, lines, tail, lambda: _other_stream(connection, found, stream, attempt, node or 0))
+
+
+def _print(
+    out: Output, lines: Iterable[str], tail: int | None, explain_none: Callable[[], str]
+) -> None:
+    empty = True
+    for line in lines:
+        empty = False
+        out.log(line)
+    if empty and tail != 0:
+        out.note(explain_none())
+
+
+def _lines(text: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in pieces."""
+    rest = ""
+    for piece in text:
+        *lines, rest = (rest + piece).split("\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _one_run_only(group: RunGroup) -> RunnerError:
@@ -121,84 +145,18 @@ def _one_run_only(group: RunGroup) -> RunnerError:
     )
 
 
-def _print_group(
-    out: Output, connection: Connection, group: RunGroup, stream: LogStream, tail: int | None
-) -> None:
+def _specs(connection: Connection, group: RunGroup) -> dict[str, RunSpec]:
+    """Return the readable runs of a group by task."""
     from runner.flows.runs.history import list_runs
 
     rows = list_runs(connection, limit=None, ids=list(group.runs.values())).rows
     specs = {row.run_id: row.spec for row in rows if row.spec is not None}
-    named = {name: specs[run] for name, run in group.runs.items() if run in specs}
-    _print_named(out, connection, group.group_id, named, stream, tail)
+    return {name: specs[run] for name, run in group.runs.items() if run in specs}
 
 
-def _print_named(
-    out: Output,
-    connection: Connection,
-    title: str,
-    named: Mapping[str, RunSpec],
-    stream: LogStream,
-    tail: int | None,
-) -> None:
-    from runner.flows.runs.logs import read_group_log
-
-    empty = True
-    for line in read_group_log(connection, named, stream, tail=tail):
-        empty = False
-        out.log(line)
-    if empty and tail != 0:
-        out.note(f"no run of {title} has written output yet")
-
-
-def _print_all(
-    out: Output,
-    connection: Connection,
-    spec: RunSpec,
-    stream: LogStream,
-    tail: int | None,
-    attempt: int | None,
-) -> None:
-    from runner.flows.runs.logs import read_merged_log
-
-    empty = True
-    for line in read_merged_log(connection, spec, stream, tail=tail, attempt=attempt):
-        empty = False
-        out.log(line)
-    if empty and tail != 0:
-        _mention_other_stream(out, connection, spec, stream, attempt, 0)
-
-
-def _print(
-    out: Output,
-    connection: Connection,
-    spec: RunSpec,
-    stream: LogStream,
-    tail: int | None,
-    attempt: int | None,
-    node: int,
-) -> None:
-    from runner.flows.runs.logs import read_log
-
-    rest, empty = "", True
-    for piece in read_log(connection, spec, stream, tail=tail, attempt=attempt, node=node):
-        empty = empty and not piece
-        *lines, rest = (rest + piece).split("\n")
-        for line in lines:
-            out.log(line)
-    if rest:
-        out.log(rest)
-    if empty and tail != 0:
-        _mention_other_stream(out, connection, spec, stream, attempt, node)
-
-
-def _mention_other_stream(
-    out: Output,
-    connection: Connection,
-    spec: RunSpec,
-    stream: LogStream,
-    attempt: int | None,
-    node: int,
-) -> None:
+def _other_stream(
+    connection: Connection, spec: RunSpec, stream: LogStream, attempt: int | None, node: int
+) -> str:
     """Mention the other stream, because a script that fails early writes only a traceback."""
     from runner.flows.runs.logs import read_log
 
@@ -208,7 +166,7 @@ def _mention_other_stream(
     if any(read_log(connection, spec, other, tail=1, attempt=attempt, node=node)):
         flag = (f" --node {node}" if node else "") + (" --stderr" if other == "stderr" else "")
         note += f"; to print {words[other]}: runner logs {spec.run_id}{flag}"
-    out.note(note)
+    return note
 
 
 def _follow(

@@ -169,25 +169,24 @@ def retry(
 
 def _find_run(connection: Connection, reference: str) -> RunSpec:
     """Return the run. Raise R-RETRY-GROUP if the reference names a sweep or group."""
-    from runner.flows.runs.documents import find_run
-    from runner.flows.runs.group_documents import group_instead
+    from runner.flows.runs.group_documents import find_run_or_group
     from runner.flows.runs.history import list_runs
+    from runner.protocol.run_spec import RunSpec
 
-    try:
-        return find_run(connection, reference)
-    except RunnerError as err:
-        group = group_instead(connection, reference, err)
-        ids = () if group.trials else tuple(group.runs.values())
-        rows = list_runs(connection, limit=None, ids=ids).rows
-        experiment = next((row.spec.experiment for row in rows if row.spec), group.name)
-        raise RunnerError(
-            "R-RETRY-GROUP",
-            f"{group.group_id} is a {'sweep' if group.trials else 'group of runs'}, not a run",
-            why="this command repeats a single run",
-            fix=f"runner sweep resume {group.group_id}"
-            if group.trials
-            else f"runner retry --failed --experiment {experiment}",
-        ) from err
+    found = find_run_or_group(connection, reference)
+    if isinstance(found, RunSpec):
+        return found
+    ids = () if found.trials else tuple(found.runs.values())
+    rows = list_runs(connection, limit=None, ids=ids).rows
+    experiment = next((row.spec.experiment for row in rows if row.spec), found.name)
+    raise RunnerError(
+        "R-RETRY-GROUP",
+        f"{found.group_id} is a {'sweep' if found.trials else 'group of runs'}, not a run",
+        why="this command repeats a single run",
+        fix=f"runner sweep resume {found.group_id}"
+        if found.trials
+        else f"runner retry --failed --experiment {experiment}",
+    )
 
 
 def _retry_all(

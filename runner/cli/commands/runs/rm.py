@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_run_or_group
-from runner.cli.commands.runs.ps import StatusOption
+from runner.cli.commands.runs.ps import ExperimentOption, StatusOption
 from runner.cli.options import Invocation, YesOption, on_target
 from runner.cli.ui.output import Output
 from runner.protocol.errors import RunnerError
@@ -47,16 +47,6 @@ OlderThanOption = Annotated[
         metavar="AGE",
         help="Only runs older than this: 30d, 12h.",
         show_default="the setting `retention`, if nothing else is selected",
-    ),
-]
-ExperimentOption = Annotated[
-    str | None,
-    typer.Option(
-        "--experiment",
-        "-e",
-        metavar="NAME",
-        help="Only runs of this experiment.",
-        show_default=False,
     ),
 ]
 DryRunOption = Annotated[

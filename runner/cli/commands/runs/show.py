@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
 from runner.cli.ui.output import local_time
 from runner.core.units import format_duration, format_size
-from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
@@ -251,19 +250,17 @@ def _metric(summary: MetricSummary) -> str:
 def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     """Show state, parameters, metrics, attempts and outputs of a run, or the states of a group."""
     from runner.cli.ui.groups import show_group
-    from runner.flows.runs.documents import find_run
-    from runner.flows.runs.group_documents import group_instead
+    from runner.flows.runs.group_documents import find_run_or_group
     from runner.flows.submit.submit_group import finish_interrupted
     from runner.flows.sweeps.groups import load_group_view
+    from runner.protocol.groups import RunGroup
 
     out = call.out
     connection = call.connect()
-    try:
-        spec = find_run(connection, run)
-    except RunnerError as err:
-        group = group_instead(connection, run, err)
+    spec = find_run_or_group(connection, run)
+    if isinstance(spec, RunGroup):
         finish_interrupted(connection)
-        show_group(out, load_group_view(connection, group))
+        show_group(out, load_group_view(connection, spec))
         return
     shown = _load(connection, spec)
     if not out.as_text:
