@@ -135,6 +135,15 @@ def parse_duration_flag(flag: str, text: str, least: str, most: str, reason: str
     )
 
 
+def parse_moment(text: str) -> datetime | None:
+    """Return a time with a zone, or None if the text is not one."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
 def parse_since(text: str, now: datetime) -> datetime:
     """Return the time of `--since`.
 

@@ -18,7 +18,6 @@ from runner.azure.batch.jobs import (
     find_job_view,
     list_failed_preparations,
     list_tasks,
-    read_task_file,
 )
 from runner.azure.batch.pools import (
     BROKEN_STATES,
@@ -40,7 +39,7 @@ from runner.core.diagnosis import (
     explain_task_end,
 )
 from runner.core.states import JOB_DISABLED, RunState, TaskView, WaitCause
-from runner.core.units import format_count
+from runner.core.units import format_count, parse_moment
 from runner.flows.runs.attempts import list_attempts, list_checkpoints, load_resumes
 from runner.flows.runs.documents import (
     find_run,
@@ -52,6 +51,7 @@ from runner.flows.runs.documents import (
 from runner.flows.runs.group_documents import group_instead
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.live import RunView, load_view
+from runner.flows.runs.logs import task_output
 from runner.flows.runs.stuck import (
     NodeNeed,
     PoolFacts,
@@ -166,7 +166,7 @@ def _with_load_failures(connection: Connection, view: RunView, found: Diagnosis)
         Evidence(
             f"attempt {failure.attempt}",
             f"could not load {failure.describe(run_id)}: {failure.message}",
-            _parse_moment(end.ended),
+            parse_moment(end.ended),
         )
         for end, failure in failures
     ]
@@ -177,7 +177,7 @@ def _with_load_failures(connection: Connection, view: RunView, found: Diagnosis)
     if after is not None:
         resumed = resumes.get(after.attempt)
         how = f"resumed from {resumed.text(run_id)}" if resumed else "started from the beginning"
-        lines.append(Evidence(f"attempt {after.attempt}", how, _parse_moment(after.started)))
+        lines.append(Evidence(f"attempt {after.attempt}", how, parse_moment(after.started)))
         if not message:
             message = f"attempt {after.attempt} {how}, because {history.describe()}"
     return replace(found, message=message, evidence=(*lines, *found.evidence))
@@ -207,7 +207,7 @@ def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datet
     """Explain a running run without recent output."""
     spec, attempt = view.spec, len(view.attempts)
     points = [each for each in load_points(connection, spec) if each.attempt == attempt]
-    times = [moment for each in points if (moment := _parse_moment(each.time)) is not None]
+    times = [moment for each in points if (moment := parse_moment(each.time)) is not None]
     container = runs_container(connection)
     modified = {blob.name: blob.modified for blob in container.list(f"{spec.run_id}/")}
     written: list[datetime | None] = []
@@ -223,7 +223,7 @@ def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datet
         for rank, at in enumerate(written)
     ]
     last = points[-1]
-    found.append(Evidence("metric", f"{last.name}={last.value:g}", _parse_moment(last.time)))
+    found.append(Evidence("metric", f"{last.name}={last.value:g}", parse_moment(last.time)))
     return _with_failure(blank, failure, found, f"runner ssh {spec.run_id}")
 
 
@@ -276,9 +276,9 @@ def _evicted(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnos
     if end is not None and not end.node_ends and view.task is not None and view.task.requeues:
         return blank  # its job was moved or paused
     where = f"attempt {last.attempt} on node {last.node}"
-    found = [Evidence(where, "started", _parse_moment(last.started))]
+    found = [Evidence(where, "started", parse_moment(last.started))]
     if end is not None:
-        found.append(Evidence(where, f"{end.why} in {end.step}", _parse_moment(end.ended)))
+        found.append(Evidence(where, f"{end.why} in {end.step}", parse_moment(end.ended)))
     if lost := list_attempts(connection, view)[-1].lost_text:
         found.append(Evidence(where, f"lost work: {lost}"))
     since = view.task.since if view.task else None
@@ -294,7 +294,7 @@ def _failed(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     spec, result = view.spec, view.result
     if result is None:
         task = view.task or TaskView("completed")  # the run failed with its task
-        output = _task_output(connection, spec)
+        output = task_output(connection, spec, _TAIL_BYTES)
         failure = explain_task_end(task, output, identity=connection.uses_identity)
         found = [Evidence("task", blank.message, task.since)]
         found += [Evidence("output of the task", line) for line in failure.lines]
@@ -373,21 +373,6 @@ def _tail(container: BlobContainer, blob: str, start: int) -> str:
     if begin >= size:
         return ""
     return (container.read_range(blob, begin, size - begin) or b"").decode("utf-8", "replace")
-
-
-def _task_output(connection: Connection, spec: RunSpec) -> str:
-    for name in ("stderr.txt", "stdout.txt"):
-        found = read_task_file(connection, spec.job_id, spec.task_id, name)
-        if found and found.strip():
-            return found.decode("utf-8", "replace")[-_TAIL_BYTES:]
-    return ""
-
-
-def _parse_moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 # -- pools

@@ -243,10 +243,8 @@ def _listed(
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:
     """Return the attempts that started on a node (0 is the primary), in order."""
     prefix = RunPaths(run_id, node).attempts
-    names = [name for name in container.names(prefix) if name.endswith("/start.json")]
-    contents = in_parallel(container.read, names)
-    starts = [AttemptStart.load(content) for content in contents if content is not None]
-    return tuple(sorted((s for s in starts if s is not None), key=lambda s: s.attempt))
+    starts = map(AttemptStart.load, _read_all(container, prefix, "/start.json"))
+    return tuple(sorted(filter(None, starts), key=lambda start: start.attempt))
 
 
 def count_attempts(container: BlobContainer, run_id: str) -> int:
@@ -257,11 +255,13 @@ def count_attempts(container: BlobContainer, run_id: str) -> int:
 
 def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd, ...]:
     """Return the ends of attempts in order, without lost ones."""
-    prefix = RunPaths(run_id).attempts
-    names = [name for name in container.names(prefix) if name.endswith("/end.json")]
-    contents = in_parallel(container.read, names)
-    ends = [AttemptEnd.load(content) for content in contents if content is not None]
-    return tuple(sorted((e for e in ends if e is not None), key=lambda e: e.attempt))
+    ends = map(AttemptEnd.load, _read_all(container, RunPaths(run_id).attempts, "/end.json"))
+    return tuple(sorted(filter(None, ends), key=lambda end: end.attempt))
+
+
+def _read_all(container: BlobContainer, prefix: str, ending: str) -> list[bytes]:
+    names = [name for name in container.names(prefix) if name.endswith(ending)]
+    return [content for content in in_parallel(container.read, names) if content is not None]
 
 
 def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | None:

@@ -242,6 +242,15 @@ def _attempt_range(
     return offsets[number], min(later, default=size)
 
 
+def task_output(connection: Connection, spec: RunSpec, chars: int) -> str:
+    """Return the end of the output of the task, which shows problems of the agent or of Batch."""
+    for stream in ("stderr", "stdout"):
+        found = _task_log(connection, spec, stream)
+        if found.strip():
+            return found[-chars:]
+    return ""
+
+
 def _task_log(connection: Connection, spec: RunSpec, stream: LogStream) -> str:
     found = read_task_file(connection, spec.job_id, spec.task_id, f"{stream}.txt")
     return (found or b"").decode("utf-8", "replace")

@@ -18,6 +18,7 @@ from runner.azure.batch.jobs import find_job_view, get_task_times
 from runner.azure.batch.pools import find_pool, list_pool_nodes
 from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
 from runner.core.states import describe_exit
+from runner.core.units import parse_moment
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
@@ -161,7 +162,7 @@ def _attempt(
     blob = blobs.get(_START)
     start = AttemptStart.load(contents.get(blob.name) or b"") if blob else None
     node = start.node if start else ""
-    began = _parse_moment(start.started) if start else None
+    began = parse_moment(start.started) if start else None
     offset = clock_offset(began, blob.modified if blob else None)
     shift = offset.total_seconds()
 
@@ -178,7 +179,7 @@ def _attempt(
         yield event(began, f"started on node {node}{kind}")
     newest = began
     for each in _stages(blobs, contents, number):
-        at = _parse_moment(each.time)
+        at = parse_moment(each.time)
         newest = max(filter(None, (newest, at)), default=None)
         if (text := _stage_text(each)) is not None:
             yield event(at, text)
@@ -187,7 +188,7 @@ def _attempt(
         if end is None:
             yield TimelineEvent(blob.modified, source, "gap: end.json is damaged", number), node
         else:
-            yield event(_parse_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
+            yield event(parse_moment(end.ended), end.why + (f" in {end.step}" if end.step else ""))
     elif lost:
         # An attempt without an end lost its node between its last event and the next attempt.
         yield event(newest, "last event; the node was lost afterwards")
@@ -264,12 +265,3 @@ def _pool(connection: Connection, spec: RunSpec, used: set[str]) -> Iterator[Tim
                 "eviction" if evicted else named,
                 f"{named} was evicted" if evicted else f"is {node.state}{problem}",
             )
-
-
-def _parse_moment(text: str) -> datetime | None:
-    """Return a time with a zone, or None if the text is not one."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo else None

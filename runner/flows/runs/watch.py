@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import get_task, read_task_file
+from runner.azure.batch.jobs import get_task
 from runner.azure.faults import TRANSIENT_CODES
 from runner.core.states import (
     RunState,
@@ -41,7 +41,7 @@ from runner.flows.runs.events import (
     StillWatching,
     WatchEvent,
 )
-from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset
+from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset, task_output
 from runner.flows.runs.stuck import (
     PoolFacts,
     explain_queue_reason,
@@ -377,14 +377,8 @@ class _RunWatcher:
         yield from self._poll_events()
         yield from self._drain_logs()
         yield from self._poll_metrics()
-        output = "" if result or task is None else self._task_output()
+        output = ""
+        if result is None and task is not None:
+            output = task_output(self._connection, self._spec, _TASK_OUTPUT_CHARS)
         self.ended = True
         yield RunEnded(status, result, output, self._gave_up)
-
-    def _task_output(self) -> str:
-        """Return the output of the task, which shows problems of the agent or of Batch."""
-        for name in ("stderr.txt", "stdout.txt"):
-            found = read_task_file(self._connection, self._spec.job_id, self._spec.task_id, name)
-            if found and found.strip():
-                return found.decode("utf-8", "replace")[-_TASK_OUTPUT_CHARS:]
-        return ""
