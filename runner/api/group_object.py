@@ -380,7 +380,7 @@ def _start(
 
 
 def _state(row: RunRow | None) -> str:
-    return _MISSING if row is None or row.status is None else row.status.state.value
+    return _MISSING if row is None or row.status is None else row.state
 
 
 def _show(view: LiveView, states: Mapping[str, str]) -> bool:

@@ -243,8 +243,8 @@ def _find_kept(
         return []
     needed = _needed_runs(connection, container, rows, now)
     for row in chosen:
-        if row.status and not row.status.state.final:
-            needed[row.run_id] = f"it is {row.status.state.value}", f"runner cancel {row.run_id}"
+        if not row.is_over:
+            needed[row.run_id] = f"it is {row.state}", f"runner cancel {row.run_id}"
         elif row.spec is None and _is_newer(container, row.run_id):
             needed[row.run_id] = _NEWER
     others = [row for row in chosen if row.run_id not in needed]
@@ -348,7 +348,7 @@ def _possible_origins(
         return {}
     why = f"model {version} cannot be read, and may come from this run"
     fix = f"repair the model, see `runner models ls {version.name}`"
-    succeeded = (row for row in rows if row.status and row.status.state is RunState.SUCCEEDED)
+    succeeded = (row for row in rows if row.state == RunState.SUCCEEDED)
     return {row.run_id: (why, fix) for row in succeeded}
 
 

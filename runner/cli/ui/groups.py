@@ -86,9 +86,7 @@ def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
 def _state(row: RunRow | None) -> dict[str, str]:
     if row is None:
         return {"state": "deleted", "reason": "its run record was deleted from storage"}
-    if row.status is None:
-        return {"state": "unreadable", "reason": row.problem}
-    return {"state": row.status.state.value, "reason": row.status.reason}
+    return {"state": row.state, "reason": row.reason}
 
 
 _BAR_STATES = ("failed", "lost", "unreadable", "running", "preparing")  # counted next to the bar
@@ -190,8 +188,7 @@ class GroupDisplay:
     def _count(self, view: GroupView) -> None:
         text, total = count_states(view), len(self._group.runs)
         ended = sum(
-            row is None or row.status is None or row.status.state.final
-            for row in (view.rows.get(name) for name in self._group.runs)
+            row is None or row.is_over for row in (view.rows.get(name) for name in self._group.runs)
         )
         if is_terminal(sys.stderr):
             state = "end" if ended == total else "progress"
@@ -207,7 +204,7 @@ class GroupDisplay:
 
 def _has_failed(row: RunRow) -> bool:
     """Return True for a failed run, but not for a run that is blocked by one."""
-    return row.status is None or row.status.state.value in ("failed", "lost")
+    return row.state in ("failed", "lost", "unreadable")
 
 
 def _text(row: RunRow) -> str:

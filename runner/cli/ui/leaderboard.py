@@ -34,19 +34,10 @@ def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
     view = watch_group(out, connection, group)
     board = load_leaderboard(connection, group, known=view.rows.values())
     show_leaderboard(out, connection, board)
-    merged = board.merge is None or _merge_document(board.merge)["state"] == "succeeded"
+    merged = board.merge is None or board.merge.state == "succeeded"
     # Trials that stopped early count as succeeded.
     if list(board.states) != ["succeeded"] or not merged:
         raise typer.Exit(ExitCode.RUN_FAILED)
-
-
-def _merge_document(row: RunRow) -> dict[str, Any]:
-    status = row.status
-    return {
-        "run_id": row.run_id,
-        "state": status.state.value if status else "unreadable",
-        "reason": row.problem or (status.reason if status else ""),
-    }
 
 
 def show_leaderboard(
@@ -64,17 +55,18 @@ def show_leaderboard(
         for each in documents:
             each.update(costs[each["trial"]].to_json())
     if not out.as_text:
-        out.record(
-            {
-                "sweep": board.sweep.group_id,
-                "metric": board.metric,
-                "states": board.trial_states,
-                "cause": board.cause.to_json() if board.cause else None,
-                "problems": [*filter(None, [board.metric_problem]), *board.problems],
-                "trials": documents,
-                **({"merge": _merge_document(merge)} if merge else {}),
-            }
-        )
+        document: dict[str, Any] = {
+            "sweep": board.sweep.group_id,
+            "metric": board.metric,
+            "states": board.trial_states,
+            "cause": board.cause.to_json() if board.cause else None,
+            "problems": [*filter(None, [board.metric_problem]), *board.problems],
+            "trials": documents,
+        }
+        if merge is not None:
+            found = {"run_id": merge.run_id, "state": merge.state, "reason": merge.reason}
+            document["merge"] = found
+        out.record(document)
         return
     own = ("trial", board.metric or "value", "state", "took", "attempts", "run_id")
     names = {
@@ -97,10 +89,9 @@ def show_leaderboard(
     if (cause := board.cause) is not None:
         out.note(f"stuck: {cause.message}   to continue: {cause.fix}")
     if merge is not None:
-        found = _merge_document(merge)
-        reason = f": {found['reason']}" if found["reason"] else ""
-        out.note(f"merge {found['state']}{reason}   {merge.run_id}")
-        if found["state"] == "cancelled" and board.trial_states.get("succeeded"):
+        reason = f": {merge.reason}" if merge.reason else ""
+        out.note(f"merge {merge.state}{reason}   {merge.run_id}")
+        if merge.state == "cancelled" and board.trial_states.get("succeeded"):
             sweep_id = board.sweep.group_id
             out.note(f"to merge without the others: runner sweep resume {sweep_id} --partial")
     first = board.best(board.metric) if board.metric else None
@@ -126,7 +117,7 @@ def trial_document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
         "value": row.metrics.get(board.metric) if board.metric else None,
         "params": board.params(row),
         "state": board.state(row),
-        "reason": row.problem or (row.status.reason if row.status else ""),
+        "reason": row.reason,
         "took_s": row.took_s,
         "attempts": row.attempts,
         "evicted": row.evicted,

@@ -46,6 +46,21 @@ class RunRow:
     earlier_s: float = 0
 
     @property
+    def state(self) -> str:
+        """The value of its RunState, or `unreadable`."""
+        return self.status.state.value if self.status else "unreadable"
+
+    @property
+    def is_over(self) -> bool:
+        """True unless the run may still change."""
+        return self.status is None or self.status.state.final
+
+    @property
+    def reason(self) -> str:
+        """Why it is in its state, or why it cannot be read; may be empty."""
+        return self.problem or (self.status.reason if self.status else "")
+
+    @property
     def ended(self) -> datetime | None:
         """The time when the outcome was committed."""
         return self.result.ended if self.result else None

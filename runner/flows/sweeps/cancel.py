@@ -68,7 +68,7 @@ def _cancel_sweep(
     names = {run_id: name for name, run_id in sweep.runs.items()}
     resumed = {sweep.runs[name] for name in sweep.earlier}  # their IDs do not name the sweep
     before = list_runs(connection, limit=None, ids=[*(started | resumed) & names.keys()]).rows
-    over = {row.run_id: row for row in before if row.status and row.status.state.final}
+    over = {row.run_id: row for row in before if row.status and row.is_over}
     queued = {
         row.run_id: row.spec
         for row in before

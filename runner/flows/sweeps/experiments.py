@@ -58,7 +58,7 @@ class Experiment:
     @cached_property
     def states(self) -> Mapping[str, int]:
         """The number of runs in each state, in the order of a run's life."""
-        counts = Counter(row.status.state for row in self.rows if row.status)
+        counts = Counter(row.state for row in self.rows)
         return {state.value: counts[state] for state in RunState if counts[state]}
 
     @cached_property
@@ -78,8 +78,8 @@ class Experiment:
         """The failed and lost runs by cause, the most frequent cause first."""
         found: dict[str, list[RunRow]] = {}
         for row in self.rows:
-            if row.status and row.status.state in _FAILED:
-                found.setdefault(row.status.reason.partition("\n")[0], []).append(row)
+            if row.state in _FAILED:
+                found.setdefault(row.reason.partition("\n")[0], []).append(row)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
     @cached_property
@@ -97,8 +97,7 @@ class Experiment:
             RunnerError: R-METRIC-UNKNOWN, no run has this metric.
         """
         ranked = rank(self.rows, MetricOrder(metric))
-        good = (row for row in ranked if row.status and row.status.state is RunState.SUCCEEDED)
-        first = next(good, None)
+        first = next((row for row in ranked if row.state == RunState.SUCCEEDED), None)
         return first if first and math.isfinite(first.metrics.get(metric, math.nan)) else None
 
 
@@ -136,9 +135,7 @@ class Leaderboard(Experiment):
         """Return the state of a trial: that of its run, `paused` or `stopped early`."""
         if row.result is not None and row.result.code == STOPPED_EARLY:
             return "stopped early"
-        if row.status is None:
-            return "unreadable"
-        return "paused" if row.status.label == "paused" else row.status.state.value
+        return "paused" if row.status and row.status.label == "paused" else row.state
 
     @property
     def cause(self) -> WaitCause | None:
@@ -153,7 +150,7 @@ class Leaderboard(Experiment):
     @cached_property
     def measured(self) -> frozenset[str]:
         """The names of the values that the trials which succeeded reported."""
-        good = (row for row in self.rows if row.status and row.status.state is RunState.SUCCEEDED)
+        good = (row for row in self.rows if row.state == RunState.SUCCEEDED)
         return frozenset(name for row in good for name in row.metrics)
 
     @property
@@ -162,7 +159,7 @@ class Leaderboard(Experiment):
 
         Empty if one can be compared, or if no trial has succeeded yet.
         """
-        ended = [row for row in self.rows if row.status and row.status.state is RunState.SUCCEEDED]
+        ended = [row for row in self.rows if row.state == RunState.SUCCEEDED]
         name, known = self.wanted or self.metric, sorted(self.measured)
         finite = sorted({n for row in ended for n, v in row.metrics.items() if math.isfinite(v)})
         if not ended or name in finite:
@@ -196,8 +193,8 @@ class Leaderboard(Experiment):
         found: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             state = self.state(row)
-            if state in _ENDED and row.status:
-                reason = row.status.reason.partition("\n")[0]
+            if state in _ENDED:
+                reason = row.reason.partition("\n")[0]
                 found.setdefault((state, reason), []).append(row.run_id)
         lines: list[str] = []
         for (state, reason), runs in sorted(found.items(), key=lambda each: -len(each[1])):
@@ -271,7 +268,7 @@ def load_leaderboard(
     if metric is not None:
         rows = rank(rows, MetricOrder(metric))
     note = f"{SUBMITTING_FOLDER}{sweep.group_id}.json"
-    lost = any(row.status and row.status.state is RunState.LOST for row in rows)
+    lost = any(row.state == RunState.LOST for row in rows)
     is_submitting = lost and runs_container(connection).size(note) is not None
     return Leaderboard(sweep.group_id, tuple(rows), sweep, metric, merge, wanted, is_submitting)
 

@@ -32,8 +32,7 @@ class GroupView:
     @property
     def failed(self) -> int:
         """The number of runs that have failed."""
-        states = (row.status.state for row in self.rows.values() if row.status)
-        return sum(state is RunState.FAILED for state in states)
+        return sum(row.state == RunState.FAILED for row in self.rows.values())
 
 
 def load_group_view(
@@ -51,7 +50,7 @@ def load_group_view(
     specs = {
         row.run_id: row.spec
         for row in before.values()
-        if row.run_id in ids and row.spec and row.status and not row.status.state.final
+        if row.run_id in ids and row.spec and not row.is_over
     }
     found: dict[str, RunRow] = {}
     if specs:
@@ -108,6 +107,6 @@ def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView |
             view = None
         took = time.monotonic() - began if view else 0.0
         yield view
-        if view and all(row.status is None or row.status.state.final for row in view.rows.values()):
+        if view and all(row.is_over for row in view.rows.values()):
             return
         time.sleep(max(_POLL_S, min(took / _POLL_SHARE, _LONGEST_POLL_S)))

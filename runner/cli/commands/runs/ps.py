@@ -292,8 +292,8 @@ def _row(row: RunRow) -> dict[str, Any]:
     name = spec.primary_metric if spec else None
     return {
         "run_id": row.run_id,
-        "state": status.state.value if status else "unreadable",
-        "reason": row.problem or (status.reason if status else ""),
+        "state": row.state,
+        "reason": row.reason,
         "cause": status.cause.to_json() if status and status.cause else None,
         "recipe": spec.recipe if spec else None,
         "experiment": spec.experiment if spec else None,
@@ -316,8 +316,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     from runner.protocol.metrics import format_metric
 
     spec, status = row.spec, row.status
-    ended = status is None or status.state.final
-    reason = row.problem or (status.reason if status else "")
+    ended, reason = row.is_over, row.reason
     state = status.label if status else "unreadable"
     name = row.shown_metric
     took = row.took_s
@@ -367,7 +366,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
     if name is not None and not line.counted:  # otherwise, the best may not have been read
         best = rank(line.rows, MetricOrder(name))[0]
         found["metric"] = f"{name} {format_metric(best.metrics[name])}"
-    failed = (row.status.reason for row in line.rows if row.status and row.status.state in _FAILED)
+    failed = (row.reason for row in line.rows if row.state in _FAILED)
     found["error"] = _short(next(failed, ""))
     return found
 
