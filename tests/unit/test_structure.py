@@ -37,12 +37,11 @@ SHARED_CLASS_NAMES = {
 
 # Modules that still import each other in circles.
 CIRCLES: list[frozenset[str]] = [
+    frozenset({"runner.api.requests", "runner.api.run_object"}),
     frozenset(
         f"runner.core.recipe.{name}"
-        for name in ("entry", "file", "keys", "notebook", "recipe", "sweep")
+        for name in ("dimensions", "keys", "options", "recipe", "sweep")
     ),
-    frozenset({"runner.api.requests", "runner.api.run_object"}),
-    frozenset({"runner.cli.autocomplete", "runner.cli.options"}),
     frozenset({"runner.node.script.metrics", "runner.node.script.printed"}),
 ]
 
