@@ -45,11 +45,6 @@ class PoolOutput:
     release_minutes: int | None = None  # until nodes without tasks are gone; None: unknown
     team: str | None = None  # whose identity and containers its nodes use; None: the shared ones
 
-    @property
-    def is_billed(self) -> bool:
-        """Return False for nodes on this machine, which cost nothing."""
-        return self.vm_size != LOCAL_VM_SIZE
-
 
 @dataclass(frozen=True, slots=True)
 class TeamOutput:

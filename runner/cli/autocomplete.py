@@ -133,7 +133,9 @@ def complete_team(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_target(incomplete: str) -> list[str]:
     """Return the targets."""
-    return _matching(lambda: ("local", "azure"), incomplete)
+    from runner.core.target import TARGETS
+
+    return _matching(lambda: tuple(TARGETS), incomplete)
 
 
 def complete_error_code(incomplete: str) -> list[str]:

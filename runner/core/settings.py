@@ -8,16 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from runner.core.home import check_owner, runner_home
+from runner.core.target import TARGETS, Target, TargetName
 from runner.core.units import UnitError, parse_duration
 from runner.core.yaml_files import StrictModel, check_document, read_document
 from runner.protocol.errors import RunnerError
-
-TargetName = Literal["local", "azure"]
 
 PROJECT_FILE = "runner.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -35,7 +33,7 @@ class Settings:
     `team` is the part of the stack; None is the shared part.
     """
 
-    target: TargetName
+    target: Target
     stack: str
     pool: str | None
     output_dir: Path
@@ -78,7 +76,7 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
     origins.setdefault("retention", "built-in: runs are kept")
     retention = found.get("retention")
     return Settings(
-        target="azure" if found["target"].value == "azure" else "local",
+        target=TARGETS[found["target"].value],
         stack=found["stack"].value,
         pool=pool.value if pool else None,
         output_dir=(output.base / Path(output.value).expanduser()).absolute(),
@@ -104,7 +102,7 @@ def load_call_settings(flags: Mapping[str, object]) -> Settings:
 def refuse_stack_of_local(settings: Settings, stack: str | None) -> None:
     """Raise RunnerError if `stack` or `--team` is set and the target has no stacks."""
     team = settings.team if settings.origins["team"] == "--team" else None
-    if settings.target != "local" or (stack is None and team is None):
+    if settings.target.has_stacks or (stack is None and team is None):
         return
     name, value, what = ("team", team, "teams") if stack is None else ("stack", stack, "stacks")
     raise RunnerError(
@@ -156,9 +154,8 @@ def _check(given: _Value) -> _Value:
         return given
     if given.name == "retention":
         return _check_retention(given)
-    allowed = ("local", "azure") if given.name == "target" else None
-    if allowed and given.value not in allowed:
-        raise _invalid_setting(given, f"allowed: {', '.join(allowed)}")
+    if given.name == "target" and given.value not in TARGETS:
+        raise _invalid_setting(given, f"allowed: {', '.join(TARGETS)}")
     if not _NAME.fullmatch(given.value):
         raise _invalid_setting(given, "allowed: letters, digits, '.', '_' and '-'")
     return given
@@ -196,7 +193,7 @@ def stack_option(stack: str | None) -> str:
 class SettingsFile(StrictModel):
     """The keys of a settings file."""
 
-    target: Literal["local", "azure"] | None = None
+    target: TargetName | None = None
     stack: str | None = Field(None, min_length=1)
     team: str | None = Field(None, min_length=1)
     pool: str | None = Field(None, min_length=1)

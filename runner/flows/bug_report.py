@@ -304,7 +304,7 @@ def _add_services(collector: _Collector, settings: Settings, reference: str | No
     from runner.flows.local.lifecycle import is_reachable, status  # noqa: PLC0415
 
     def add_status() -> None:
-        if settings.target == "local":
+        if settings.target.runs_here:
             collector.add_json("local/status.json", dataclasses.asdict(status(settings)))
 
     def open_connection() -> Connection:
@@ -313,7 +313,7 @@ def _add_services(collector: _Collector, settings: Settings, reference: str | No
         return connect(settings)
 
     collector.attempt("state of the local services", add_status)
-    connection = collector.attempt(f"services of target {settings.target}", open_connection)
+    connection = collector.attempt(f"services of target {settings.target.name}", open_connection)
     if connection is None:
         if reference is not None:
             collector.report.problems.append(f"run {reference}: the services do not answer")

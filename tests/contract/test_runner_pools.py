@@ -22,6 +22,7 @@ from runner.core.checks import Check
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import load_settings
+from runner.core.target import AZURE
 from runner.features.simulation import formulas
 from runner.flows.environment.check_azure import check_agents
 from runner.protocol.errors import RunnerError
@@ -300,7 +301,7 @@ def test_the_formula_of_a_declared_pool_is_not_applied(
     connection = connect(local)
     stack = replace(connection.outputs, pools=(replace(pool_output(), id=pool),))
     paths.local_outputs.write_text(stack.to_json(), encoding="utf-8")
-    azure = replace(local, target="azure", stack="dev")
+    azure = replace(local, target=AZURE, stack="dev")
     monkeypatch.setattr(formulas, "connect", lambda _: connect(local))
     with pytest.raises(RunnerError) as caught:
         formulas.plan_formula(azure, pool, GROW)

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
+from runner.core.target import TARGETS
 from tests.unit.source_tree import (
     ROOT,
     Import,
@@ -31,6 +34,7 @@ SEAMS: dict[str, str] = {}
 
 # Class names that more than one module defines, each with the reason.
 SHARED_CLASS_NAMES = {
+    "Target": "the target of a command, and a submission with its connection",
     "Checkpoint": "one for each framework that a script may use; a script imports one of them",
     "Pool": "Azure's word for the same thing: in the emulator's account, and in the Python API",
 }
@@ -190,6 +194,42 @@ def test_class_names_are_defined_once() -> None:
     ]
     assert_none(found, "one name for one thing")
     assert_none(SHARED_CLASS_NAMES.keys() - twice.keys(), "no longer needed")
+
+
+def _compares_target(node: ast.AST) -> bool:
+    """Return True if a value is compared with the name of a target, or searched in such names."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    for operator, names in zip(node.ops, node.comparators, strict=True):
+        if isinstance(operator, ast.In | ast.NotIn) and isinstance(names, ast.Tuple | ast.Set):
+            sides += names.elts
+    return any(isinstance(each, ast.Constant) and each.value in TARGETS for each in sides)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("target == 'local'", True),
+        ("'azure' != settings.target", True),
+        ("name in ('local', 'azure')", True),
+        ("pool == 'gpu'", False),
+        ("path.parts[-2:] == ('local', 'batch')", False),
+    ],
+)
+def test_comparison_of_a_target_is_recognised(code: str, expected: bool) -> None:
+    assert _compares_target(ast.parse(code, mode="eval").body) is expected
+
+
+def test_modules_ask_the_target_instead_of_comparing_its_name() -> None:
+    found = [
+        f"{shown(path)}:{node.lineno}"
+        for name, path in modules().items()
+        if name.startswith(("runner.", "runner_infra.")) and name != "runner.core.target"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Compare) and _compares_target(node)
+    ]
+    assert_none(found, "ask the Target, as docs/architecture.md says")
 
 
 def by_string(tree: ast.Module) -> Iterator[ast.expr]:

@@ -33,6 +33,7 @@ from runner.contract import (
 )
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
+from runner.core.target import Target, target_at
 from runner.protocol import paths as blob_paths
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -52,9 +53,9 @@ _UPGRADE = "run `pip install --upgrade azure-batch-runner`"
 def outputs_path(settings: Settings) -> Path:
     """Return the file with the outputs of the target: local services, or cached from Pulumi."""
     paths = HomePaths(settings.home)
-    if settings.target == "local":
-        return paths.local_outputs
-    return paths.stack_outputs(settings.stack)
+    if settings.target.has_stacks:
+        return paths.stack_outputs(settings.stack)
+    return paths.local_outputs
 
 
 def load_outputs(settings: Settings) -> StackOutputs:
@@ -86,7 +87,7 @@ def load_outputs(settings: Settings) -> StackOutputs:
             fix=_UPGRADE if isinstance(err, NewerContractError) else _outputs_fix(settings),
             exit_code=ExitCode.PREFLIGHT,
         ) from err
-    if settings.target == "local":
+    if not settings.target.has_stacks:
         return outputs
     try:
         return outputs.for_team(settings.team)
@@ -116,11 +117,10 @@ def _unknown_team(settings: Settings, outputs: StackOutputs) -> RunnerError:
 
 
 def _no_outputs(settings: Settings, path: Path) -> RunnerError:
-    local = settings.target == "local"
-    what = "the local services are not set up" if local else f"stack {settings.stack!r} is unknown"
+    is_stack = settings.target.has_stacks
     return RunnerError(
         "R-STACK-MISSING",
-        what,
+        f"stack {settings.stack!r} is unknown" if is_stack else "the local services are not set up",
         why=f"{path} does not exist",
         fix=_outputs_fix(settings),
         exit_code=ExitCode.PREFLIGHT,
@@ -128,19 +128,19 @@ def _no_outputs(settings: Settings, path: Path) -> RunnerError:
 
 
 def _outputs_fix(settings: Settings) -> str:
-    if settings.target == "local":
-        return "runner local up"
-    return f"runner up --stack {settings.stack}"
+    stack = f"runner up --stack {settings.stack}"
+    return stack if settings.target.has_stacks else "runner local up"
 
 
-def no_code_container(*, is_local: bool) -> RunnerError:
+def no_code_container(target: Target) -> RunnerError:
     """Build the error for a submission with outputs of version 1."""
+    is_stack = target.has_stacks
     return RunnerError(
         "R-STACK-NO-CODE",
-        f"{'the local target' if is_local else 'the stack'} has no container for code",
-        why=f"an older version of runner {'started' if is_local else 'deployed'} it; its nodes "
+        f"{'the stack' if is_stack else 'the local target'} has no container for code",
+        why=f"an older version of runner {'deployed' if is_stack else 'started'} it; its nodes "
         "could replace the code of later runs",
-        fix="runner local up" if is_local else "runner up",
+        fix="runner up" if is_stack else "runner local up",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -284,11 +284,16 @@ class Connection:
         self.home = home
 
     @property
+    def target(self) -> Target:
+        """The target that the outputs describe."""
+        return target_at(self.outputs.location)
+
+    @property
     def code_container(self) -> str:
         """Return the container that nodes only read. Raise RunnerError if the stack has none."""
         if self.outputs.container_code is not None:
             return self.outputs.container_code
-        raise no_code_container(is_local=self._keys is not None)
+        raise no_code_container(self.target)
 
     @property
     def uses_identity(self) -> bool:
@@ -565,7 +570,7 @@ class Connection:
 def connect(settings: Settings) -> Connection:
     """Read the outputs and keys of the target. Send no request."""
     outputs = load_outputs(settings)
-    keys = _local_keys(settings) if settings.target == "local" else None
+    keys = _local_keys(settings) if settings.target.runs_here else None
     return Connection(outputs, keys, settings.home)
 
 

@@ -38,7 +38,7 @@ def show(
     flags = {"target": target, "stack": stack, "team": team, "pool": pool}
     settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
     values = {
-        "target": settings.target,
+        "target": settings.target.name,
         "stack": settings.stack,
         "team": settings.team,
         "pool": settings.pool,

@@ -16,6 +16,7 @@ from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
 from runner.core.settings import Settings
+from runner.core.target import Target
 from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
@@ -237,7 +238,7 @@ def plan_run(
         run_id=run_id,
         experiment=experiment,
         created=created,
-        target=settings.target,
+        target=settings.target.name,
         account=outputs.batch_account,
         pool=pool,
         job_id=job_id_for(experiment, pool.id, recipe.priority),
@@ -317,13 +318,13 @@ def _without_warnings(recipe: Recipe) -> Recipe:
     return replace(recipe, expect=tuple(each for each in recipe.expect if each.fails))
 
 
-def _check_rehearsal(target: str, pool: PoolOutput) -> None:
+def _check_rehearsal(target: Target, pool: PoolOutput) -> None:
     """Raise RunnerError if evictions of the pool cannot be rehearsed.
 
     Batch has no operation that evicts a spot node (REST API 2025-06-01). Removing or rebooting a
     node is not an eviction: it gives no notice and counts as a request of the user.
     """
-    if target != "local":
+    if not target.runs_here:
         raise RunnerError(
             "R-EVICT-AZURE",
             "evictions can be rehearsed only on this machine",

@@ -69,7 +69,7 @@ def export(
     else:
         from runner.features.export.otlp import OtlpSender, export_to_otlp
 
-        sender = OtlpSender(uri, settings.target)
+        sender = OtlpSender(uri, settings.target.name)
         found = {"where": sender.address, "events": export_to_otlp(connection, spec, sender)}
     out.record({"run_id": spec.run_id, **found})
 
@@ -170,7 +170,7 @@ def _sending_events(out: Output, settings: Settings, otlp: str | None) -> Genera
         return
     from runner.features.export.otlp import EventStream, OtlpSender, active_events, ended_runs
 
-    sender = OtlpSender(otlp, settings.target)
+    sender = OtlpSender(otlp, settings.target.name)
     events = EventStream(
         lambda ended: active_events(settings, ended), sender.send, ended_runs(settings)
     )

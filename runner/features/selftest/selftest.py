@@ -64,21 +64,20 @@ def run_selftest(
         on_progress: Called with every step.
         stack: The option `--stack` of the command, for the commands that errors print.
     """
-    if settings.target == "local":
-        ensure_running(settings, on_progress)
+    ensure_running(settings, on_progress)
     connection = connect(settings)
-    if settings.target == "local":
+    if settings.target.runs_here:
         list_pools(connection)  # fails now if access is denied
     else:
         await_access(connection, ACCESS_LIMIT_S, on_progress, stack=stack)
     contract = ContractRun(
-        connection, settings.target, expected.suffix, CONTRACT_LIMIT_S, on_progress
+        connection, settings.target.name, expected.suffix, CONTRACT_LIMIT_S, on_progress
     )
     with charging(report, "node of the requests", report.usd_per_hour):
         try:
             report.steps = compare(contract.answers(), expected.answers)
         except BaseException:
-            if settings.target == "local":  # on Azure, the stack is deleted with everything in it
+            if settings.target.runs_here:  # on Azure, the stack is deleted with everything in it
                 report.left += contract.clean_up()
             raise
         report.left += contract.clean_up()

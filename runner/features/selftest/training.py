@@ -34,7 +34,7 @@ from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
 from runner.protocol.run_spec import RunSpec
 
 # The number of epochs is large enough that some remain when the node is evicted.
-_PARAMS = {"local": ("epochs=12", "subset=6000"), "azure": ("epochs=40",)}
+_PARAMS, _PARAMS_HERE = ("epochs=40",), ("epochs=12", "subset=6000")
 _MODEL_FILE = "model.keras"
 _NAME = "selftest"  # name of the experiment and of the model
 _STAGE = "training"
@@ -59,7 +59,8 @@ def check_training(settings: Settings, data: Path | None) -> CheckedRun:
     """Return the run to submit. Raise RunnerError if it cannot be submitted."""
     recipe: Recipe = load_recipe("mnist", cwd=Path.cwd())
     recipe = replace(recipe, timeout_s=1800, model=ModelRequest(_NAME))
-    options = RunOptions(set=_PARAMS[settings.target], experiment=_NAME, data=data)
+    params = _PARAMS_HERE if settings.target.runs_here else _PARAMS
+    options = RunOptions(set=params, experiment=_NAME, data=data)
     return check_run(recipe, options)
 
 
@@ -130,7 +131,7 @@ class EvictedTraining:
 
     def clean_up(self) -> list[Leftover]:
         """Remove the model version of the run. Return it if it could not be removed."""
-        if self._settings.target != "local" or not self._model:
+        if not self._settings.target.runs_here or not self._model:
             return []  # the stack is deleted with everything in it
         from runner.azure.auth.credentials import connect  # noqa: PLC0415
 
@@ -161,7 +162,7 @@ class EvictedTraining:
         """Evict the node of the first attempt."""
         [first, *_] = load_attempts(runs_container(connection), spec.run_id)
         self._evicted = first.node
-        if self._settings.target == "local":
+        if self._settings.target.runs_here:
             evict(self._settings, node=first.node, notice_s=0)
         else:
             restart_node(connection, spec.pool, first.node)
@@ -169,13 +170,13 @@ class EvictedTraining:
 
     def _too_late(self, spec: RunSpec) -> RunnerError:
         seen = self._seen or RunStatus(RunState.QUEUED)
-        is_local, waits = self._settings.target == "local", seen.state is RunState.QUEUED
+        waits = seen.state is RunState.QUEUED
         return RunnerError(
             "R-SELFTEST-TIMEOUT",
             f"run {spec.run_id} did not end within {self._limit_s / 60:.0f} minutes",
             why=f"its last state was {seen.label}{': ' * bool(seen.reason)}{seen.reason}",
             fix=f"run `runner check{stack_option(self._stack)}`, then try again later"
-            if not is_local  # the stack with the run is removed now
+            if not self._settings.target.runs_here  # the stack with the run is removed now
             else f"runner pool nodes {spec.pool}"
             if waits
             else f"runner logs {spec.run_id}",

@@ -64,9 +64,9 @@ def selftest(
     out = Output(output)
     settings = open_settings(target, stack).for_whole_stack()
     checked = check_training(settings, data) if training else None
-    own = _plan_stack(out, settings, max_cost, check=check) if settings.target == "azure" else None
+    own = _plan_stack(out, settings, max_cost, check=check) if settings.target.has_stacks else None
     _consent(out, own, yes=yes)
-    found = SelftestReport(settings.target)
+    found = SelftestReport(settings.target.name)
     if own is not None:
         settings = own.settings
         found.usd_at_most, found.usd_per_hour = own.usd_at_most, own.usd_per_hour

@@ -118,7 +118,7 @@ def plan_formula(
     named = pool_id or settings.pool
     pool = get_pool(connection, named) if named else _only_scaled_pool(connection, settings)
     declared = any(each.id.lower() == pool.id.lower() for each in connection.outputs.stack_pools)
-    if declared and settings.target != "local":
+    if declared and settings.target.has_stacks:
         raise RunnerError(
             "R-FORMULA-DECLARED",
             f"stack {settings.stack!r} declares pool {pool.id!r}",
@@ -214,7 +214,7 @@ def _not_autoscaled(
         f"pool {pool.id!r} has no formula" if pool else "no pool has a formula",
         why="Batch collects samples and evaluates formulas only for pools with autoscale",
         fix=other
-        if scaled or settings.target != "local"
+        if scaled or settings.target.has_stacks
         else f"runner pool autoscale apply '$TargetLowPriorityNodes = {nodes};' --pool {name}",
         exit_code=ExitCode.PREFLIGHT,
     )

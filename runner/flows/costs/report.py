@@ -118,13 +118,13 @@ def report_costs(
         for usage in usages.values()
         for attempt in usage.attempts or ()
     }
-    prices = _Prices(query, home, connection.outputs.location)
+    prices = _Prices(query, home, connection)
     ledger = compute_ledger(
         usages.values(),
         prices.rate,
         now_ms=to_milliseconds(now or datetime.now(UTC)) or 0,
         existing_nodes=_present_nodes(connection, sorted(pools)),
-        share_kernel=connection.outputs.location == "local",
+        share_kernel=connection.target.runs_here,
     )
     chosen = {row.run_id: row for row in rows if _accepts(query, row)}
     return replace(_report(query, chosen, ledger, prices), history=rows)
@@ -196,11 +196,11 @@ def _present_nodes(connection: Connection, pools: Sequence[str]) -> dict[tuple[s
 class _Prices:
     """The prices of sizes: given by the user, from the table, or zero on this machine."""
 
-    def __init__(self, query: CostQuery, home: Path | None, location: str) -> None:
+    def __init__(self, query: CostQuery, home: Path | None, connection: Connection) -> None:
         self._query = query
-        self.region = query.region or location
+        self.region = query.region or connection.outputs.location
         given = (query.vm_size, query.region, query.spot_usd, query.dedicated_usd)
-        self.is_free = location == "local" and all(each is None for each in given)
+        self.is_free = not connection.target.is_billed and all(each is None for each in given)
         self._table = load_price_table(home)
         self.used: dict[tuple[str, bool], PriceUsed] = {}
 

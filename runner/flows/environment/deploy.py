@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,7 +133,7 @@ def deploy(
 
 def keep_outputs(settings: Settings, outputs: StackOutputs) -> Path:
     """Store the outputs of the stack atomically and return the path."""
-    path = outputs_path(dataclasses.replace(settings, target="azure"))
+    path = outputs_path(settings)
     make_private(path.parent)
     temporary = path.with_suffix(".new")
     temporary.write_text(outputs.to_json(), encoding="utf-8")
@@ -325,13 +324,9 @@ def destroy(
         automation.down(environment, report.see, everything=everything)
     finally:
         if report.done:
-            _outputs_path(settings).unlink(missing_ok=True)
+            outputs_path(settings).unlink(missing_ok=True)
     report.end()
     return automation.deployed(environment)
-
-
-def _outputs_path(settings: Settings) -> Path:
-    return outputs_path(dataclasses.replace(settings, target="azure"))
 
 
 def _deployed_connection(
@@ -345,8 +340,8 @@ def _deployed_connection(
     try:
         return Connection(parse_stack_outputs(json.dumps(automation.outputs(environment))), None)
     except ContractError:
-        if _outputs_path(settings).exists():
-            return connect(dataclasses.replace(settings.for_whole_stack(), target="azure"))
+        if outputs_path(settings).exists():
+            return connect(settings.for_whole_stack())
         return None
 
 

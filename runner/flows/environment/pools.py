@@ -39,22 +39,19 @@ _MAX_EXAMINED_PER_JOB = 6  # tasks; more than an error message shows
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """A pool with the states and prices of its nodes; a price of None is unknown.
-
-    `free` is True for nodes on this machine.
-    """
+    """A pool with the states and prices of its nodes; a price of None is unknown."""
 
     pool: PoolView
     states: Mapping[bool, Mapping[str, int]]
     running_tasks: int
     spot_price: Price | None
     dedicated_price: Price | None
-    free: bool
+    is_billed: bool
 
     @property
     def usd_per_hour(self) -> float | None:
         """The present cost of its nodes; None if the price of a node is unknown."""
-        if self.free:
+        if not self.is_billed:
             return 0.0
         cost = 0.0
         for spot, price in ((True, self.spot_price), (False, self.dedicated_price)):
@@ -195,7 +192,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
     connection = connect(settings)
     pool = get_pool(connection, pool_id)
     declared = any(each.id == pool.id for each in connection.outputs.stack_pools)
-    if declared and settings.target != "local":
+    if declared and settings.target.has_stacks:
         file = f"Pulumi.{settings.stack}.yaml"
         raise RunnerError(
             "R-POOL-DECLARED",
@@ -220,7 +217,7 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             fix=f"runner schedule rm {scheduled[0]}",
             exit_code=ExitCode.PREFLIGHT,
         )
-    made = settings.target == "local" and (declared or pool.id == CONTAINER_POOL_ID)
+    made = settings.target.runs_here and (declared or pool.id == CONTAINER_POOL_ID)
     again = "runner local up" if declared else "the next run with an image"
     return PoolRemoval(pool, again if made else "")
 
@@ -319,7 +316,7 @@ def _priced(
         running_tasks=running_tasks,
         spot_price=prices.find(pool.vm_size, location, spot=True),
         dedicated_price=prices.find(pool.vm_size, location, spot=False),
-        free=location == "local",
+        is_billed=connection.target.is_billed,
     )
 
 
@@ -344,9 +341,9 @@ def _autoscaled(pool: PoolView, settings: Settings) -> RunnerError:
         f"a formula sets the size of pool {pool.id!r}",
         why="its next evaluation would undo the resize",
         fix=(
-            f"run `runner pool autoscale apply FORMULA --pool {pool.id}`"
-            if settings.target == "local"
-            else f"change max_spot in Pulumi.{settings.stack}.yaml and run `runner up`"
+            f"change max_spot in Pulumi.{settings.stack}.yaml and run `runner up`"
+            if settings.target.has_stacks
+            else f"run `runner pool autoscale apply FORMULA --pool {pool.id}`"
         )
         + ", or remove the formula with --disable-autoscale",
         exit_code=ExitCode.PREFLIGHT,

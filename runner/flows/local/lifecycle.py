@@ -80,23 +80,22 @@ class LocalStatus:
     refusal: str = ""  # why the emulator starts no tasks, such as a full disk
 
 
-def ensure_running(settings: Settings, on_progress: OnProgress) -> StackOutputs:
-    """Return the outputs of the target; start local services if they are not running."""
-    if settings.target != "local":
-        return load_outputs(settings)
+def ensure_running(settings: Settings, on_progress: OnProgress) -> None:
+    """Start the services of the target if they belong to this machine and do not run."""
+    if not settings.target.runs_here:
+        return
     try:
-        if _all_respond(settings) and (found := load_outputs(settings)).container_code is not None:
-            return found  # else an older version wrote them
+        if _all_respond(settings) and load_outputs(settings).container_code is not None:
+            return  # else an older version wrote them
     except RunnerError as err:
         if err.code != "R-STACK-OUTPUTS":
             raise
     up(settings, on_progress)  # writes new outputs
-    return load_outputs(settings)
 
 
 def is_reachable(settings: Settings) -> bool:
     """Return False if the target is local and its services are not running."""
-    return settings.target != "local" or _all_respond(settings)
+    return not settings.target.runs_here or _all_respond(settings)
 
 
 def expected_outputs(settings: Settings) -> StackOutputs:
@@ -104,7 +103,7 @@ def expected_outputs(settings: Settings) -> StackOutputs:
     try:
         return load_outputs(settings)
     except RunnerError as err:
-        if settings.target != "local" or err.code not in ("R-STACK-MISSING", "R-STACK-OUTPUTS"):
+        if not settings.target.runs_here or err.code not in ("R-STACK-MISSING", "R-STACK-OUTPUTS"):
             raise
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
@@ -258,7 +257,8 @@ def _delete_outside(paths: HomePaths) -> None:
 
 def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
     """Raise R-DISK-SPACE if the packages of a first training here would fill the disk."""
-    if settings.target != "local" or recipe.requirements_file is None or recipe.image is not None:
+    installs = recipe.requirements_file is not None and recipe.image is None
+    if not settings.target.runs_here or not installs:
         return
     paths = HomePaths(settings.home)
     if any((place / "uv").exists() for place in (paths.cache, paths.cache / "user")):

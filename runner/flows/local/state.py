@@ -24,6 +24,7 @@ from runner.contract import LOCAL_VM_SIZE, PoolOutput, StackOutputs
 from runner.core.home import HomePaths, make_private, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
+from runner.core.target import LOCAL
 from runner.flows.local.azurite import find_uv
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -307,7 +308,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         task_nodes=state.nodes if state.slots == 1 else 1,
     )
     return StackOutputs(
-        location="local",
+        location=LOCAL.name,
         resource_group="local",
         batch_account=ACCOUNT,
         batch_endpoint=state.batch_endpoint,
@@ -333,7 +334,7 @@ def with_container_pool(
     image: str | None, settings: Settings, outputs: StackOutputs
 ) -> StackOutputs:
     """Add the pool for containers if `image` needs one; outputs of Azure are returned unchanged."""
-    if image is None or settings.target != "local" or any(p.containers for p in outputs.pools):
+    if image is None or not settings.target.runs_here or any(p.containers for p in outputs.pools):
         return outputs
     first = outputs.pools[0]
     pool = PoolOutput(
@@ -351,7 +352,7 @@ def with_container_pool(
 
 def is_made_on_demand(settings: Settings, pool: PoolOutput) -> bool:
     """Return True if submitting to the pool creates it."""
-    return settings.target == "local" and pool.id == CONTAINER_POOL_ID
+    return settings.target.runs_here and pool.id == CONTAINER_POOL_ID
 
 
 def make_container_pool(home: Path, on_progress: OnProgress) -> None:

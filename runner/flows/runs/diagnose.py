@@ -530,8 +530,8 @@ def _find_node(connection: Connection, node_id: str) -> tuple[PoolFacts, NodeVie
     for pool, nodes in zip(pools, found, strict=True):
         for node in nodes:
             if node.id == node_id:
-                charged = connection.outputs.location != "local"
-                return PoolFacts(pool.id, pool, (node,), charged=charged), node
+                billed = connection.target.is_billed
+                return PoolFacts(pool.id, pool, (node,), is_billed=billed), node
     return None
 
 

@@ -54,7 +54,7 @@ class PoolFacts:
 
     Attributes:
         most_nodes: Its maximum size in the stack's outputs, None if it is not in them.
-        charged: False for nodes on this machine.
+        is_billed: False for nodes on this machine.
         log: The end of the start task's output if no node works.
     """
 
@@ -62,7 +62,7 @@ class PoolFacts:
     pool: PoolView | None
     nodes: tuple[NodeView, ...]
     most_nodes: int | None = None
-    charged: bool = True
+    is_billed: bool = True
     log: tuple[str, ...] = ()
 
     @property
@@ -115,8 +115,8 @@ def load_pool_facts(
     nodes = list_pool_nodes(connection, pool_id) if pool else ()
     declared = connection.outputs.stack_pools
     caps = [each.max_nodes for each in declared if each.id == pool_id]
-    charged = connection.outputs.location != "local"
-    facts = PoolFacts(pool_id, pool, nodes, caps[0] if caps else None, charged)
+    cap = caps[0] if caps else None
+    facts = PoolFacts(pool_id, pool, nodes, cap, connection.target.is_billed)
     if not log or not facts.broken:
         return facts
     known = before is not None and before.nodes == nodes
@@ -253,7 +253,8 @@ def explain_wait(need: NodeNeed, facts: PoolFacts, now: datetime) -> WaitCause |
 def _explain_no_pool(need: NodeNeed, facts: PoolFacts) -> WaitCause:
     how = "is being deleted" if facts.pool else "does not exist"
     since = facts.pool.since if facts.pool else None
-    fix = "runner local up" if facts.id == _LOCAL_POOL and not facts.charged else _move_advice(need)
+    is_ours = facts.id == _LOCAL_POOL and not facts.is_billed
+    fix = "runner local up" if is_ours else _move_advice(need)
     return WaitCause("PoolMissing", f"pool {facts.id} {how}", fix, since=since)
 
 
@@ -290,12 +291,12 @@ def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCau
     code, fix = "NodesUnusable", _replace_nodes(need, pool)
     if set(counts) == {"starttaskfailed"}:
         code, message = "StartTaskFailed", f"the start task failed on {every} of pool {pool.id}"
-        where = "`start_script` in the stack's file and run `runner up`" if facts.charged else "it"
-        fix = f"correct {where}, then replace the nodes: {fix}"
+        script = "`start_script` in the stack's file and run `runner up`"
+        fix = f"correct {script if facts.is_billed else 'it'}, then replace the nodes: {fix}"
     elif kind := _same_trouble(nodes):
         code, said = _NODE_ERRORS[kind]
         message = f"{said} on {every} of pool {pool.id}"
-        is_engine = code == "ContainersNotSupported" and not facts.charged
+        is_engine = code == "ContainersNotSupported" and not facts.is_billed
         first = "start Docker or Podman on this machine" if is_engine else "correct the pool"
         fix = f"{first}, then replace the nodes: {fix}"
     elif set(counts) <= _CLOSED:
@@ -316,7 +317,7 @@ def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCau
     problem = f"start task exited with {shown.exit_code}" if exited else shown.problem
     evidence = [f"node {shown.id}: {problem or shown.state}"]
     evidence += [f"  {line}" for line in facts.log]
-    if facts.charged and set(counts) & BROKEN_STATES:
+    if facts.is_billed and set(counts) & BROKEN_STATES:
         evidence.append(_CHARGED.format("such nodes"))
     return WaitCause(code, message, fix, tuple(evidence), shown.since)
 
@@ -624,5 +625,5 @@ def _explain_nodes(facts: PoolFacts, now: datetime) -> WaitCause | None:
         return None
     limit = format_duration(_BOOT_LIMIT.total_seconds())
     message = f"no node of pool {facts.id} has started in {limit}: {booting[0].state}"
-    evidence = (_CHARGED.format("these nodes"),) if facts.charged else ()
+    evidence = (_CHARGED.format("these nodes"),) if facts.is_billed else ()
     return WaitCause("BootTooLong", message, f"runner pool nodes {facts.id}", evidence, newest)

@@ -62,6 +62,7 @@ from runner.core.recipe.secrets import (
 )
 from runner.core.schedules.submit_file import must_succeed
 from runner.core.settings import Settings
+from runner.core.target import target_at
 from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_reachable
 from runner.flows.local.state import is_made_on_demand, with_container_pool
 from runner.flows.submit.agent_archive import build_agent
@@ -97,8 +98,7 @@ class Services:
 
 def open_services(settings: Settings, on_progress: OnProgress) -> tuple[Connection, Services]:
     """Connect to the services of a submission; start local services that do not run."""
-    if settings.target == "local":
-        ensure_running(settings, on_progress)
+    ensure_running(settings, on_progress)
     connection = connect(settings)
     return connection, Services(settings, connection.outputs, connection)
 
@@ -205,9 +205,9 @@ def plan_submission(
         RunnerError: no pool fits, or the services reject an input, a predecessor or the job.
             Nothing has been downloaded.
     """
-    # Local services get the container by themselves.
-    if services.outputs.container_code is None and services.settings.target == "azure":
-        raise no_code_container(is_local=False)
+    target = services.settings.target
+    if services.outputs.container_code is None and not target.runs_here:  # else started anew
+        raise no_code_container(target)
     lookups = Lookups(
         services.connection, services.outputs, services.settings.home, services.dry_run
     )
@@ -406,7 +406,7 @@ def _price(
             fix="remove `max_cost`; set `timeout`, and `spend_cap_usd_per_hour` of the pool",
         )
     pool = runs[0].pool
-    if not pool.is_billed:
+    if not target_at(lookups.outputs.location).is_billed:
         if capped:
             lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
         return None

@@ -20,7 +20,8 @@ from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
-from runner.core.settings import Settings, TargetName
+from runner.core.settings import Settings
+from runner.core.target import LOCAL, Target
 from runner.protocol.run_spec import CodeRef
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
@@ -72,7 +73,7 @@ def outputs(*pools: PoolOutput) -> StackOutputs:
 
 def settings(wanted_pool: str | None = None) -> Settings:
     return Settings(
-        target="local",
+        target=LOCAL,
         stack="dev",
         pool=wanted_pool,
         output_dir=Path("outputs"),
@@ -89,7 +90,7 @@ def plan(
     content: RunContent | None = None,
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
-    target: TargetName = "local",
+    target: Target = LOCAL,
     experiment: str | None = None,
     **changes: Any,
 ) -> RunPlan:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.settings import Settings, load_settings, refuse_stack_of_local
+from runner.core.target import AZURE, LOCAL
 from runner.protocol.errors import RunnerError
 
 
@@ -49,7 +50,7 @@ def test_team_is_a_setting_and_its_flag_is_refused_for_the_local_target(
 
 def test_defaults_need_no_file(tmp_path: Path, env: dict[str, str]) -> None:
     settings = _load(tmp_path, env)
-    assert (settings.target, settings.stack, settings.pool) == ("local", "dev", None)
+    assert (settings.target, settings.stack, settings.pool) == (LOCAL, "dev", None)
     assert settings.output_dir == tmp_path / "outputs"
     assert settings.home == tmp_path / "home"
     assert settings.origins["target"] == "built-in"
@@ -61,13 +62,13 @@ def test_later_sources_override_earlier_ones(tmp_path: Path, env: dict[str, str]
     (tmp_path / "runner.yaml").write_text("stack: project\npool: project\n")
     env["RUNNER_POOL"] = "variable"
     found = _load(tmp_path, env)
-    assert (found.target, found.stack, found.pool) == ("azure", "project", "variable")
+    assert (found.target, found.stack, found.pool) == (AZURE, "project", "variable")
     assert found.output_dir == user.parent / "mine"
     assert found.origins["target"] == f"{user}:2"
     assert found.origins["stack"] == f"{tmp_path / 'runner.yaml'}:1"
     assert found.origins["pool"] == "RUNNER_POOL"
     flagged = _load(tmp_path, env, pool="flag", target=None)
-    assert (flagged.pool, flagged.target) == ("flag", "azure")
+    assert (flagged.pool, flagged.target) == ("flag", AZURE)
     assert flagged.origins["pool"] == "--pool"
 
 

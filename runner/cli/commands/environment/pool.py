@@ -60,7 +60,7 @@ def list_(call: Invocation) -> None:
     )
     if as_text and any(each.usd_per_hour is None for each in found):
         out.note("to load unknown prices: runner skus --refresh --region REGION", style="dim")
-    if as_text and settings.target == "local" and settings.origins["target"] == "built-in":
+    if as_text and not settings.target.has_stacks and settings.origins["target"] == "built-in":
         _hint_at_azure(out, settings)
 
 
@@ -220,7 +220,7 @@ def drain(
     )
     for job_id in done.foreign:
         out.warning(f"job {job_id} has tasks that are not runs; its queued tasks wait in the pool")
-    if call.settings().target != "local":
+    if call.settings().target.is_billed:
         resize = f"`runner pool resize {note.name} 0`"
         out.note(f"its nodes cost money until its formula removes them, or {resize} does")
     out.note(f"to use it again: runner pool enable {note.name}")
@@ -287,7 +287,7 @@ def resize(
         f"{before.dedicated_target} to {done.dedicated} dedicated nodes; USD per hour then: {cost}"
     )
     if before.autoscale is not None:
-        restore = "" if call.settings().target == "local" else "; `runner up` restores it"
+        restore = "; `runner up` restores it" if call.settings().target.has_stacks else ""
         out.warning(f"removed the formula: the pool no longer scales to zero{restore}")
     out.note(f"to show it: runner pool show {before.id}")
 
@@ -392,7 +392,7 @@ def _nodes(current: int, target: int, states: Mapping[str, int], *, healthy: boo
 def _price(found: PoolStatus) -> str:
     """Return the prices of the kinds of nodes that the pool has or targets, else the spot price."""
 
-    if found.free:
+    if not found.is_billed:
         return "free"
     view = found.pool
     kinds: list[str] = []

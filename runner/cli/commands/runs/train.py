@@ -240,6 +240,6 @@ def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
     out.note(f"{recipe.name}: {recipe.description}" if recipe.description else recipe.name)
     if recipe.source == "builtin" and (Path.cwd() / recipe.name).is_dir():
         out.note(f"this is the built-in recipe; to train the folder: runner train ./{recipe.name}")
-    where = "this machine" if settings.target == "local" else f"Azure, stack {settings.stack}"
+    where = "this machine" if settings.target.runs_here else f"Azure, stack {settings.stack}"
     takes = f"; takes {recipe.estimate}" if recipe.estimate else ""
     out.note(f"runs on {where}{takes}")

@@ -18,6 +18,7 @@ from runner.contract import SHARED_TEAM, StackOutputs, TeamOutput
 from runner.core.home import HomePaths
 from runner.core.planning.plan import StorageScopes
 from runner.core.settings import Settings, load_settings
+from runner.core.target import AZURE
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.azure.auth.fake_credential import FakeCredential
@@ -81,9 +82,14 @@ def test_access_of_a_run_contains_no_signature_for_code(local: Connection) -> No
 
 def test_outputs_of_version_1_refuse_submissions_with_a_fix(outputs: StackOutputs) -> None:
     old = replace(outputs, container_code=None, contract_version=1)
-    for keys, fix in (({"batch": KEY, "storage": KEY}, "runner local up"), (None, "runner up")):
+    deployed = replace(old, location="eastus")
+    keys = {"batch": KEY, "storage": KEY}
+    for found, fix in (
+        (Connection(old, keys), "runner local up"),
+        (Connection(deployed, None), "runner up"),
+    ):
         with pytest.raises(RunnerError) as caught:
-            Connection(old, keys).resource_file("code/abc", "code.tar.gz", HOUR)
+            found.resource_file("code/abc", "code.tar.gz", HOUR)
         assert (caught.value.code, caught.value.fix) == ("R-STACK-NO-CODE", fix)
 
 
@@ -224,7 +230,7 @@ def with_teams(settings: Settings, outputs: StackOutputs) -> Settings:
         teams=teams,
     )
     path.write_text(deployed.to_json())
-    return replace(settings, target="azure")
+    return replace(settings, target=AZURE)
 
 
 @pytest.mark.attack

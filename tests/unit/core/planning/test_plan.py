@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from runner.core.planning.plan import RunContent, at_any_time, storage_scopes
+from runner.core.target import AZURE
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
@@ -118,7 +119,7 @@ def test_evictions_are_rehearsed_on_local_spot_pools_only() -> None:
         plan(rehearsal=rehearsal, stack=outputs(pool("d", spot=False)))
     assert caught.value.code == "R-EVICT-DEDICATED"
     with pytest.raises(RunnerError) as caught:
-        plan(rehearsal=rehearsal, target="azure")
+        plan(rehearsal=rehearsal, target=AZURE)
     assert caught.value.code == "R-EVICT-AZURE"
 
 

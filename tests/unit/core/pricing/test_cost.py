@@ -9,7 +9,7 @@ from datetime import date
 
 import pytest
 
-from runner.contract import LOCAL_VM_SIZE, PoolOutput
+from runner.contract import PoolOutput
 from runner.core.pricing.cost import (
     LIMIT_DELAY_S,
     SHORTEST_JOB_S,
@@ -88,11 +88,6 @@ def test_unknown_price_is_unknown_and_not_zero() -> None:
     assert (found.spot.price, found.spot.expected_micros) == (None, None)
     assert found.dedicated.expected_micros == 600_000
     assert cost(Work()).dedicated.worst_micros is None
-
-
-def test_local_node_has_no_costs() -> None:
-    assert POOL.is_billed
-    assert not replace(POOL, vm_size=LOCAL_VM_SIZE).is_billed
 
 
 @pytest.mark.feature(53)

@@ -21,6 +21,7 @@ from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
 from runner.core.settings import Settings, load_settings
 from runner.core.states import TaskView
+from runner.core.target import AZURE
 from runner.flows.local import azurite, prune, task_folders
 from runner.flows.local.lifecycle import check_packages_room, reset, reset_state
 from runner.flows.runs.history import RunHistory
@@ -292,7 +293,7 @@ def test_first_training_needs_room_for_its_packages(
     assert (caught.value.code, caught.value.exit_code) == ("R-DISK-SPACE", ExitCode.PREFLIGHT)
     assert "has 300 MB free, and 1,024 MB are needed" in (caught.value.why or "")
     check_packages_room(settings, replace(recipe, requirements_file=None))
-    check_packages_room(replace(settings, target="azure"), recipe)
+    check_packages_room(replace(settings, target=AZURE), recipe)
     write(HomePaths(settings.home).cache / "user" / "uv" / "wheel")
     check_packages_room(settings, recipe)
 

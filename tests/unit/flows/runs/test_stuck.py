@@ -195,7 +195,7 @@ def test_evidence_has_exit_code_log_and_charge() -> None:
         "Azure charges for such nodes until they are removed",
     )
     assert cause.since == SINCE
-    here = explain_wait(NEED, replace(facts, charged=False), NOW)
+    here = explain_wait(NEED, replace(facts, is_billed=False), NOW)
     assert here is not None
     assert not any("charges" in line for line in here.evidence)
 
@@ -204,7 +204,7 @@ def test_pool_without_a_container_engine_names_what_to_start() -> None:
     problem = PoolProblem("ContainerPoolNotSupported", "no container engine works")
     facts = PoolFacts("t4", WANTS_TWO, nodes("unusable", trouble=problem))
     for charged, fix in ((False, "start Docker or Podman on this machine"), (True, "correct the")):
-        cause = explain_wait(NEED, replace(facts, charged=charged), NOW)
+        cause = explain_wait(NEED, replace(facts, is_billed=charged), NOW)
         assert cause is not None
         assert cause.code == "ContainersNotSupported"
         assert cause.message == "no container can run on the only node of pool t4"

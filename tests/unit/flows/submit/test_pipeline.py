@@ -24,6 +24,7 @@ from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submissi
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.flows.submit.sweep import check_sweep
+from runner.core.target import AZURE
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.core.recipe_maker import load_text, outputs, plan, pool, settings
 
@@ -149,7 +150,7 @@ def test_command_with_variables_that_nodes_set_is_accepted(
 def _azure(tmp_path: Path, **changes: Any) -> Services:
     t4 = pool("t4", vm_size="Standard_NC4as_T4_v3", max_nodes=4, release_minutes=20, **changes)
     stack = replace(outputs(t4), location="westus2")
-    where = replace(settings(), target="azure", home=tmp_path / "home")
+    where = replace(settings(), target=AZURE, home=tmp_path / "home")
     return Services(where, stack, None, dry_run=True)
 
 
