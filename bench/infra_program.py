@@ -34,7 +34,7 @@ from runner_infra.engine.offline import preview_resources
 from runner_infra.config.stack_file import load_stack_config
 from runner.core.pricing.prices import load_price_table
 example = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": str(UUID(int=0))}
-config = load_stack_config(Path("Pulumi.dev.yaml"), environment=example)
+config = load_stack_config(Path("Pulumi.dev.yaml"), env=example)
 found, _ = preview_resources(config, datetime.now(UTC), load_price_table(None))
 assert len(found) > 20
 """

@@ -60,7 +60,7 @@ class TeamOutput:
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """Everything that `runner` needs of an environment; endpoints have no trailing slash.
+    """Everything that `runner` needs of a stack; endpoints have no trailing slash.
 
     `container_code` is None in outputs of version 1: runs can be read, but not submitted.
     A document describes the whole stack: its containers and identity are those of the shared part.

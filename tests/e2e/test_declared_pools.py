@@ -132,7 +132,7 @@ class Lab:
                 environment_settings=[
                     models.EnvironmentSetting(name=name, value=value)
                     for name, value in {
-                        **dict(start.environment),
+                        **dict(start.variables),
                         **_HASTE,
                         **self._of_the_image,
                     }.items()

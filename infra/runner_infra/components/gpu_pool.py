@@ -266,8 +266,7 @@ def _start_task(start: StartTask) -> batch.StartTaskArgs:
     return batch.StartTaskArgs(
         command_line=start.command_line,
         environment_settings=[
-            batch.EnvironmentSettingArgs(name=name, value=value)
-            for name, value in start.environment
+            batch.EnvironmentSettingArgs(name=name, value=value) for name, value in start.variables
         ],
         wait_for_success=True,
         max_task_retry_count=1,

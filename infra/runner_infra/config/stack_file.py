@@ -117,12 +117,12 @@ def parse_stack_config(
     return _validate(_StackValues(values, list(_unknown_keys(names)), {}), stack, file)
 
 
-def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
+def load_stack_config(file: Path, *, env: Mapping[str, str]) -> StackConfig:
     """Return the checked configuration of `Pulumi.<stack>.yaml`, read without Pulumi.
 
     Args:
         file: the stack's file.
-        environment: ARM_LOCATION and ARM_SUBSCRIPTION_ID are used if the file has neither.
+        env: ARM_LOCATION and ARM_SUBSCRIPTION_ID are used if the file has neither.
 
     Raises:
         RunnerError: the file cannot be read, or values are missing or invalid.
@@ -137,8 +137,8 @@ def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackCon
     unknown = [*_unknown_file_keys(document), *_unknown_keys(names)]
     variables: dict[str, str] = {}
     for field, (key, variable) in _SETTINGS.items():
-        values[field] = azure.get(key) or environment.get(variable)
-        if not azure.get(key) and environment.get(variable):
+        values[field] = azure.get(key) or env.get(variable)
+        if not azure.get(key) and env.get(variable):
             variables[field] = variable
     stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
     return _validate(_StackValues(values, unknown, variables), stack, file)

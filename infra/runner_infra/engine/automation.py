@@ -120,16 +120,16 @@ class DeploymentProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class PulumiStack:
     """A stack of the project in `folder`, with the CLI and the variables for its state.
 
     `backend` is the URL of the state, or None if only Pulumi knows it.
     """
 
     folder: Path
-    stack: str
+    name: str
     cli: auto.PulumiCommand
-    state: Mapping[str, str] = field(default_factory=dict[str, str])
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
     backend: str | None = None
 
 
@@ -177,15 +177,15 @@ def install_cli(root: Path) -> auto.PulumiCommand:
 
 
 def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment variables for Pulumi's state.
+    """Return the variables for Pulumi's state.
 
     They are empty if Pulumi is signed in to a backend or PULUMI_BACKEND_URL is set. Otherwise the
     state is a folder of `home`. Its secrets are encrypted with a random passphrase in a file that
-    only its owner can read, unless the environment has a passphrase.
+    only its owner can read, unless `env` has a passphrase.
 
     Args:
         home: RUNNER_HOME.
-        env: the environment of the command.
+        env: the variables of the command.
     """
     backend = state_backend(home, env)
     if backend is None or env.get("PULUMI_BACKEND_URL"):
@@ -213,12 +213,12 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def preview(
-    environment: Environment, on_progress: OnProgress, *, replace: Sequence[str] = ()
+    stack: PulumiStack, on_progress: OnProgress, *, replace: Sequence[str] = ()
 ) -> list[Change]:
     """Return the changes that `up` would make, in the engine's order.
 
     Args:
-        environment: the stack.
+        stack: the stack.
         on_progress: called with every event.
         replace: URNs of resources to delete and create again.
 
@@ -226,10 +226,10 @@ def preview(
         RunnerError: the engine failed.
     """
     steps = _Steps(on_progress)
-    with _engine_errors("previewing", environment, steps):
-        stack = _select_stack(environment, steps)
+    with _engine_errors("previewing", stack, steps):
+        opened = _select_stack(stack, steps)
         run_despite_interrupt(
-            lambda: stack.preview(
+            lambda: opened.preview(
                 **steps.callbacks, suppress_outputs=True, replace=list(replace) or None
             ),
             steps.report_stopping,
@@ -237,89 +237,89 @@ def preview(
     return steps.planned()
 
 
-def refresh(environment: Environment, on_progress: OnProgress) -> None:
+def refresh(stack: PulumiStack, on_progress: OnProgress) -> None:
     """Update the state from Azure, so that the next deployment creates deleted resources again."""
     steps = _Steps(on_progress)
-    remove_stale_locks(environment.backend, environment.stack)
-    with _engine_errors("refreshing", environment, steps):
-        stack = _select_stack(environment, steps)
-        import_unfinished(stack)
+    remove_stale_locks(stack.backend, stack.name)
+    with _engine_errors("refreshing", stack, steps):
+        opened = _select_stack(stack, steps)
+        import_unfinished(opened)
         run_despite_interrupt(
-            lambda: stack.refresh(**steps.callbacks, suppress_outputs=True, show_secrets=False),
+            lambda: opened.refresh(**steps.callbacks, suppress_outputs=True, show_secrets=False),
             steps.report_stopping,
         )
 
 
 def up(
-    environment: Environment, on_progress: OnProgress, *, replace: Sequence[str] = ()
+    stack: PulumiStack, on_progress: OnProgress, *, replace: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Deploy the stack and return its outputs without secrets. See `preview`."""
     steps = _Steps(on_progress)
-    remove_stale_locks(environment.backend, environment.stack)
-    with _engine_errors("deploying", environment, steps):
-        stack = _select_stack(environment, steps)
-        import_unfinished(stack)
+    remove_stale_locks(stack.backend, stack.name)
+    with _engine_errors("deploying", stack, steps):
+        opened = _select_stack(stack, steps)
+        import_unfinished(opened)
         result = run_despite_interrupt(
-            lambda: stack.up(**steps.callbacks, show_secrets=False, replace=list(replace) or None),
+            lambda: opened.up(**steps.callbacks, show_secrets=False, replace=list(replace) or None),
             steps.report_stopping,
         )
     return {key: found.value for key, found in result.outputs.items() if not found.secret}
 
 
-def down(environment: Environment, on_progress: OnProgress, *, everything: bool) -> None:
+def down(stack: PulumiStack, on_progress: OnProgress, *, everything: bool) -> None:
     """Destroy the resources that are not protected; `everything` removes the protection first.
 
     Raises:
         RunnerError: the engine failed.
     """
     steps = _Steps(on_progress)
-    remove_stale_locks(environment.backend, environment.stack)
-    with _engine_errors("destroying", environment, steps):
-        stack = _select_stack(environment, steps, create=False)
-        import_unfinished(stack)
+    remove_stale_locks(stack.backend, stack.name)
+    with _engine_errors("destroying", stack, steps):
+        opened = _select_stack(stack, steps, create=False)
+        import_unfinished(opened)
         if everything:
-            _unprotect(stack)
+            _unprotect(opened)
         run_despite_interrupt(
-            lambda: stack.destroy(
+            lambda: opened.destroy(
                 **steps.callbacks, exclude_protected=not everything, show_secrets=False
             ),
             steps.report_stopping,
         )
 
 
-def deployed(environment: Environment) -> list[Deployed]:
+def deployed(stack: PulumiStack) -> list[Deployed]:
     """Return the resources in the stack's state; empty if it was never deployed."""
     steps = _Steps(lambda _: None)
     try:
-        with _engine_errors("reading the state of", environment, steps):
-            state = read_state(lambda: _workspace(environment).export_stack(environment.stack))
+        with _engine_errors("reading the state of", stack, steps):
+            state = read_state(lambda: _workspace(stack).export_stack(stack.name))
     except auto.errors.StackNotFoundError:
         return []
     found = [_deployed(each) for each in _resources(state) if _is_in_azure(each["type"])]
     return [each for each in found if each.id]
 
 
-def check_passphrase(environment: Environment) -> None:
+def check_passphrase(stack: PulumiStack) -> None:
     """Raise RunnerError if the secrets of the state cannot be decrypted."""
     steps = _Steps(lambda _: None)
-    with _engine_errors("decrypting the state of", environment, steps):
-        workspace = _workspace(environment)
-        read_state(lambda: auto.LocalWorkspace.export_stack(workspace, environment.stack))
+    with _engine_errors("decrypting the state of", stack, steps):
+        workspace = _workspace(stack)
+        read_state(lambda: auto.LocalWorkspace.export_stack(workspace, stack.name))
 
 
-def outputs(environment: Environment) -> dict[str, Any]:
+def outputs(stack: PulumiStack) -> dict[str, Any]:
     """Return the outputs of the last deployment, from any machine, without secrets."""
     steps = _Steps(lambda _: None)
-    with _engine_errors("reading the outputs of", environment, steps):
-        found = read_state(lambda: _workspace(environment).stack_outputs(environment.stack))
+    with _engine_errors("reading the outputs of", stack, steps):
+        found = read_state(lambda: _workspace(stack).stack_outputs(stack.name))
     return {key: each.value for key, each in found.items() if not each.secret}
 
 
-def _unprotect(stack: auto.Stack) -> None:
-    state = read_state(stack.export_stack)
+def _unprotect(opened: auto.Stack) -> None:
+    state = read_state(opened.export_stack)
     for resource in _resources(state):
         resource["protect"] = False
-    stack.import_stack(state)
+    opened.import_stack(state)
 
 
 def _resources(state: auto.Deployment) -> list[dict[str, Any]]:
@@ -356,21 +356,21 @@ def _is_in_azure(kind: str) -> bool:
     return not kind.startswith(_LOCAL_TYPES)
 
 
-def _select_stack(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
+def _select_stack(stack: PulumiStack, steps: _Steps, *, create: bool = True) -> auto.Stack:
     """Return the stack. Without `create`, an unknown name creates no state."""
-    workspace = _workspace(environment, _program(environment.folder, steps))
+    workspace = _workspace(stack, _program(stack.folder, steps))
     select = auto.Stack.create_or_select if create else auto.Stack.select
-    return read_state(lambda: select(environment.stack, workspace))
+    return read_state(lambda: select(stack.name, workspace))
 
 
 def _workspace(
-    environment: Environment, program: Callable[[], None] | None = None
+    stack: PulumiStack, program: Callable[[], None] | None = None
 ) -> auto.LocalWorkspace:
     return _Workspace(
-        work_dir=str(environment.folder),
+        work_dir=str(stack.folder),
         program=program,
-        pulumi_command=environment.cli,
-        env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
+        pulumi_command=stack.cli,
+        env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **stack.variables},
     )
 
 
@@ -496,7 +496,7 @@ def _change(metadata: StepEventMetadata) -> Change:
 
 
 @contextmanager
-def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Generator[None]:
+def _engine_errors(doing: str, stack: PulumiStack, steps: _Steps) -> Generator[None]:
     """Raise errors of the engine as RunnerError: the one that the program raised, if any."""
     try:
         yield
@@ -520,9 +520,9 @@ def _engine_errors(doing: str, environment: Environment, steps: _Steps) -> Gener
             raise _incomplete_state(doing, lines) from err
         pools = [change for change in steps.refused if change.type == _POOL_TYPE]
         if pools and any(_FIXED_PROPERTY in line for line in lines):
-            raise _refused_pools(environment.stack, pools, lines) from err
+            raise _refused_pools(stack.name, pools, lines) from err
         if any("marked for protection" in line or "unable to replace" in line for line in lines):
-            raise _protected(environment.stack, lines) from err
+            raise _protected(stack.name, lines) from err
         raise RunnerError(
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",

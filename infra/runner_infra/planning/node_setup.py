@@ -38,13 +38,13 @@ class StartTask:
     """The start task of a pool. It contains no secrets."""
 
     command_line: str
-    environment: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...]
 
 
 def start_task(pool: PoolConfig, gpus: int) -> StartTask:
     """Return the start task, which waits for the GPUs, installs uv and preloads recipes.
 
-    The script is an environment setting in base64, because Batch starts command lines without a
+    The script is a variable in base64, because Batch starts command lines without a
     shell, and base64 needs no quoting.
 
     Args:

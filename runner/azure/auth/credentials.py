@@ -150,7 +150,7 @@ _MIN_LEFT_S = 300  # azure-core requests a new token within this time before the
 
 
 def default_credential() -> TokenCredential:
-    """Return the credential that the environment of this process selects.
+    """Return the credential that the variables of this process select.
 
     Nothing is sent before its first use.
     """

@@ -45,7 +45,7 @@ _AUTHORITIES = {
 
 
 def describe_sign_in(env: Mapping[str, str]) -> str:
-    """Return a description of the sign-in that the environment selects."""
+    """Return a description of the sign-in that the variables select."""
     method = _arm_method(env)
     if method in ("", "default"):
         method = _sdk_method(env)
@@ -55,7 +55,7 @@ def describe_sign_in(env: Mapping[str, str]) -> str:
 
 
 def make_credential(env: Mapping[str, str]) -> TokenCredential:
-    """Return the credential that the environment selects. It sends nothing before its first use.
+    """Return the credential that the variables select. It sends nothing before its first use.
 
     If the `ARM_` variables select none, it is DefaultAzureCredential: the `AZURE_` variables,
     workload identity, a managed identity, or `az login`.
@@ -87,7 +87,7 @@ def make_credential(env: Mapping[str, str]) -> TokenCredential:
 def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables with which azure-native signs in as `make_credential` does.
 
-    The result contains only variables that the environment lacks.
+    The result contains only variables that `env` lacks.
     """
     client, tenant = _principal(env)
     principal = {"ARM_CLIENT_ID": client, "ARM_TENANT_ID": tenant}

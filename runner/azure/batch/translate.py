@@ -116,7 +116,7 @@ def to_job(
 
 
 def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOptions:
-    """Return the task of a run. Its environment contains secrets: never print it."""
+    """Return the task of a run. Its variables contain secrets: never print it."""
     lifetime = plan.access_lifetime
     settings = {_RUN_VARIABLE: plan.run_id, **node_group_settings(plan)}
     if plan.rehearsal is not None:

@@ -16,7 +16,7 @@ from runner.features.selftest.contract import Leftover
 from runner.features.selftest.report import PoolUpdate, SelftestReport, charging
 from runner.features.selftest.scenario import VM_SIZE
 from runner.features.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
-from runner.flows.environment.plan import find_project, need_pulumi, plan_environment
+from runner.flows.environment.plan import find_project, need_pulumi, plan_stack
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def plan_own_stack(
     project = find_project(cwd)
     if settings.stack == STACK or (project / f"Pulumi.{STACK}.yaml").exists():
         raise _name_taken(project)
-    config = plan_environment(settings, cwd=cwd, env=env, now=now).config
+    config = plan_stack(settings, cwd=cwd, env=env, now=now).config
     folder = settings.home / "selftest"
     is_new = not (folder / f"Pulumi.{STACK}.yaml").exists()
     (folder / "infra").mkdir(parents=True, exist_ok=True)  # the engine changes to this folder
     shutil.copyfile(project / "Pulumi.yaml", folder / "Pulumi.yaml")
     own = replace(settings, stack=STACK)
     _write_file(folder, config.location, config.subscription_id)
-    cost = plan_environment(own, cwd=folder, env=env, now=now).costs[0]
+    cost = plan_stack(own, cwd=folder, env=env, now=now).costs[0]
     usd_at_most = _bound(cost, config.location)
     if usd_at_most > max_usd:
         raise RunnerError(
@@ -151,8 +151,8 @@ def deployed_stack(
     need_pulumi()
     from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
 
-    environment = deploy.open_engine(own.settings, own.folder, env, consent)
-    changes = deploy.preview(environment, on_progress, report.warnings)
+    opened = deploy.open_stack(own.settings, own.folder, env, consent)
+    changes = deploy.preview(opened, on_progress, report.warnings)
     if own.is_new and {change.op for change in changes} != {"create"}:
         raise RunnerError(
             "R-SELFTEST-STACK",
@@ -163,21 +163,21 @@ def deployed_stack(
         )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
         try:
-            deploy.deploy(own.settings, environment, changes, on_progress, report.warnings)
+            deploy.deploy(own.settings, opened, changes, on_progress, report.warnings)
             yield
             report.updates += [
-                _update_pool(own, environment, pool, report, on_progress) for pool in _POOLS
+                _update_pool(own, opened, pool, report, on_progress) for pool in _POOLS
             ]
         except RunnerError as err:
             report.problem = err  # more important than an error of the removal
             raise
         finally:
             with charging(report, "node during the removal", own.usd_per_hour):
-                _remove(own, environment, env, report, on_progress)
+                _remove(own, opened, env, report, on_progress)
 
 
 def _update_pool(
-    own: OwnStack, environment: Any, pool: str, report: SelftestReport, on_progress: OnProgress
+    own: OwnStack, opened: Any, pool: str, report: SelftestReport, on_progress: OnProgress
 ) -> PoolUpdate:
     """Raise the cap of a pool from 1 to 2, and return what the service answered.
 
@@ -188,11 +188,11 @@ def _update_pool(
     place = (own.folder, own.location, own.subscription_id)
     _write_file(*place, **{pool.replace("-", "_"): 2})
     try:
-        changes = deploy.preview(environment, on_progress, report.warnings)
+        changes = deploy.preview(opened, on_progress, report.warnings)
         ops = {change.op for change in changes}
         if ops != {"update"}:
             return PoolUpdate(pool, False, f"the preview shows {', '.join(sorted(ops)) or 'none'}")
-        deploy.deploy(own.settings, environment, changes, on_progress, report.warnings)
+        deploy.deploy(own.settings, opened, changes, on_progress, report.warnings)
     except RunnerError as err:
         return PoolUpdate(pool, False, err.why or err.what)
     finally:
@@ -202,7 +202,7 @@ def _update_pool(
 
 def _remove(
     own: OwnStack,
-    environment: Any,
+    opened: Any,
     env: Mapping[str, str],
     report: SelftestReport,
     on_progress: OnProgress,
@@ -213,8 +213,8 @@ def _remove(
     again = f"cd {own.folder} && runner down --stack {STACK} --everything --force --yes"
     kept = Leftover(f"stack {STACK}", again)
     report.left.append(kept)  # unless the next lines succeed
-    deploy.destroy(own.settings, environment, env, on_progress, report.warnings, everything=True)
-    remains = deploy.find_remains(own.settings, environment, env, on_progress, ask=False)
+    deploy.destroy(own.settings, opened, env, on_progress, report.warnings, everything=True)
+    remains = deploy.find_remains(own.settings, opened, env, on_progress, ask=False)
     report.left.clear()  # pools and jobs were deleted with their account
     if remains.resources:
         report.left += [Leftover(f"{r.type} {r.name}", again) for r in remains.resources]

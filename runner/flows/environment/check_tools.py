@@ -77,7 +77,7 @@ def check_tools(home: Path, env: Mapping[str, str]) -> Sequence[Check]:
 
     Args:
         home: RUNNER_HOME, where the Pulumi CLI may be.
-        env: the environment of the command.
+        env: the variables of the command.
     """
     path = os.pathsep.join((env.get("PATH", ""), str(home / "pulumi-cli" / "bin")))
     with ThreadPoolExecutor() as pool:

@@ -32,12 +32,12 @@ from runner_infra.engine.cli_archive import cli_version
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
 
 
-def open_engine(
+def open_stack(
     settings: Settings,
     folder: Path,
     env: Mapping[str, str],
     consent: Callable[[str], bool],
-) -> automation.Environment:
+) -> automation.PulumiStack:
     """Return the stack with its CLI; `consent` is asked before a missing CLI is installed."""
     root = settings.home / "pulumi-cli"
     cli = automation.find_cli(root)
@@ -54,11 +54,11 @@ def open_engine(
         cli = automation.install_cli(root)
     state = {**automation.state_settings(settings.home, env), **provider_variables(env)}
     backend = automation.state_backend(settings.home, env)
-    return automation.Environment(folder, settings.stack, cli, state, backend)
+    return automation.PulumiStack(folder, settings.stack, cli, state, backend)
 
 
 def preview(
-    environment: automation.Environment,
+    stack: automation.PulumiStack,
     on_progress: OnProgress,
     warnings: Warnings,
     *,
@@ -68,7 +68,7 @@ def preview(
     """Return the changes of `up`.
 
     Args:
-        environment: the stack.
+        stack: the stack.
         on_progress: called with every step.
         warnings: receives the warnings of program, engine and provider.
         refresh: compare with the present resources in Azure, not only with the state.
@@ -79,10 +79,10 @@ def preview(
     """
     if refresh:
         on_progress(Progress("refresh", "start", "comparing the state with Azure"))
-        automation.refresh(environment, partial(_add_warning, warnings))
+        automation.refresh(stack, partial(_add_warning, warnings))
         on_progress(Progress("refresh", "end", ""))
     report = StepReport("preview", on_progress, None, warnings)
-    return automation.preview(environment, report.see, replace=replace)
+    return automation.preview(stack, report.see, replace=replace)
 
 
 def _add_warning(warnings: Warnings, step: automation.DeploymentProgress) -> None:
@@ -90,7 +90,7 @@ def _add_warning(warnings: Warnings, step: automation.DeploymentProgress) -> Non
         warnings.add(step.message)
 
 
-def find_pools(environment: automation.Environment, pool_ids: str | None) -> list[str]:
+def find_pools(stack: automation.PulumiStack, pool_ids: str | None) -> list[str]:
     """Return the URNs of deployed pools, whose IDs are separated by commas.
 
     Raises:
@@ -99,13 +99,13 @@ def find_pools(environment: automation.Environment, pool_ids: str | None) -> lis
     if pool_ids is None:
         return []
     wanted = [pool_id.strip() for pool_id in pool_ids.split(",")]
-    found = {r.name.lower(): r for r in automation.deployed(environment) if r.type == _POOL}
+    found = {r.name.lower(): r for r in automation.deployed(stack) if r.type == _POOL}
     for pool_id in wanted:
         if pool_id.lower() not in found:
             known = [each.name for each in found.values()]
             raise RunnerError(
                 "R-UP-POOL",
-                f"stack {environment.stack!r} has no deployed pool {pool_id!r}",
+                f"stack {stack.name!r} has no deployed pool {pool_id!r}",
                 why=f"its pools: {', '.join(known) or 'none'}",
                 fix=did_you_mean(pool_id, known) or "use the ID of a deployed pool",
                 exit_code=ExitCode.USAGE,
@@ -115,7 +115,7 @@ def find_pools(environment: automation.Environment, pool_ids: str | None) -> lis
 
 def deploy(
     settings: Settings,
-    environment: automation.Environment,
+    stack: automation.PulumiStack,
     changes: Sequence[automation.Change],
     on_progress: OnProgress,
     warnings: Warnings,
@@ -125,7 +125,7 @@ def deploy(
     """Deploy, and store the outputs, so that later commands do not need Pulumi. See `preview`."""
     total = sum(change.type.startswith("azure-native:") for change in changes)
     report = StepReport("deploy", on_progress, total, warnings)
-    outputs = _outputs(automation.up(environment, report.see, replace=replace))
+    outputs = _outputs(automation.up(stack, report.see, replace=replace))
     report.end()
     keep_outputs(settings, outputs)
     return outputs
@@ -228,7 +228,7 @@ class Remains:
 
 def find_remains(
     settings: Settings,
-    environment: automation.Environment,
+    stack: automation.PulumiStack,
     env: Mapping[str, str],
     on_progress: OnProgress,
     *,
@@ -236,8 +236,8 @@ def find_remains(
 ) -> Remains:
     """Read the state of a stack; with `ask`, also active tasks, schedules and sizes from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
-    resources = automation.deployed(environment)
-    connection = _deployed_connection(settings, environment) if ask and resources else None
+    resources = automation.deployed(stack)
+    connection = _deployed_connection(settings, stack) if ask and resources else None
     active: Sequence[str] = ()
     schedules: Sequence[str] = ()
     sizes: Mapping[str, int] = {}
@@ -306,7 +306,7 @@ def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool)
 
 def destroy(
     settings: Settings,
-    environment: automation.Environment,
+    stack: automation.PulumiStack,
     env: Mapping[str, str],
     on_progress: OnProgress,
     warnings: Warnings,
@@ -314,31 +314,29 @@ def destroy(
     everything: bool,
 ) -> list[automation.Deployed]:
     """Delete the stack and its cached outputs. Return the remaining resources."""
-    before = automation.deployed(environment)
+    before = automation.deployed(stack)
     if has_image(before):
-        automation.check_passphrase(environment)  # the engine would check it after this
+        automation.check_passphrase(stack)  # the engine would check it after this
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
     report = StepReport("down", on_progress, len(going), warnings)
     try:
-        automation.down(environment, report.see, everything=everything)
+        automation.down(stack, report.see, everything=everything)
     finally:
         if report.done:
             outputs_path(settings).unlink(missing_ok=True)
     report.end()
-    return automation.deployed(environment)
+    return automation.deployed(stack)
 
 
-def _deployed_connection(
-    settings: Settings, environment: automation.Environment
-) -> Connection | None:
+def _deployed_connection(settings: Settings, stack: automation.PulumiStack) -> Connection | None:
     """Return the services of the stack, or None if no deployment has succeeded.
 
     They are read from the state, because cached outputs may be damaged, or belong to another stack
     with this name.
     """
     try:
-        return Connection(parse_stack_outputs(json.dumps(automation.outputs(environment))), None)
+        return Connection(parse_stack_outputs(json.dumps(automation.outputs(stack))), None)
     except ContractError:
         if outputs_path(settings).exists():
             return connect(settings.for_whole_stack())

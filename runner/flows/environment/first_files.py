@@ -19,7 +19,7 @@ from runner.core.home import not_writable
 from runner.core.pricing.prices import Price, load_price_table
 from runner.core.settings import Settings
 from runner.core.yaml_files import did_you_mean
-from runner.flows.environment.plan import EXAMPLE, PROJECT, Plan, find_project, plan_environment
+from runner.flows.environment.plan import EXAMPLE, PROJECT, Plan, find_project, plan_stack
 from runner.flows.environment.skus import list_skus
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -423,9 +423,7 @@ def plan_answers(answers: Answers, settings: Settings, env: Mapping[str, str]) -
         # The answers take precedence; an example stands for an unknown subscription.
         kept = {key: value for key, value in env.items() if key not in EXAMPLE}
         example = {} if answers.subscription else {"ARM_SUBSCRIPTION_ID": _example_id()}
-        return plan_environment(
-            settings, cwd=folder, env={**kept, **example}, now=datetime.now(UTC)
-        )
+        return plan_stack(settings, cwd=folder, env={**kept, **example}, now=datetime.now(UTC))
 
 
 def _example_id() -> str:

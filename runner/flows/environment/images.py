@@ -17,7 +17,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from runner_infra.engine.automation import Change, Deployed, Environment
+    from runner_infra.engine.automation import Change, Deployed, PulumiStack
 
 
 def container_registry_host(outputs: StackOutputs, stack: str) -> str:
@@ -337,14 +337,14 @@ def deletes_image(changes: Sequence[Change]) -> bool:
 
 
 def deleted_images(
-    environment: Environment, changes: Sequence[Change], env: Mapping[str, str]
+    stack: PulumiStack, changes: Sequence[Change], env: Mapping[str, str]
 ) -> tuple[Sequence[Deployed], Sequence[str]]:
     """Return deployed resources and image versions if a deployment deletes the definition."""
     if not deletes_image(changes):
         return (), ()
     from runner_infra.engine.automation import deployed  # noqa: PLC0415  pulumi
 
-    resources = deployed(environment)
+    resources = deployed(stack)
     return resources, versions_of(resources, env)
 
 

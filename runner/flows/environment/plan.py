@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PROJECT = "Pulumi.yaml"
 _NAME = "runner"
-# Values of an offline preview if the environment sets none.
+# Values of an offline preview if no variable sets them.
 EXAMPLE = {
     "ARM_LOCATION": "eastus",
     "ARM_SUBSCRIPTION_ID": "00000000-0000-0000-0000-000000000000",
@@ -100,9 +100,7 @@ class Plan:
     prices: PriceTable
 
 
-def plan_environment(
-    settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime
-) -> Plan:
+def plan_stack(settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime) -> Plan:
     """Read the stack's file and plan its pools.
 
     Raises:
@@ -123,7 +121,7 @@ def read_stack(file: Path, env: Mapping[str, str]) -> StackConfig:
         RunnerError: the file is missing, or a line is invalid.
     """
     if file.is_file():
-        return load_stack_config(file, environment=env)
+        return load_stack_config(file, env=env)
     raise RunnerError(
         "R-STACK-CONFIG-READ",
         f"{file.name} not found in {file.parent}",
@@ -137,7 +135,7 @@ def refuse_changed(
     plan: Plan, settings: Settings, *, env: Mapping[str, str], now: datetime
 ) -> None:
     """Raise RunnerError if the stack's file changed after its preview."""
-    found = plan_environment(settings, cwd=plan.folder, env=env, now=now)
+    found = plan_stack(settings, cwd=plan.folder, env=env, now=now)
     if (found.config, found.pools) == (plan.config, plan.pools):
         return
     raise RunnerError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
     from runner.flows.environment.deploy import Remains
     from runner.flows.environment.plan import Plan, PoolCost
-    from runner_infra.engine.automation import Change, Deployed, Environment
+    from runner_infra.engine.automation import Change, Deployed, PulumiStack
     from runner_infra.engine.offline import PreviewedResource
 
 
@@ -162,21 +162,21 @@ def _azure_settings(stack: str | None) -> Settings:
 
 def _read_plan(stack: str | None, *, example: bool = False) -> tuple[Settings, Plan]:
     """Read and plan the stack's file; `example` fills in a missing subscription and region."""
-    from runner.flows.environment.plan import EXAMPLE, plan_environment
+    from runner.flows.environment.plan import EXAMPLE, plan_stack
 
     settings = _azure_settings(stack)
     env = {**EXAMPLE, **os.environ} if example else os.environ
-    return settings, plan_environment(settings, cwd=Path.cwd(), env=env, now=datetime.now(UTC))
+    return settings, plan_stack(settings, cwd=Path.cwd(), env=env, now=datetime.now(UTC))
 
 
-def _open_environment(out: Output, settings: Settings, folder: Path, *, yes: bool) -> Environment:
+def _open_stack(out: Output, settings: Settings, folder: Path, *, yes: bool) -> PulumiStack:
     """Open the engine of the stack. Asks before installing the Pulumi CLI."""
     from runner.flows.environment.plan import need_pulumi
 
     need_pulumi()
-    from runner.flows.environment.deploy import open_engine
+    from runner.flows.environment.deploy import open_stack
 
-    return open_engine(settings, folder, os.environ, lambda question: yes or out.confirm(question))
+    return open_stack(settings, folder, os.environ, lambda question: yes or out.confirm(question))
 
 
 def _show_declared(out: Output, plan: Plan, warnings: _ShownWarnings) -> None:
@@ -351,18 +351,18 @@ def up(
     with _ShownWarnings(out) as warnings:
         if check:
             _refuse_impossible(out, settings, plan, warnings)
-        environment = _open_environment(out, settings, plan.folder, yes=yes)
+        opened = _open_stack(out, settings, plan.folder, yes=yes)
         from runner.flows.environment import deploy
 
         with out.stages() as view:
-            pools = deploy.find_pools(environment, replace)
+            pools = deploy.find_pools(opened, replace)
             changes = deploy.preview(
-                environment, view.on_progress, warnings, refresh=refresh, replace=pools
+                opened, view.on_progress, warnings, refresh=refresh, replace=pools
             )
         _warn_of_prices(plan, warnings)
         if out.as_text:  # with a machine-readable format, stdout has only the outputs
             _show_changes(out, plan, changes, warnings)
-        outputs = _deploy(out, settings, plan, environment, changes, warnings, pools, yes=yes)
+        outputs = _deploy(out, settings, plan, opened, changes, warnings, pools, yes=yes)
         _print_outputs(out, settings, outputs, warnings)
 
 
@@ -370,7 +370,7 @@ def _deploy(
     out: Output,
     settings: Settings,
     plan: Plan,
-    environment: Environment,
+    opened: PulumiStack,
     changes: Sequence[Change],
     warnings: _ShownWarnings,
     pools: Sequence[str],
@@ -381,7 +381,7 @@ def _deploy(
     from runner.flows.environment import deploy, images
     from runner.flows.environment.plan import refuse_changed
 
-    doomed, versions = images.deleted_images(environment, changes, os.environ)
+    doomed, versions = images.deleted_images(opened, changes, os.environ)
     _warn_of_images(versions, warnings)
     warnings.show()
     if count := len(change_rows(changes)):
@@ -394,9 +394,7 @@ def _deploy(
     with out.stages() as view:
         if versions:
             images.delete_versions_of(doomed, os.environ, view.on_progress)
-        return deploy.deploy(
-            settings, environment, changes, view.on_progress, warnings, replace=pools
-        )
+        return deploy.deploy(settings, opened, changes, view.on_progress, warnings, replace=pools)
 
 
 def _declined(code: str, what: str) -> RunnerError:
@@ -470,12 +468,12 @@ def preview(
         if offline:
             _show_declared(out, plan, warnings)
             return
-        environment = _open_environment(out, settings, plan.folder, yes=yes)
+        opened = _open_stack(out, settings, plan.folder, yes=yes)
         from runner.flows.environment import deploy
 
         with out.stages() as view:
-            pools = deploy.find_pools(environment, replace)
-            changes = deploy.preview(environment, view.on_progress, warnings, replace=pools)
+            pools = deploy.find_pools(opened, replace)
+            changes = deploy.preview(opened, view.on_progress, warnings, replace=pools)
         _warn_of_prices(plan, warnings)
         _show_changes(out, plan, changes, warnings)
 
@@ -500,13 +498,11 @@ def down(
     if never_deployed(settings, os.environ):
         _print_not_deployed(out, settings)
         return
-    environment = _open_environment(out, settings, folder, yes=yes)
+    opened = _open_stack(out, settings, folder, yes=yes)
     from runner.flows.environment import deploy
 
     with out.stages() as view:
-        remains = deploy.find_remains(
-            settings, environment, os.environ, view.on_progress, ask=not force
-        )
+        remains = deploy.find_remains(settings, opened, os.environ, view.on_progress, ask=not force)
     if not remains.resources:
         _print_not_deployed(out, settings)
         return
@@ -525,7 +521,7 @@ def down(
             raise _declined("R-DOWN-DECLINED", "nothing was deleted")
         with out.stages() as view:
             left = deploy.destroy(
-                settings, environment, os.environ, view.on_progress, warnings, everything=everything
+                settings, opened, os.environ, view.on_progress, warnings, everything=everything
             )
         _print_remaining(out, left, warnings)
 

@@ -51,7 +51,7 @@ def test_bound_is_the_dedicated_price_for_the_longest_time(project: Path) -> Non
 
 def test_selftest_stack_has_one_spot_node_per_pool_in_the_same_region(project: Path) -> None:
     own = plan(project, location="westus2")
-    config = load_stack_config(own.folder / "Pulumi.selftest.yaml", environment={})
+    config = load_stack_config(own.folder / "Pulumi.selftest.yaml", env={})
     assert (config.location, config.subscription_id) == ("westus2", SUBSCRIPTION)
     assert config.budget is None
     assert [(pool.max_spot, pool.max_dedicated) for pool in config.pools] == [(1, 0), (1, 0)]

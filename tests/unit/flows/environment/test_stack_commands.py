@@ -17,7 +17,7 @@ from runner.cli.main import main
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import Price, PriceKey, render_prices
 from runner.core.settings import load_settings
-from runner.flows.environment.plan import plan_environment, refuse_changed
+from runner.flows.environment.plan import plan_stack, refuse_changed
 from runner.protocol.errors import RunnerError
 from runner_infra.engine.state_folder import has_stack
 from tests.unit.infra.cloud import SUBSCRIPTION
@@ -192,7 +192,7 @@ def test_stack_changed_after_its_preview_is_not_deployed(home: Path) -> None:
     script.write_text("#!/bin/sh\n")
     file.write_text(file.read_text().replace("max_spot: 4", "start_script: setup.sh"))
     settings = load_settings({"target": "azure"}, cwd=Path.cwd(), env={"RUNNER_HOME": str(home)})
-    shown = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
+    shown = plan_stack(settings, cwd=Path.cwd(), env=where, now=NOW)
 
     # Text that Pulumi itself writes to the file is not a change.
     file.write_text(file.read_text() + "encryptionsalt: v1:abc\n")
@@ -225,7 +225,7 @@ def test_costs_include_idle_nodes_of_pools(home: Path) -> None:
     HomePaths(home).prices.write_text(render_prices(prices))
     settings = load_settings({"target": "azure"}, cwd=Path.cwd(), env={"RUNNER_HOME": str(home)})
 
-    plan = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
+    plan = plan_stack(settings, cwd=Path.cwd(), env=where, now=NOW)
 
     idle = {row["pool"]: row["idle_usd"] for row in cost_rows(plan.costs)}
     assert idle == {

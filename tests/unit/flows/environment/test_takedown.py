@@ -53,12 +53,12 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch, state: Mapping[str, Any], 
     monkeypatch.setattr(automation, "outputs", lambda _: dict(state))
     (home / "stacks").mkdir(parents=True)
     (home / "stacks/dev.json").write_text(kept)
-    environment: Any = None
+    stack: Any = None
     settings = load_settings({"target": "azure"}, cwd=home, env={"RUNNER_HOME": str(home)})
 
     def progress(_: Progress) -> None: ...
 
-    return deploy.find_remains(settings, environment, {}, progress, ask=True)
+    return deploy.find_remains(settings, stack, {}, progress, ask=True)
 
 
 def test_account_in_the_state_is_queried_first(
@@ -138,7 +138,7 @@ def test_versions_of_an_image_are_kept_if_the_passphrase_is_wrong(
     monkeypatch.setattr(automation, "check_passphrase", refuse)
     monkeypatch.setattr(deploy, "delete_versions_of", delete)
     settings = load_settings({"target": "azure"}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path)})
-    environment: Any = None
+    stack: Any = None
     with pytest.raises(RunnerError) as caught:
-        deploy.destroy(settings, environment, {}, lambda _: None, Warnings(), everything=True)
+        deploy.destroy(settings, stack, {}, lambda _: None, Warnings(), everything=True)
     assert caught.value is wrong

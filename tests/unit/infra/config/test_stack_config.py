@@ -67,7 +67,7 @@ def load(tmp_path: Path) -> _Load:
         file = tmp_path / "Pulumi.lab.yaml"
         with file.open("w") as stream:
             YAML(typ="safe").dump({"config": config}, stream)
-        return load_stack_config(file, environment=_AZURE if environment is None else environment)
+        return load_stack_config(file, env=_AZURE if environment is None else environment)
 
     return write
 
@@ -80,7 +80,7 @@ def failure(load: _Load, **values: Any) -> RunnerError:
 
 
 def test_dev_stack_needs_only_a_subscription_and_a_region() -> None:
-    config = load_stack_config(Path("Pulumi.dev.yaml"), environment=_AZURE)
+    config = load_stack_config(Path("Pulumi.dev.yaml"), env=_AZURE)
     assert config.stack == "dev"
     assert [found.id for found in config.pools] == ["t4"]
 
@@ -91,7 +91,7 @@ def test_region_and_subscription_of_the_file_win_over_the_environment(tmp_path: 
         "config:\n  azure-native:location: eastus\n  runner:pools:\n"
         "    - {id: a, vm_size: Standard_NC4as_T4_v3}\n"
     )
-    assert load_stack_config(file, environment=_AZURE).location == "eastus"
+    assert load_stack_config(file, env=_AZURE).location == "eastus"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
     load: _Load, missing: str, setting: str
 ) -> None:
     environment = {name: value for name, value in _AZURE.items() if name != missing}
-    err = failure(load, environment=environment)
+    err = failure(load, env=environment)
     assert f"add `azure-native:{setting}: VALUE" in err.fix
     assert f"set {missing}" in err.fix
 
@@ -250,13 +250,13 @@ def test_error_names_the_line(tmp_path: Path) -> None:
         "      max_spt: 3\n"
     )
     with pytest.raises(RunnerError, match=r"Pulumi\.x\.yaml:5: pools\.0\.max_spt") as caught:
-        load_stack_config(file, environment=_AZURE)
+        load_stack_config(file, env=_AZURE)
     assert "did you mean 'max_spot'" in caught.value.fix
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="cannot read") as caught:
-        load_stack_config(tmp_path / "Pulumi.prod.yaml", environment=_AZURE)
+        load_stack_config(tmp_path / "Pulumi.prod.yaml", env=_AZURE)
     assert caught.value.code == "R-STACK-CONFIG-READ"
 
 
@@ -298,7 +298,7 @@ def test_non_text_key_and_empty_list_are_explained(tmp_path: Path) -> None:
     with pytest.raises(
         RunnerError, match=r"line 2: 1: unknown key.*\n *line 3: pools: expected a list, got nothi"
     ):
-        load_stack_config(file, environment=environment)
+        load_stack_config(file, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def refused(file: Path, environment: dict[str, str] | None = None) -> RunnerError:
     with pytest.raises(RunnerError) as caught:
-        load_stack_config(file, environment=_AZURE if environment is None else environment)
+        load_stack_config(file, env=_AZURE if environment is None else environment)
     return caught.value
 
 
@@ -383,7 +383,7 @@ def test_misspelt_key_is_an_error_with_the_nearest_key(
 
 def test_key_of_another_provider_is_ignored(tmp_path: Path) -> None:
     file = written(tmp_path, f"config:\n{_POOLS}  aws:region: eu-west-1\n  azuread:tenantId: x\n")
-    assert load_stack_config(file, environment=_AZURE).pools
+    assert load_stack_config(file, env=_AZURE).pools
 
 
 def test_misspelt_section_of_the_file_is_an_error(tmp_path: Path) -> None:
@@ -403,21 +403,21 @@ def test_keys_of_azure_native_are_those_of_the_sdk() -> None:
 @pytest.mark.parametrize("key", sorted(UNDECLARED_KEYS))
 def test_key_that_only_the_provider_reads_is_accepted(tmp_path: Path, key: str) -> None:
     file = written(tmp_path, f"config:\n{_POOLS}  azure-native:{key}: x\n")
-    assert load_stack_config(file, environment=_AZURE).pools
+    assert load_stack_config(file, env=_AZURE).pools
 
 
 @pytest.mark.parametrize("section", ["budget", "image", "network", "observability"])
 @pytest.mark.parametrize("value", ["", "null", "''"])
 def test_optional_section_without_content_is_off(tmp_path: Path, section: str, value: str) -> None:
     file = written(tmp_path, f"config:\n{_POOLS}  runner:{section}: {value}\n")
-    assert getattr(load_stack_config(file, environment=_AZURE), section) is None
+    assert getattr(load_stack_config(file, env=_AZURE), section) is None
 
 
 @pytest.mark.parametrize("name", ["registry", "nodes_add_tasks"])
 def test_switch_that_pulumi_stored_as_a_text_is_a_switch(tmp_path: Path, name: str) -> None:
     for text, value in (('"true"', True), ('"false"', False)):
         file = written(tmp_path, f"config:\n{_POOLS}  runner:{name}: {text}\n")
-        assert getattr(load_stack_config(file, environment=_AZURE), name) is value
+        assert getattr(load_stack_config(file, env=_AZURE), name) is value
     odd = written(tmp_path, f"config:\n{_POOLS}  runner:{name}: 'yes'\n")
     assert name in refused(odd, _AZURE).what
 

@@ -24,8 +24,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def engine_that_says(folder: Path, text: str) -> automation.Environment:
-    """Return an environment in which all commands except `version` fail with `text` on stderr."""
+def engine_that_says(folder: Path, text: str) -> automation.PulumiStack:
+    """Return a stack in which all commands except `version` fail with `text` on stderr."""
     cli = folder / "cli/bin/pulumi"
     cli.parent.mkdir(parents=True)
     cli.write_text(
@@ -36,7 +36,7 @@ def engine_that_says(folder: Path, text: str) -> automation.Environment:
     (folder / "project").mkdir()
     (folder / "project/Pulumi.yaml").write_text("name: runner\nruntime: python\n")
     found = automation.auto.PulumiCommand(root=str(folder / "cli"))
-    return automation.Environment(folder / "project", "dev", found)
+    return automation.PulumiStack(folder / "project", "dev", found)
 
 
 def refused(folder: Path, text: str) -> RunnerError:

@@ -71,8 +71,8 @@ _TOLD = [
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.Environment:
-    """Return an environment whose engine does nothing, with warnings."""
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.PulumiStack:
+    """Return a stack whose engine does nothing, with warnings."""
     monkeypatch.setenv("HOME", str(tmp_path))
     cli = tmp_path / "cli/bin/pulumi"
     cli.parent.mkdir(parents=True)
@@ -84,7 +84,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.E
     (tmp_path / "project").mkdir()
     (tmp_path / "project/Pulumi.yaml").write_text("name: runner\nruntime: python\n")
     found = automation.auto.PulumiCommand(root=str(tmp_path / "cli"))
-    return automation.Environment(tmp_path / "project", "dev", found)
+    return automation.PulumiStack(tmp_path / "project", "dev", found)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.E
     ids=["preview", "up", "refresh", "down"],
 )
 def test_operation_reports_every_warning(
-    environment: automation.Environment, operation: Callable[..., Any]
+    stack: automation.PulumiStack, operation: Callable[..., Any]
 ) -> None:
     steps: list[automation.DeploymentProgress] = []
-    operation(environment, steps.append)
+    operation(stack, steps.append)
     assert {step.phase for step in steps} == {"warning"}
     assert sorted(step.message for step in steps) == sorted(_TOLD)

@@ -18,7 +18,7 @@ STACK = "pulumi:pulumi:Stack"
 POOL = {"type": "azure-native:batch:Pool", "urn": "urn::pool-t4", "id": "/pools/t4"}
 
 
-def engine_with(folder: Path, *resources: dict[str, Any]) -> automation.Environment:
+def engine_with(folder: Path, *resources: dict[str, Any]) -> automation.PulumiStack:
     """Return an engine that exports these resources without decrypting them."""
     cli = folder / "cli/bin/pulumi"
     cli.parent.mkdir(parents=True)
@@ -32,7 +32,7 @@ def engine_with(folder: Path, *resources: dict[str, Any]) -> automation.Environm
     )
     cli.chmod(0o755)
     found = automation.auto.PulumiCommand(root=str(folder / "cli"))
-    return automation.Environment(folder, "dev", found)
+    return automation.PulumiStack(folder, "dev", found)
 
 
 def test_outputs_are_those_of_the_stack_without_secrets(tmp_path: Path) -> None:

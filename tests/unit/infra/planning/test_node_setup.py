@@ -85,7 +85,7 @@ class Node:
                 "AZ_BATCH_NODE_SHARED_DIR": str(self.folder / "shared"),
                 "AZ_BATCH_NODE_STARTUP_DIR": str(self.folder / "startup"),
                 "RUNNER_PAUSE": "0.01",
-                **dict(start.environment),
+                **dict(start.variables),
                 "RUNNER_GPU_WAIT": "0",
                 **(also or {}),
             },
@@ -291,7 +291,7 @@ def test_failed_preload_is_reported_and_keeps_the_node(node: Node) -> None:
 
 def test_gpu_packages_are_only_for_nodes_with_gpus() -> None:
     def files(gpus: int) -> list[str]:
-        preload = dict(start_task(pool(preload=("mnist", "mnist")), gpus).environment)
+        preload = dict(start_task(pool(preload=("mnist", "mnist")), gpus).variables)
         return [entry.split(":")[1] for entry in preload["RUNNER_PRELOAD"].split()]
 
     assert files(1) == ["requirements-gpu.txt", "requirements.txt"]
@@ -315,19 +315,19 @@ def test_unknown_recipe_is_an_error_with_similar_names() -> None:
     ],
 )
 def test_driver_installed_by_an_extension_is_awaited(values: dict[str, Any], seconds: str) -> None:
-    assert dict(start_task(pool(**values), 1).environment)["RUNNER_GPU_WAIT"] == seconds
+    assert dict(start_task(pool(**values), 1).variables)["RUNNER_GPU_WAIT"] == seconds
 
 
 def test_start_task_equals_the_golden_one() -> None:
     """A change of the start task affects every pool, so a person should review it."""
     start = start_task(pool(preload=("mnist",)), 1)
     lines = [start.command_line]
-    for name, value in start.environment:
+    for name, value in start.variables:
         parts = value.split() if name == "RUNNER_PRELOAD" else [value]
         lines += [f"{name}={part if len(part) < 80 else _shown(part)}" for part in parts]
     golden = ROOT / "tests" / "golden" / "start_task.txt"
     assert golden.read_text("utf-8") == "\n".join(lines) + "\n"
-    assert sum(len(name) + len(value) for name, value in start.environment) < 20_000
+    assert sum(len(name) + len(value) for name, value in start.variables) < 20_000
 
 
 def _shown(encoded: str) -> str:
@@ -404,4 +404,4 @@ def test_failed_start_script_fails_the_start_task_with_its_code(node: Node, tmp_
 
 
 def test_start_task_without_a_script_is_unchanged() -> None:
-    assert "RUNNER_START_SCRIPT" not in dict(start_task(pool(), 1).environment)
+    assert "RUNNER_START_SCRIPT" not in dict(start_task(pool(), 1).variables)

@@ -103,7 +103,7 @@ def test_pools_of_the_guide_can_be_declared_with_known_prices(tmp_path: Path) ->
     declared: list[list[str]] = []
     for pools in (block for block in blocks if "runner:pools" in block):
         file.write_text(pools + where)
-        config = load_stack_config(file, environment={})
+        config = load_stack_config(file, env={})
         found = plan_pools(config, prices, date(2026, 11, 21))
         declared.append([each.pool.id for each in found])
         for each in found:
@@ -128,7 +128,7 @@ def test_guide_lists_every_key_of_the_configuration() -> None:
 
 
 def test_dev_stack_can_be_declared_with_known_prices_at_its_example_location() -> None:
-    config = load_stack_config(_GUIDE.parents[2] / "Pulumi.dev.yaml", environment=EXAMPLE)
+    config = load_stack_config(_GUIDE.parents[2] / "Pulumi.dev.yaml", env=EXAMPLE)
     (found,) = plan_pools(config, load_price_table(None), date(2026, 11, 21))
     assert load_price_table(None).find(found.machine.vm_size, config.location, spot=False)
 

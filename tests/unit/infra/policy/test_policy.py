@@ -260,7 +260,7 @@ def test_policies_accept_the_declared_program(stack: Callable[[], Recording]) ->
 @pytest.mark.slow
 def test_policies_accept_the_stack_of_the_project_and_office_hours() -> None:
     azure = {"ARM_LOCATION": "westeurope", "ARM_SUBSCRIPTION_ID": cloud.SUBSCRIPTION}
-    dev = load_stack_config(Path("Pulumi.dev.yaml"), environment=azure)
+    dev = load_stack_config(Path("Pulumi.dev.yaml"), env=azure)
     assert _said(deploy(dev)) == []
     assert _said(deploy(config_of("office", pools=[_OFFICE_POOL]))) == []
     assert _said(deploy(config_of("free", budget=None))) == []
