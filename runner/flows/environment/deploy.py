@@ -18,13 +18,13 @@ from runner.core.progress import OnProgress, Progress, Warnings
 from runner.core.settings import Settings, stack_option
 from runner.core.units import format_count
 from runner.core.yaml_files import did_you_mean
+from runner.flows.active_work import find_active
 from runner.flows.environment.images import (
     delete_versions_of,
     has_image,
     image_at,
     versions_of,
 )
-from runner.flows.environment.pools import find_active
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.engine import automation
 from runner_infra.engine.cli_archive import cli_version

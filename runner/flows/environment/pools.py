@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.batch.pools import (
     FREE_STATES,
     NodeView,
@@ -25,16 +23,13 @@ from runner.azure.batch.pools import (
 from runner.azure.batch.schedules import list_schedules
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
+from runner.flows.active_work import ActiveWork, find_active
 from runner.flows.local.state import CONTAINER_POOL_ID
-from runner.flows.runs.documents import runs_container
-from runner.flows.runs.group_documents import owners_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _MAX_NODES = 100_000
 _WOULD_WAIT = "without the pool, they would wait forever"
 _ACTIVE_SHOWN = 3
-_MAX_EXAMINED = 40  # tasks whose sweep or group is read
-_MAX_EXAMINED_PER_JOB = 6  # tasks; more than an error message shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,35 +215,6 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
     made = settings.target.runs_here and (declared or pool.id == CONTAINER_POOL_ID)
     again = "runner local up" if declared else "the next run with an image"
     return PoolRemoval(pool, again if made else "")
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveWork:
-    """Unfinished work.
-
-    Attributes:
-        owners: Sweeps, groups and runs.
-        tasks: Job ID and task ID of tasks, including tasks that do not belong to runner. Only
-            some tasks of each job are read.
-    """
-
-    owners: Sequence[str]
-    tasks: Sequence[tuple[str, str]]
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The owners, or the task IDs if no task belongs to runner."""
-        return self.owners or [task for _, task in self.tasks]
-
-
-def find_active(connection: Connection, pool_ids: Collection[str] | None) -> ActiveWork:
-    """Return the unfinished work on pools, or on all pools of the account if None."""
-    tasks = unfinished_tasks(connection, _MAX_EXAMINED, pool_ids, per_job=_MAX_EXAMINED_PER_JOB)
-    owners: list[str] = []
-    with suppress(RunnerError):  # the storage account may be gone
-        for part in connection.parts():  # a task does not say which of them has its run
-            owners += owners_of(runs_container(part), tasks)
-    return ActiveWork(owners, tasks)
 
 
 def _pool_in_use(connection: Connection, pool: PoolView, active: ActiveWork) -> RunnerError:

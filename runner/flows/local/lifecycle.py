@@ -178,7 +178,7 @@ def _find_active(settings: Settings) -> Sequence[str]:
 
     def find() -> None:
         from runner.azure.auth.credentials import connect  # noqa: PLC0415  loads the SDKs
-        from runner.flows.environment.pools import find_active  # noqa: PLC0415  as above
+        from runner.flows.active_work import find_active  # noqa: PLC0415  as above
 
         with suppress(RunnerError):
             found.extend(find_active(connect(settings), None).names)

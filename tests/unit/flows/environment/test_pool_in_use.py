@@ -15,6 +15,7 @@ from runner.azure.batch.pools import PoolView
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState, RunStatus
+from runner.flows import active_work
 from runner.flows.environment import pools
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs.cancel import Cancelled
@@ -54,7 +55,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Any:
         size: Any = lambda _, blob: len(DOCUMENTS[blob]) if blob in DOCUMENTS else None  # noqa: E731
         monkeypatch.setattr(pools, "connect", lambda _: Connection(outputs, keys))
         monkeypatch.setattr(pools, "get_pool", lambda *_: view)
-        monkeypatch.setattr(pools, "unfinished_tasks", lambda *_, **__: active)
+        monkeypatch.setattr(active_work, "unfinished_tasks", lambda *_, **__: active)
         monkeypatch.setattr(pools, "list_schedules", lambda _: [])
         monkeypatch.setattr(BlobContainer, "size", size)
         monkeypatch.setattr(BlobContainer, "read", lambda _, blob: document(blob))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.cli.commands.environment.deploy import cost_documents, cost_rows
-from runner.cli.main import main
+from runner.cli.main import VERBS, main
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import Price, PriceKey, render_prices
 from runner.core.settings import load_settings
@@ -105,23 +105,56 @@ _WITHOUT_PULUMI = """\
 import sys
 for name in ("pulumi", "pulumi_azure_native", "pulumi_policy"):
     sys.modules[name] = None
-from runner.cli.main import main
+from runner.cli.main import VERBS, main
 sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(
-    "words", ["up", "up --no-check -y", "preview", "preview --offline", "down", "check", "image ls"]
+# Per verb of the help group: the words, the exit code, and whether the extra is the reason.
+_WITHOUT_THE_EXTRA = (
+    ("init --yes --force", 0, False),
+    ("up", 3, True),
+    ("up --no-check -y", 3, True),
+    ("preview", 3, True),
+    ("preview --offline", 3, True),
+    ("down", 0, False),
+    ("check", 3, False),
+    ("pool ls --target azure", 3, False),
+    ("skus", 0, False),
+    ("monitor --target azure --once", 3, False),
+    ("image ls", 3, False),
+    ("selftest --target azure --no-check -y", 3, True),
 )
-def test_verb_without_the_extra_is_no_bug(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+
+
+def test_every_verb_of_the_azure_environment_is_tried_without_the_extra() -> None:
+    tried = {words.split()[0] for words, _, _ in _WITHOUT_THE_EXTRA}
+    verbs = {name for name, verb in VERBS.items() if verb.heading == "Azure environment"}
+    assert verbs <= tried
+
+
+@pytest.mark.parametrize(("words", "code", "needs_it"), _WITHOUT_THE_EXTRA)
+def test_verb_without_the_extra_is_no_bug(
+    words: str, code: int, needs_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ARM_SUBSCRIPTION_ID", SUBSCRIPTION)
     monkeypatch.setenv("ARM_LOCATION", "eastus")
     command = [sys.executable, "-c", _WITHOUT_PULUMI, *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == (0 if words == "down" else 3), done.stderr
-    assert ("R-INFRA-MISSING" in done.stderr) == words.startswith(("up", "preview"))
-    if words == "check":
+    assert done.returncode == code, done.stderr
+    assert ("R-INFRA-MISSING" in done.stderr) == needs_it
+    if needs_it or words == "check":
         assert "azure-batch-runner[infra]" in done.stdout + done.stderr
+
+
+def test_down_of_a_deployed_stack_names_the_missing_extra(home: Path) -> None:
+    file = home / "pulumi/.pulumi/stacks/runner/dev.json"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    command = [sys.executable, "-c", _WITHOUT_PULUMI, "down"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "azure-batch-runner[infra]" in done.stderr
 
 
 def test_down_starts_the_engine_if_there_is_a_state(

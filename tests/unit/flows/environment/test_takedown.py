@@ -13,7 +13,8 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduleView
 from runner.core.progress import Progress, Warnings
 from runner.core.settings import load_settings
-from runner.flows.environment import deploy, pools
+from runner.flows import active_work
+from runner.flows.environment import deploy
 from runner.protocol.errors import RunnerError
 from runner_infra.engine import automation
 from tests.unit.infra.stacks import plain_stack
@@ -41,10 +42,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     there = automation.Deployed(_ACCOUNT, "batch", "/subscriptions/s/x", protect=False)
     monkeypatch.setattr(automation, "deployed", lambda _: [there])
-    monkeypatch.setattr(pools, "unfinished_tasks", unfinished)
+    monkeypatch.setattr(active_work, "unfinished_tasks", unfinished)
     monkeypatch.setattr(deploy, "list_schedules", schedules)
-    monkeypatch.setattr(pools, "runs_container", lambda _: None)
-    monkeypatch.setattr(pools, "owners_of", lambda *_: [])
+    monkeypatch.setattr(active_work, "runs_container", lambda _: None)
+    monkeypatch.setattr(active_work, "owners_of", lambda *_: [])
     monkeypatch.setattr(deploy, "stored_bytes", lambda _: {})
     return found
 
@@ -78,7 +79,7 @@ def test_trials_count_as_their_sweep(
         assert [task for _, task in tasks] == list(_TASKS.values())
         return ["lr-sweep"]
 
-    monkeypatch.setattr(pools, "owners_of", owners_of)
+    monkeypatch.setattr(active_work, "owners_of", owners_of)
     remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
     assert (len(asked), remains.active) == (1, ["lr-sweep"])
 
@@ -89,7 +90,7 @@ def test_tasks_are_named_if_the_runs_cannot_be_read(
     def owners_of(*_: object) -> list[str]:
         raise RunnerError("R-STORAGE", "no storage account", why="it is deleted", fix="")
 
-    monkeypatch.setattr(pools, "owners_of", owners_of)
+    monkeypatch.setattr(active_work, "owners_of", owners_of)
     remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
     assert (len(asked), remains.active) == (1, list(_TASKS.values()))
 

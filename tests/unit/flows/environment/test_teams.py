@@ -17,6 +17,8 @@ from runner.core.home import HomePaths
 from runner.core.settings import Settings, load_settings
 from runner.core.storage_paths import parse_storage_path
 from runner.features.export import prometheus
+from runner.flows import active_work
+from runner.flows.active_work import find_active
 from runner.flows.costs import report
 from runner.flows.costs.report import CostQuery
 from runner.flows.data.stores import refuse_managed_container
@@ -106,9 +108,9 @@ def test_active_work_is_named_by_the_runs_of_all_teams(
     def owners_of(container: BlobContainer, tasks: Any) -> list[str]:
         return [f"of-{container.name}" for _ in tasks]
 
-    monkeypatch.setattr(pools, "unfinished_tasks", lambda *_, **__: [("job", "task")])
-    monkeypatch.setattr(pools, "owners_of", owners_of)
-    found = pools.find_active(connect(replace(settings, team=team)), None)
+    monkeypatch.setattr(active_work, "unfinished_tasks", lambda *_, **__: [("job", "task")])
+    monkeypatch.setattr(active_work, "owners_of", owners_of)
+    found = find_active(connect(replace(settings, team=team)), None)
     assert found.names == ["of-runs", "of-runs-vision", "of-runs-audio"]
 
 

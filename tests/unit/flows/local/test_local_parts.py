@@ -23,8 +23,8 @@ from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths
 from runner.core.progress import Progress, ignore_progress
 from runner.core.settings import Settings, load_settings
-from runner.flows.environment import pools
-from runner.flows.environment.pools import ActiveWork
+from runner.flows import active_work
+from runner.flows.active_work import ActiveWork
 from runner.flows.local import azurite, lifecycle, services, start
 from runner.flows.local.lifecycle import StoppedServices
 from runner.flows.local.services import (
@@ -577,7 +577,7 @@ def test_services_that_do_not_answer_are_stopped_anyway(
         stopped.wait()
         raise RunnerError("R-SERVICE-DOWN", "the service was stopped")
 
-    monkeypatch.setattr(pools, "find_active", hang)
+    monkeypatch.setattr(active_work, "find_active", hang)
     monkeypatch.setattr(lifecycle, "stop_process", lambda _: stopped.set())
     monkeypatch.setattr(lifecycle, "_ACTIVE_WITHIN_S", 0.01)
     assert lifecycle.down(ran, ignore_progress) == StoppedServices(ran=True)
@@ -591,7 +591,7 @@ def test_down_names_what_starts_again(
     ids = [f"mnist-x{number}" for number in range(count)]
     stopped: list[object] = []
     monkeypatch.setenv("RUNNER_HOME", str(ran.home))
-    monkeypatch.setattr(pools, "find_active", lambda *_: ActiveWork(ids, []))
+    monkeypatch.setattr(active_work, "find_active", lambda *_: ActiveWork(ids, []))
     monkeypatch.setattr(lifecycle, "stop_process", stopped.extend)
     monkeypatch.setattr(lifecycle, "_ACTIVE_WITHIN_S", 600)
     assert main(["local", "down"]) == 0
