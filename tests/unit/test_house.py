@@ -68,6 +68,53 @@ def test_no_file_names_a_package_registry() -> None:
     assert_none(guilty, "files that name a package registry")
 
 
+_NOT_A_WORD = re.compile(r"\| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# Names of `environment` belong to these; elsewhere the word would mean a stack or variables.
+_ABOUT_ENVIRONMENTS = (
+    "runner/node/environment/",
+    "runner/protocol/paths.py",
+    "runner/flows/submit/reproduce.py",
+    "runner/api/run_object.py",
+    "runner/core/planning/reproduction.py",
+)
+
+
+def _public_names() -> Iterator[tuple[str, str, set[str]]]:
+    """Yield the path, name and words of each public class and function of the client and infra."""
+    for path in sources("runner", "infra"):
+        if "recipes" in path.parts:
+            continue
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = {word.lower() for word in _WORD.findall(node.name)}
+                if not node.name.startswith("_"):
+                    yield shown(path), node.name, words
+
+
+def _words_to_avoid() -> set[str]:
+    """Return the words of the last column of the glossary."""
+    _, _, glossary = (ROOT / "docs/style.md").read_text("utf-8").partition("## Nouns of the product")
+    rows = _NOT_A_WORD.findall(glossary.partition("\n## ")[0])
+    return {word for row in rows for word in re.findall(r"\w+", row)}
+
+
+def test_public_names_use_the_words_of_the_glossary() -> None:
+    avoided = _words_to_avoid()
+    assert {"venv", "deployment", "execution"} <= avoided
+    found = [f"{path}: {name}" for path, name, words in _public_names() if words & avoided]
+    assert_none(found, "use the word of the glossary in docs/style.md")
+
+
+def test_environment_in_a_name_is_one_of_packages() -> None:
+    found = [
+        f"{path}: {name}"
+        for path, name, words in _public_names()
+        if "environment" in words and not path.startswith(_ABOUT_ENVIRONMENTS)
+    ]
+    assert_none(found, "say `stack` or `variables`, as docs/style.md does")
+
+
 _FROM_FILE = re.compile(r"__file__\)(?:\.resolve\(\))?\.parents\[(\d+)\]")
 
 

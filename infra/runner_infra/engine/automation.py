@@ -108,7 +108,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentProgress:
+class EngineStep:
     """An event of the engine; `phase` is start, end, failed, warning, error or stopping.
 
     `message` has the details of the last three.
@@ -144,7 +144,7 @@ class Deployed:
     urn: str = ""
 
 
-OnProgress = Callable[[DeploymentProgress], None]
+OnProgress = Callable[[EngineStep], None]
 
 
 def find_cli(root: Path) -> auto.PulumiCommand | None:
@@ -439,7 +439,7 @@ class _Steps:
         elif event.res_op_failed_event is not None:
             change = _change(event.res_op_failed_event.metadata)
             self.refused.append(change)
-            self._on_progress(DeploymentProgress("failed", change))
+            self._on_progress(EngineStep("failed", change))
         elif event.diagnostic_event is not None:
             self._diagnose(event.diagnostic_event)
         elif event.policy_event is not None and event.policy_event.enforcement_level != "mandatory":
@@ -451,7 +451,7 @@ class _Steps:
     def report_stopping(self) -> None:
         """Report that Ctrl-C was pressed."""
         text = "stopping after the operations in progress; press Ctrl-C again to exit at once"
-        self._on_progress(DeploymentProgress("stopping", None, text))
+        self._on_progress(EngineStep("stopping", None, text))
 
     def planned(self) -> list[Change]:
         """Return the steps that change a resource."""
@@ -465,20 +465,20 @@ class _Steps:
             message = found.message.strip().partition("\n")[0]
             if not message.startswith("an unhandled error occurred"):
                 self.errors.append(message)
-            self._on_progress(DeploymentProgress("error", None, message))
+            self._on_progress(EngineStep("error", None, message))
 
     def _warn(self, message: str) -> None:
-        self._on_progress(DeploymentProgress("warning", None, " ".join(_plain(message).split())))
+        self._on_progress(EngineStep("warning", None, " ".join(_plain(message).split())))
 
     def _begin(self, metadata: StepEventMetadata) -> None:
         change = _change(metadata)
         if _is_in_azure(metadata.type) and change.op not in _REPLACEMENT_STEPS:
             self._changes[metadata.urn] = change
-            self._on_progress(DeploymentProgress("start", change))
+            self._on_progress(EngineStep("start", change))
 
     def _end(self, metadata: StepEventMetadata) -> None:
         if _is_in_azure(metadata.type):
-            self._on_progress(DeploymentProgress("end", _change(metadata)))
+            self._on_progress(EngineStep("end", _change(metadata)))
 
 
 def _plain(message: str) -> str:

@@ -85,7 +85,7 @@ def preview(
     return automation.preview(stack, report.see, replace=replace)
 
 
-def _add_warning(warnings: Warnings, step: automation.DeploymentProgress) -> None:
+def _add_warning(warnings: Warnings, step: automation.EngineStep) -> None:
     if step.phase == "warning":
         warnings.add(step.message)
 
@@ -167,7 +167,7 @@ class StepReport:
         self.done = 0
         on_progress(Progress(stage, "start", "starting the engine"))
 
-    def see(self, step: automation.DeploymentProgress) -> None:
+    def see(self, step: automation.EngineStep) -> None:
         """Report one event of the engine."""
         _add_warning(self._warnings, step)
         if step.phase == "stopping":

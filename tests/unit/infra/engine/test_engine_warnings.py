@@ -100,7 +100,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.PulumiS
 def test_operation_reports_every_warning(
     stack: automation.PulumiStack, operation: Callable[..., Any]
 ) -> None:
-    steps: list[automation.DeploymentProgress] = []
+    steps: list[automation.EngineStep] = []
     operation(stack, steps.append)
     assert {step.phase for step in steps} == {"warning"}
     assert sorted(step.message for step in steps) == sorted(_TOLD)
