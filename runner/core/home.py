@@ -97,7 +97,7 @@ _KEPT_VARIABLES = frozenset(
 )
 
 
-def code_environment(env: Mapping[str, str]) -> dict[str, str]:
+def code_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for code of a recipe's folder that runs on this machine."""
     return {
         name: value

@@ -155,7 +155,7 @@ LAUNCHER_VARIABLES = {
 }
 
 
-def single_node_environment(launcher: str) -> dict[str, str]:
+def single_node_variables(launcher: str) -> dict[str, str]:
     """Return the variables that scripts of a launcher in LAUNCHER_VARIABLES need on one node.
 
     Raises:
@@ -163,11 +163,11 @@ def single_node_environment(launcher: str) -> dict[str, str]:
     """
     own = "127.0.0.1"
     worker, coordinator = free_port(own), free_port(own)
-    variables = node_environment(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
+    variables = node_variables(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
     return {name: variables[name] for name in LAUNCHER_VARIABLES[launcher]}
 
 
-def node_environment(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:
+def node_variables(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:
     """Return the script's variables on one node (docs/guides/distributed.md)."""
     nodes, first = len(cluster_spec.addresses), cluster_spec.addresses[0]
     workers = [

@@ -233,7 +233,7 @@ def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> Run
         raise SettingsError(str(err)) from None
 
 
-def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def script_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the script, without the agent's secrets."""
     inherited = {key: value for key, value in environment.items() if key not in SECRET_VARIABLES}
     inherited.setdefault("PYTHONUNBUFFERED", "1")
@@ -258,7 +258,7 @@ def _required(environment: Mapping[str, str], name: str) -> str:
     return value
 
 
-def process_environment() -> dict[str, str]:
+def process_variables() -> dict[str, str]:
     """Return the environment of this process with secrets, and remove them from the process.
 
     They are also overwritten in memory. Otherwise, every process of the same user could read them

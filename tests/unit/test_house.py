@@ -94,7 +94,9 @@ def _public_names() -> Iterator[tuple[str, str, set[str]]]:
 
 def _words_to_avoid() -> set[str]:
     """Return the words of the last column of the glossary."""
-    _, _, glossary = (ROOT / "docs/style.md").read_text("utf-8").partition("## Nouns of the product")
+    _, _, glossary = (
+        (ROOT / "docs/style.md").read_text("utf-8").partition("## Nouns of the product")
+    )
     rows = _NOT_A_WORD.findall(glossary.partition("\n## ")[0])
     return {word for row in rows for word in re.findall(r"\w+", row)}
 

@@ -27,7 +27,7 @@ from runner.core.file_lock import file_lock
 from runner.core.home import (
     HomePaths,
     cache_variables,
-    code_environment,
+    code_variables,
     make_private,
     not_writable,
     runner_home,
@@ -174,7 +174,7 @@ def _run(
         environment = {**os.environ, "PYTHONUTF8": "1"}
         environment.pop("PYTHONPATH", None)
     else:
-        environment = {**code_environment(os.environ), "PYTHONUTF8": "1"}
+        environment = {**code_variables(os.environ), "PYTHONUTF8": "1"}
         if on_progress is not None and verb == "check":
             on_progress(Progress("data", "note", f"running {script} on this machine"))
     if verb == "fetch":

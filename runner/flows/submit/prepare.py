@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
 from runner.contract import StackOutputs
-from runner.core.home import code_environment
+from runner.core.home import code_variables
 from runner.core.planning.plan import (
     CheckedRun,
     RunContent,
@@ -424,7 +424,7 @@ def _git(folder: Path, *args: str) -> str | None:
             ["git", "-C", str(folder), *args],
             capture_output=True,
             text=True,
-            env=code_environment(os.environ),
+            env=code_variables(os.environ),
             timeout=_GIT_TIMEOUT_S,
             check=False,
         )

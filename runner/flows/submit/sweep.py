@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.home import code_environment
+from runner.core.home import code_variables
 from runner.core.planning.plan import CheckedRun, insert_parameters, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
@@ -445,7 +445,7 @@ def _generated(recipe: Recipe, generator: str) -> list[Trial]:
         done = subprocess.run(
             command,
             cwd=recipe.folder,
-            env=code_environment(os.environ),
+            env=code_variables(os.environ),
             capture_output=True,
             timeout=GENERATOR_S,
             check=False,

@@ -193,7 +193,7 @@ def _claim(root: Path) -> Path | None:
     """Return the next folder for this command line, or None if several processes run it at once."""
     global _adopted  # noqa: PLW0603 - one value for the process
     name = f"claim-{os.environ.get('RUNNER_RUN_ID')}-{os.environ.get('RUNNER_ATTEMPT')}"
-    own = own_environment()
+    own = own_variables()
     key = digest("\0".join(_portable([*sys.argv, *own])))
     command = digest("\0".join(_portable([*sys.argv, *own[:1]])))
     pairs = (word.partition("=") for word in _portable(own[1:]))
@@ -238,7 +238,7 @@ def _report_differences(root: Path, known: dict[str, str], claim: str) -> None:
             say(f"not resumed: {', '.join(names)} differs from the earlier attempt")
 
 
-def own_environment() -> list[str]:
+def own_variables() -> list[str]:
     """Return the differences between this process's environment and that of the run's command.
 
     These are the relative working directory and variables, such as `FOLD=1` in

@@ -21,8 +21,8 @@ from runner.node.cluster import (
     LAUNCHER_VARIABLES,
     SINGLE_NODE,
     ClusterSpec,
-    node_environment,
-    single_node_environment,
+    node_variables,
+    single_node_variables,
 )
 from runner.node.distributed.launchers import (
     LAUNCH_FOLDER,
@@ -377,9 +377,9 @@ class Attempt:
         spec, dirs, node, rule = self.spec, self._dirs, self._node, self.spec.checkpoints
         cluster: Mapping[str, str] = {}
         if place.cluster is not None:
-            cluster = node_environment(place.cluster, place.rank)
+            cluster = node_variables(place.cluster, place.rank)
         elif spec.launcher in LAUNCHER_VARIABLES:
-            cluster = single_node_environment(spec.launcher)
+            cluster = single_node_variables(spec.launcher)
         environment_dir = Path(prepared["VIRTUAL_ENV"])
         if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python
             prepared = {name: v for name, v in prepared.items() if name != "VIRTUAL_ENV"}

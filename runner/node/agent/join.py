@@ -34,8 +34,8 @@ from runner.node.settings import (
     load_access,
     load_node_settings,
     load_task_secrets,
-    process_environment,
-    script_environment,
+    process_variables,
+    script_variables,
 )
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget
@@ -140,7 +140,7 @@ PARTIAL_S = NodeGroupTimeouts().partial_s
 
 def join() -> int:
     """Start a worker in the background, unless this is the primary. Return the exit code."""
-    environment = process_environment()
+    environment = process_variables()
     hosts = load_hosts(environment)
     if hosts is None or hosts.is_primary:
         return 0
@@ -244,7 +244,7 @@ def _run_worker(
         return min(_search_s(primary, context.termination), max(within_s - RECONNECT_S, 0.0))
     _forward_notices(watch_evictions(environment, context.node), primary)
     worker = Worker(context, primary, int(welcome["rank"]), int(welcome["attempt"]))
-    worker.run(script_environment(environment))
+    worker.run(script_variables(environment))
     primary.wait()
     return _search_s(primary, context.termination)
 

@@ -55,8 +55,8 @@ from runner.node.settings import (
     load_models,
     load_node_settings,
     load_task_secrets,
-    process_environment,
-    script_environment,
+    process_variables,
+    script_variables,
 )
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget
@@ -105,7 +105,7 @@ def main() -> int:
     """Read the environment and run the task. Return the exit code."""
     redactor = Redactor()
     log_to_stdout(redactor)
-    environment = process_environment()
+    environment = process_variables()
     retry_budget = RetryBudget()
     termination = Termination(on_first=lambda: retry_budget.shorten(SHUTDOWN_S))
     termination.install()
@@ -124,7 +124,7 @@ def main() -> int:
         if token := environment.get(NODES_TOKEN_VARIABLE):
             agent = _on_several_nodes(agent, environment, token)
         with _only_agent_of(node.work_dir, termination):
-            code = run_task(agent, script_environment(environment))
+            code = run_task(agent, script_variables(environment))
             if code == 0:
                 _register_model(agent, environment)
         return code

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from runner.node.agent.outcome import commit_unstarted
 from runner.node.agent.scheduled_run import firing_place
 from runner.node.script.redaction import Redactor, log_to_stdout
-from runner.node.settings import SettingsError, load_access, process_environment
+from runner.node.settings import SettingsError, load_access, process_variables
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, TaskTokenCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
@@ -152,7 +152,7 @@ def main() -> int:
     """Run the job manager. Return the exit code."""
     redactor = Redactor()
     log_to_stdout(redactor)
-    environment, retry_budget = process_environment(), RetryBudget()
+    environment, retry_budget = process_variables(), RetryBudget()
     try:
         runs = load_access(environment, retry_budget, redactor).runs
         place, job_id, _ = firing_place(environment)

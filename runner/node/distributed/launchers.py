@@ -206,7 +206,7 @@ def _shares_machine(address: str) -> bool:
 
 def _plan_mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
     environment = {
-        **mpi_environment(place),
+        **mpi_variables(place),
         **({"HOROVOD_CONTROLLER": "mpi"} if spec.launcher == "horovod" else {}),
     }
     if place.rank:
@@ -220,7 +220,7 @@ def _plan_mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
     return Launch((*start, "/bin/sh", "-c", script), environment)
 
 
-def mpi_environment(place: NodePlace) -> dict[str, str]:
+def mpi_variables(place: NodePlace) -> dict[str, str]:
     """Return the variables of Open MPI: `OMPI_MCA_*` up to version 4, `PRTE_MCA_*` since 5.
 
     Sources: `ompi_info --all` of Open MPI 4.1.4, `prte_info --all` of 5.0.11, read 2026-11-24.

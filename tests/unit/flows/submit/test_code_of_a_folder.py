@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.core.home import code_environment
+from runner.core.home import code_variables
 from runner.core.progress import Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_only_variables_that_programs_need_are_kept() -> None:
     kept = {"PATH": "/bin", "HOME": "/h", "LC_ALL": "C", "https_proxy": "p", "HTTPS_PROXY": "p"}
-    assert code_environment({**SECRETS, **kept}) == kept
+    assert code_variables({**SECRETS, **kept}) == kept
 
 
 def test_downloader_of_a_folder_sees_no_secret_and_is_named_before(

@@ -10,8 +10,8 @@ import pytest
 from runner.node.cluster import (
     RENDEZVOUS_PORTS,
     ClusterSpec,
-    node_environment,
-    single_node_environment,
+    node_variables,
+    single_node_variables,
 )
 from runner.node.distributed.launchers import NodePlace, plan_launch
 from runner.protocol.run_spec import RunSpec
@@ -31,20 +31,20 @@ READERS = inspect.getsource(framework_readers)
 @pytest.mark.feature(23)
 def test_tensorflow_finds_its_workers_and_its_own_place() -> None:
     for rank in (0, 1):
-        workers, kind, index = read_tf_config(node_environment(TWO, rank))
+        workers, kind, index = read_tf_config(node_variables(TWO, rank))
         assert (workers, kind, index) == (["10.0.0.4:12001", "10.0.0.5:12002"], "worker", rank)
 
 
 @pytest.mark.feature(23)
 def test_jax_finds_the_coordinator_and_its_own_place() -> None:
-    assert read_jax(node_environment(TWO, 1)) == ("10.0.0.4", 12_003, 2, 1)
+    assert read_jax(node_variables(TWO, 1)) == ("10.0.0.4", 12_003, 2, 1)
 
 
 @pytest.mark.feature(23)
 def test_script_of_tensorflow_or_jax_also_runs_on_one_node() -> None:
-    (worker,), kind, index = read_tf_config(single_node_environment("tensorflow"))
+    (worker,), kind, index = read_tf_config(single_node_variables("tensorflow"))
     assert (worker.rpartition(":")[0], kind, index) == ("127.0.0.1", "worker", 0)
-    host, port, processes, process = read_jax(single_node_environment("jax"))
+    host, port, processes, process = read_jax(single_node_variables("jax"))
     assert (host, processes, process) == ("127.0.0.1", 1, 0)
     assert port in RENDEZVOUS_PORTS
 

@@ -16,7 +16,7 @@ from runner.node.distributed.launchers import (
     TORCHRUN,
     NodePlace,
     count_processes,
-    mpi_environment,
+    mpi_variables,
     plan_launch,
     write_launch_files,
 )
@@ -102,7 +102,7 @@ def test_mpi_starts_all_processes_from_rank_0(launcher: str, tmp_path: Path) -> 
 
 
 def test_pool_nodes_keep_the_collectives_of_open_mpi() -> None:
-    assert "OMPI_MCA_coll" not in mpi_environment(place())
+    assert "OMPI_MCA_coll" not in mpi_variables(place())
 
 
 def test_every_launcher_of_processes_has_a_plan(tmp_path: Path) -> None:

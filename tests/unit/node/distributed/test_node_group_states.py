@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.node.cluster import HeartbeatConfig, Hosts, node_environment
+from runner.node.cluster import HeartbeatConfig, Hosts, node_variables
 from runner.node.distributed.connection import AgentConnection
 from runner.node.distributed.node_group import NodeGroup, NodeGroupTimeouts
 from runner.node.distributed.rendezvous import find_primary
@@ -73,7 +73,7 @@ class Party:
         cluster = self.node_group.assemble(None)
         for answer in answers:
             answer.join()
-        return node_environment(cluster, 0)
+        return node_variables(cluster, 0)
 
     def messages(self) -> list[str]:
         self.queue.rewind(0)  # else the block of the last call is returned again
