@@ -206,6 +206,21 @@ def not_writable(folder: Path, err: OSError) -> RunnerError:
     )
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file of text atomically, readable only by its owner. It ends with a line break."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        make_private(path.parent)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text.rstrip("\n") + "\n")
+        temporary.replace(path)
+    except OSError as err:
+        with suppress(OSError):  # this also fails on a read-only disk
+            temporary.unlink(missing_ok=True)
+        raise not_writable(path.parent, err) from err
+
+
 def existing_folder(path: Path) -> Path:
     """Return the path if it exists, else the nearest of its parents that exists."""
     absolute = path.absolute()

@@ -27,9 +27,8 @@ class BatchAccountComponent(pulumi.ComponentResource):
         store: DataStore,
         identities: Identities,
         adopted: AccountName | None = None,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("runner:infra:BatchAccount", name, None, opts)
+        super().__init__("runner:infra:BatchAccount", name)
         self.group_name: pulumi.Input[str] = (
             adopted.group if adopted else context.resource_group_name
         )
@@ -52,14 +51,12 @@ class BatchAccountComponent(pulumi.ComponentResource):
         return batch.BatchAccount(
             "batch",
             account_name=context.names.batch_account,
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             pool_allocation_mode=batch.PoolAllocationMode.BATCH_SERVICE,
             allowed_authentication_modes=[batch.AuthenticationMode.AAD],
             public_network_access=batch.PublicNetworkAccessType.ENABLED,
             identity=_identity(identities),
             auto_storage=_auto_storage(store, identities),
-            tags=dict(context.tags),
             # The account signs in to its storage with this role.
             opts=pulumi.ResourceOptions(parent=self, depends_on=identities.ready),
         )

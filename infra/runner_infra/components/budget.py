@@ -27,9 +27,8 @@ class MonthlyBudget(pulumi.ComponentResource):
         context: StackContext,
         config: BudgetConfig,
         today: date,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("runner:infra:MonthlyBudget", name, None, opts)
+        super().__init__("runner:infra:MonthlyBudget", name)
         child = pulumi.ResourceOptions(parent=self)
         # A notification needs an e-mail address or an action group; a role is not enough
         # (docs of Notification.contactEmails, azure-native 3.29).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pulumi
-from pulumi_azure_native import authorization, containerregistry
+from pulumi_azure_native import containerregistry
 
 from runner_infra.components.context import StackContext, assign_role
 from runner_infra.components.identity import Operator
@@ -31,7 +31,6 @@ class ContainerRegistry(pulumi.ComponentResource):
         *,
         pullers: Mapping[str, pulumi.Input[str]],
         pushers: Sequence[Operator],
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare the registry.
 
@@ -41,19 +40,16 @@ class ContainerRegistry(pulumi.ComponentResource):
             pullers: the principal IDs of the nodes' identities, which may pull, by the end of the
                 role assignment's name.
             pushers: the operators, who may push.
-            opts: the options of the component.
         """
-        super().__init__("runner:infra:Registry", name, None, opts)
+        super().__init__("runner:infra:Registry", name)
         child = pulumi.ResourceOptions(parent=self)
         self.registry = containerregistry.Registry(
             "registry",
             registry_name=context.names.registry,
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             sku=containerregistry.SkuArgs(name=containerregistry.SkuName.BASIC),
             admin_user_enabled=False,
             anonymous_pull_enabled=False,
-            tags=dict(context.tags),
             opts=child,
         )
         self.login_server = self.registry.login_server
@@ -64,7 +60,6 @@ class ContainerRegistry(pulumi.ComponentResource):
                 context,
                 _ACR_PULL,
                 principal_id=puller,
-                principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
                 scope=self.registry.id,
                 opts=child,
             )

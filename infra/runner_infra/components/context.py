@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 from pulumi_azure_native import authorization
@@ -21,6 +22,15 @@ class StackContext:
     resource_group_name: pulumi.Output[str]
     resource_group_id: pulumi.Output[str]
 
+    @property
+    def placed(self) -> dict[str, Any]:
+        """The arguments of every resource in the group: group, location and tags."""
+        return {
+            "resource_group_name": self.resource_group_name,
+            "location": self.location,
+            "tags": dict(self.tags),
+        }
+
 
 def assign_role(
     name: str,
@@ -28,7 +38,7 @@ def assign_role(
     role: str,
     *,
     principal_id: pulumi.Input[str],
-    principal_type: authorization.PrincipalType,
+    principal_type: authorization.PrincipalType = authorization.PrincipalType.SERVICE_PRINCIPAL,
     scope: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
     condition: str | None = None,

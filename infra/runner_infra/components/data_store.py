@@ -50,7 +50,6 @@ class DataStore(pulumi.ComponentResource):
         *,
         adopted: AccountName | None = None,
         teams: Sequence[str] = (),
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare the account, or only its containers if it is adopted.
 
@@ -61,9 +60,8 @@ class DataStore(pulumi.ComponentResource):
             firewall: None allows every network; blobs still require a sign-in.
             adopted: an existing account, to which `config` and `firewall` do not apply.
             teams: the teams with containers of their own.
-            opts: the options of the component.
         """
-        super().__init__("runner:infra:DataStore", name, None, opts)
+        super().__init__("runner:infra:DataStore", name)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self, protect=True)
         self.adopted = adopted is not None
@@ -102,8 +100,7 @@ class DataStore(pulumi.ComponentResource):
         return storage.StorageAccount(
             "storage",
             account_name=config.account_name or context.names.storage_account,
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             kind=storage.Kind.STORAGE_V2,
             sku=storage.SkuArgs(name=storage.SkuName.STANDARD_LRS),
             access_tier=storage.AccessTier.HOT,
@@ -125,7 +122,6 @@ class DataStore(pulumi.ComponentResource):
                 if (config.file_share_gib or 0) > _MAX_STANDARD_SHARE_GIB
                 else None
             ),
-            tags=dict(context.tags),
             opts=self._child,
         )
 

@@ -65,9 +65,8 @@ class GpuPool(pulumi.ComponentResource):
         context: StackContext,
         plan: PoolPlan,
         dependencies: PoolDependencies,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("runner:infra:GpuPool", name, None, opts)
+        super().__init__("runner:infra:GpuPool", name)
         self._dependencies = dependencies
         self._team = plan.pool.team
         self._nodes = dependencies.identities.of_nodes(self._team)

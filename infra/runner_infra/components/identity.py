@@ -63,7 +63,6 @@ class Identities(pulumi.ComponentResource):
         store: DataStore,
         *,
         auto_storage: bool = True,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare the identities and their roles.
 
@@ -72,9 +71,8 @@ class Identities(pulumi.ComponentResource):
             context: the stack.
             store: the storage account.
             auto_storage: True if the store is the auto-storage of the Batch account.
-            opts: the options of the component.
         """
-        super().__init__("runner:infra:Identities", name, None, opts)
+        super().__init__("runner:infra:Identities", name)
         self._context = context
         self._store = store
         self.nodes = self._identity("nodes")
@@ -105,24 +103,14 @@ class Identities(pulumi.ComponentResource):
 
         The configuration refuses this in a stack with teams.
         """
-        assign_role(
-            "nodes-add-tasks",
-            self._context,
-            _BATCH_JOB_SUBMITTER,
-            principal_id=self.nodes.principal_id,
-            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
-            scope=batch_account,
-            opts=pulumi.ResourceOptions(parent=self),
-        )
+        self._grant("nodes-add-tasks", self.nodes, _BATCH_JOB_SUBMITTER, batch_account)
 
     def _identity(self, kind: str) -> managedidentity.UserAssignedIdentity:
         context = self._context
         return managedidentity.UserAssignedIdentity(
             f"identity-{kind}",
             resource_name_=context.names.of(f"id-{kind}"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
-            tags=dict(context.tags),
+            **context.placed,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
@@ -154,7 +142,6 @@ class Identities(pulumi.ComponentResource):
             self._context,
             role,
             principal_id=identity.principal_id,
-            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
             scope=scope,
             opts=pulumi.ResourceOptions(parent=self),
             condition=condition,
@@ -184,7 +171,6 @@ class Operators(pulumi.ComponentResource):
         operators: Sequence[Operator],
         store: DataStore,
         batch_account: pulumi.Input[str],
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare the role assignments.
 
@@ -194,9 +180,8 @@ class Operators(pulumi.ComponentResource):
             operators: the principals.
             store: the storage; a file share is also accessed over REST, for `runner data`.
             batch_account: the ID of the Batch account.
-            opts: the options of the component.
         """
-        super().__init__("runner:infra:Operators", name, None, opts)
+        super().__init__("runner:infra:Operators", name)
         roles = [*_storage_roles(store), ("batch", _BATCH_DATA_CONTRIBUTOR, batch_account)]
         for operator in operators:
             for kind, role, scope in roles:

@@ -22,27 +22,22 @@ class PoolNetwork(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         config: NetworkConfig,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("runner:infra:PoolNetwork", name, None, opts)
+        super().__init__("runner:infra:PoolNetwork", name)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self)
         gateway = self._gateway()
         group = network.NetworkSecurityGroup(
             "nsg",
             network_security_group_name=context.names.of("nsg"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
-            tags=dict(context.tags),
+            **context.placed,
             opts=self._child,
         )
         vnet = network.VirtualNetwork(
             "vnet",
             virtual_network_name=context.names.of("vnet"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             address_space=network.AddressSpaceArgs(address_prefixes=[config.address_space]),
-            tags=dict(context.tags),
             # The subnet is a separate resource, which an update of the network would remove.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnets"]),
         )
@@ -68,20 +63,16 @@ class PoolNetwork(pulumi.ComponentResource):
         address = network.PublicIPAddress(
             "nat-ip",
             public_ip_address_name=context.names.of("pip-nat"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             public_ip_allocation_method=network.IPAllocationMethod.STATIC,
             sku=network.PublicIPAddressSkuArgs(name=network.PublicIPAddressSkuName.STANDARD),
-            tags=dict(context.tags),
             opts=self._child,
         )
         return network.NatGateway(
             "nat",
             nat_gateway_name=context.names.of("nat"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             sku=network.NatGatewaySkuArgs(name=network.NatGatewaySkuName.STANDARD),
             public_ip_addresses=[network.SubResourceArgs(id=address.id)],
-            tags=dict(context.tags),
             opts=self._child,
         )

@@ -34,9 +34,8 @@ class Observability(pulumi.ComponentResource):
         context: StackContext,
         account: BatchAccountComponent,
         config: ObservabilityConfig,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("runner:infra:Observability", name, None, opts)
+        super().__init__("runner:infra:Observability", name)
         self._context = context
         self._account = account
         self._child = pulumi.ResourceOptions(parent=self)
@@ -75,11 +74,9 @@ class Observability(pulumi.ComponentResource):
         return operationalinsights.Workspace(
             "logs",
             workspace_name=context.names.of("log"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             sku=operationalinsights.WorkspaceSkuArgs(name=sku),
             retention_in_days=config.retention_days,
-            tags=dict(context.tags),
             opts=self._child,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi_azure_native import authorization, compute, managedidentity
+from pulumi_azure_native import compute, managedidentity
 from pulumi_azure_native import virtualmachineimages as builder
 
 from runner.core.pricing.machines import region_name
@@ -24,8 +24,6 @@ from runner_infra.planning.image_source import (
     template_hash,
     template_steps,
 )
-
-__all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 
 DEFINITION = "runner-gpu"
 # Compute Gallery Artifacts Publisher: it allows galleries/*, but not to create VMs.
@@ -55,9 +53,8 @@ class ImageFactory(pulumi.ComponentResource):
         name: str,
         context: StackContext,
         config: ImageConfig,
-        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("runner:infra:ImageFactory", name, None, opts)
+        super().__init__("runner:infra:ImageFactory", name)
         self._context = context
         self._versions = load_versions()
         self._child = pulumi.ResourceOptions(parent=self)
@@ -70,7 +67,6 @@ class ImageFactory(pulumi.ComponentResource):
             context,
             _GALLERY_PUBLISHER,
             principal_id=self.identity.principal_id,
-            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
             scope=self.gallery.id,
             opts=self._child,
         )
@@ -96,10 +92,8 @@ class ImageFactory(pulumi.ComponentResource):
         return compute.Gallery(
             "gallery",
             gallery_name=context.names.gallery,
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             description="VM images of runner",
-            tags=dict(context.tags),
             opts=self._child,
         )
 
@@ -109,8 +103,7 @@ class ImageFactory(pulumi.ComponentResource):
             "image-definition",
             gallery_name=self.gallery.name,
             gallery_image_name=DEFINITION,
-            resource_group_name=context.resource_group_name,
-            location=context.location,
+            **context.placed,
             description=f"Ubuntu {versions['UBUNTU_RELEASE']} with driver, CUDA, cuDNN and Docker",
             identifier=compute.GalleryImageIdentifierArgs(
                 publisher="runner", offer="gpu", sku=f"ubuntu-{versions['UBUNTU_RELEASE']}"
@@ -126,7 +119,6 @@ class ImageFactory(pulumi.ComponentResource):
                 compute.GalleryImageFeatureArgs(name="SecurityType", value="TrustedLaunchSupported")
             ],
             end_of_life_date=f"{versions['END_OF_LIFE']}T00:00:00Z",
-            tags=dict(context.tags),
             opts=self._child,
         )
 
@@ -135,9 +127,7 @@ class ImageFactory(pulumi.ComponentResource):
         return managedidentity.UserAssignedIdentity(
             "identity-image",
             resource_name_=context.names.of("id-image"),
-            resource_group_name=context.resource_group_name,
-            location=context.location,
-            tags=dict(context.tags),
+            **context.placed,
             opts=self._child,
         )
 

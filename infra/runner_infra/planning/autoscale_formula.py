@@ -11,15 +11,6 @@ from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.config.pool import OfficeHours, PoolConfig
 
-__all__ = [
-    "FALLBACK_WAIT_MINUTES",
-    "NodeCaps",
-    "formula_text",
-    "idle_nodes",
-    "node_caps",
-    "release_minutes",
-]
-
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
 # Time that nodes stay after the last task, so that the next trial of a sweep can use them.
 _KEEP_MINUTES = 5

@@ -13,7 +13,7 @@ from runner.azure.auth.sign_in import provider_variables
 from runner.azure.batch.schedules import list_schedules
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
-from runner.core.home import make_private
+from runner.core.home import write_atomically
 from runner.core.progress import OnProgress, Progress, Warnings
 from runner.core.settings import Settings, stack_option
 from runner.core.units import format_count
@@ -127,18 +127,8 @@ def deploy(
     report = StepReport("deploy", on_progress, total, warnings)
     outputs = _outputs(automation.up(stack, report.see, replace=replace))
     report.end()
-    keep_outputs(settings, outputs)
+    write_atomically(outputs_path(settings), outputs.to_json())
     return outputs
-
-
-def keep_outputs(settings: Settings, outputs: StackOutputs) -> Path:
-    """Store the outputs of the stack atomically and return the path."""
-    path = outputs_path(settings)
-    make_private(path.parent)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(outputs.to_json(), encoding="utf-8")
-    temporary.replace(path)
-    return path
 
 
 def _outputs(raw: Mapping[str, object]) -> StackOutputs:

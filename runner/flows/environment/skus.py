@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
-from runner.core.home import HomePaths, make_private, not_writable
+from runner.core.home import HomePaths, not_writable, write_atomically
 from runner.core.pricing.cost import BOOT_S
 from runner.core.pricing.machines import REGIONS, Machine, machines
 from runner.core.pricing.prices import (
@@ -96,12 +95,9 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
     path = HomePaths(home).prices
     try:
         kept = parse_prices(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
-        make_private(path.parent)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(render_prices({**kept, **fetched}), encoding="utf-8")
-        partial.replace(path)
     except OSError as err:
         raise not_writable(home, err) from err
+    write_atomically(path, render_prices({**kept, **fetched}))
     return len(fetched)
 
 

@@ -12,7 +12,14 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.pools import ensure_pool
 from runner.azure.storage.blobs import ensure_containers
 from runner.azure.storage.share_store import ensure_share
-from runner.core.home import HomePaths, full_disk, keep_reserve, make_private, not_writable
+from runner.core.home import (
+    HomePaths,
+    full_disk,
+    keep_reserve,
+    make_private,
+    not_writable,
+    write_atomically,
+)
 from runner.core.progress import OnProgress, Progress
 from runner.flows.local import services
 from runner.flows.local.azurite import ensure_azurite
@@ -41,7 +48,6 @@ from runner.flows.local.state import (
     make_node_cache,
     pool_spec,
     save_state,
-    write_atomically,
 )
 from runner.protocol.errors import ExitCode, RunnerError
 

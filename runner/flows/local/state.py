@@ -14,14 +14,14 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.azure.batch.pools import PoolSpec, ShareMount
 from runner.contract import LOCAL_VM_SIZE, PoolOutput, StackOutputs
-from runner.core.home import HomePaths, make_private, not_writable
+from runner.core.home import HomePaths, not_writable, write_atomically
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.target import LOCAL
@@ -155,21 +155,6 @@ def _checked(raw: Any) -> dict[str, str]:
     if not isinstance(keys.get(SEED, ""), str):
         raise ValueError(f"'{SEED}' is no text")
     return keys
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically, readable only by its owner."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        make_private(path.parent)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        temporary.replace(path)
-    except OSError as err:
-        with suppress(OSError):  # this also fails on a read-only disk
-            temporary.unlink(missing_ok=True)
-        raise not_writable(path.parent, err) from err
 
 
 def _new_key() -> str:

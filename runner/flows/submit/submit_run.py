@@ -28,12 +28,12 @@ from runner.azure.batch.translate import to_task
 from runner.azure.faults import TRANSIENT_CODES
 from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError
-from runner.core.home import HomePaths
+from runner.core.home import HomePaths, write_atomically
 from runner.core.planning.plan import JobPlan, RunPlan, in_job
 from runner.core.progress import OnProgress, Progress
 from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
-from runner.flows.local.state import make_container_pool, write_atomically
+from runner.flows.local.state import make_container_pool
 from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import code_container, index_run, runs_container
 from runner.flows.submit.lookups import find_next_job

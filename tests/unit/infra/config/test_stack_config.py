@@ -102,7 +102,7 @@ def test_missing_region_or_subscription_names_key_and_variable(
     load: _Load, missing: str, setting: str
 ) -> None:
     environment = {name: value for name, value in _AZURE.items() if name != missing}
-    err = failure(load, env=environment)
+    err = failure(load, environment=environment)
     assert f"add `azure-native:{setting}: VALUE" in err.fix
     assert f"set {missing}" in err.fix
 
