@@ -34,7 +34,6 @@ SEAMS: dict[str, str] = {}
 
 # Class names that more than one module defines, each with the reason.
 SHARED_CLASS_NAMES = {
-    "Target": "the target of a command, and a submission with its connection",
     "Checkpoint": "one for each framework that a script may use; a script imports one of them",
     "Pool": "Azure's word for the same thing: in the emulator's account, and in the Python API",
 }

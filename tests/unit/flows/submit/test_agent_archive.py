@@ -80,7 +80,14 @@ def test_agent_and_hooks_import_only_modules_of_python_3_10() -> None:
     newer |= {"tomllib", "hashlib.file_digest", "itertools.batched", "asyncio.TaskGroup"}
     found: set[str] = set()
     for source in SOURCES + HOOKS:
-        for node in ast.walk(ast.parse(source.read_text())):
+        tree = ast.parse(source.read_text())
+        types_only = {
+            node
+            for each in ast.walk(tree)
+            if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"
+            for node in ast.walk(each)
+        }
+        for node in {*ast.walk(tree)} - types_only:
             if isinstance(node, ast.ImportFrom):
                 found |= {f"{node.module}.{alias.name}" for alias in node.names}
             elif isinstance(node, ast.Import):

@@ -18,13 +18,13 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile
 from runner.core.schedules.submit_file import load_submit_file
+from runner.core.target import AZURE
 from runner.flows.submit.group import check_file
 from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.flows.submit.sweep import check_sweep
-from runner.core.target import AZURE
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.core.recipe_maker import load_text, outputs, plan, pool, settings
 
