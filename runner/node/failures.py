@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+COMMAND_STAGE = "command"
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DISK_FULL_TEXT = "No space left on device"
 # The texts that scripts print for ENOSPC and EDQUOT.

@@ -40,6 +40,7 @@ from runner.node.environment.virtual_env import (
     private_layer,
 )
 from runner.node.failures import (
+    COMMAND_STAGE,
     EvictedError,
     StageFailedError,
     disk_full_line,
@@ -57,9 +58,9 @@ from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF_VARIABLE
 from runner.node.script.hangs import HangWatch, dump_stacks
 from runner.node.script.live_outputs import LiveOutputs
-from runner.node.script.metrics import wanted_metrics
 from runner.node.script.outputs import AttemptOutputs, rank_folder
-from runner.node.script.streams import EventLog, Streams
+from runner.node.script.protection import protect_node
+from runner.node.script.streams import EventLog, Streams, wanted_metrics
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
     AttemptDirs,
@@ -270,7 +271,7 @@ class Attempt:
 
     def find_load_failure(self, failure: StageFailedError) -> ResumeFailure | None:
         """Return the failure of the script to load its checkpoint, or None for another failure."""
-        took_s = self.events.stages_s.get(command.COMMAND_STAGE, 0.0)
+        took_s = self.events.stages_s.get(COMMAND_STAGE, 0.0)
         return self.checkpoints.find_load_failure(failure, took_s)
 
     def decide_params(self) -> None:
@@ -338,7 +339,7 @@ class Attempt:
     def _protect_node(self) -> Callable[[], None] | None:
         """Return what makes the files that later runs execute read-only for the script."""
         shared, code = self._node.shared_dir, self.spec.code.sha256
-        return command.protect_node(shared, writable=[compiled_folder(shared, code)])
+        return protect_node(shared, writable=[compiled_folder(shared, code)])
 
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node
@@ -761,4 +762,4 @@ def _preparation_error(how: str) -> StageFailedError:
 
 
 def _command_error(code: str, message: str, exit_code: int | None = None) -> StageFailedError:
-    return StageFailedError(command.COMMAND_STAGE, code, message, exit_code)
+    return StageFailedError(COMMAND_STAGE, code, message, exit_code)

@@ -22,8 +22,7 @@ from runner.node.agent.records import (
     write_end,
 )
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
-from runner.node.failures import StageFailedError
-from runner.node.script.command import COMMAND_STAGE
+from runner.node.failures import COMMAND_STAGE, StageFailedError
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.node.failures import StageFailedError
-from runner.node.script.metrics import last_metrics
-from runner.node.script.streams import Streams
+from runner.node.script.streams import Streams, last_metrics
 from runner.node.script.workspace import AttemptDirs, boot_id
 from runner.node.script.written import Collected
 from runner.node.settings import NodeSettings

@@ -32,8 +32,8 @@ from runner.node.distributed.gate import (
     has_gpus,
 )
 from runner.node.distributed.rendezvous import RendezvousServer
-from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
-from runner.node.script.command import COMMAND_STAGE, ScriptResult
+from runner.node.failures import COMMAND_STAGE, NodeLostError, StageFailedError, TerminatedError
+from runner.node.script.command import ScriptResult
 from runner.node.script.outputs import rank_folder
 from runner.node.script.streams import EventLog, Report, throttle_repeats
 from runner.node.termination import NodeEviction

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
-from runner.node.script.command import child_setup, start_protected
+from runner.node.script.command import child_setup
+from runner.node.script.protection import start_protected
 from runner.node.script.streams import Report
 
 STEP = "environment"

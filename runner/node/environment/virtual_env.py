@@ -21,7 +21,8 @@ from typing import Any
 from runner.node.environment.uv import ask_uv, find_uv, run_uv, uv_environment
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
-from runner.node.script.command import dies_with_parent, protect_node
+from runner.node.script.command import dies_with_parent
+from runner.node.script.protection import protect_node
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError

@@ -26,8 +26,7 @@ from runner.node.script.command import dies_with_parent
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.protocol.encoding import now_text, parse_json
-from runner.protocol.metrics import MetricPoint, MetricValue, json_value
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.metrics import MetricPoint, MetricValue
 
 logger = logging.getLogger(__name__)
 
@@ -446,66 +445,3 @@ def _exchange(
         return parse_json(process.stdout.readline()) if answers else {}
     except (OSError, ValueError):
         return None
-
-
-TAIL_BYTES = 1024 * 1024
-
-
-def wanted_metrics(spec: RunSpec) -> set[str]:
-    """Return the names of the metrics that the recipe or the sweep of a run refers to."""
-    named = (spec.primary_metric, (spec.trial or {}).get("metric"))
-    return {name for name in named if name}
-
-
-def last_metrics(
-    metrics_file: Path, stdout: Path, spec: RunSpec, *, any_form: bool
-) -> dict[str, MetricValue]:
-    """Return the last values of the metrics that a script which succeeded wrote or printed.
-
-    Args:
-        metrics_file: its metrics file, whose values take precedence.
-        stdout: the copy of its stdout, of which only the end is searched.
-        spec: the run.
-        any_form: if the metrics file has no metric, also recognise the forms in which scripts
-            usually print metrics, without patterns.
-    """
-    named = _last_written(metrics_file)
-    return {**_last_printed(stdout, spec, any_form=any_form and not named), **named}
-
-
-def _last_written(path: Path) -> dict[str, MetricValue]:
-    values: dict[str, MetricValue] = {}
-    if not path.is_file():
-        return values
-    with path.open("rb") as lines:
-        while line := lines.readline(MAX_JSON_BYTES):
-            try:
-                found = parse_metrics(parse_json(line))
-            except (ValueError, TypeError, OverflowError):
-                continue
-            for name, value, _ in found:
-                if name in values or len(values) < MAX_NAMES:
-                    values[name] = json_value(value)
-    return values
-
-
-def _last_printed(path: Path, spec: RunSpec, *, any_form: bool) -> dict[str, MetricValue]:
-    if not (spec.metric_patterns or any_form) or not path.is_file():
-        return {}
-    from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
-
-    queue = LineQueue()
-    queue.close()  # nothing reads it
-    log = MetricLog(0, queue)
-    try:
-        if any_form:
-            search: PrintedMetrics | MetricPatterns = PrintedMetrics(log, wanted_metrics(spec))
-        else:
-            search = MetricPatterns(spec.metric_patterns, log)
-        with path.open("rb") as text:
-            text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-            search.feed(text.read(TAIL_BYTES))
-        search.finish()
-    except Exception:  # the script succeeded, whatever its last metrics are
-        logger.exception("the end of stdout could not be searched for metrics")
-    return log.last()

@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_remaining_processes
-from runner.node.script.metrics import MetricLog, MetricPatterns, MetricsFileReader
+from runner.node.script.metrics import (
+    MAX_JSON_BYTES,
+    MAX_NAMES,
+    MetricLog,
+    MetricPatterns,
+    MetricsFileReader,
+    parse_metrics,
+)
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all, ship_rest
 from runner.node.script.workspace import AttemptDirs
 from runner.node.storage.blobs import AppendBlob, BlobShrankError, ContainerClient
 from runner.node.storage.http import StorageRequestError
-from runner.protocol.encoding import now_text
+from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     ALIVE_STAGE,
@@ -27,6 +35,7 @@ from runner.protocol.results import (
     StageState,
     sign_interval_s,
 )
+from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from runner.node.script.printed import PrintedMetrics
@@ -314,3 +323,66 @@ class Streams:
         """Wait for shippers that did not end in the time of `finish_script` and `finish_events`."""
         for shipper in self._shippers:
             shipper.join()
+
+
+TAIL_BYTES = 1024 * 1024  # of stdout that are searched when the script has ended
+
+
+def wanted_metrics(spec: RunSpec) -> set[str]:
+    """Return the names of the metrics that the recipe or the sweep of a run refers to."""
+    named = (spec.primary_metric, (spec.trial or {}).get("metric"))
+    return {name for name in named if name}
+
+
+def last_metrics(
+    metrics_file: Path, stdout: Path, spec: RunSpec, *, any_form: bool
+) -> dict[str, MetricValue]:
+    """Return the last values of the metrics that a script which succeeded wrote or printed.
+
+    Args:
+        metrics_file: its metrics file, whose values take precedence.
+        stdout: the copy of its stdout, of which only the end is searched.
+        spec: the run.
+        any_form: if the metrics file has no metric, also recognise the forms in which scripts
+            usually print metrics, without patterns.
+    """
+    named = _last_written(metrics_file)
+    return {**_last_printed(stdout, spec, any_form=any_form and not named), **named}
+
+
+def _last_written(path: Path) -> dict[str, MetricValue]:
+    values: dict[str, MetricValue] = {}
+    if not path.is_file():
+        return values
+    with path.open("rb") as lines:
+        while line := lines.readline(MAX_JSON_BYTES):
+            try:
+                found = parse_metrics(parse_json(line))
+            except (ValueError, TypeError, OverflowError):
+                continue
+            for name, value, _ in found:
+                if name in values or len(values) < MAX_NAMES:
+                    values[name] = json_value(value)
+    return values
+
+
+def _last_printed(path: Path, spec: RunSpec, *, any_form: bool) -> dict[str, MetricValue]:
+    if not (spec.metric_patterns or any_form) or not path.is_file():
+        return {}
+    from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
+
+    queue = LineQueue()
+    queue.close()  # nothing reads it
+    log = MetricLog(0, queue)
+    try:
+        if any_form:
+            search: PrintedMetrics | MetricPatterns = PrintedMetrics(log, wanted_metrics(spec))
+        else:
+            search = MetricPatterns(spec.metric_patterns, log)
+        with path.open("rb") as text:
+            text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+            search.feed(text.read(TAIL_BYTES))
+        search.finish()
+    except Exception:  # the script succeeded, whatever its last metrics are
+        logger.exception("the end of stdout could not be searched for metrics")
+    return log.last()

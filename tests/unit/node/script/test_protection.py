@@ -12,14 +12,14 @@ import pytest
 import runner
 from batch_emulator.executor.node_python import python_for
 from batch_emulator.folders import Owner
-from runner.node.script import command
-from runner.node.script.command import NODES_VARIABLE
+from runner.node.script import protection
+from runner.node.script.protection import NODES_VARIABLE
 
 _START = """
 import os, subprocess, tempfile
 from pathlib import Path
 from runner.node.failures import StageFailedError
-from runner.node.script.command import protect_folders, start_protected
+from runner.node.script.protection import protect_folders, start_protected
 
 def start(setup):
     subprocess.run(["true"], preexec_fn=setup, check=True)
@@ -58,12 +58,12 @@ def test_module_for_gpus_is_loaded_before_no_program_may(
     driver: bool, loaded: bool, called: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, exists in (("_GPU_DRIVER", driver), ("_GPU_MEMORY", loaded)):
-        monkeypatch.setattr(command, name, tmp_path if exists else tmp_path / "missing")
+        monkeypatch.setattr(protection, name, tmp_path if exists else tmp_path / "missing")
     program = tmp_path / "nvidia-modprobe"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    command.protect_node(tmp_path / "shared")
+    protection.protect_node(tmp_path / "shared")
     assert (tmp_path / "called").exists() is called
 
 
