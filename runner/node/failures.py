@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import errno
-import re
-import shutil
-from pathlib import Path
 
-COMMAND_STAGE = "command"
-DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+PREPARE_STAGE, COMMAND_STAGE = "prepare", "command"
 DISK_FULL_TEXT = "No space left on device"
-# The texts that scripts print for ENOSPC and EDQUOT.
-_DISK_FULL_LINE = re.compile(rf"[^\n]*(?:{DISK_FULL_TEXT}|Disk quota exceeded)[^\n]*")
-_SHARED_MEMORY = ("/shm/", "/torch_", "shared memory")  # full shared memory has the same text
-_MAX_LINE = 300
-
-FULL_BELOW_BYTES = 1 << 20
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StageFailedError(Exception):
     """A stage failed; `code` is listed in docs/run-format.md, `exit_code` is the script's.
 
-    Of a script that failed, `error` has the name and the line of its last exception, and
-    `has_read_checkpoint` is True if it read the restored checkpoint.
+    `rank` is that of the node that failed, in a run over several nodes. Of a script that failed,
+    `error` has the name and the line of its last exception, and `has_read_checkpoint` is True if it
+    read the restored checkpoint.
     """
 
-    def __init__(self, step: str, code: str, message: str, exit_code: int | None = None) -> None:
+    def __init__(
+        self,
+        step: str,
+        code: str,
+        message: str,
+        exit_code: int | None = None,
+        *,
+        rank: int = 0,
+        error: tuple[str, str] = ("", ""),
+        has_read_checkpoint: bool = False,
+    ) -> None:
         super().__init__(message)
         self.step = step
         self.code = code
         self.message = message
         self.exit_code = exit_code
-        self.rank = 0  # of the node that failed, in a run over several nodes
-        self.error: tuple[str, str] = ("", "")
-        self.has_read_checkpoint = False
+        self.rank = rank
+        self.error = error
+        self.has_read_checkpoint = has_read_checkpoint
+
+    def reword(self, message: str) -> None:
+        """Replace the message."""
+        self.message = message
+
+    def add_evidence(self, error: tuple[str, str], *, has_read_checkpoint: bool) -> None:
+        """Add what may show that the script could not load its checkpoint."""
+        self.error, self.has_read_checkpoint = error, has_read_checkpoint
 
 
 class NodeLostError(StageFailedError):
@@ -57,22 +67,3 @@ def disk_full(step: str, err: OSError) -> StageFailedError:
     """Return the failure of a stage because the disk is full."""
     where = f" at {err.filename}" if err.filename else ""
     return StageFailedError(step, "DiskFull", f"the node's disk is full{where}")
-
-
-def full_disk_text(folder: Path) -> str | None:
-    """Return a message if less than 1 MiB is free on the folder's disk, else None."""
-    try:
-        usage = shutil.disk_usage(folder)
-    except OSError:
-        return None  # the script removed the folder
-    if usage.free >= FULL_BELOW_BYTES:
-        return None
-    return f"the node's disk is full ({usage.used >> 20} of {usage.total >> 20} MiB used)"
-
-
-def disk_full_line(text: str) -> str | None:
-    """Return the last line of a script's output that reports a full disk, or None."""
-    for line in reversed(_DISK_FULL_LINE.findall(text)):
-        if not any(name in line for name in _SHARED_MEMORY):
-            return line.strip()[:_MAX_LINE]
-    return None

@@ -115,8 +115,7 @@ def watch_evictions(environment: Mapping[str, str], node: NodeSettings) -> Evict
 class EvictionWatch(threading.Thread):
     """Polls for eviction notices until the process ends. A missing service is not reported.
 
-    `notice` is the current notice of this node, or None. `on_notice` is called in this thread, once
-    for each notice.
+    `notice` is the current notice of this node, or None.
     """
 
     def __init__(self, base_url: str, node: str) -> None:
@@ -133,7 +132,16 @@ class EvictionWatch(threading.Thread):
         self._remote_notice: NodeEviction | None = None
         self._lock = threading.Lock()  # for all notices and `_forgotten`
         self.notice: NodeEviction | None = None
-        self.on_notice: Callable[[NodeEviction], None] | None = None
+        self._on_notice: Callable[[NodeEviction], None] | None = None
+
+    def notify(self, on_notice: Callable[[NodeEviction], None] | None) -> None:
+        """Call a function now if there is a notice, and in this thread for each further one.
+
+        It replaces an earlier function; None only removes that.
+        """
+        self._on_notice = on_notice
+        if on_notice is not None and (notice := self.notice) is not None:
+            on_notice(notice)
 
     def forget(self) -> None:
         """Ignore the current notice from now on, because no eviction followed it."""
@@ -152,8 +160,8 @@ class EvictionWatch(threading.Thread):
             is_new = self.notice is None
             if is_new:
                 self.notice = notice
-        if is_new and self.on_notice is not None:
-            self.on_notice(notice)
+        if is_new and self._on_notice is not None:
+            self._on_notice(notice)
 
     def run(self) -> None:
         """Poll until the process ends."""
@@ -194,8 +202,8 @@ class EvictionWatch(threading.Thread):
                 return
             is_new = self.notice is None or self.notice.event_id != event_id
             self.notice = notice = NodeEviction(event_id, time.monotonic() + _left_s(ours, date))
-        if is_new and self.on_notice is not None:
-            self.on_notice(notice)
+        if is_new and self._on_notice is not None:
+            self._on_notice(notice)
 
     def _is_for_this_node(self, event: Mapping[str, Any]) -> bool:
         if not self._is_named:

@@ -7,15 +7,13 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
-from runner.node.agent.preparation import NodePreparation
-from runner.node.agent.records import FINISHED_FILE, FinishedScript
 from runner.node.checkpoints.load_failures import may_be_load_failure, read_error
 from runner.node.cluster import (
     LAUNCHER_VARIABLES,
@@ -24,14 +22,14 @@ from runner.node.cluster import (
     node_variables,
     single_node_variables,
 )
+from runner.node.context import AttemptContext
 from runner.node.distributed.launchers import (
     LAUNCH_FOLDER,
     PROCESSES_VARIABLE,
     Launch,
     NodePlace,
     count_processes,
-    plan_launch,
-    write_launch_files,
+    prepare_launch,
 )
 from runner.node.environment.virtual_env import (
     LAYER_FOLDER,
@@ -41,15 +39,13 @@ from runner.node.environment.virtual_env import (
 )
 from runner.node.failures import (
     COMMAND_STAGE,
+    PREPARE_STAGE,
     EvictedError,
     StageFailedError,
-    disk_full_line,
-    full_disk_text,
 )
-from runner.node.inputs.data_cache import DataCache, node_lock
+from runner.node.inputs.data_cache import DataCache
 from runner.node.inputs.stage import (
     INPUT_VARIABLE_PREFIX,
-    InputAccess,
     InputFetch,
     fetch_inputs,
 )
@@ -57,16 +53,21 @@ from runner.node.script import command
 from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF_VARIABLE
 from runner.node.script.hangs import HangWatch, dump_stacks
-from runner.node.script.live_outputs import LiveOutputs
-from runner.node.script.outputs import AttemptOutputs, rank_folder
+from runner.node.script.outputs import (
+    FINISHED_FILE,
+    AttemptOutputs,
+    FinishedScript,
+    rank_folder,
+)
 from runner.node.script.protection import protect_node
-from runner.node.script.streams import EventLog, Streams, wanted_metrics
+from runner.node.script.streams import Streams, wanted_metrics
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
-    AttemptDirs,
     TempFolder,
     compilation_variables,
     compiled_folder,
+    disk_full_line,
+    full_disk_text,
     hook_folders,
     own_script,
     python_path,
@@ -76,14 +77,10 @@ from runner.node.script.workspace import (
     written_paths_file,
 )
 from runner.node.script.written import HOME, TEMP, WrittenFiles
-from runner.node.settings import NodeSettings
-from runner.node.storage.retries import RetryBudget
-from runner.node.termination import Termination
-from runner.protocol.checkpoints import ResumeFailure
-from runner.protocol.commands import expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.results import OutputFile
-from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec
+from runner.protocol.checkpoints import ResumeFailure
+from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, expand_variables
 from runner.protocol.task import (
     AGENT_FILE,
     CODE_ARCHIVE,
@@ -96,11 +93,9 @@ if TYPE_CHECKING:
 
     from runner.node.agent.sweep_trial import SweepTrial
     from runner.node.distributed.node_group import NodeGroup
-    from runner.node.distributed.remote_launch import LaunchRequests
 
 logger = logging.getLogger(__name__)
 
-PREPARE_STAGE = "prepare"
 LOCK_FILE = "agent.lock"  # in the task's working directory: lock of the agent that runs the task
 # Files and folders of the agent, beside the folders of the attempt.
 AGENT_FILES = (
@@ -116,7 +111,6 @@ AGENT_FILES = (
     "inputs",
 )
 STDERR_TAIL_BYTES = 4096
-MIN_LIMIT_S = 0.001  # of a time limit, because 0 means no limit
 NO_CHECKPOINTS_NOTICE = (
     "the script saves no checkpoints, so an eviction restarts it from the beginning: save its "
     "state to $RUNNER_CHECKPOINT_DIR, and load it from there at the start"
@@ -157,39 +151,40 @@ class Attempt:
         spec: the run. That of a trial changes when its parameters are decided.
         temp: the folder of the script's temporary files, which exists from `run` until the caller
             removes it.
+        streams: the logs, which may be searched for metrics. None on a worker.
+        finished: records that the script succeeded. None on a worker.
         node_group: the run's other nodes, if this node is the primary of several.
-        finished: records that the script succeeded. None on a worker, as are the next three.
-        streams: the logs, which may be searched for metrics.
-        live: uploads some outputs while the script runs, if the recipe names any.
         trial: reports to a sweep, if the run is one of its trials.
+        beside: what runs beside the script, because the recipe asks for it.
     """
 
     def __init__(
         self,
-        node: NodeSettings,
-        spec: RunSpec,
-        number: int,
-        dirs: AttemptDirs,
-        *,
-        events: EventLog,
-        termination: Termination,
+        context: AttemptContext,
         checkpoints: AttemptCheckpoints,
         outputs: AttemptOutputs,
+        *,
+        streams: Streams | None = None,
+        finished: FinishedScript | None = None,
+        node_group: NodeGroup | None = None,
+        trial: SweepTrial | None = None,
+        beside: Sequence[AbstractContextManager[object]] = (),
     ) -> None:
-        self._node = node
-        self.spec = spec
-        self.number = number
-        self._dirs = dirs
-        self.events = events
-        self._termination = termination
+        self._task = context.task
+        self._node = context.task.node
+        self._termination = context.task.termination
+        self._dirs = context.dirs
+        self.spec = context.spec
+        self.number = context.number
+        self.events = context.events
         self.checkpoints = checkpoints
         self.outputs = outputs
-        self.temp = TempFolder(node.work_dir)
-        self.node_group: NodeGroup | None = None
-        self.finished: FinishedScript | None = None
-        self.streams: Streams | None = None
-        self.live: LiveOutputs | None = None
-        self.trial: SweepTrial | None = None
+        self.streams = streams
+        self.finished = finished
+        self.node_group = node_group
+        self.trial = trial
+        self._beside = beside
+        self.temp = TempFolder(self._node.work_dir)
         self._compiling: subprocess.Popen[bytes] | None = None  # ends with the agent
         self._hung = ""  # the error message if the script stopped making progress
 
@@ -209,8 +204,9 @@ class Attempt:
             return 1
         return count_processes(self.spec, {**inherited, **self.spec.env})
 
-    def set_up(self, access: InputAccess, retry_budget: RetryBudget) -> dict[str, str]:
+    def set_up(self) -> dict[str, str]:
         """Run the stages `code` to `inputs`. Return the variables that they add for the script."""
+        access, retry_budget = self._task.inputs, self._task.retry_budget
         shared, check = self._node.shared_dir, self._termination.check
         remove_tree(self.launch_folder)  # of an earlier attempt
         with self.events.stage("code", "unpacking the code"):
@@ -242,9 +238,7 @@ class Attempt:
         check = self._termination.check
         with self.events.stage("environment", "preparing the Python environment") as report:
             if spec.image is not None:
-                from runner.node.environment.image_env import (  # noqa: PLC0415
-                    ImageEnvironment,
-                )
+                from runner.node.environment.image_env import ImageEnvironment  # noqa: PLC0415
 
                 inside = ImageEnvironment(shared, spec.image, report, check)
                 file, pins = spec.requirements_file, spec.constraints
@@ -318,7 +312,7 @@ class Attempt:
             hooks = hook_folders(self._node.work_dir)
             self._compiling = compile_later(Path(prepared["VIRTUAL_ENV"]), hooks)
         if self.spec.prepare:
-            self._prepare_node(self.spec.prepare, environment, left_s, protect)
+            self._prepare_node(environment, left_s, protect)
         with self.events.stage("command", shlex.join(self.spec.command)):
             ended = self._run_command(environment, place, written, left_s, protect)
             self._termination.check()
@@ -329,8 +323,10 @@ class Attempt:
                 self._check_end(ended)
             except StageFailedError as err:
                 if may_be_load_failure(err):
-                    err.error = read_error(self._dirs.stderr)
-                    err.has_read_checkpoint = self.checkpoints.was_read
+                    err.add_evidence(
+                        read_error(self._dirs.stderr),
+                        has_read_checkpoint=self.checkpoints.was_read,
+                    )
                 raise
         if self.finished is not None and self.streams is not None:
             where = Path(prepared["VIRTUAL_ENV"])
@@ -446,66 +442,30 @@ class Attempt:
         return {variable: str(folder) for variable, folder in folders.items()}
 
     def _start_time_limit(self) -> Callable[[], float | None]:
-        """Return a function for the seconds left: at least MIN_LIMIT_S, or None without a limit."""
+        """Return a function for the seconds left: `MIN_LIMIT_S` or more, None without a limit."""
         limit_s, began = self.spec.timeout_s, time.monotonic()
-        return lambda: limit_s and max(limit_s - (time.monotonic() - began), MIN_LIMIT_S)
+        return lambda: limit_s and max(limit_s - (time.monotonic() - began), command.MIN_LIMIT_S)
 
     def _prepare_node(
         self,
-        script: str,
         environment: Mapping[str, str],
         left_s: Callable[[], float | None],
         protect: Callable[[], None] | None,
     ) -> None:
-        """Run the stage `prepare`, unless a task of the job prepared this node for all of them.
+        """Run the stage `prepare`, unless a task of the job prepared this node for all of them."""
+        from runner.node.agent.preparation import NodePreparation  # noqa: PLC0415  few runs need it
 
-        The output of the commands goes to the run's stderr.
-
-        Args:
-            script: the shell commands.
-            environment: the environment of the commands, the same as that of the script.
-            left_s: returns the time limit.
-            protect: see `command.run_command`.
-        """
         own = [self._node.work_dir, *([self.temp.path] if self.temp.path else ())]
-        preparation = NodePreparation(self._node, self.spec, own)
-        with self.events.stage(PREPARE_STAGE, "preparing the node") as report:
-
-            def while_waiting() -> None:
-                report("another task is preparing the node")
-                self._termination.check()
-                if left_s() == MIN_LIMIT_S:
-                    raise _preparation_error(
-                        "waited for that of another task until the time limit of "
-                        f"{self.spec.timeout_s:.15g} s"
-                    )
-
-            with node_lock(preparation.lock, while_waiting):
-                if preparation.is_done():
-                    report("the node is prepared")
-                    return
-                with preparation.record(self.events.summarise):
-                    ended = command.run_command(
-                        ("/bin/sh", "-e", "-c", script),
-                        cwd=self._dirs.code,
-                        environment={**environment, SCRIPT_OF_VARIABLE: str(self._node.work_dir)},
-                        stdout=self._dirs.stderr,
-                        stderr=self._dirs.stderr,
-                        timeout_s=left_s(),
-                        terminated=self._must_stop,
-                        protect=protect,
-                    )
-                    self._check_prepared(ended)
-
-    def _check_prepared(self, ended: command.ScriptResult) -> None:
-        self._termination.check()
-        if ended.stopped:
-            self._check_stop(ended)
-        if ended.timed_out:
-            limit = f"the time limit of {self.spec.timeout_s:.15g} s"
-            raise _preparation_error(f"was stopped after {limit}")
-        if ended.exit_code:
-            raise _preparation_error(f"exited with code {ended.exit_code}")
+        preparation = NodePreparation(self._node, self.spec, own, self.events)
+        preparation.run(
+            self._dirs,
+            environment,
+            left_s,
+            must_stop=self._must_stop,
+            check=self._termination.check,
+            check_stop=self._check_stop,
+            protect=protect,
+        )
 
     def _run_command(
         self,
@@ -518,45 +478,42 @@ class Attempt:
         """Run the script to its end, and commit its last checkpoint."""
         self._check_folders()
         words = self._expanded_command(environment)
-        launch = self._plan_launch(words, place, environment)
+        launch = Launch(tuple(words))
+        if self.spec.launcher in PROCESS_LAUNCHERS:
+            path, code = environment["PATH"], self._dirs.code
+            launch = prepare_launch(self.spec, self.number, words, place, path, code)
         # Without a pattern and the metrics file, stdout may be the only place of the metrics.
         has_metrics = self.spec.metric_patterns or written.mentions("RUNNER_METRICS_FILE")
         if self.streams is not None and not has_metrics:
             self.streams.search_stdout(wanted_metrics(self.spec))
-        written.begin(words)
+        self.outputs.begin(written, words)
         watch = None if place.rank else self.hang_watch()  # the primary watches all ranks
-        requests = self._connect(place)
-        self.outputs.written = written
-        if self.live is not None:
-            self.live.start()
+        group = self.node_group
+        collect_shards = group.collect_shards if group is not None else None
         try:
-            ended = command.run_command(
-                launch.words,
-                cwd=self._dirs.code,
-                environment={
-                    **environment,
-                    **launch.environment,
-                    SCRIPT_OF_VARIABLE: str(self._node.work_dir),
-                },
-                stdout=self._dirs.stdout,
-                stderr=self._dirs.stderr,
-                timeout_s=None if place.rank else left_s(),
-                terminated=lambda: self._must_stop() or self._is_hung(watch),
-                grace_s=lambda: self.checkpoints.grace_s,
-                on_start=self.checkpoints.start,
-                writers=self.checkpoints.writers,
-                protect=protect,
-            )
+            with ExitStack() as stack:
+                for each in (*self._beside, *self._connect(place)):
+                    stack.enter_context(each)
+                ended = command.run_command(
+                    launch.words,
+                    cwd=self._dirs.code,
+                    environment={
+                        **environment,
+                        **launch.environment,
+                        SCRIPT_OF_VARIABLE: str(self._node.work_dir),
+                    },
+                    stdout=self._dirs.stdout,
+                    stderr=self._dirs.stderr,
+                    timeout_s=None if place.rank else left_s(),
+                    terminated=lambda: self._must_stop() or self._is_hung(watch),
+                    grace_s=lambda: self.checkpoints.grace_s,
+                    on_start=lambda pid: self.checkpoints.start(pid, collect_shards),
+                    writers=self.checkpoints.writers,
+                    protect=protect,
+                )
         except BaseException:
             self.checkpoints.finish(None)
             raise
-        finally:
-            if self.live is not None:
-                self.live.finish()
-            if self.trial is not None:
-                self.trial.close()
-            if requests is not None:
-                requests.stop()
         self.checkpoints.finish(ended)
         return ended
 
@@ -585,23 +542,6 @@ class Attempt:
             what = f"the command refers to ${err.args[0]}, which is not set on the node"
             raise _command_error("VariableMissing", what) from None
 
-    def _plan_launch(
-        self, words: Sequence[str], place: NodePlace, environment: Mapping[str, str]
-    ) -> Launch:
-        launcher = self.spec.launcher
-        if launcher not in PROCESS_LAUNCHERS:
-            return Launch(tuple(words))
-        if launcher in MPI_LAUNCHERS:
-            if shutil.which("mpirun", path=environment["PATH"]) is None:
-                raise _command_error(
-                    "CommandNotFound",
-                    f"mpirun, which the launcher {launcher} uses, is not on this node: add the "
-                    "package openmpi to the requirements, or install Open MPI with `prepare`",
-                    command.NOT_FOUND_EXIT_CODE,
-                )
-            write_launch_files(words, self._dirs.code, place)
-        return plan_launch(self.spec, self.number, words, place)
-
     def hang_watch(self) -> HangWatch | None:
         """Return a watch of this node's script, or None if the recipe sets no `hang_timeout`.
 
@@ -611,23 +551,15 @@ class Attempt:
         find_stalled = group.find_stalled if group is not None else None
         return HangWatch(self._dirs, limit_s, find_stalled=find_stalled) if limit_s else None
 
-    def _connect(self, place: NodePlace) -> LaunchRequests | None:
-        """Let checkpoints and mpirun use the other nodes, if there are any.
-
-        Returns:
-            The started requests of mpirun, which the caller stops, or None without mpirun.
-        """
-        if self.node_group is None:
-            return None
-        self.checkpoints.collect_shards = self.node_group.collect_shards
-        if self.spec.launcher not in MPI_LAUNCHERS:
-            return None
+    def _connect(self, place: NodePlace) -> list[AbstractContextManager[object]]:
+        """Return what lets mpirun use the other nodes, if there are any."""
+        if self.node_group is None or self.spec.launcher not in MPI_LAUNCHERS:
+            return []
         from runner.node.distributed.remote_launch import LaunchRequests  # noqa: PLC0415
 
         requests = LaunchRequests(place.folder, self.node_group.launch)
-        self.node_group.on_launch_end = requests.end
-        requests.start()
-        return requests
+        self.node_group.report_launched(requests.end)
+        return [requests]
 
     def _must_stop(self) -> bool:
         if self._termination.requested or self.checkpoints.must_stop or self.stopped_early:
@@ -754,11 +686,6 @@ def _account_variables(inherited: Mapping[str, str], work_dir: Path) -> dict[str
     except KeyError:
         added["LOGNAME"] = inherited.get("LOGNAME") or inherited.get("USER") or "runner"
     return added
-
-
-def _preparation_error(how: str) -> StageFailedError:
-    message = f"`prepare` on this node {how}"
-    return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
 
 
 def _command_error(code: str, message: str, exit_code: int | None = None) -> StageFailedError:

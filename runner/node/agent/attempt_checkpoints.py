@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from runner.node.checkpoints.committer import (
@@ -34,6 +33,7 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.checkpoints.store import CheckpointStore
+from runner.node.context import AttemptContext
 from runner.node.failures import StageFailedError
 from runner.node.script.command import (
     TERMINATION_GRACE_S,
@@ -41,13 +41,10 @@ from runner.node.script.command import (
     ScriptResult,
     is_signal,
 )
-from runner.node.script.streams import EventLog
-from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.retries import RetryBudget
-from runner.node.termination import EvictionWatch, NodeEviction, Termination
-from runner.protocol.checkpoints import ResumeFailure, ResumeHistory, load_resume_history
+from runner.node.termination import NodeEviction
 from runner.protocol.paths import RunPaths
-from runner.protocol.run_spec import ResumeFrom, RunSpec
+from runner.protocol.checkpoints import ResumeFailure, ResumeHistory, load_resume_history
+from runner.protocol.run_spec import ResumeFrom
 from runner.protocol.usage import first_commit_ms, load_work_ms
 
 SNAPSHOTS_FOLDER = "snapshots"  # beside the folder of checkpoints
@@ -66,52 +63,46 @@ class AttemptCheckpoints:
     """The checkpoints of one attempt.
 
     If the run saves no checkpoints, an instance only restores one of another run to resume from.
+    `step` returns the last step of the script. The checkpoints of a run that `is_new` need not be
+    searched.
     """
 
-    def __init__(  # noqa: PLR0913 - everything an attempt has
+    def __init__(
         self,
-        runs: ContainerClient,
-        blobs: RunPaths,
-        spec: RunSpec,
-        number: int,
+        context: AttemptContext,
         *,
-        folder: Path,
-        events: EventLog,
-        retry_budget: RetryBudget,
-        termination: Termination,
-        step: Callable[[], int | None],
-        notices: EvictionWatch | None = None,
+        step: Callable[[], int | None] = lambda: None,
+        is_new: bool = False,
     ) -> None:
-        self._runs = runs
-        self._blobs = blobs
-        self._spec = spec
-        self._number = number
-        self._folder = folder
-        self._store = folder.with_name(SNAPSHOTS_FOLDER)
-        self._events = events
-        self._retry_budget = retry_budget
-        self._termination = termination
+        self._runs = context.task.runs
+        self._paths = context.paths
+        self._spec = context.spec
+        self._number = context.number
+        self._folder = context.dirs.checkpoints
+        self._store = self._folder.with_name(SNAPSHOTS_FOLDER)
+        self._events = context.events
+        self._retry_budget = context.task.retry_budget
+        self._termination = context.task.termination
+        self._notices = context.task.notices
         self._step = step
-        self._notices = notices
+        self._is_new = is_new
         self._thread: CheckpointCommitter | None = None
         self._requested_for = ""  # the event ID of the notice for which a commit was requested
-        self.collect_shards: CollectShards | None = None  # from the other ranks
-        self.writers = OpenWriters(folder) if spec.checkpoints is not None else None
+        self.writers = OpenWriters(self._folder) if self._spec.checkpoints is not None else None
         self._pid = 0
         self._found = FolderListing()  # the folder before the script wrote anything
         self.restored: RestoredCheckpoint | None = None
-        self.history = ResumeHistory(blobs.run_id)
+        self.history = ResumeHistory(context.paths.run_id)
         self._loads: LoadWatch | None = None
-        self.has_none = False  # True for a new run: `restore` need not search its checkpoints
 
     def restore(self) -> dict[str, str]:
         """Restore the newest checkpoint. Return the variables that this adds for the script."""
         spec = self._spec
-        if (spec.checkpoints is None or self.has_none) and spec.resume_from is None:
+        if (spec.checkpoints is None or self._is_new) and spec.resume_from is None:
             return {}
         if self._number > 1:
             self.history = load_resume_history(
-                self._runs.get, self._blobs.run_id, range(1, self._number)
+                self._runs.get, self._paths.run_id, range(1, self._number)
             )
         self.restored = self._open_restore().restore(self._number, spec.resume_from, self.history)
         with suppress(TooManyFilesError):  # the committer reports it while the script runs
@@ -131,7 +122,7 @@ class AttemptCheckpoints:
         if restored is None:
             return f"starting from the beginning, because {why}; the checkpoints are kept"
         last = self.history.failures[-1]
-        if restored.run_id == self._blobs.run_id and restored.checkpoint.attempt > last.attempt:
+        if restored.run_id == self._paths.run_id and restored.checkpoint.attempt > last.attempt:
             return ""  # it was saved since then
         again = self.history.has_failed(restored.run_id, restored.checkpoint)
         name = restored.checkpoint.name
@@ -181,7 +172,7 @@ class AttemptCheckpoints:
         restored, loads, before = self.restored, self._loads, self._spec.resume_from
         if restored is None or loads is None or self.history.is_exhausted:
             return None
-        is_own = restored.run_id == self._blobs.run_id
+        is_own = restored.run_id == self._paths.run_id
         if not may_be_load_failure(failure) or (not is_own and before is not None and before.exact):
             return None
         if not failure.has_read_checkpoint or self.has_saved or loads.has_new_state():
@@ -226,7 +217,7 @@ class AttemptCheckpoints:
     def _open_restore(self) -> CheckpointRestore:
         return CheckpointRestore(
             self._runs,
-            self._blobs,
+            self._paths,
             folder=self._folder,
             local=self._store,
             events=self._events,
@@ -242,8 +233,11 @@ class AttemptCheckpoints:
             return ""
         return f" after resuming from {self.restored.checkpoint.name}"
 
-    def start(self, pid: int) -> None:
-        """Start to commit checkpoints of the script, which runs as process `pid`."""
+    def start(self, pid: int, collect_shards: CollectShards | None = None) -> None:
+        """Start to commit checkpoints of the script, which runs as process `pid`.
+
+        `collect_shards` gets those of the other ranks.
+        """
         rule = self._spec.checkpoints
         if rule is None:
             return
@@ -251,19 +245,17 @@ class AttemptCheckpoints:
         is_kept = self.history.is_kept if self.history.failures else None
         self._thread = CheckpointCommitter(
             Snapshotter(self._folder, self._store, self.writers),
-            CheckpointStore(self._runs, self._blobs, self._number, rule.keep, is_kept),
+            CheckpointStore(self._runs, self._paths, self._number, rule.keep, is_kept),
             rule,
             self._events,
             step=self._step,
             script_runs=self._script_runs,
             restored=self._found,
-            collect_shards=self.collect_shards if rule.sharded else None,
+            collect_shards=collect_shards if rule.sharded else None,
         )
         self._thread.start()
         if self._notices is not None:
-            self._notices.on_notice = self._on_notice
-            if (notice := self._notices.notice) is not None:
-                self._on_notice(notice)
+            self._notices.notify(self._on_notice)
 
     @property
     def must_stop(self) -> bool:
@@ -294,7 +286,7 @@ class AttemptCheckpoints:
             ended: how the script ended, or None if the agent could not run it to its end.
         """
         if self._notices is not None:
-            self._notices.on_notice = None
+            self._notices.notify(None)
         if self._thread is None:
             return
         ends = [self._retry_budget.left_s, self._node_left_s]

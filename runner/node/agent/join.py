@@ -22,7 +22,7 @@ from typing import Any
 
 from runner.node.agent.worker import PrimaryConnection, Worker
 from runner.node.cluster import Hosts, load_heartbeat_config, load_hosts
-from runner.node.context import FAILED_EXIT_CODE, WorkerContext
+from runner.node.context import FAILED_EXIT_CODE, TaskContext
 from runner.node.distributed.connection import AgentConnection, PrimaryOrder, WorkerEvent
 from runner.node.distributed.node_group import NodeGroupTimeouts
 from runner.node.distributed.rendezvous import find_primary
@@ -39,7 +39,7 @@ from runner.node.settings import (
 )
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget
-from runner.node.termination import EvictionWatch, NodeEviction, Termination, watch_evictions
+from runner.node.termination import Termination, watch_evictions
 from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE, WORKER_LOG
 
 logger = logging.getLogger(__name__)
@@ -215,9 +215,10 @@ def _run_attempt(
     )
     termination.install()
     token = environment.get(NODES_TOKEN_VARIABLE, "")
-    context = WorkerContext(
-        load_node_settings(environment), hosts, load_access(environment, retry_budget, redactor),
-        load_task_secrets(environment, redactor), retry_budget, termination, redactor,
+    access = load_access(environment, retry_budget, redactor)
+    context = TaskContext(
+        load_node_settings(environment), access.runs, access,
+        load_task_secrets(environment, redactor), retry_budget, termination, redactor, hosts=hosts,
     )  # fmt: skip
     redactor.add(token)
     connection = find_primary(hosts.primary, token, within_s=within_s, check=termination.check)
@@ -225,25 +226,29 @@ def _run_attempt(
         logger.error("%s did not answer within %g s", hosts.primary, within_s)
         return 0.0
     try:
-        return _run_worker(context, connection, environment, within_s)
+        return _run_worker(context, hosts, connection, environment, within_s)
     finally:
         connection.close()
 
 
 def _run_worker(
-    context: WorkerContext,
+    context: TaskContext,
+    hosts: Hosts,
     connection: AgentConnection,
     environment: Mapping[str, str],
     within_s: float,
 ) -> float:
     primary = PrimaryConnection(connection, context.termination, load_heartbeat_config(environment))
     primary.start()
-    primary.send_event(WorkerEvent.HELLO, node=context.node.node, address=context.hosts.own)
+    primary.send_event(WorkerEvent.HELLO, node=context.node.node, address=hosts.own)
     if (welcome := _await_welcome(primary)) is None:
         time.sleep(RECONNECT_S)
         return min(_search_s(primary, context.termination), max(within_s - RECONNECT_S, 0.0))
-    _forward_notices(watch_evictions(environment, context.node), primary)
-    worker = Worker(context, primary, int(welcome["rank"]), int(welcome["attempt"]))
+    if (notices := watch_evictions(environment, context.node)) is not None:
+        notices.notify(  # the primary commits the checkpoints
+            lambda notice: primary.send_event(WorkerEvent.EVICTION, left_s=notice.left_s)
+        )
+    worker = Worker(context, hosts, primary, int(welcome["rank"]), int(welcome["attempt"]))
     worker.run(script_variables(environment))
     primary.wait()
     return _search_s(primary, context.termination)
@@ -267,16 +272,3 @@ def _search_s(primary: PrimaryConnection, termination: Termination) -> float:
         return FIND_AGAIN_S if primary.is_lost else 0.0
     logger.info("waiting for the next attempt")
     return FIND_S
-
-
-def _forward_notices(notices: EvictionWatch | None, primary: PrimaryConnection) -> None:
-    """Forward eviction notices to the primary, which commits the checkpoints."""
-    if notices is None:
-        return
-
-    def forward(notice: NodeEviction) -> None:
-        primary.send_event(WorkerEvent.EVICTION, left_s=notice.left_s)
-
-    notices.on_notice = forward
-    if notices.notice is not None:
-        forward(notices.notice)

@@ -184,15 +184,15 @@ COPY_RETRY_S = 90.0
 
 
 def register_model(
-    runs: ContainerClient, models: ContainerClient | None, blobs: RunPaths, redactor: Redactor
+    runs: ContainerClient, models: ContainerClient | None, paths: RunPaths, redactor: Redactor
 ) -> None:
     """Register the model of run.json, if the run succeeded and has no version yet."""
     try:
-        run = RunSpec.from_json(parse_json(runs.get(blobs.run) or b"{}"))
+        run = RunSpec.from_json(parse_json(runs.get(paths.run) or b"{}"))
         request = run.model
         if request is None or not request.register:
             return
-        result: ModelDocument = parse_json(runs.get(blobs.result) or b"{}")
+        result: ModelDocument = parse_json(runs.get(paths.result) or b"{}")
         if result.get("status") == "succeeded" and not _is_done(runs, run.run_id, request):
             _register(runs, models, run, request, result, redactor)
     except (StorageRequestError, OSError) as err:

@@ -1,15 +1,19 @@
-"""Decide whether `prepare` has to run: once on a node for all tasks of a job, or in each task."""
+"""The stage `prepare`: once on a node for all tasks of a job, or in each task."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.node.script.workspace import HOOKS_FOLDER, boot_id
+from runner.node.failures import PREPARE_STAGE, StageFailedError
+from runner.node.inputs.data_cache import node_lock
+from runner.node.script import command
+from runner.node.script.streams import EventLog
+from runner.node.script.workspace import HOOKS_FOLDER, AttemptDirs, boot_id
 from runner.node.settings import NodeSettings
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import WORKER_LOG
@@ -27,7 +31,7 @@ _States = dict[str, tuple[int, ...]]
 class NodePreparation:
     """The record, in a file on this node, of whether `prepare` has to run in each task of a job.
 
-    Hold the lock `lock` while calling methods. The file contains either the ID of the start of the
+    `run` holds the lock `lock`. The file contains either the ID of the start of the
     node for which one task ran the commands for all, or that each task runs them. The latter is
     final: once the commands changed the folders of one task, later tasks do not decide anew,
     because a retry in the same folders may write nothing new.
@@ -36,9 +40,15 @@ class NodePreparation:
         node: the node.
         spec: the run of this task.
         own: the folders that belong to this task alone.
+        events: the events of the attempt.
     """
 
-    def __init__(self, node: NodeSettings, spec: RunSpec, own: Sequence[Path]) -> None:
+    def __init__(
+        self, node: NodeSettings, spec: RunSpec, own: Sequence[Path], events: EventLog
+    ) -> None:
+        self._work_dir = node.work_dir
+        self._spec = spec
+        self._events = events
         identity = "\0".join((spec.job_id, spec.code.sha256, spec.prepare or ""))
         digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
         self._record = node.shared_dir / "runner" / "prepared" / digest
@@ -47,6 +57,61 @@ class NodePreparation:
         self._skipped = {str(node.work_dir / name) for name in _AGENT_NAMES}
         self._done = f"boot {boot_id()}"
         self.lock = self._record.with_suffix(".lock")
+
+    def run(
+        self,
+        dirs: AttemptDirs,
+        environment: Mapping[str, str],
+        left_s: Callable[[], float | None],
+        *,
+        must_stop: Callable[[], bool],
+        check: Callable[[], None],
+        check_stop: Callable[[command.ScriptResult], None],
+        protect: Callable[[], None] | None,
+    ) -> None:
+        """Run the stage unless it is done. The output of the commands goes to the run's stderr.
+
+        Args:
+            dirs: the folders of the attempt.
+            environment: the environment of the commands, the same as that of the script.
+            left_s: returns the time limit.
+            must_stop: returns True if the commands must end.
+            check: raises if the task must end.
+            check_stop: raises why commands were stopped.
+            protect: see `command.run_command`.
+        """
+        variables = {**environment, command.SCRIPT_OF_VARIABLE: str(self._work_dir)}
+        limit = f"the time limit of {self._spec.timeout_s or 0:.15g} s"
+        with self._events.stage(PREPARE_STAGE, "preparing the node") as report:
+
+            def while_waiting() -> None:
+                report("another task is preparing the node")
+                check()
+                if left_s() == command.MIN_LIMIT_S:
+                    raise _error(f"waited for that of another task until {limit}")
+
+            with node_lock(self.lock, while_waiting):
+                if self.is_done():
+                    report("the node is prepared")
+                    return
+                with self.record(self._events.summarise):
+                    ended = command.run_command(
+                        ("/bin/sh", "-e", "-c", self._spec.prepare or ""),
+                        cwd=dirs.code,
+                        environment=variables,
+                        stdout=dirs.stderr,
+                        stderr=dirs.stderr,
+                        timeout_s=left_s(),
+                        terminated=must_stop,
+                        protect=protect,
+                    )
+                    check()
+                    if ended.stopped:
+                        check_stop(ended)
+                    if ended.timed_out:
+                        raise _error(f"was stopped after {limit}")
+                    if ended.exit_code:
+                        raise _error(f"exited with code {ended.exit_code}")
 
     def is_done(self) -> bool:
         """Return True if this task need not run the commands."""
@@ -106,6 +171,11 @@ class NodePreparation:
 
     def _is_compared(self, path: str) -> bool:
         return path not in self._skipped and not path.endswith(_IGNORED_SUFFIXES)
+
+
+def _error(how: str) -> StageFailedError:
+    message = f"`prepare` on this node {how}"
+    return StageFailedError(PREPARE_STAGE, "PreparationFailed", message)
 
 
 def _state(path: str) -> tuple[int, ...] | None:

@@ -1,29 +1,26 @@
-"""Records of a run in blob: claim an attempt, write its end, and commit `result.json` once.
-
-One record is in the task's folder: that the script succeeded there (`FinishedScript`).
-"""
+"""The records of a run in blob: claim and end of each attempt, and the one outcome of the run."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from runner.node.failures import StageFailedError
-from runner.node.script.streams import Streams, last_metrics
-from runner.node.script.workspace import AttemptDirs, boot_id
-from runner.node.script.written import Collected
+from runner.node.agent.attempt import Attempt
+from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, TaskContext
+from runner.node.failures import COMMAND_STAGE, StageFailedError
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import now_text, parse_json
-from runner.protocol.metrics import MetricValue
+from runner.protocol.metrics import MetricValue, range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     AttemptEnd,
@@ -31,17 +28,26 @@ from runner.protocol.results import (
     LeftOut,
     NodeTimes,
     OutputFile,
+    ResultStatus,
     RunResult,
     index_blob,
     index_metadata,
+    parse_attempt_end,
 )
-from runner.protocol.run_spec import PoolStay, RunSpec
+from runner.protocol.checkpoints import ResumeFailure
+from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run_spec
 from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
+
+logger = logging.getLogger(__name__)
 
 _UPTIME = Path("/proc/uptime")
 _SSH_FOLDER = Path("/etc/ssh")
 NO_LOGS: Mapping[str, int] = {"stdout": 0, "stderr": 0}  # the sizes of logs before the first agent
+FINAL_FLUSH_S = 1.0  # time limit for the logs of a task that Batch ends
+# A flush that takes longer is listed as the stage `logs`: gigabytes of logs may take longer to
+# upload than the training.
+LONG_FLUSH_S = 1.0
 
 
 def describe_start(
@@ -123,304 +129,488 @@ def _time_text(time_s: float | None) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
-    """Return the size of each log in bytes, by stream.
+def read_outcome(body: bytes) -> tuple[str, int | None]:
+    """Return status and exit code of a result.json of any version; "" and None if it is damaged.
 
-    Afterwards, appends of earlier attempts that are still under way are rejected.
+    A later version of the client may have decided the outcome.
     """
-    offsets: dict[str, int] = {}
-    for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
-        found = runs.reject_pending_appends(blob)
-        offsets[stream] = found.size_bytes if found else 0
-    return offsets
-
-
-def claim_attempt(
-    runs: ContainerClient,
-    blobs: RunPaths,
-    node: NodeSettings,
-    log_offsets: Mapping[str, int],
-    own: dict[str, bytes] | None = None,
-) -> int:
-    """Claim the next free attempt number and return it; numbers start from 1.
-
-    The record of the attempt is added to `own`, the documents that this agent wrote.
-    """
-    number = 1
-    while True:
-        start = describe_start(node, number, log_offsets)
-        content = json.dumps(start.to_json()).encode()
-        if runs.create(blobs.attempt_start(number), content):
-            if own is not None:
-                own[blobs.attempt_start(number)] = content
-            return number
-        number = max([number, *_taken_numbers(runs, blobs)]) + 1
-
-
-def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int:
-    """Return how many earlier attempts failed.
-
-    Lost and terminated ones do not count, nor those that only could not load their checkpoint.
-    """
-    ends = (_read_end(runs, blobs, number) for number in range(1, attempt))
-    return sum(end.get("why") == "failed" and not end.get("resume_failed") for end in ends)
-
-
-def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> bytes:
-    """Write end.json of an attempt, and return its content."""
-    content = json.dumps(end.to_json()).encode()
-    runs.put(blobs.attempt_end(end.attempt), content)
-    return content
-
-
-def _read_end(runs: ContainerClient, blobs: RunPaths, number: int) -> dict[str, Any]:
-    """Return end.json, or {} if it is missing (the attempt was lost) or damaged."""
-    try:
-        end: Any = parse_json(runs.get(blobs.attempt_end(number)) or b"{}")
-    except ValueError:
-        return {}
-    return cast("dict[str, Any]", end) if isinstance(end, dict) else {}
-
-
-def _taken_numbers(runs: ContainerClient, blobs: RunPaths) -> list[int]:
-    rests = (name[len(blobs.attempts) :] for name in runs.list_names(blobs.attempts))
-    return [int(rest.split("/")[0]) for rest in rests if rest.split("/")[0].isdigit()]
-
-
-logger = logging.getLogger(__name__)
-
-
-def recorded_exit_code(runs: ContainerClient, blobs: RunPaths) -> int | None:
-    """Return the exit code of a run that ended, 1 if its result is damaged, or None."""
-    body = runs.get(blobs.result)
-    if body is None:
-        return None
     try:
         result: dict[str, Any] = parse_json(body)
-        code, status = result.get("exit_code"), result.get("status")
-    except (ValueError, AttributeError):
-        return 1
-    if isinstance(code, int):
-        return code
-    return 0 if status == "succeeded" else 1
+        code = result.get("exit_code")
+        return str(result["status"]), code if isinstance(code, int) else None
+    except DAMAGED:
+        return "", None
 
 
-def commit_attempt(  # noqa: PLR0913 - one argument for each part of the document
-    runs: ContainerClient,
-    blobs: RunPaths,
-    *,
-    attempt: int,
-    started: str,
-    stages_s: Mapping[str, float],
-    metrics: Mapping[str, MetricValue],
-    outputs: Sequence[OutputFile] = (),
-    failure: StageFailedError | None = None,
-    checkpoint: Mapping[str, Any] | None = None,
-    left_out: Sequence[LeftOut] = (),
-    early: str | None = None,
-    own: Mapping[str, bytes] | None = None,
-) -> bool:
-    """Write the outcome of a run whose last attempt ended; see `commit_result`.
+class RunRecords:
+    """The records of one run: claim an attempt, write its end, and commit `result.json` once.
 
-    Args:
-        runs: the container of runs.
-        blobs: the names of the run's blobs.
-        attempt: the number of the last attempt.
-        started: when it started, as ISO 8601 text.
-        stages_s: the seconds of each stage.
-        metrics: the last value of each metric.
-        outputs: the exported files.
-        failure: why the run failed, or None if it succeeded.
-        checkpoint: the summary of its checkpoints.
-        left_out: files that were not kept.
-        early: why the sweep stopped this trial early, which counts as a success.
-        own: documents that this agent wrote, by blob name, so that they need not be read.
-
-    Returns:
-        False if an outcome existed.
+    Documents that this agent wrote, and that no other program changes, are not read again.
     """
-    result = RunResult(
-        status="failed" if failure else "succeeded",
-        attempt=attempt,
-        evicted=_count_evicted(runs, blobs, attempt),
-        exit_code=failure.exit_code if failure else 0,
-        step=failure.step if failure else None,
-        code=failure.code if failure else STOPPED_EARLY if early else None,
-        message=failure.message if failure else f"stopped early: {early}" if early else None,
-        rank=failure.rank if failure else 0,
-        started=datetime.fromisoformat(started),
-        ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
-        stages_s=stages_s,
-        metrics={n: float(v) if isinstance(v, str) else v for n, v in metrics.items()},
-        outputs=tuple(outputs),
-        output=blobs.output(attempt).removeprefix(blobs.root),
-        checkpoint=checkpoint,
-        partial=(failure is not None or early is not None) and bool(outputs),
-        left_out=tuple(left_out),
-    )
-    return commit_result(runs, blobs, result, own)
 
+    def __init__(self, runs: ContainerClient, paths: RunPaths) -> None:
+        self._runs = runs
+        self.paths = paths
+        self._own: dict[str, bytes] = {}
+        self.spec: RunSpec | None = None  # once it was parsed
+        self.losses = 0  # attempts in this task that lost another node
 
-def commit_result(
-    runs: ContainerClient,
-    blobs: RunPaths,
-    result: RunResult,
-    own: Mapping[str, bytes] | None = None,
-) -> bool:
-    """Write result.json and the run's entry in the index. Return False if an outcome existed."""
-    document = result.to_json(blobs.run_id)
-    first = runs.create(blobs.result, json.dumps(document, indent=2).encode())
-    if first:
-        _write_index(runs, blobs, document, own or {})
-    return first
+    def keep(self, name: str, content: bytes) -> None:
+        """Use this content of a blob instead of reading it."""
+        self._own[name] = content
 
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a blob of the run, or None if it does not exist."""
+        return self._own[name] if name in self._own else self._runs.get(name)
 
-def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int | None:
-    """Return how many earlier attempts were lost with their node, or None if storage fails.
+    def parse_run(self, body: bytes) -> RunSpec:
+        """Return the run of a run.json, as `spec` does from now on. Raise RunSpecError."""
+        self.spec = parse_run_spec(body)
+        return self.spec
 
-    Attempts that ended on request (a move to another pool, a pause) do not count.
-    """
-    if attempt == 1:
-        return 0
-    try:
-        run: Mapping[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
-        batch: Mapping[str, Any] = run.get("batch") or {}
-        resources: Mapping[str, Any] = run.get("resources") or {}
-        moved = {stay.requeued for stay in map(PoolStay.from_json, batch.get("moved_from") or ())}
-        is_single = int(resources.get("nodes") or 1) == 1
-        evicted = 0
-        for number in set(range(1, attempt)) - moved:
-            end = _read_end(runs, blobs, number)
-            was_asked = is_single and end.get("why") == "terminated" and not end.get("node_ends")
-            evicted += end.get("why") != "failed" and not was_asked
-        return evicted
-    except (StorageRequestError, *DAMAGED) as err:
-        logger.warning("how earlier attempts ended is not known: %s", err)
-        return None
+    def read_run(self) -> bytes | None:
+        """Return run.json as it is now."""
+        self._own.pop(self.paths.run, None)
+        return self._runs.get(self.paths.run)
 
+    def exit_code(self) -> int | None:
+        """Return the exit code of a run that ended, 1 if its result is damaged, or None."""
+        body = self._runs.get(self.paths.result)
+        if body is None:
+            return None
+        status, code = read_outcome(body)
+        if code is not None:
+            return code
+        return 0 if status == "succeeded" else FAILED_EXIT_CODE
 
-def _write_index(
-    runs: ContainerClient,
-    blobs: RunPaths,
-    result: Mapping[str, Any],
-    own: Mapping[str, bytes],
-) -> None:
-    """Update the run's entry in the index. A failure is only logged."""
+    def find_log_offsets(self) -> dict[str, int]:
+        """Return the size of each log in bytes, by stream.
 
-    def read(name: str) -> bytes | None:
-        return own[name] if name in own else runs.get(name)
+        Afterwards, appends of earlier attempts that are still under way are rejected.
+        """
+        logs = {"stdout": self.paths.stdout, "stderr": self.paths.stderr}
+        found = {name: self._runs.reject_pending_appends(blob) for name, blob in logs.items()}
+        return {name: each.size_bytes if each else 0 for name, each in found.items()}
 
-    try:
-        run: dict[str, Any] = parse_json(read(blobs.run) or b"{}")
-        metadata = index_metadata(run, result, _usage(read, blobs, run, result))
-        runs.put_metadata(index_blob(result["run_id"]), metadata)
-    except (StorageRequestError, ValueError, AttributeError, TypeError) as err:
-        logger.warning("the run's entry in the index could not be written: %s", err)
+    def claim_attempt(self, node: NodeSettings, log_offsets: Mapping[str, int]) -> int:
+        """Claim the next free attempt number and return it; numbers start from 1."""
+        number = 1
+        while True:
+            start = describe_start(node, number, log_offsets)
+            name, content = self.paths.attempt_start(number), json.dumps(start.to_json()).encode()
+            if self._runs.create(name, content):
+                self.keep(name, content)
+                return number
+            number = max([number, *self._taken_numbers()]) + 1
 
+    def _taken_numbers(self) -> list[int]:
+        folder = self.paths.attempts
+        rests = (name[len(folder) :] for name in self._runs.list_names(folder))
+        return [int(rest.split("/")[0]) for rest in rests if rest.split("/")[0].isdigit()]
 
-def _usage(
-    read: Callable[[str], bytes | None],
-    blobs: RunPaths,
-    run: Mapping[str, Any],
-    result: Mapping[str, Any],
-) -> dict[str, Any] | None:
-    """Return the node time of the attempts for the index, or None if it cannot be read."""
-    try:
-        resources: Mapping[str, Any] = run.get("resources") or {}
-        nodes = int(resources.get("nodes") or 1)
-        status, ended = result["status"], result["ended"]
-        found = load_usage(
-            read,
-            blobs.run_id,
-            nodes=nodes,
-            status=status,
-            ended=ended,
-            attempts=result["attempt"] or MAX_ATTEMPTS,
+    def write_node_start(self, node: NodeSettings, number: int) -> None:
+        """Write the start record of an attempt on the node of the rank of `paths`."""
+        start = describe_start(node, number, self.find_log_offsets(), self.paths.rank)
+        self._runs.put(self.paths.attempt_start(number), json.dumps(start.to_json()).encode())
+
+    def write_end(self, end: AttemptEnd) -> None:
+        """Write end.json of an attempt."""
+        self.losses += end.why == "lost"
+        name, content = self.paths.attempt_end(end.attempt), json.dumps(end.to_json()).encode()
+        self._runs.put(name, content)
+        self.keep(name, content)
+
+    def failures_before(self, attempt: int) -> int:
+        """Return how many earlier attempts failed.
+
+        Lost and terminated ones do not count, nor those that only could not load their checkpoint.
+        """
+        ends = map(self._read_end, range(1, attempt))
+        return sum(e is not None and e.why == "failed" and not e.resume_failed for e in ends)
+
+    def _read_end(self, number: int) -> AttemptEnd | None:
+        """Return end.json, or None if it is missing (the attempt was lost) or damaged."""
+        return AttemptEnd.load(self._runs.get(self.paths.attempt_end(number)) or b"")
+
+    def commit_attempt(  # noqa: PLR0913 - one argument for each part of the document
+        self,
+        *,
+        attempt: int,
+        started: str,
+        stages_s: Mapping[str, float],
+        metrics: Mapping[str, MetricValue],
+        outputs: Sequence[OutputFile] = (),
+        failure: StageFailedError | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+        left_out: Sequence[LeftOut] = (),
+        early: str | None = None,
+    ) -> bool:
+        """Write the outcome of a run whose last attempt ended.
+
+        Args:
+            attempt: the number of the last attempt.
+            started: when it started, as ISO 8601 text.
+            stages_s: the seconds of each stage.
+            metrics: the last value of each metric.
+            outputs: the exported files.
+            failure: why the run failed, or None if it succeeded.
+            checkpoint: the summary of its checkpoints.
+            left_out: files that were not kept.
+            early: why the sweep stopped this trial early, which counts as a success.
+
+        Returns:
+            False if an outcome existed.
+        """
+        result = RunResult(
+            status="succeeded",
+            attempt=attempt,
+            evicted=self._count_evicted(attempt),
+            exit_code=0,
+            step=None,
+            code=STOPPED_EARLY if early else None,
+            message=f"stopped early: {early}" if early else None,
+            started=datetime.fromisoformat(started),
+            ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
+            stages_s=stages_s,
+            metrics={n: float(v) if isinstance(v, str) else v for n, v in metrics.items()},
+            outputs=tuple(outputs),
+            output=self.paths.output(attempt).removeprefix(self.paths.root),
+            checkpoint=checkpoint,
+            partial=(failure is not None or early is not None) and bool(outputs),
+            left_out=tuple(left_out),
         )
-        return usage_to_json(found)
-    except (StorageRequestError, *DAMAGED) as err:
-        logger.warning("the usage of the attempts is not in the index: %s", err)
-        return None
+        if failure is not None:
+            result = replace(
+                result,
+                status="failed",
+                exit_code=failure.exit_code,
+                step=failure.step,
+                code=failure.code,
+                message=failure.message,
+                rank=failure.rank,
+            )
+        return self._commit(result)
+
+    def commit_unstarted(self, status: ResultStatus, code: str, message: str) -> bool:
+        """Write the outcome of a run that never started. Return False if an outcome existed."""
+        result = RunResult(
+            status=status,
+            attempt=0,
+            evicted=0,
+            exit_code=None,
+            step=None,
+            code=code,
+            message=message,
+            started=None,
+            ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
+            stages_s={},
+            metrics={},
+            outputs=(),
+        )
+        return self._commit(result)
+
+    def _commit(self, result: RunResult) -> bool:
+        """Write result.json and the run's index entry. Return False if an outcome existed."""
+        document = result.to_json(self.paths.run_id)
+        first = self._runs.create(self.paths.result, json.dumps(document, indent=2).encode())
+        if first:
+            self._write_index(result, document)
+        return first
+
+    def _count_evicted(self, attempt: int) -> int | None:
+        """Return how many earlier attempts were lost with their node, or None if storage fails.
+
+        Attempts that ended on request (a move to another pool, a pause) do not count.
+        """
+        if attempt == 1:
+            return 0
+        try:
+            run = RunSpec.from_json(parse_json(self._runs.get(self.paths.run) or b""))
+            moved = {stay.requeued for stay in run.moved_from}
+            evicted = 0
+            for number in set(range(1, attempt)) - moved:
+                end = self._read_end(number)
+                was_asked = end is not None and end.was_requeued and run.resources.nodes == 1
+                evicted += not was_asked and (end is None or end.why != "failed")
+            return evicted
+        except (StorageRequestError, *DAMAGED) as err:
+            logger.warning("how earlier attempts ended is not known: %s", err)
+            return None
+
+    def _write_index(self, result: RunResult, document: Mapping[str, Any]) -> None:
+        """Update the run's entry in the index. A failure is only logged."""
+        try:
+            run: dict[str, Any] = parse_json(self.read(self.paths.run) or b"{}")
+            metadata = index_metadata(run, document, self._usage(run, result))
+            self._runs.put_metadata(index_blob(self.paths.run_id), metadata)
+        except (StorageRequestError, ValueError, AttributeError, TypeError) as err:
+            logger.warning("the run's entry in the index could not be written: %s", err)
+
+    def _usage(self, run: dict[str, Any], result: RunResult) -> dict[str, Any] | None:
+        """Return the node time of the attempts for the index, or None if it cannot be read."""
+        try:
+            found = load_usage(
+                self.read,
+                self.paths.run_id,
+                nodes=RunSpec.from_json(run).resources.nodes,
+                status=result.status,
+                ended=result.ended,
+                attempts=result.attempt or MAX_ATTEMPTS,
+            )
+            return usage_to_json(found)
+        except (StorageRequestError, *DAMAGED) as err:
+            logger.warning("the usage of the attempts is not in the index: %s", err)
+            return None
 
 
-def write_node_start(
-    runs: ContainerClient, blobs: RunPaths, node: NodeSettings, number: int
-) -> None:
-    """Write the start record of an attempt on the node of this rank."""
-    start = describe_start(node, number, find_log_offsets(runs, blobs), blobs.rank)
-    runs.put(blobs.attempt_start(number), json.dumps(start.to_json()).encode())
+class AttemptOutcome:
+    """The outcome of an attempt: one method for each way to end, most return the exit code.
 
-
-FINISHED_FILE = "finished.json"  # in the task's working directory
-
-
-class FinishedScript:
-    """The record, in a task's folder, that the script of an earlier attempt succeeded there.
-
-    If the export fails because of storage, or the agent is killed during it, the next attempt in
-    that folder only exports. A node that was restarted may have lost unsynced writes: there the
-    script runs again. Create an instance before the attempt clears the folders.
-
-    Attributes:
-        attempt: the number of that attempt, whose outputs are still in the folder. It is None if
-            the script has to run.
-        environment: the folder of its Python environment.
-        metrics: the last values of its metrics.
-        collected: the files that it wrote elsewhere, or None if the script has to run.
+    `attempt` is None if the task's folders could not be made, or run.json cannot be read.
     """
 
-    def __init__(self, work_dir: Path, spec: RunSpec) -> None:
-        self._path = work_dir / FINISHED_FILE
-        self._spec = spec
-        self.attempt: int | None = None
-        self.environment = Path()
-        self.metrics: dict[str, MetricValue] = {}
-        self.collected: Collected | None = None
+    def __init__(
+        self,
+        task: TaskContext,
+        records: RunRecords,
+        number: int,
+        started: str,
+        attempt: Attempt | None = None,
+    ) -> None:
+        self._task = task
+        self._records = records
+        self._number = number
+        self._started = started
+        self._attempt = attempt
+        self._streams = attempt.streams if attempt is not None else None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt. Without one, only `failed` can be called."""
+        if self._attempt is None:
+            raise RuntimeError("the attempt has no folders")
+        return self._attempt
+
+    def succeeded(self, outputs: list[OutputFile]) -> int:
+        """Commit the outcome with the exported files. Return the exit code.
+
+        A trial fails if it reported no value of the metric that its sweep needs.
+        """
+        self._flush()
+        attempt = self.attempt
+        trial = attempt.trial
+        if trial is not None and (missing := trial.missing_metric()) is not None:
+            return self.failed(missing, 0)
+        failure = None if attempt.stopped_early else self._out_of_range()
+        self._end("failed" if failure else "succeeded", 0, "metrics" if failure else None)
         try:
-            self._read(AttemptDirs.below(work_dir))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self.forget()
+            outputs = attempt.outputs.restore(outputs)
+        except StageFailedError as err:
+            return self._commit([], err)
+        except StorageRequestError as err:
+            logger.warning("the exported outputs could not be checked: %s", err)
+        attempt.temp.remove()
+        if trial is not None:
+            trial.finish("failed" if failure else "succeeded", trial.stopped or "")
+        left_out = attempt.outputs.left_out
+        return self._commit(outputs, failure, left_out, early=attempt.stopped_early)
 
-    def _read(self, dirs: AttemptDirs) -> None:
-        raw: dict[str, Any] = parse_json(self._path.read_bytes())
-        if raw["of"] != self._identity() or not dirs.output.is_dir():
-            raise ValueError("the record is of another run, or older than the start of the node")
-        environment, collected = Path(raw["environment"]), Collected.from_json(raw["collected"])
-        # The agent may have written the record before it had read the last metrics.
-        last = last_metrics(dirs.metrics, dirs.stdout, self._spec, any_form=raw["printed"])
-        metrics, attempt = {**raw["metrics"], **last}, int(raw["attempt"])
-        self.attempt, self.environment = attempt, environment
-        self.metrics, self.collected = metrics, collected
+    def _out_of_range(self) -> StageFailedError | None:
+        """Return the failure of a run with a metric outside of its range, or None.
 
-    def _identity(self) -> list[str]:
-        """Return what the record is valid for: the run, its code and this start of the node."""
-        return [self._spec.run_id, self._spec.code.sha256, boot_id()]
+        `retries` do not apply, because another attempt would measure the same.
+        """
+        if self._streams is None:
+            return None
+        last = {name: float(value) for name, value in self._streams.metrics.last().items()}
+        problems = range_problems(self.attempt.spec.expect, last, fails=True)
+        if not problems:
+            return None
+        logger.error("outside the expected range: %s", "; ".join(problems))
+        return StageFailedError("metrics", "MetricOutOfRange", "; ".join(problems))
 
-    def save(self, attempt: int, environment: Path, collected: Collected, streams: Streams) -> None:
-        """Record that the script succeeded. A failure to write is only logged."""
-        if self._spec.nodes > 1:
-            return  # the script on another node may still fail
+    def failed(self, failure: StageFailedError, retries: int) -> int:
+        """Commit the failure with the files of the script, unless Batch will retry the task.
+
+        Returns:
+            The exit code.
+        """
+        failure.reword(self._task.redactor.text(failure.message))
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.outputs.collect(self._left_s())  # now, because it writes events
+        self._flush()
+        earlier = self._records.failures_before(self._number) if retries else 0
+        self._end("failed", failure.exit_code, failure.step)
+        if earlier < retries:
+            logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
+            if attempt is not None and failure.code != "StorageFailed":
+                attempt.temp.remove()
+            return failure.exit_code or FAILED_EXIT_CODE
+        if attempt is not None and attempt.trial is not None:
+            attempt.trial.finish("failed", failure.message)
+        if attempt is None or failure.code == "StorageFailed":
+            return self._commit([], failure)
+        outputs = attempt.outputs.export_partial(self._left_s, last=True)
+        attempt.temp.remove()
+        return self._commit(outputs, failure, attempt.outputs.left_out)
+
+    def find_load_failure(self, failure: StageFailedError) -> ResumeFailure | None:
+        """Return the failure of the script to load its checkpoint, or None for another failure.
+
+        Then another attempt follows here, in addition to the retries of the run.
+        """
+        if failure.step != COMMAND_STAGE or self._task.termination.requested:
+            return None
+        if self.attempt.checkpoints.restored is None or self._streams is None:
+            return None
         try:
-            document = {
-                "of": self._identity(),
-                "attempt": attempt,
-                "environment": str(environment),
-                "metrics": streams.metrics.last(),
-                "collected": collected.to_json(),
-                "printed": streams.is_searched,
-            }
-            part = self._path.with_suffix(".part")
-            part.unlink(missing_ok=True)  # the script may have made it a link
-            with part.open("x", encoding="utf-8") as file:
-                file.write(json.dumps(document))
-            part.replace(self._path)
-        except OSError as err:
-            logger.warning("an attempt after this one would run the script again: %s", err)
+            self._streams.finish_script()  # the last metrics too
+            if self._streams.metrics.last():
+                return None
+            return self.attempt.find_load_failure(failure)
+        except Exception as err:  # noqa: BLE001  the attempt then fails as any other
+            logger.warning("why the script failed was not examined: %s", err)
+            return None
 
-    def forget(self) -> None:
-        """Remove the record, so that the next attempt runs the script."""
-        self.attempt = None
+    def could_not_load(self, failure: StageFailedError, load: ResumeFailure) -> None:
+        """Record that the attempt could not load its checkpoint, before the next one starts."""
+        self._flush()
+        self._end("failed", failure.exit_code, failure.step, load=load)
+        self.attempt.temp.remove()
+
+    def is_final(self, retries: int) -> bool:
+        """Return True if a failure of this attempt ends the run, or if this is unknown."""
         try:
-            self._path.unlink(missing_ok=True)
-        except OSError as err:
-            logger.warning("%s cannot be removed: %s", self._path, err)
+            return not retries or self._records.failures_before(self._number) >= retries
+        except StorageRequestError:
+            return True
+
+    def terminated(self, step: str) -> int:
+        """Record a termination: the run continues elsewhere, or the client decided its outcome.
+
+        Export the files of the script and list them in the attempt's `outputs.json`. The next
+        attempt adds them to its own; of a cancelled run, they are all that is kept.
+
+        Returns:
+            The exit code.
+        """
+        logger.info("terminated by Batch during %s", step)
+        self._end("terminated", None, step)
+        self._flush(FINAL_FLUSH_S)
+        self.attempt.outputs.export_partial(self._left_s, last=False)
+        self.attempt.temp.remove()
+        return TERMINATED_EXIT_CODE
+
+    def lost(self, err: StageFailedError) -> int:
+        """Record that another node was lost. Call `end_lost` or `failed` afterwards.
+
+        Returns:
+            The number of attempts in this task that lost a node.
+        """
+        message = self._task.redactor.text(err.message)
+        logger.error("%s", message)
+        self._end("lost", None, err.step, message=message)
+        return self._records.losses
+
+    def end_lost(self) -> int:
+        """End an attempt that lost a node and whose run continues. Return the exit code."""
+        self._flush(FINAL_FLUSH_S)
+        self.attempt.temp.remove()
+        return TERMINATED_EXIT_CODE
+
+    def await_writers(self) -> None:
+        """Wait until this attempt writes no more, because the next one appends to the same logs."""
+        if self._streams is not None:
+            self._streams.await_end()
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until Batch kills the agent or evicts the node; None if unknown."""
+        notice = self._task.notices.notice if self._task.notices else None
+        times = (self._task.retry_budget.left_s, notice.left_s if notice else None)
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    def _flush(self, timeout_s: float | None = None) -> None:
+        if self._streams is None:
+            return
+        began = time.monotonic()
+        for finish in (self._streams.finish_script, self._streams.finish_events):
+            try:
+                finish(timeout_s)
+            except Exception as err:  # noqa: BLE001
+                # An incomplete log must not prevent the outcome.
+                logger.warning("some records were not written: %s", err)
+        took_s = time.monotonic() - began
+        if took_s > LONG_FLUSH_S:
+            self.attempt.events.stages_s["logs"] = round(took_s, 3)
+
+    def _end(
+        self,
+        why: str,
+        exit_code: int | None,
+        step: str | None,
+        message: str | None = None,
+        load: ResumeFailure | None = None,
+    ) -> None:
+        if self._streams is not None:
+            self._streams.signs.stop()
+        try:
+            end = AttemptEnd(
+                attempt=self._number,
+                ended=now_text(),
+                why=why,
+                exit_code=exit_code,
+                step=step,
+                message=message,
+                checkpoint=self._checkpoint_summary(),
+                node_ends=self._node_ends(),
+                resume_failed=load,
+            )
+            self._records.write_end(end)
+        except StorageRequestError as err:
+            # A missing end.json must not prevent the outcome of the run.
+            logger.warning("could not record why the attempt ended: %s", err)
+
+    def _node_ends(self) -> str:
+        """Return when this node will be evicted, or an empty string.
+
+        A run over several nodes has none, because its notices may be about another node.
+        """
+        notice = self._task.notices.notice if self._task.notices else None
+        if notice is None or self._task.nodes_token:
+            return ""
+        moment = datetime.now(timezone.utc) + timedelta(seconds=notice.left_s)  # noqa: UP017
+        return moment.isoformat(timespec="milliseconds")
+
+    def _checkpoint_summary(self) -> dict[str, Any] | None:
+        return self._attempt.checkpoints.summary() if self._attempt else None
+
+    def _commit(
+        self,
+        outputs: list[OutputFile],
+        failure: StageFailedError | None,
+        left_out: Sequence[LeftOut] = (),
+        early: str | None = None,
+    ) -> int:
+        events = self._attempt.events if self._attempt is not None else None
+        if events is not None and events.content is not None:
+            self._records.keep(self._records.paths.attempt_events(self._number), events.content)
+        first = self._records.commit_attempt(
+            attempt=self._number,
+            started=self._started,
+            stages_s=events.stages_s if events is not None else {},
+            metrics=self._streams.metrics.last() if self._streams else {},
+            outputs=outputs,
+            failure=failure,
+            checkpoint=self._checkpoint_summary(),
+            left_out=left_out,
+            early=early,
+        )
+        if not first:
+            logger.info("the run's outcome was decided before this attempt ended")
+            recorded = self._records.exit_code()
+            return FAILED_EXIT_CODE if recorded is None else recorded
+        if failure is None:
+            logger.info("succeeded, %d files exported", len(outputs))
+            return 0
+        return failure.exit_code or FAILED_EXIT_CODE

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 from urllib.parse import quote
 
-from runner.node.agent.outcome import commit_unstarted
+from runner.node.agent.records import RunRecords
 from runner.node.agent.scheduled_run import firing_place
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.settings import SettingsError, load_access, process_variables
@@ -233,7 +233,8 @@ def _fail_runs(runs: ContainerClient, documents: list[Json], err: TasksRefusedEr
     """Write the outcome `failed` for runs without an outcome, in reverse order."""
     why = f"the schedule's job manager could not add the group's tasks: {err}"
     for run in reversed(documents):
-        commit_unstarted(runs, run["run_id"], "failed", NOT_ADDED_CODE, why)
+        records = RunRecords(runs, RunPaths(run["run_id"]))
+        records.commit_unstarted("failed", NOT_ADDED_CODE, why)
 
 
 def _load_group_access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:

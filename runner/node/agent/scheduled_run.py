@@ -81,8 +81,8 @@ def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]
 def _write_run(
     runs: ContainerClient, place: str, firing: dict[str, Any], job_id: str, task_id: str
 ) -> None:
-    blobs = RunPaths(firing["run_id"])
-    if runs.head(blobs.run) is not None:
+    paths = RunPaths(firing["run_id"])
+    if runs.head(paths.run) is not None:
         return
     body = runs.get(template_blob(place))
     if body is None:
@@ -94,5 +94,5 @@ def _write_run(
         job_id=job_id,
         task_id=task_id,
     ).to_json()
-    if runs.create(blobs.run, json.dumps(run, indent=2).encode()):
+    if runs.create(paths.run, json.dumps(run, indent=2).encode()):
         runs.put_metadata(index_blob(firing["run_id"]), index_metadata(run, None))

@@ -93,13 +93,13 @@ class NodeSweep:
 
 
 def write_trial_run(
-    runs: ContainerClient, blobs: RunPaths, setting: str, shared_dir: Path
+    runs: ContainerClient, paths: RunPaths, setting: str, shared_dir: Path
 ) -> bytes | None:
     """Write run.json of a trial that starts for the first time.
 
     Args:
         runs: the container of runs.
-        blobs: the names of the run's blobs.
+        paths: the names of the run's blobs.
         setting: the value of the task's RUNNER_TRIAL, empty if the run is not a trial.
         shared_dir: the folder that the tasks of this node share.
 
@@ -111,13 +111,13 @@ def write_trial_run(
     try:
         group_id, changes = parse_trial_setting(setting)
         document = derive(NodeSweep(shared_dir, group_id).read_template(runs), changes)
-        if document["run_id"] != blobs.run_id:
+        if document["run_id"] != paths.run_id:
             raise ValueError(f"it is of {document['run_id']}")
     except DAMAGED as err:
         logger.warning("run.json cannot be written: %s: %s", type(err).__name__, err)
         return None
     body = json.dumps(document).encode()
-    return body if runs.create(blobs.run, body) else None
+    return body if runs.create(paths.run, body) else None
 
 
 def is_decided(run_body: bytes) -> bool:
@@ -128,18 +128,17 @@ def is_decided(run_body: bytes) -> bool:
         return False
 
 
-def cancelled_by_sweep(runs: ContainerClient, run_body: bytes, shared_dir: Path) -> str | None:
-    """Return why the trial of this run.json does not start, or None if it does."""
+def cancelled_by_sweep(runs: ContainerClient, spec: RunSpec, shared_dir: Path) -> str | None:
+    """Return why a trial does not start, or None if it does."""
+    if not spec.trial or not spec.group:
+        return None
     try:
-        raw = parse_json(run_body)
-        if not raw.get("trial") or not raw.get("group"):
+        trial = TrialSpec.from_json(spec.trial)
+        if NodeSweep(shared_dir, spec.group).has_succeeded:
             return None
-        trial = TrialSpec.from_json(raw["trial"])
-        if NodeSweep(shared_dir, str(raw["group"])).has_succeeded:
-            return None
-        found = runs.list_metadata(reports_folder(str(raw["group"])), FIRST_REPORTS)
+        found = runs.list_metadata(reports_folder(spec.group), FIRST_REPORTS)
     except (*DAMAGED, StorageRequestError):
-        return None  # `parse_run_spec` reports the damage
+        return None  # `open_trial` reports the damage
     reports = (TrialReport.parse(name, metadata) for name, metadata in found.items())
     needed = trial.metric if trial.needs_metric else None
     return failed_sweep((each for each in reports if each is not None), needed)
@@ -266,9 +265,9 @@ class SweepTrial:
 
         Return the run with the decided parameters.
         """
-        blobs = RunPaths(self._spec.run_id)
+        paths = RunPaths(self._spec.run_id)
         for _ in range(MAX_CLAIMS):
-            found, body = self._runs.head(blobs.run), self._runs.get(blobs.run)
+            found, body = self._runs.head(paths.run), self._runs.get(paths.run)
             if found is None or body is None:
                 break
             spec = parse_run_spec(body)
@@ -277,14 +276,14 @@ class SweepTrial:
                 return spec
             changed = with_params(spec, trial, params)
             document = changed.to_json()
-            if self._runs.replace(blobs.run, json.dumps(document, indent=2).encode(), found.etag):
+            if self._runs.replace(paths.run, json.dumps(document, indent=2).encode(), found.etag):
                 try:
                     self._runs.put_metadata(index_blob(spec.run_id), index_metadata(document, None))
                 except StorageRequestError as err:
                     logger.warning("the index still has the old parameters: %s", err)
                 return parse_run_spec(json.dumps(document).encode())
         raise StageFailedError(
-            "sample", "StorageFailed", f"the parameters cannot be written to {blobs.run}"
+            "sample", "StorageFailed", f"the parameters cannot be written to {paths.run}"
         )
 
     def observe(self, name: str, value: float, step: int | None) -> None:
@@ -301,6 +300,12 @@ class SweepTrial:
     def start(self) -> None:
         """Start to report the values, and to apply the rule of early stopping to them."""
         self._thread.start()
+
+    def __enter__(self) -> None:
+        """Run a block with the script, after which nothing is reported but the end."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stop reporting."""

@@ -17,12 +17,12 @@ from typing import Any
 
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
-from runner.node.agent.records import write_node_start
+from runner.node.agent.records import RunRecords
 from runner.node.checkpoints.shards import ShardWriter
 from runner.node.checkpoints.snapshot import TooManyFilesError, UnsettledError
 from runner.node.checkpoints.store import CheckpointStore
-from runner.node.cluster import HeartbeatConfig, free_port, listen, parse_cluster_spec
-from runner.node.context import WorkerContext
+from runner.node.cluster import HeartbeatConfig, Hosts, free_port, listen, parse_cluster_spec
+from runner.node.context import AttemptContext, TaskContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.gate import Ring, check_gpus, check_node, has_gpus
 from runner.node.distributed.rank_outputs import CheckpointWatch
@@ -36,6 +36,7 @@ from runner.node.failures import (
 )
 from runner.node.script.hangs import HangWatch
 from runner.node.script.outputs import AttemptOutputs, rank_folder, write_list
+from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
@@ -154,13 +155,19 @@ class Worker:
     """One attempt of a worker; `run` returns when it has ended."""
 
     def __init__(
-        self, context: WorkerContext, primary: PrimaryConnection, rank: int, number: int
+        self,
+        context: TaskContext,
+        hosts: Hosts,
+        primary: PrimaryConnection,
+        rank: int,
+        number: int,
     ) -> None:
         self._context = context
+        self._hosts = hosts
         self._primary = primary
         self._rank = rank
         self._number = number
-        self._blobs = RunPaths(context.node.run_id, rank)
+        self._paths = RunPaths(context.node.run_id, rank)
         self._streams: Streams | None = None
         self._unflushed: Streams | None = None  # until the logs of the script are written
         self._stage = "code"
@@ -170,7 +177,7 @@ class Worker:
 
     def run(self, inherited: Mapping[str, str]) -> None:
         """Prepare, wait for the other nodes, run the script and report the result."""
-        logger.info("rank %d of %s, attempt %d", self._rank, self._blobs.run_id, self._number)
+        logger.info("rank %d of %s, attempt %d", self._rank, self._paths.run_id, self._number)
         try:
             attempt = self._run_stages(inherited)
             self._primary.send_event(WorkerEvent.ENDED)
@@ -193,22 +200,25 @@ class Worker:
     def _run_stages(self, inherited: Mapping[str, str]) -> Attempt:
         context = self._context
         spec = self._read_spec()
-        write_node_start(context.access.runs, self._blobs, context.node, self._number)
+        RunRecords(context.runs, self._paths).write_node_start(context.node, self._number)
         dirs = make_dirs(context.node.work_dir)
-        self._streams = Streams(
-            context.access.runs, self._blobs, self._number, dirs, {}, context.redactor
+        events = EventLog(LineQueue(), context.redactor, self._report_stage)
+        self._streams = self._unflushed = Streams(
+            context.runs, self._paths, self._number, dirs, events, context.redactor, patterns={}
         )
-        self._unflushed = self._streams
-        events = EventLog(self._streams.events, context.redactor, self._report_stage)
-        attempt = self._attempt = self._make_attempt(spec, dirs, events)
+        parts = AttemptContext(context, self._paths, spec, self._number, dirs, events)
+        # Only restored: the primary commits the checkpoints.
+        restored = replace(parts, spec=replace(spec, checkpoints=None, resume_from=None))
+        checkpoints, outputs = AttemptCheckpoints(restored), AttemptOutputs(parts)
+        attempt = self._attempt = Attempt(parts, checkpoints, outputs)
         secrets = context.secrets.resolve(context.retry_budget)
-        prepared = attempt.set_up(context.access, context.retry_budget)
+        prepared = attempt.set_up()
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
         self._primary.handlers[PrimaryOrder.LAUNCH] = lambda order: launched.start_command(
             str(order["name"]), str(order["command"])
         )
         self._primary.handlers[PrimaryOrder.FINISH] = lambda _: launched.finish()
-        with listen(context.hosts.own or "", 0) as listener:
+        with listen(self._hosts.own or "", 0) as listener:
             prepared |= self._wait_until_ready(attempt, listener, inherited)
             cluster_spec = parse_cluster_spec(
                 self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
@@ -252,7 +262,7 @@ class Worker:
         ).start()
         self._primary.send_event(
             WorkerEvent.PREPARED,
-            port=free_port(self._context.hosts.own),
+            port=free_port(self._hosts.own),
             processes=attempt.count_processes(inherited),
             check_port=int(listener.getsockname()[1]),
         )
@@ -269,7 +279,7 @@ class Worker:
 
     def _write_shards(self, rule: CheckpointRule, dirs: AttemptDirs) -> None:
         """Upload the checkpoint folder whenever the primary asks for it."""
-        store = CheckpointStore(self._context.access.runs, self._blobs, self._number, rule.keep)
+        store = CheckpointStore(self._context.runs, self._paths, self._number, rule.keep)
         writer = ShardWriter(dirs.checkpoints, dirs.checkpoints.with_name(SNAPSHOTS_FOLDER), store)
         asked: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -299,8 +309,8 @@ class Worker:
         order = self._primary.await_order(PrimaryOrder.EXPORT)
         with attempt.events.stage("export", "exporting the outputs") as report:
             outputs = attempt.outputs.export(str(order["prefix"]), report)
-            name = self._blobs.attempt_outputs(self._number)
-            write_list(self._context.access.runs, name, outputs)
+            name = self._paths.attempt_outputs(self._number)
+            write_list(self._context.runs, name, outputs)
         self._is_exported = True
         self._primary.send_event(WorkerEvent.EXPORTED)
 
@@ -331,34 +341,11 @@ class Worker:
         self._primary.send_event(WorkerEvent.LOG, text=text)
 
     def _read_spec(self) -> RunSpec:
-        body = self._context.access.runs.get(self._blobs.run)
+        body = self._context.runs.get(self._paths.run)
         try:
             return parse_run_spec(body or b"")
         except RunSpecError as err:
             raise StageFailedError("code", "RunSpecInvalid", str(err)) from err
-
-    def _make_attempt(self, spec: RunSpec, dirs: AttemptDirs, events: EventLog) -> Attempt:
-        runs, number = self._context.access.runs, self._number
-        retry_budget, termination = self._context.retry_budget, self._context.termination
-        checkpoints = AttemptCheckpoints(  # only restored: the primary commits them
-            runs,
-            self._blobs,
-            replace(spec, checkpoints=None, resume_from=None),
-            number,
-            folder=dirs.checkpoints,
-            events=events,
-            retry_budget=retry_budget,
-            termination=termination,
-            step=lambda: None,
-        )
-        outputs = AttemptOutputs(
-            runs, self._blobs, spec, number, dirs, events=events, retry_budget=retry_budget,
-            check=termination.check,
-        )  # fmt: skip
-        return Attempt(
-            self._context.node, spec, number, dirs, events=events, termination=termination,
-            checkpoints=checkpoints, outputs=outputs,
-        )  # fmt: skip
 
     def _report_stage(self, stage: str, text: str) -> None:
         self._stage = stage

@@ -24,9 +24,10 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.checkpoints.store import CheckpointStore, lower_priority
-from runner.node.failures import full_disk_text, is_disk_full
+from runner.node.failures import is_disk_full
 from runner.node.script.command import KEPT_OPEN_S
 from runner.node.script.streams import EventLog
+from runner.node.script.workspace import full_disk_text
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.encoding import format_size

@@ -109,7 +109,7 @@ class CheckpointRestore:
     def __init__(
         self,
         runs: ContainerClient,
-        blobs: RunPaths,
+        paths: RunPaths,
         *,
         folder: Path,
         local: Path,
@@ -120,7 +120,7 @@ class CheckpointRestore:
     ) -> None:
         self._nodes = nodes
         self._runs = runs
-        self._blobs = blobs
+        self._paths = paths
         self._folder = folder
         self._local = local
         self._events = events
@@ -149,8 +149,8 @@ class CheckpointRestore:
         Raises:
             StageFailedError: `resume_from` has no complete checkpoint, or the disk is full.
         """
-        history = history or ResumeHistory(self._blobs.run_id)
-        own = find_checkpoints(self._runs, self._blobs.run_id)
+        history = history or ResumeHistory(self._paths.run_id)
+        own = find_checkpoints(self._runs, self._paths.run_id)
         if not own.checkpoints and not own.problems and resume_from is None:
             return None
         with self._events.stage(
@@ -160,7 +160,7 @@ class CheckpointRestore:
                 if history.failures:
                     restored = self._restore_other(history, resume_from, report)
                 else:
-                    restored = self._restore_newest(self._blobs.run_id, None, own, report)
+                    restored = self._restore_newest(self._paths.run_id, None, own, report)
                 is_missing = restored is None and not history.is_fresh
                 if is_missing and resume_from is not None:
                     restored = self._restore_from(resume_from, report)
@@ -169,7 +169,7 @@ class CheckpointRestore:
             self._events.summarise(self._describe(restored, history))
         if restored is not None:
             document = json.dumps(restored.to_json()).encode()
-            self._runs.put(self._blobs.attempt_resume(number), document)
+            self._runs.put(self._paths.attempt_resume(number), document)
         return restored
 
     def restore_same(self, wanted: ResumeFrom) -> RestoredCheckpoint:
@@ -181,7 +181,7 @@ class CheckpointRestore:
                 restored = self._restore_from(wanted, report)
             except OSError as err:
                 raise (disk_full(RESTORE_STAGE, err) if is_disk_full(err) else err) from err
-            self._events.summarise(self._describe(restored, ResumeHistory(self._blobs.run_id)))
+            self._events.summarise(self._describe(restored, ResumeHistory(self._paths.run_id)))
         return restored
 
     def _restore_other(
@@ -208,7 +208,7 @@ class CheckpointRestore:
 
     def _find_all(self, resume_from: ResumeFrom | None) -> Iterator[tuple[str, FoundCheckpoints]]:
         """Yield the checkpoints of the run, and those of `resume_from` up to the wanted one."""
-        yield self._blobs.run_id, find_checkpoints(self._runs, self._blobs.run_id)
+        yield self._paths.run_id, find_checkpoints(self._runs, self._paths.run_id)
         if resume_from is None:
             return
         only = resume_from.checkpoint if resume_from.exact else None
@@ -267,7 +267,7 @@ class CheckpointRestore:
             return f"starting from the beginning{skipped}"
         if restored is None:
             return f"no complete checkpoint, starting from the beginning{skipped}"
-        of = "" if restored.run_id == self._blobs.run_id else f" of run {restored.run_id}"
+        of = "" if restored.run_id == self._paths.run_id else f" of run {restored.run_id}"
         return f"resumed from {restored.checkpoint.name}{of}{skipped}"
 
     def _download(
@@ -278,7 +278,7 @@ class CheckpointRestore:
         Raises:
             DamagedCheckpointError: a file is missing or differs from the manifest.
         """
-        checkpoint = select_shards(checkpoint, self._blobs.rank, self._nodes)
+        checkpoint = select_shards(checkpoint, self._paths.rank, self._nodes)
         for file in checkpoint.files:
             size = sizes.get(file.blob)
             if size != file.size_bytes:

@@ -59,7 +59,7 @@ class CheckpointStore:
         is_kept: Callable[[CheckpointManifest], bool] | None = None,
     ) -> None:
         self._runs = runs
-        self._blobs = CheckpointBlobs(run.run_id)
+        self._paths = CheckpointBlobs(run.run_id)
         self._next_attempt = run.attempt_start(attempt + 1)
         self._attempt = attempt
         self._keep = keep
@@ -74,20 +74,20 @@ class CheckpointStore:
 
     def upload(self, snapshot: Snapshot, number: int) -> bytes:
         """Upload the missing files of a snapshot. Return its manifest. Raise as `commit` does."""
-        listed = self._runs.list_sizes(self._blobs.root)
+        listed = self._runs.list_sizes(self._paths.root)
         draft, missing = self._draft(snapshot, None, listed)
         upload_all(self._runs, missing)
         return replace(draft, number=number).to_bytes()
 
     def put_file(self, sha256: str, body: bytes) -> str:
         """Store a file that no checkpoint refers to yet. Return its blob."""
-        blob = self._blobs.files(self._attempt) + sha256
+        blob = self._paths.files(self._attempt) + sha256
         self._runs.put(blob, body)
         return blob
 
     def read_shard(self, blob: str, number: int) -> CheckpointManifest:
         """Return the manifest of a rank. Raise BadManifestError or StorageRequestError."""
-        return parse_checkpoint(self._runs.get(blob) or b"", self._blobs, number)
+        return parse_checkpoint(self._runs.get(blob) or b"", self._paths, number)
 
     def commit(
         self,
@@ -108,7 +108,7 @@ class CheckpointStore:
             StorageRequestError: storage refused a request or did not answer.
             UnsettledError: a file changed since the snapshot.
         """
-        listed = self._runs.list_sizes(self._blobs.root)
+        listed = self._runs.list_sizes(self._paths.root)
         draft, missing = self._draft(snapshot, step, listed)
         upload_all(self._runs, missing, on_requests)
         if shards is not None:
@@ -121,7 +121,7 @@ class CheckpointStore:
         self, snapshot: Snapshot, step: int | None, listed: Mapping[str, int]
     ) -> tuple[CheckpointManifest, dict[str, HeldFile]]:
         """Return the manifest without its number, and the files that are missing, by blob."""
-        prefix = self._blobs.files(self._attempt)
+        prefix = self._paths.files(self._attempt)
         wanted = {prefix + file.sha256: file for file in snapshot.files}
         # Trust only the listing: after a crash, storage may have lost acknowledged blobs.
         missing = {b: file for b, file in wanted.items() if listed.get(b) != file.size_bytes}
@@ -144,12 +144,12 @@ class CheckpointStore:
 
     def _create(self, draft: CheckpointManifest, listed: Iterable[str]) -> CheckpointManifest:
         taken = [
-            number for name in listed if (number := self._blobs.parse_number(name)) is not None
+            number for name in listed if (number := self._paths.parse_number(name)) is not None
         ]
         number = max([self._number, *taken]) + 1
         while True:
             checkpoint = replace(draft, number=number)
-            if self._runs.create(self._blobs.manifest(number), checkpoint.to_bytes()):
+            if self._runs.create(self._paths.manifest(number), checkpoint.to_json()):
                 break
             number += 1
         self._number = number
@@ -175,7 +175,7 @@ class CheckpointStore:
             )
             old = ours[self._keep :]
             for checkpoint in old:
-                self._runs.delete(self._blobs.manifest(checkpoint.number))
+                self._runs.delete(self._paths.manifest(checkpoint.number))
                 self._manifests.pop(checkpoint.number, None)
             used = {file.blob for found in manifests if found not in old for file in found.files}
             unused = [name for name in names - used if self._may_delete(name)]
@@ -185,18 +185,18 @@ class CheckpointStore:
             logger.warning("older checkpoints could not be deleted: %s", err)
 
     def _may_delete(self, name: str) -> bool:
-        attempt = self._blobs.parse_attempt(name)
+        attempt = self._paths.parse_attempt(name)
         return attempt is not None and attempt <= self._attempt
 
     def _read_manifests(
         self, names: Iterable[str], newest: CheckpointManifest
     ) -> list[CheckpointManifest]:
-        numbers = {n for name in names if (n := self._blobs.parse_number(name)) is not None}
+        numbers = {n for name in names if (n := self._paths.parse_number(name)) is not None}
         for number in numbers - self._manifests.keys():
-            body = self._runs.get(self._blobs.manifest(number))
+            body = self._runs.get(self._paths.manifest(number))
             try:
                 self._manifests[number] = (
-                    parse_checkpoint(body, self._blobs, number) if body else None
+                    parse_checkpoint(body, self._paths, number) if body else None
                 )
             except BadManifestError as err:
                 logger.warning("checkpoint %d: %s", number, err)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from runner.node.cluster import ClusterSpec
+from runner.node.failures import COMMAND_STAGE, StageFailedError
+from runner.node.script.command import NOT_FOUND_EXIT_CODE
 from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec
 
 LAUNCH_FOLDER = "launch"  # in the folder of hooks
@@ -75,6 +77,35 @@ def _count_gpus(environment: Mapping[str, str]) -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def prepare_launch(
+    spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace, path: str, code: Path
+) -> Launch:
+    """Return `plan_launch`. Before a launch of MPI, look for mpirun and write the files it needs.
+
+    Args:
+        spec: see `plan_launch`, as the next three.
+        attempt: the number of the attempt.
+        words: the command.
+        place: this node.
+        path: `PATH` of the script.
+        code: the folder of the script.
+
+    Raises:
+        StageFailedError: mpirun is not on this node.
+    """
+    if spec.launcher in MPI_LAUNCHERS:
+        if shutil.which("mpirun", path=path) is None:
+            raise StageFailedError(
+                COMMAND_STAGE,
+                "CommandNotFound",
+                f"mpirun, which the launcher {spec.launcher} uses, is not on this node: add the "
+                "package openmpi to the requirements, or install Open MPI with `prepare`",
+                NOT_FOUND_EXIT_CODE,
+            )
+        write_launch_files(words, code, place)
+    return plan_launch(spec, attempt, words, place)
 
 
 def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace) -> Launch:

@@ -19,7 +19,7 @@ from runner.node.checkpoints.restore import RestoredCheckpoint
 from runner.node.checkpoints.shards import ShardReport
 from runner.node.checkpoints.snapshot import UnsettledError
 from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, listen
-from runner.node.context import AgentContext
+from runner.node.context import TaskContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.gate import (
     GATE_S,
@@ -93,24 +93,22 @@ class WorkerNode:
 
     def to_lost_error(self, step: str) -> NodeLostError:
         """Return the error that ends the attempt because this worker was lost."""
-        err = NodeLostError(step, "NodeLost", f"{self.name} was lost: {self.lost}")
-        err.rank = self.rank
-        return err
+        text = f"{self.name} was lost: {self.lost}"
+        return NodeLostError(step, "NodeLost", text, rank=self.rank)
 
     def to_failure(self, message: dict[str, Any]) -> StageFailedError:
         """Return the failure that the worker reported in a message FAILED."""
         code = message.get("exit_code")
-        failure = StageFailedError(
+        name, line = message.get("error") or ("", "")
+        return StageFailedError(
             str(message["step"]),
             str(message["code"]),
             f"{self.name}: {message['message']}",
             None if code is None else int(code),
+            rank=self.rank,
+            error=(str(name), str(line)),
+            has_read_checkpoint=bool(message.get("has_read_checkpoint")),
         )
-        failure.rank = self.rank
-        name, line = message.get("error") or ("", "")
-        failure.error = str(name), str(line)
-        failure.has_read_checkpoint = bool(message.get("has_read_checkpoint"))
-        return failure
 
 
 NODES_STAGE = "nodes"
@@ -122,7 +120,6 @@ class NodeGroup:
     """The workers of one attempt.
 
     `check` raises if the task must end. `on_notice` receives eviction notices of the workers.
-    `on_launch_end` receives the name and the exit code of a command that `launch` started.
     """
 
     hosts: Hosts
@@ -131,7 +128,6 @@ class NodeGroup:
     events: EventLog
     check: Callable[[], None]
     on_notice: Callable[[NodeEviction], None] = lambda _: None
-    on_launch_end: Callable[[str, int], None] | None = None
     has_gpus: bool = False
     timeouts: NodeGroupTimeouts = field(default_factory=NodeGroupTimeouts)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
@@ -145,6 +141,7 @@ class NodeGroup:
         self._started = False
         self._opened = time.monotonic()
         self._server: RendezvousServer | None = None
+        self._on_launch_end: Callable[[str, int], None] | None = None
 
     def open(self) -> None:
         """Accept workers from now on. Raise StageFailedError."""
@@ -194,6 +191,10 @@ class NodeGroup:
             if problem := message.get("problem"):
                 raise UnsettledError(f"rank {rank}: {problem}")
         return {r: ShardReport(str(m["blob"]), str(m["generation"])) for r, m in messages.items()}
+
+    def report_launched(self, on_end: Callable[[str, int], None]) -> None:
+        """Call `on_end` with the name and the exit code of each command that `launch` started."""
+        self._on_launch_end = on_end
 
     def launch(self, address: str, name: str, command: str) -> bool:
         """Start a command of mpirun on another node. Return False if that node is not connected."""
@@ -257,9 +258,8 @@ class NodeGroup:
         if found is not None:
             rank, why = found
             name = self.workers[rank].name if rank else "rank 0"
-            err = StageFailedError(NODES_STAGE, "NodeUnhealthy", f"{name} is unhealthy: {why}")
-            err.rank = rank
-            raise err
+            text = f"{name} is unhealthy: {why}"
+            raise StageFailedError(NODES_STAGE, "NodeUnhealthy", text, rank=rank)
 
     def check_preparing(self) -> None:
         """Check the workers before the scripts start. Does nothing afterwards.
@@ -268,7 +268,7 @@ class NodeGroup:
             StageFailedError: a worker failed, or the nodes were not ready in time.
             NodeLostError: a worker was lost.
         """
-        if self._started or self._closed:
+        if self._server is None or self._started or self._closed:
             return
         for worker in self.workers.values():
             if worker.failure is not None:
@@ -361,11 +361,10 @@ class NodeGroup:
             own: names of the primary's outputs, which the folders of the workers must not have.
         """
         with self._changed:
-            if self._closed:
+            if self._closed or self._server is None:
                 return
             self._closed = True
-        if self._server is not None:  # returning workers join the next attempt
-            self._server.close()
+        self._server.close()  # returning workers join the next attempt
         names = list(own)
         for worker in self.workers.values():
             self._send(
@@ -392,7 +391,7 @@ class NodeGroup:
 
         A script that still runs after the time limit will be stopped, which is not a failure.
         """
-        if self.on_launch_end is not None:
+        if self._on_launch_end is not None:
             self._send_to_all(order=PrimaryOrder.FINISH)
         self._wait(lambda: not self._running() or self._first_failed() is not None,
                    self.timeouts.finish_s)  # fmt: skip
@@ -565,30 +564,18 @@ class NodeGroup:
             worker.progressed_at = time.monotonic()
         elif kind == WorkerEvent.DUMPED:
             worker.dumped = True
-        elif kind == WorkerEvent.LAUNCHED and self.on_launch_end is not None:
-            self.on_launch_end(str(message["name"]), int(message["code"]))
+        elif kind == WorkerEvent.LAUNCHED and self._on_launch_end is not None:
+            self._on_launch_end(str(message["name"]), int(message["code"]))
 
 
-def open_node_group(
-    agent: AgentContext, spec: RunSpec, number: int, events: EventLog
-) -> NodeGroup | None:
-    """Open the node group of an attempt. Return None for a run on one node.
-
-    Raises:
-        StageFailedError: the task has fewer nodes than the run needs, or the primary cannot
-            listen.
-    """
-    if agent.hosts is None:
-        if spec.nodes > 1:
-            text = f"the run needs {spec.nodes} nodes, but its task has only one"
-            raise StageFailedError(NODES_STAGE, "RunSpecInvalid", text)
-        return None
+def make_node_group(task: TaskContext, spec: RunSpec, number: int, events: EventLog) -> NodeGroup:
+    """Return the node group of an attempt of a task on several nodes. It is not open yet."""
+    if task.hosts is None:
+        raise ValueError("the task has one node")
     node_group = NodeGroup(
-        agent.hosts, agent.nodes_token, number, events, agent.termination.check,
-        heartbeat_config=agent.heartbeat_config, has_gpus=has_gpus(spec),
+        task.hosts, task.nodes_token, number, events, task.termination.check,
+        task.notices.report_remote if task.notices is not None else lambda _: None,
+        heartbeat_config=task.heartbeat_config, has_gpus=has_gpus(spec),
     )  # fmt: skip
-    agent.termination.set_extra_check(node_group.check_preparing)
-    if agent.notices is not None:
-        node_group.on_notice = agent.notices.report_remote
-    node_group.open()
+    task.termination.set_extra_check(node_group.check_preparing)
     return node_group

@@ -24,7 +24,7 @@ START, CODE, FINISH = ".start", ".code", "finish"
 
 
 class LaunchRequests(threading.Thread):
-    """On rank 0: passes requests of mpirun to `send`, until `stop`.
+    """On rank 0: passes requests of mpirun to `send` while a block runs.
 
     Args:
         folder: where the program `plm_rsh_agent` writes its requests.
@@ -55,8 +55,10 @@ class LaunchRequests(threading.Thread):
         with suppress(OSError):
             _write(self._folder / f"{Path(name).name}{ENDED}", f"{code}\n")
 
-    def stop(self) -> None:
-        """Stop passing requests."""
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
 
 

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from runner.node.cluster import Hosts, listen
+from runner.node.context import TaskContext
 from runner.node.distributed.connection import (
     HANDSHAKE_S,
     AgentConnection,
@@ -29,10 +29,6 @@ from runner.node.distributed.connection import (
     authenticate_worker,
 )
 from runner.node.script.streams import EventLog
-
-if TYPE_CHECKING:
-    from runner.node.context import AgentContext
-
 
 logger = logging.getLogger(__name__)
 
@@ -228,28 +224,29 @@ class RejoinServer:
 
 
 def wait_for_rejoin(
-    agent: AgentContext, events: EventLog, within_s: float = REJOIN_WITHIN_S
+    task: TaskContext, events: EventLog, losses: int, within_s: float = REJOIN_WITHIN_S
 ) -> RejoinOutcome:
     """Wait for Batch to end the task, or for the lost node's agent to rejoin.
 
-    The task has to wait, because Batch does not rerun a task that ends by itself.
+    The task has to wait, because Batch does not rerun a task that ends by itself. After too many
+    `losses` of nodes in a row, it waits only for Batch.
     """
     text = "waiting for Batch to run the task again, or for the node's agent to rejoin"
     events.add("notice", "progress", f"a node was lost: {text}")
     until = time.monotonic() + within_s
-    if agent.hosts is None or len(agent.losses) > MAX_LOSSES:
-        return _await_end(agent, None, until)
+    if task.hosts is None or losses > MAX_LOSSES:
+        return _await_end(task, None, until)
     try:
-        with RejoinServer(agent.hosts, agent.nodes_token) as rejoin:
-            return _await_end(agent, rejoin, until)
+        with RejoinServer(task.hosts, task.nodes_token) as rejoin:
+            return _await_end(task, rejoin, until)
     except OSError as err:
         events.add("notice", "failed", f"cannot listen for the lost node's agent: {err}")
-        return _await_end(agent, None, until)
+        return _await_end(task, None, until)
 
 
-def _await_end(agent: AgentContext, rejoin: RejoinServer | None, until: float) -> RejoinOutcome:
+def _await_end(task: TaskContext, rejoin: RejoinServer | None, until: float) -> RejoinOutcome:
     while time.monotonic() < until:
-        if agent.termination.requested:
+        if task.termination.requested:
             return RejoinOutcome.TERMINATED
         if rejoin is not None and rejoin.all_waiting:
             return RejoinOutcome.REJOINED

@@ -410,12 +410,12 @@ _NVIDIA = Path("/proc/driver/nvidia")
 
 
 def write_environment(
-    runs: ContainerClient, blobs: RunPaths, attempt: int, environment: Path
+    runs: ContainerClient, paths: RunPaths, attempt: int, environment: Path
 ) -> None:
     """Write `attempts/<n>/environment.json` if possible."""
     try:
         body = json.dumps(describe_environment(environment), indent=1).encode()
-        runs.put(blobs.attempt_environment(attempt), body)
+        runs.put(paths.attempt_environment(attempt), body)
     except (OSError, StorageRequestError, ValueError) as err:
         logger.warning("cannot write environment.json: %s", err)
 

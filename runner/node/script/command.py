@@ -474,6 +474,7 @@ class OpenWriters:
 # An eviction leaves a few seconds, and the agent needs some of them for the logs.
 TERMINATION_GRACE_S = 3.0
 TIMEOUT_GRACE_S = 10.0
+MIN_LIMIT_S = 0.001  # of a time limit, because 0 means no limit
 HELPERS_END_S = 0.5  # helpers of a script, such as those of multiprocessing, end shortly after it
 TIMEOUT_EXIT_CODE = 124  # the same as timeout of coreutils
 NOT_FOUND_EXIT_CODE = 127  # the same as a shell

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from pathlib import Path
 
+from runner.node.context import AttemptContext
 from runner.node.script.outputs import write_list
-from runner.node.storage.blobs import ContainerClient
-from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 
 logger = logging.getLogger(__name__)
@@ -20,32 +17,25 @@ FINISH_S = 5.0  # time limit for an upload that is under way when the script end
 
 
 class LiveOutputs(threading.Thread):
-    """Uploads each of the files whenever the script has replaced it.
+    """Uploads each of the files whenever the script has replaced it, while a block runs.
 
     The script must replace the files atomically. They are listed as outputs of the attempt, so that
     the next attempt keeps those that it does not write itself.
     """
 
-    def __init__(
-        self,
-        runs: ContainerClient,
-        blobs: RunPaths,
-        attempt: int,
-        folder: Path,
-        names: Sequence[str],
-    ) -> None:
+    def __init__(self, context: AttemptContext) -> None:
         super().__init__(name="live outputs", daemon=True)
-        self._runs = runs
-        self._prefix = blobs.output(attempt)
-        self._list = blobs.attempt_outputs(attempt)
-        self._folder = folder
-        self._names = names
+        self._runs = context.task.runs
+        self._prefix = context.paths.output(context.number)
+        self._list = context.paths.attempt_outputs(context.number)
+        self._folder = context.dirs.output
+        self._names = context.spec.live_outputs
         self._seen: dict[str, tuple[int, ...]] = {}
         self._stored: dict[str, OutputFile] = {}
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Thread body: check the files until `finish`."""
+        """Thread body: check the files until the block ends."""
         while not self._ending.wait(POLL_S):
             try:
                 if self.upload_changed():
@@ -54,11 +44,13 @@ class LiveOutputs(threading.Thread):
                 logger.warning("outputs are not stored while the script runs: %s", err)
                 self._ending.wait(PAUSE_S)
 
-    def finish(self) -> None:
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
         """Stop. The export uploads the last version."""
         self._ending.set()
-        if self.is_alive():
-            self.join(FINISH_S)
+        self.join(FINISH_S)
 
     def upload_changed(self) -> bool:
         """Upload the files that changed since the last time. Return True if there were any.

@@ -40,9 +40,20 @@ MAX_JSON_BYTES = 8 * READ_BYTES
 
 
 class MetricLog:
-    """Collects metrics from any thread and remembers the last value of each name."""
+    """Collects metrics from any thread and remembers the last value of each name.
 
-    def __init__(self, attempt: int, queue: LineQueue, redactor: Redactor | None = None) -> None:
+    `warn` shows a warning in the run's events. `observe` gets the name, value and step of each.
+    """
+
+    def __init__(
+        self,
+        attempt: int,
+        queue: LineQueue,
+        redactor: Redactor | None = None,
+        *,
+        warn: Callable[[str], None] = logger.warning,
+        observe: Callable[[str, float, int | None], None] | None = None,
+    ) -> None:
         self._redactor = redactor or Redactor()
         self._attempt = attempt
         self._queue = queue
@@ -50,9 +61,8 @@ class MetricLog:
         self._step: int | None = None
         self._lock = threading.Lock()
         self._has_warned = False
-        self.warn: Callable[[str], None] = logger.warning  # shows a warning in the run's events
-        # Called with the name, value and step of each metric.
-        self.observe: Callable[[str, float, int | None], None] | None = None
+        self.warn = warn
+        self._observe = observe
 
     @property
     def is_crowded(self) -> bool:
@@ -76,8 +86,8 @@ class MetricLog:
             if is_stored := name in self._last or len(self._last) < MAX_NAMES:
                 self._last[name] = shown
             self._step = self._step if step is None else step
-        if self.observe is not None:
-            self.observe(name, value, step)
+        if self._observe is not None:
+            self._observe(name, value, step)
         self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
         if not is_stored and not self._has_warned:
             self._has_warned = True

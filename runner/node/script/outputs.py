@@ -1,6 +1,7 @@
 """The outputs of an attempt: find what its script wrote, and upload it in the stage `export`.
 
-The promised outputs are the globs in `outputs` of the recipe.
+The promised outputs are the globs in `outputs` of the recipe. `FinishedScript` lets a later attempt
+export the outputs of a script that succeeded.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from runner.node.context import AttemptContext
 from runner.node.failures import StageFailedError
-from runner.node.script.streams import EventLog, Report
-from runner.node.script.workspace import AttemptDirs
+from runner.node.script.streams import Report, Streams, last_metrics
+from runner.node.script.workspace import AttemptDirs, boot_id
 from runner.node.script.written import CODE, Collected, WrittenFiles, shortened
 from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
-from runner.node.storage.retries import RetryBudget, run_watched
-from runner.protocol.codec import DAMAGED
+from runner.node.storage.retries import run_watched
 from runner.protocol.encoding import parse_json
+from runner.protocol.metrics import MetricValue
 from runner.protocol.paths import RunPaths, blob_name, file_path, stored_path
 from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, parse_outputs
 from runner.protocol.run_spec import RunSpec
@@ -44,40 +46,28 @@ LeaveOut = Callable[[LeftOut], object]
 class AttemptOutputs:
     """The outputs of one attempt on this node, and what is not kept of them.
 
-    `check` is called while files are uploaded, and may raise to stop. `collected` is what a
-    finished script wrote elsewhere, or None if the script runs in this attempt.
-
-    Attributes:
-        prefix: the prefix of the names of their blobs.
-        written: finds the files that the script wrote outside of `$RUNNER_OUTPUT_DIR`. It is None
-            before the script starts.
+    The termination of the task stops uploads. `collected` is what a finished script wrote
+    elsewhere, or None if the script runs in this attempt. `prefix` is that of the blobs' names.
     """
 
-    def __init__(  # noqa: PLR0913 - everything an attempt has
-        self,
-        runs: ContainerClient,
-        blobs: RunPaths,
-        spec: RunSpec,
-        number: int,
-        dirs: AttemptDirs,
-        *,
-        events: EventLog,
-        retry_budget: RetryBudget,
-        check: Callable[[], None],
-        collected: Collected | None = None,
-    ) -> None:
-        self._runs = runs
-        self._blobs = blobs
-        self._spec = spec
-        self._number = number
-        self._dirs = dirs
-        self._events = events
-        self._retry_budget = retry_budget
-        self._check = check
+    def __init__(self, context: AttemptContext, collected: Collected | None = None) -> None:
+        self._runs = context.task.runs
+        self._paths = context.paths
+        self._spec = context.spec
+        self._number = context.number
+        self._dirs = context.dirs
+        self._events = context.events
+        self._retry_budget = context.task.retry_budget
+        self._check = context.task.termination.check
         self._collected = collected
         self._not_uploaded: list[LeftOut] = []
-        self.prefix = blobs.output(number)
-        self.written: WrittenFiles | None = None
+        self._written: WrittenFiles | None = None
+        self.prefix = context.paths.output(context.number)
+
+    def begin(self, written: WrittenFiles, command: Sequence[str]) -> None:
+        """Record the existing files before the script starts, so that `collect` finds its own."""
+        written.begin(command)
+        self._written = written
 
     def collect(self, within_s: float | None = None) -> Collected:
         """Return the files that the script wrote outside of `$RUNNER_OUTPUT_DIR`.
@@ -89,9 +79,9 @@ class AttemptOutputs:
             within_s: the time limit of the search. After it, the result is empty. None uses the
                 time that is left to the agent.
         """
-        if self._collected is None and self.written is not None:
+        if self._collected is None and self._written is not None:
             left_s = self._retry_budget.left_s if within_s is None else within_s
-            self._collected = _search(self.written, left_s)
+            self._collected = _search(self._written, left_s)
             for each in self._collected.left_out:
                 self._events.add("notice", "progress", f"not kept: {each}")
         return self._collected or NOTHING_COLLECTED
@@ -139,7 +129,7 @@ class AttemptOutputs:
     ) -> list[OutputFile]:
         """Add the files that earlier attempts kept, as `add_earlier_outputs` does."""
         return add_earlier_outputs(
-            self._runs, self._blobs, self._number, outputs, check or self._check, self._leave_out,
+            self._runs, self._paths, self._number, outputs, check or self._check, self._leave_out,
             nodes=self._spec.nodes,
         )  # fmt: skip
 
@@ -164,7 +154,7 @@ class AttemptOutputs:
             if last:
                 return
             try:
-                write_list(self._runs, self._blobs.attempt_outputs(self._number), outputs, folder)
+                write_list(self._runs, self._paths.attempt_outputs(self._number), outputs, folder)
             except StorageRequestError as err:
                 logger.warning("the list of the outputs is lost: %s", err)
 
@@ -439,7 +429,7 @@ def read_rank_list(
 
 def add_earlier_outputs(
     runs: ContainerClient,
-    blobs: RunPaths,
+    paths: RunPaths,
     attempt: int,
     outputs: Sequence[OutputFile],
     check: Callable[[], None],
@@ -454,7 +444,7 @@ def add_earlier_outputs(
 
     Args:
         runs: the container of runs.
-        blobs: the names of the run's blobs.
+        paths: the names of the run's blobs.
         attempt: the number of this attempt.
         outputs: the files of this attempt.
         check: called before each copy; may raise. OutOfTimeError only ends the copying.
@@ -467,17 +457,17 @@ def add_earlier_outputs(
     found = {file.path: file for file in outputs}
 
     def copy(earlier: int) -> None:
-        listed = list(read_list(runs, blobs.attempt_outputs(earlier)) or ())
-        ranks = range(1, nodes) if nodes > 1 and not _has_failed(runs, blobs, earlier) else ()
+        listed = list(read_list(runs, paths.attempt_outputs(earlier)) or ())
+        ranks = range(1, nodes) if nodes > 1 and not _has_failed(runs, paths, earlier) else ()
         for rank in ranks:
-            listed += read_rank_list(runs, blobs.run_id, rank, earlier)
+            listed += read_rank_list(runs, paths.run_id, rank, earlier)
         for file in listed:
             if file.path in found:
                 continue
             check()
-            source = blobs.output(earlier) + file.path
+            source = paths.output(earlier) + file.path
             try:
-                if runs.copy(source, blobs.output(attempt) + file.path, file.size_bytes):
+                if runs.copy(source, paths.output(attempt) + file.path, file.size_bytes):
                     found[file.path] = replace(file, attempt=earlier, partial=True)
                     continue
             except StorageRequestError as err:
@@ -503,9 +493,9 @@ def add_earlier_outputs(
     return sorted(found.values(), key=lambda file: file.path)
 
 
-def _has_failed(runs: ContainerClient, blobs: RunPaths, attempt: int) -> bool:
+def _has_failed(runs: ContainerClient, paths: RunPaths, attempt: int) -> bool:
     """Return True if the attempt failed and was retried. Rank 0 kept none of its outputs then."""
-    end = AttemptEnd.load(runs.get(blobs.attempt_end(attempt)) or b"")
+    end = AttemptEnd.load(runs.get(paths.attempt_end(attempt)) or b"")
     return end is not None and end.why == "failed"
 
 
@@ -632,3 +622,78 @@ def _matches(output_dir: Path, pattern: str) -> bool:
     except ValueError:  # not a valid pattern
         return False
     return any(hit.is_file() or any(below.is_file() for below in hit.rglob("*")) for hit in hits)
+
+
+FINISHED_FILE = "finished.json"  # in the task's working directory
+
+
+class FinishedScript:
+    """The record, in a task's folder, that the script of an earlier attempt succeeded there.
+
+    If the export fails because of storage, or the agent is killed during it, the next attempt in
+    that folder only exports. A node that was restarted may have lost unsynced writes: there the
+    script runs again. Create an instance before the attempt clears the folders.
+
+    Attributes:
+        attempt: the number of that attempt, whose outputs are still in the folder. It is None if
+            the script has to run.
+        environment: the folder of its Python environment.
+        metrics: the last values of its metrics.
+        collected: the files that it wrote elsewhere, or None if the script has to run.
+    """
+
+    def __init__(self, work_dir: Path, spec: RunSpec) -> None:
+        self._path = work_dir / FINISHED_FILE
+        self._spec = spec
+        self.attempt: int | None = None
+        self.environment = Path()
+        self.metrics: dict[str, MetricValue] = {}
+        self.collected: Collected | None = None
+        try:
+            self._read(AttemptDirs.below(work_dir))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self.forget()
+
+    def _read(self, dirs: AttemptDirs) -> None:
+        raw: dict[str, Any] = parse_json(self._path.read_bytes())
+        if raw["of"] != self._identity() or not dirs.output.is_dir():
+            raise ValueError("the record is of another run, or older than the start of the node")
+        environment, collected = Path(raw["environment"]), Collected.from_json(raw["collected"])
+        # The agent may have written the record before it had read the last metrics.
+        last = last_metrics(dirs.metrics, dirs.stdout, self._spec, any_form=raw["printed"])
+        metrics, attempt = {**raw["metrics"], **last}, int(raw["attempt"])
+        self.attempt, self.environment = attempt, environment
+        self.metrics, self.collected = metrics, collected
+
+    def _identity(self) -> list[str]:
+        """Return what the record is valid for: the run, its code and this start of the node."""
+        return [self._spec.run_id, self._spec.code.sha256, boot_id()]
+
+    def save(self, attempt: int, environment: Path, collected: Collected, streams: Streams) -> None:
+        """Record that the script succeeded. A failure to write is only logged."""
+        if self._spec.nodes > 1:
+            return  # the script on another node may still fail
+        try:
+            document = {
+                "of": self._identity(),
+                "attempt": attempt,
+                "environment": str(environment),
+                "metrics": streams.metrics.last(),
+                "collected": collected.to_json(),
+                "printed": streams.is_searched,
+            }
+            part = self._path.with_suffix(".part")
+            part.unlink(missing_ok=True)  # the script may have made it a link
+            with part.open("x", encoding="utf-8") as file:
+                file.write(json.dumps(document))
+            part.replace(self._path)
+        except OSError as err:
+            logger.warning("an attempt after this one would run the script again: %s", err)
+
+    def forget(self) -> None:
+        """Remove the record, so that the next attempt runs the script."""
+        self.attempt = None
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as err:
+            logger.warning("%s cannot be removed: %s", self._path, err)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ class EventLog:
         redactor: Redactor | None = None,
         on_stage: Callable[[str, str], None] | None = None,
     ) -> None:
-        self._queue = queue
+        self.queue = queue
         self._redactor = redactor or Redactor()
         self._on_stage = on_stage
         self._last_progress: float | None = None
@@ -161,7 +162,7 @@ class EventLog:
     ) -> None:
         event = StageEvent(0, now_text(), stage, state, self.clean(message))
         line = json.dumps({**event.to_json(), **(more or {})}).encode()
-        self._queue.put(line)
+        self.queue.put(line)
         if self._written is not None:
             self._written.append(line)
             if len(self._written) > MAX_KEPT_EVENTS:
@@ -194,16 +195,16 @@ class SignsOfLife:
         self._stopped = True
 
 
-_ATTEMPT_FILE = ".attempt"  # in the folder of the logs: the number of the attempt
+_ATTEMPT_FILE = ".attempt"  # in the folder of the logs: the run, and the number of the attempt
 
 
-def record_attempt(logs: Path, number: int) -> None:
+def record_attempt(logs: Path, run_id: str, number: int) -> None:
     """Record which attempt writes these logs, for `ship_remaining_logs`. Raise OSError."""
-    (logs / _ATTEMPT_FILE).write_text(str(number), encoding="ascii")
+    (logs / _ATTEMPT_FILE).write_text(f"{run_id} {number}", encoding="ascii")
 
 
 def ship_remaining_logs(
-    runs: ContainerClient, blobs: RunPaths, work_dir: Path, redactor: Redactor
+    runs: ContainerClient, paths: RunPaths, work_dir: Path, redactor: Redactor
 ) -> None:
     """Append the output that an agent which was killed in this folder did not ship.
 
@@ -215,11 +216,14 @@ def ship_remaining_logs(
         return
     kill_remaining_processes(work_dir, logs)
     try:
-        number = int((logs / _ATTEMPT_FILE).read_text(encoding="ascii"))
-        start = AttemptStart.load(runs.get(blobs.attempt_start(number)) or b"")
-        if start is None or runs.head(blobs.attempt_start(number + 1)) is not None:
+        run_id, _, text = (logs / _ATTEMPT_FILE).read_text(encoding="ascii").rpartition(" ")
+        if run_id != paths.run_id:  # the attempt before was of another run
             return
-        offsets = {blobs.stdout: start.stdout_offset, blobs.stderr: start.stderr_offset}
+        number = int(text)
+        start = AttemptStart.load(runs.get(paths.attempt_start(number)) or b"")
+        if start is None or runs.head(paths.attempt_start(number + 1)) is not None:
+            return
+        offsets = {paths.stdout: start.stdout_offset, paths.stderr: start.stderr_offset}
         for name, offset in offsets.items():
             source = FileSource(logs / Path(name).name, redactor=redactor)
             source.freeze()
@@ -239,17 +243,19 @@ class Streams:
     def __init__(
         self,
         runs: ContainerClient,
-        blobs: RunPaths,
+        paths: RunPaths,
         attempt: int,
         dirs: AttemptDirs,
-        patterns: Mapping[str, str],
+        events: EventLog,
         redactor: Redactor,
+        *,
+        patterns: Mapping[str, str],
+        observe: Callable[[str, float, int | None], None] | None = None,
     ) -> None:
-        self.events = LineQueue()
-        self.signs = SignsOfLife(self.events)
-        metric_lines = LineQueue()
-        self.metrics = MetricLog(attempt, metric_lines, redactor)
-        self._patterns = MetricPatterns(patterns, self.metrics)
+        self.signs = SignsOfLife(events.queue)
+        metric_lines, warn = LineQueue(), partial(events.add, "metrics", "failed")
+        self.metrics = MetricLog(attempt, metric_lines, redactor, warn=warn, observe=observe)
+        self._patterns = MetricPatterns(patterns, self.metrics, warn)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
         self._printed: PrintedMetrics | None = None
         self._is_script_finished = False
@@ -257,14 +263,14 @@ class Streams:
             FileSource(dirs.stdout, self._feed, redactor),
             FileSource(dirs.stderr, redactor=redactor),
         )
-        self._stdout = Shipper(self._logs[0], AppendBlob(runs, blobs.stdout))
-        self._stderr = Shipper(self._logs[1], AppendBlob(runs, blobs.stderr))
+        self._stdout = Shipper(self._logs[0], AppendBlob(runs, paths.stdout))
+        self._stderr = Shipper(self._logs[1], AppendBlob(runs, paths.stderr))
         self._metrics = Shipper(
-            metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
+            metric_lines, AppendBlob(runs, paths.metrics), self._metrics_file.poll
         )
         self._events = Shipper(
-            self.events,
-            AppendBlob(runs, blobs.attempt_events(attempt)),
+            events.queue,
+            AppendBlob(runs, paths.attempt_events(attempt)),
             self.signs.poll,
             first_wait_s=FIRST_EVENTS_S,
         )
@@ -293,10 +299,6 @@ class Streams:
     def is_searched(self) -> bool:
         """True if stdout is searched for metrics without a pattern."""
         return self._printed is not None and self._printed.is_on
-
-    def set_warn(self, warn: Callable[[str], None]) -> None:
-        """Set the callback that shows warnings about metrics in the run's events."""
-        self.metrics.warn = self._patterns.warn = warn
 
     def finish_script(self, timeout_s: float | None = None) -> None:
         """Ship the rest of logs and metrics, once. Raise the error that ended a stream."""

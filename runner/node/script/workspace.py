@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
-from runner.node.failures import StageFailedError
+from runner.node.failures import DISK_FULL_TEXT, StageFailedError
 from runner.node.script.command import kill_remaining_processes
 from runner.protocol.encoding import format_size
 from runner.protocol.host import remove_tree
@@ -526,3 +526,30 @@ def write_shell_file(
     except OSError as err:
         # Only `runner exec` and `runner ssh` use it, so the run continues.
         logger.warning("cannot write the environment for a shell: %s", err)
+
+
+# The texts that scripts print for ENOSPC and EDQUOT.
+_DISK_FULL_LINE = re.compile(rf"[^\n]*(?:{DISK_FULL_TEXT}|Disk quota exceeded)[^\n]*")
+_SHARED_MEMORY = ("/shm/", "/torch_", "shared memory")  # full shared memory has the same text
+_MAX_LINE = 300
+
+FULL_BELOW_BYTES = 1 << 20
+
+
+def full_disk_text(folder: Path) -> str | None:
+    """Return a message if less than 1 MiB is free on the folder's disk, else None."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None  # the script removed the folder
+    if usage.free >= FULL_BELOW_BYTES:
+        return None
+    return f"the node's disk is full ({usage.used >> 20} of {usage.total >> 20} MiB used)"
+
+
+def disk_full_line(text: str) -> str | None:
+    """Return the last line of a script's output that reports a full disk, or None."""
+    for line in reversed(_DISK_FULL_LINE.findall(text)):
+        if not any(name in line for name in _SHARED_MEMORY):
+            return line.strip()[:_MAX_LINE]
+    return None

@@ -27,7 +27,7 @@ RUN = "mnist-1"
 UNHURRIED = {
     "agent/main.py": ("SHUTDOWN_S = 4.5", "SHUTDOWN_S = 60.0"),
     "script/command.py": ("TERMINATION_GRACE_S = 3.0", "TERMINATION_GRACE_S = 30.0"),
-    "agent/outcome.py": ("FINAL_FLUSH_S = 1.0", "FINAL_FLUSH_S = 30.0"),
+    "agent/records.py": ("FINAL_FLUSH_S = 1.0", "FINAL_FLUSH_S = 30.0"),
     "agent/join.py": ("FINAL_FLUSH_S = 10.0", "FINAL_FLUSH_S = 60.0"),
 }
 

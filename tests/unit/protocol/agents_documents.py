@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.node.agent.model_registration import AgentModelStore, register_model
-from runner.node.agent.outcome import commit_blocked
-from runner.node.agent.records import claim_attempt, commit_attempt, write_end, write_node_start
+from runner.node.agent.records import NO_LOGS, RunRecords
 from runner.node.agent.scheduled_group import fire
 from runner.node.agent.scheduled_run import with_run_id
+from runner.node.agent.unstarted import BLOCKED_CODE
 from runner.node.checkpoints.restore import CheckpointRestore
 from runner.node.failures import StageFailedError
 from runner.node.script.metrics import MetricLog, MetricsFileReader
@@ -65,14 +65,15 @@ def _node(run_id: str) -> NodeSettings:
 def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str]:
     """Run two attempts: the first is lost with another node of the run, the second succeeds."""
     blobs, node = RunPaths(run_id), _node(run_id)
-    claim_attempt(runs, blobs, node, {"stdout": 0, "stderr": 0})
+    records = RunRecords(runs, blobs)
+    records.claim_attempt(node, NO_LOGS)
     checkpoint = _checkpoint(run_id)
     for file in checkpoint.files:
         runs.put(file.blob, CONTENTS[file.path])
     runs.create(f"{run_id}/checkpoints/7/manifest.json", checkpoint.to_bytes())
     lost = "rank 1 is lost"
-    write_end(runs, blobs, AttemptEnd(1, NOW_TEXT, "lost", None, "command", message=lost))
-    number = claim_attempt(runs, blobs, node, {"stdout": 120, "stderr": 7})
+    records.write_end(AttemptEnd(1, NOW_TEXT, "lost", None, "command", lost))
+    number = records.claim_attempt(node, {"stdout": 120, "stderr": 7})
     (folder / "checkpoints").mkdir()
     resume = CheckpointRestore(
         runs,
@@ -87,13 +88,11 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
     assert restored is not None
     told = {"restored": restored.to_json(), "last": 9, "committed": 2, "problem": None}
     rank = RunPaths(run_id, 1)
-    write_node_start(runs, rank, node, number)
+    RunRecords(runs, rank).write_node_start(node, number)
     write_list(runs, rank.attempt_outputs(number), OUTPUTS)
     end = AttemptEnd(number, NOW_TEXT, "succeeded", 0, None, checkpoint=told)
-    write_end(runs, blobs, end)
-    commit_attempt(
-        runs,
-        blobs,
+    records.write_end(end)
+    records.commit_attempt(
         attempt=number,
         started=NOW_TEXT,
         stages_s=STAGES,
@@ -135,16 +134,15 @@ def _failures(runs: ContainerClient) -> dict[str, str]:
     failed, blocked = "cats-20261121-143005-hhhh", "cats-20261121-143005-iiii"
     failure = StageFailedError("command", "CommandFailed", "the command ended with exit code 3", 3)
     failure.rank = 2
-    commit_attempt(
-        runs,
-        RunPaths(failed),
+    RunRecords(runs, RunPaths(failed)).commit_attempt(
         attempt=1,
         started=NOW_TEXT,
         stages_s={"code": 0.1},
         metrics={},
         failure=failure,
     )
-    commit_blocked(runs, blocked, f"blocked by {failed}, which failed")
+    why = f"blocked by {failed}, which failed"
+    RunRecords(runs, RunPaths(blocked)).commit_unstarted("cancelled", BLOCKED_CODE, why)
     return {
         "result-failed.json": f"{failed}/result.json",
         "result-blocked.json": f"{blocked}/result.json",

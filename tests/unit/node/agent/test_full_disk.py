@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.failures import disk_full_line
+from runner.node.script.workspace import disk_full_line
 from tests.disks import filled, small_disk
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.checkpoints.test_checkpoints import manifests

@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from runner.node import termination as notice_module
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.context import AttemptContext
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
+from runner.node.script.workspace import AttemptDirs
 from runner.node.settings import NodeSettings
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import EvictionWatch, NodeEviction, watch_evictions
@@ -72,7 +74,7 @@ def test_notice_for_this_node_is_seen_once(
     watch: EvictionWatch, imds: FakeImds, until: Until
 ) -> None:
     seen: list[NodeEviction] = []
-    watch.on_notice = seen.append
+    watch.notify(seen.append)
     until(lambda: len(imds.asked) > 2)
     assert watch.notice is None
     began = time.monotonic()
@@ -160,12 +162,16 @@ def test_script_is_not_stopped_between_a_notice_and_its_commit(tmp_path: Path) -
     """A late notice leaves less time than a commit usually needs."""
     notice, requests = NodeEviction("E-1", time.monotonic() + 5), list[float]()
     thread = SimpleNamespace(took_s=0.0, is_requested=False, request=requests.append)
-    checkpoints: Any = AttemptCheckpoints(
-        cast("Any", None), RunPaths("r-1"), cast("Any", SimpleNamespace(checkpoints=None)), 1,
-        folder=tmp_path, events=EventLog(LineQueue()), retry_budget=RetryBudget(0.0),
-        termination=cast("Any", None), step=lambda: None,
-        notices=cast("Any", SimpleNamespace(notice=notice)),
-    )  # fmt: skip
+    task: Any = SimpleNamespace(
+        runs=None,
+        retry_budget=RetryBudget(0.0),
+        termination=None,
+        notices=SimpleNamespace(notice=notice),
+    )
+    spec: Any = SimpleNamespace(checkpoints=None)
+    dirs, events = AttemptDirs.below(tmp_path), EventLog(LineQueue())
+    context = AttemptContext(task, RunPaths("r-1"), spec, 1, dirs, events)
+    checkpoints: Any = AttemptCheckpoints(context)
     checkpoints._thread = thread
     assert not checkpoints.must_stop
     checkpoints._on_notice(notice)

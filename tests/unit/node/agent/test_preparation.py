@@ -16,17 +16,18 @@ from runner.node.agent import attempt as module
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation
+from runner.node.context import AttemptContext
 from runner.node.distributed.launchers import PROCESSES_VARIABLE
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import ScriptResult
 from runner.node.script.outputs import AttemptOutputs
-from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import make_dirs
 from runner.node.settings import NodeSettings
 from runner.node.termination import Termination
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import (
     LAUNCHERS,
     PROCESS_LAUNCHERS,
@@ -81,11 +82,12 @@ def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         saver = SimpleNamespace(
             must_stop=False, start=None, writers=None, finish=lambda _: None, resumed_text=""
         )
-        return Attempt(
-            node, spec, 1, make_dirs(node.work_dir), events=EventLog(LineQueue(), Redactor()),
-            termination=Termination(lambda: None), checkpoints=cast("AttemptCheckpoints", saver),
-            outputs=cast("AttemptOutputs", SimpleNamespace()),
-        )  # fmt: skip
+        task: Any = SimpleNamespace(node=node, termination=Termination(lambda: None))
+        context = AttemptContext(
+            task, RunPaths(spec.run_id), spec, 1, make_dirs(node.work_dir), EventLog(LineQueue())
+        )
+        outputs = SimpleNamespace(begin=lambda *_: None)
+        return Attempt(context, cast("AttemptCheckpoints", saver), cast("AttemptOutputs", outputs))
 
     return make
 
@@ -149,7 +151,7 @@ def test_wait_for_the_preparation_of_another_task_times_out(
     commands.each_look_s = 40.0
     attempt = attempt_of(commands)
     node = NodeSettings("mnist-2", tmp_path / "other", tmp_path / "shared", "n", "p", True, "h")
-    other = NodePreparation(node, parse_run_spec(SPEC), [])
+    other = NodePreparation(node, parse_run_spec(SPEC), [], EventLog(LineQueue()))
     with (
         node_lock(other.lock, lambda: None),
         pytest.raises(StageFailedError, match="waited for that of another task") as failure,

@@ -228,7 +228,7 @@ def test_short_trial_of_a_sweep_that_succeeded_here_sends_one_report(
     service.requests.clear()
     setting = trial_setting(GROUP, {"run_id": other.run_id})
     assert write_trial_run(runs, other, setting, tmp_path) is not None
-    assert cancelled_by_sweep(runs, body, tmp_path) is None
+    assert cancelled_by_sweep(runs, parse_run_spec(body), tmp_path) is None
     trial = open_trial(runs, parse_run_spec(body), 1, tmp_path)
     assert trial is not None
     trial.finish("succeeded")
@@ -267,13 +267,12 @@ def test_trial_does_not_start_after_only_failures(
     runs: ContainerClient, service: FakeBlobs
 ) -> None:
     spec = submitted(service, TrialSpec("11", 11, {"lr": 0.25}))
-    body = json.dumps(spec.to_json()).encode()
     reported(runs, 4, "failed")
-    assert cancelled_by_sweep(runs, body, NO_NODE) is None
+    assert cancelled_by_sweep(runs, spec, NO_NODE) is None
     reported(runs, 5, "failed")
-    assert "first 5 trials failed" in (cancelled_by_sweep(runs, body, NO_NODE) or "")
-    assert cancelled_by_sweep(runs, b'{"trial": null}', NO_NODE) is None
-    assert cancelled_by_sweep(runs, b"no json", NO_NODE) is None
+    assert "first 5 trials failed" in (cancelled_by_sweep(runs, spec, NO_NODE) or "")
+    assert cancelled_by_sweep(runs, replace(spec, trial=None), NO_NODE) is None
+    assert cancelled_by_sweep(runs, replace(spec, trial={"number": "no"}), NO_NODE) is None
 
 
 def test_trial_does_not_start_after_only_diverged_trials(
@@ -287,10 +286,10 @@ def test_trial_does_not_start_after_only_diverged_trials(
     for number in range(20, 29):
         report = TrialReport(f"{number}", number, "x", "succeeded", {}, ((1, float("nan")),))
         runs.put_metadata(report.blob(GROUP), report.to_metadata())
-    body = json.dumps(submitted(service, SAMPLED).to_json()).encode()
+    spec = submitted(service, SAMPLED)
     why = "the first 10 trials reported no finite loss"
-    assert cancelled_by_sweep(runs, body, tmp_path) == why
-    grid = json.dumps(submitted(service, TrialSpec("11", 11, {}, "loss")).to_json()).encode()
+    assert cancelled_by_sweep(runs, spec, tmp_path) == why
+    grid = submitted(service, TrialSpec("11", 11, {}, "loss"))
     assert cancelled_by_sweep(runs, grid, tmp_path) is None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.node.agent.outcome import AttemptOutcome
+from runner.node.agent.records import AttemptOutcome, RunRecords
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import NodeEviction
@@ -317,20 +317,20 @@ def test_upload_of_an_evicted_attempt_ends_before_its_node(container: ContainerC
         given.append(left_s())
 
     agent: Any = SimpleNamespace(
-        runs=container,
-        blobs=RunPaths(RUN),
         notices=SimpleNamespace(notice=NodeEviction("1", time.monotonic() + 1000)),
         retry_budget=RetryBudget(),
         nodes_token="",
-        own={},
     )
+    records = RunRecords(container, RunPaths(RUN))
     attempt: Any = SimpleNamespace(
+        streams=None,
+        checkpoints=SimpleNamespace(summary=lambda: None),
         outputs=SimpleNamespace(export_partial=export_partial),
         temp=SimpleNamespace(remove=lambda: None),
     )
-    AttemptOutcome(agent, 1, "").terminated("command", attempt)
+    AttemptOutcome(agent, records, 1, "", attempt).terminated("command")
     agent.notices = None
-    AttemptOutcome(agent, 1, "").terminated("command", attempt)
+    AttemptOutcome(agent, records, 1, "", attempt).terminated("command")
     assert given[0] is not None
     assert 0 < given[0] <= 1000
     assert given[1] is None

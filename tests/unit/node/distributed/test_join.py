@@ -20,7 +20,7 @@ import pytest
 
 from runner.node.agent.worker import PrimaryConnection
 from runner.node.cluster import HeartbeatConfig, Hosts, load_heartbeat_config
-from runner.node.context import AgentContext
+from runner.node.context import TaskContext
 from runner.node.distributed import rendezvous
 from runner.node.distributed.connection import AgentConnection
 from runner.node.distributed.rendezvous import (
@@ -199,21 +199,19 @@ def test_worker_dies_with_its_supervisor(
     assert _workers(tmp_path, 1) == [worker]
 
 
-def _agent(hosts: Hosts | None, losses: int, token: str = "") -> tuple[AgentContext, Termination]:
+def _task(hosts: Hosts | None, token: str) -> tuple[TaskContext, Termination]:
     """Return the fields that `wait_for_rejoin` reads."""
     termination = Termination(on_first=lambda: None)
-    made = SimpleNamespace(
-        hosts=hosts, nodes_token=token, termination=termination, losses=[1] * losses
-    )
-    return cast("AgentContext", made), termination
+    made = SimpleNamespace(hosts=hosts, nodes_token=token, termination=termination)
+    return cast("TaskContext", made), termination
 
 
 def test_rejoin_times_out_or_ends_by_batch() -> None:
-    agent, termination = _agent(HOSTS, 1, secrets.token_hex(16))
+    agent, termination = _task(HOSTS, secrets.token_hex(16))
     events = EventLog(LineQueue())
-    assert wait_for_rejoin(agent, events, within_s=0.2) is RejoinOutcome.TIMEOUT
+    assert wait_for_rejoin(agent, events, 1, within_s=0.2) is RejoinOutcome.TIMEOUT
     termination.request()
-    assert wait_for_rejoin(agent, events, within_s=60) is RejoinOutcome.TERMINATED
+    assert wait_for_rejoin(agent, events, 1, within_s=60) is RejoinOutcome.TERMINATED
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ def test_rejoin_times_out_or_ends_by_batch() -> None:
 def test_rejoin_is_limited_to_five_losses(losses: int, outcome: RejoinOutcome) -> None:
     hosts = Hosts(("127.0.0.1", "127.0.0.2"), "127.0.0.1", is_primary=True)
     token = secrets.token_hex(16)
-    agent, _ = _agent(hosts, losses, token)
+    agent, _ = _task(hosts, token)
 
     find_s = 60 if outcome is RejoinOutcome.REJOINED else 0.5
 
@@ -233,5 +231,5 @@ def test_rejoin_is_limited_to_five_losses(losses: int, outcome: RejoinOutcome) -
 
     knocking = threading.Thread(target=knock)
     knocking.start()
-    assert wait_for_rejoin(agent, EventLog(LineQueue()), within_s=find_s) is outcome
+    assert wait_for_rejoin(agent, EventLog(LineQueue()), losses, within_s=find_s) is outcome
     knocking.join()

@@ -130,10 +130,8 @@ def test_daemons_of_local_nodes_have_host_names_of_their_own(tmp_path: Path) -> 
 
 def test_program_for_unknown_hosts_exits_like_ssh(tmp_path: Path) -> None:
     write_launch_files(SCRIPT, tmp_path, place(folder=tmp_path))
-    requests = LaunchRequests(tmp_path, lambda *_: False)
-    requests.start()
-    done = subprocess.run([tmp_path / "start-on", "10.9.9.9", "true"], check=False, timeout=60)
-    requests.stop()
+    with LaunchRequests(tmp_path, lambda *_: False):
+        done = subprocess.run([tmp_path / "start-on", "10.9.9.9", "true"], check=False, timeout=60)
     assert done.returncode == 255
 
 

@@ -332,7 +332,7 @@ def test_command_of_mpirun_starts_on_the_node_that_it_names(party: Party, until:
     order = party.connections[2].receive() or {}
     assert (order["order"], order["name"], order["command"]) == ("launch", "orted-1", "orted --hnp")
     ended: list[tuple[str, int]] = []
-    party.node_group.on_launch_end = lambda *end: ended.append(end)
+    party.node_group.report_launched(lambda *end: ended.append(end))
     party.connections[2].send(**{"is": "launched"}, name="orted-1", code=3)
     until(lambda: ended == [("orted-1", 3)])
     assert not party.node_group.launch("127.0.0.9", "orted-2", "orted --hnp")

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from runner.node.agent.records import claim_attempt, commit_attempt, recorded_exit_code
+from runner.node.agent.records import NO_LOGS, RunRecords
 from runner.node.failures import StageFailedError
 from runner.node.script import outputs as export
 from runner.node.script.outputs import export_outputs, restore_outputs
@@ -78,10 +78,11 @@ class Story:
     def _attempt(self, process: Process) -> int:
         """Do the same steps as `runner.node.agent.main`."""
         runs, names = process.container("runs"), RunPaths(RUN)
-        recorded = recorded_exit_code(runs, names)
+        records = RunRecords(runs, names)
+        recorded = records.exit_code()
         if recorded is not None:
             return recorded
-        number = claim_attempt(runs, names, NODE, {"stdout": 0, "stderr": 0})
+        number = records.claim_attempt(NODE, NO_LOGS)
         self.claimed.append(number)
         folder = self._folders.pop()
         failure, outputs = None, []
@@ -91,9 +92,7 @@ class Story:
             prefix = names.output(number)
             exported = export_outputs(runs, prefix, folder, lambda *_: None, lambda: None)
             outputs = restore_outputs(runs, prefix, folder, exported)
-        first = commit_attempt(
-            runs,
-            names,
+        first = records.commit_attempt(
             attempt=number,
             started="2026-11-21T15:31:17+00:00",
             stages_s={},
@@ -103,7 +102,7 @@ class Story:
         )
         if first:
             return failure.exit_code or 1 if failure else 0
-        recorded = recorded_exit_code(runs, names)
+        recorded = records.exit_code()
         assert recorded is not None, "somebody decided"
         return recorded
 
