@@ -1,7 +1,7 @@
 """The agent as a program: run one task of a run, from its code archive to `result.json`.
 
-Reading order: `start` -> `main` -> `run_task` -> `_attempt` -> `_run_attempt` -> `_run_stages`,
-which calls the stages of `attempt.Attempt`. What ends an attempt otherwise follows.
+Reading order: `start` -> `main` -> `load_task`, `run_task` -> `_attempt` -> `_run_attempt` ->
+`_run_stages`, which calls the stages of `attempt.Attempt`. Other ends of an attempt follow.
 """
 
 from __future__ import annotations
@@ -96,21 +96,8 @@ def main() -> int:
     termination = Termination(on_first=lambda: retry_budget.shorten(SHUTDOWN_S))
     termination.install()
     try:
-        access = load_access(environment, retry_budget, redactor)
-        if environment.get(SCHEDULE_VARIABLE):
-            from runner.node.agent.scheduled_run import with_run_id  # noqa: PLC0415
-
-            environment = with_run_id(environment, access.runs)
-        node = load_node_settings(environment)
-        task = TaskContext(
-            node, access.runs, access, load_task_secrets(environment, redactor), retry_budget,
-            termination, redactor, watch_evictions(environment, node),
-        )  # fmt: skip
-        if token := environment.get(NODES_TOKEN_VARIABLE):
-            redactor.add(token)
-            hosts, heartbeat = load_hosts(environment), load_heartbeat_config(environment)
-            task = replace(task, hosts=hosts, nodes_token=token, heartbeat_config=heartbeat)
-        with _only_agent_of(node.work_dir, termination):
+        task = load_task(environment, retry_budget, termination, redactor)
+        with _only_agent_of(task.node.work_dir, termination):
             return run_task(task, environment)
     except SettingsError as err:
         logger.error("%s", err)
@@ -127,6 +114,30 @@ def main() -> int:
         # `exit_now` ends the process without waiting for threads.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
+
+
+def load_task(
+    environment: Mapping[str, str],
+    retry_budget: RetryBudget,
+    termination: Termination,
+    redactor: Redactor,
+) -> TaskContext:
+    """Return the context of a task from its variables. Raise SettingsError or StorageError."""
+    access = load_access(environment, retry_budget, redactor)
+    if environment.get(SCHEDULE_VARIABLE):
+        from runner.node.agent.scheduled_run import with_run_id  # noqa: PLC0415
+
+        environment = with_run_id(environment, access.runs)
+    node = load_node_settings(environment)
+    task = TaskContext(
+        node, access.runs, access, load_task_secrets(environment, redactor), retry_budget,
+        termination, redactor, watch_evictions(environment, node),
+    )  # fmt: skip
+    if token := environment.get(NODES_TOKEN_VARIABLE):
+        redactor.add(token)
+        hosts, heartbeat = load_hosts(environment), load_heartbeat_config(environment)
+        task = replace(task, hosts=hosts, nodes_token=token, heartbeat_config=heartbeat)
+    return task
 
 
 def run_task(task: TaskContext, environment: Mapping[str, str], run_id: str = "") -> int:

@@ -92,7 +92,22 @@ class Task:
         self, stdout: int | TextIO = subprocess.PIPE, *, again_in: int | None = None
     ) -> subprocess.Popen[str]:
         """Start the task in a new folder, as on another node, or in that of an earlier start."""
-        number = len(self.processes) if again_in is None else again_in
+        work_dir = self.work_dir(len(self.processes) if again_in is None else again_in)
+        environment = self.environment(work_dir)
+        self.before_agent()
+        process = subprocess.Popen(
+            [sys.executable, "runner-agent.pyz"],
+            cwd=work_dir,
+            env=environment,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def work_dir(self, number: int) -> Path:
+        """Return the folder of a start of the task, with its files."""
         work_dir = self.folder / f"task-{number}" / "wd"
         work_dir.mkdir(parents=True, exist_ok=True)
         # Atomically, because a running agent in the folder still reads these files.
@@ -100,6 +115,10 @@ class Task:
             (part := work_dir / f"{name}.part").write_bytes(data)
             part.replace(work_dir / name)
         (work_dir.parent.parent / "mounts").mkdir(exist_ok=True)
+        return work_dir
+
+    def environment(self, work_dir: Path) -> dict[str, str]:
+        """Return the variables that Batch sets for the task."""
         place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
         environment = {
             "PATH": os.environ["PATH"],
@@ -117,17 +136,7 @@ class Task:
         }
         if self.secrets:
             environment["RUNNER_SECRETS"] = json.dumps(self.secrets)
-        self.before_agent()
-        process = subprocess.Popen(
-            [sys.executable, "runner-agent.pyz"],
-            cwd=work_dir,
-            env=environment,
-            stdout=stdout,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.processes.append(process)
-        return process
+        return environment
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Kill the task, and wait until storage has processed all of its requests."""
