@@ -40,7 +40,6 @@ THREADS = 8  # small files are limited by round trips, not by bandwidth
 SAVE_EVERY_S = 1.0  # how often the list of outputs is stored while an attempt is terminated
 MAX_SEARCH_S = 600.0  # for files that the script wrote elsewhere, if nothing else limits it
 LIST_RESERVE_S = 0.5  # kept for writing the list of outputs when the attempt is terminated
-LeaveOut = Callable[[LeftOut], object]
 
 
 class AttemptOutputs:
@@ -104,17 +103,79 @@ class AttemptOutputs:
                 names += os.listdir(folder)  # noqa: PTH208 - names
         return names
 
-    def export(self, prefix: str, report: Report, promised: Sequence[str] = ()) -> list[OutputFile]:
-        """Check that the promised outputs exist, and upload all outputs of this node.
-
-        The arguments and errors are those of `check_promised` and `export_outputs`.
-        """
+    def check_promised(self, promised: Sequence[str]) -> None:
+        """Raise StageFailedError (OutputMissing) if a promised glob matches no file."""
         collected = self.collect()
-        check_promised(self._dirs.output, promised, collected)
-        return export_outputs(
-            self._runs, prefix, self._dirs.output, report, self._check, collected,
-            promised=promised, leave_out=self._leave_out,
-        )  # fmt: skip
+        missing = [
+            pattern
+            for pattern in promised
+            if not any(self._is_promised(name, [pattern]) for name in collected.files)
+            and not _matches(self._dirs.output, pattern)
+        ]
+        if missing:
+            folder = self._dirs.output
+            own = {path.relative_to(folder).parts[0] for path in _files(folder)}
+            names = own | {name.partition("/")[0] for name in collected.files}
+            found = sorted(map(stored_path, names)) or ["nothing"]
+            raise StageFailedError(
+                STEP,
+                "OutputMissing",
+                f"the script did not write {', '.join(missing)} to its folder or "
+                f"$RUNNER_OUTPUT_DIR; it wrote {', '.join(found[:10])}",
+            )
+
+    def export(self, prefix: str, report: Report, promised: Sequence[str] = ()) -> list[OutputFile]:
+        """Check the promised outputs, and upload all outputs of this node.
+
+        A file beside the script that cannot be read, or that storage refuses, is left out unless it
+        is promised.
+
+        Args:
+            prefix: the prefix of the blobs' names.
+            report: receives progress.
+            promised: the globs of the outputs that the run must have.
+
+        Returns:
+            The files, sorted by path.
+
+        Raises:
+            StageFailedError: a promised output is missing, or it or a file in `$RUNNER_OUTPUT_DIR`
+                cannot be read.
+            StorageRequestError: storage cannot be reached, or refuses such a file.
+        """
+        self.check_promised(promised)
+        folder, collected = self._dirs.output, self.collect()
+        own = [path.relative_to(folder).as_posix() for path in _files(folder)]
+        names = sorted([*own, *collected.files])
+        total = sum((folder / name).stat().st_size for name in own)
+        total += sum(_size(Path(path)) for path in collected.files.values())
+        outputs: list[OutputFile] = []
+
+        uploaded = 0
+        lock = threading.Lock()
+
+        def count(size_bytes: int) -> None:
+            nonlocal uploaded
+            with lock:
+                uploaded += size_bytes
+
+        def upload(name: str) -> OutputFile | None:
+            is_required = name not in collected.files or self._is_promised(name, promised)
+            try:
+                return self._upload(prefix, name, count)
+            except (StageFailedError, StorageRequestError, ValueError) as err:
+                if is_required or _is_unreachable(err):
+                    raise
+                self._leave_out_file(name, err)
+                return None
+
+        def check_progress(finished: Sequence[OutputFile | None]) -> None:
+            outputs.extend(file for file in finished if file is not None)
+            self._check()
+            report("uploading outputs", min(uploaded, total), total, "bytes")
+
+        run_watched(upload, names, check_progress, threads=THREADS, name="export")
+        return sorted(outputs, key=lambda output: output.path)
 
     def of_rank(self, rank: int, folder: str) -> list[OutputFile]:
         """Return the files that another node exported to a folder. Raise ValueError."""
@@ -127,21 +188,76 @@ class AttemptOutputs:
     def add_earlier(
         self, outputs: Sequence[OutputFile], check: Callable[[], None] | None = None
     ) -> list[OutputFile]:
-        """Add the files that earlier attempts kept, as `add_earlier_outputs` does."""
-        return add_earlier_outputs(
-            self._runs, self._paths, self._number, outputs, check or self._check, self._leave_out,
-            nodes=self._spec.nodes,
-        )  # fmt: skip
+        """Add the files that earlier attempts exported when they were terminated.
+
+        Files with the path of a newer one are not copied. Files that storage refuses to copy are
+        left out, because the outputs of this attempt are valid without them.
+
+        Args:
+            outputs: the files of this attempt.
+            check: called before each copy; may raise. OutOfTimeError only ends the copying.
+
+        Returns:
+            All files, sorted by path. Those of an earlier attempt have its number, and are partial.
+        """
+        check = check or self._check
+        found = {file.path: file for file in outputs}
+        nodes = self._spec.nodes
+
+        def copy(earlier: int) -> None:
+            listed = list(read_list(self._runs, self._paths.attempt_outputs(earlier)) or ())
+            ranks = range(1, nodes) if nodes > 1 and not self._has_failed(earlier) else ()
+            for rank in ranks:
+                listed += read_rank_list(self._runs, self._paths.run_id, rank, earlier)
+            for file in listed:
+                if file.path in found:
+                    continue
+                check()
+                source = self._paths.output(earlier) + file.path
+                try:
+                    if self._runs.copy(source, self.prefix + file.path, file.size_bytes):
+                        found[file.path] = replace(file, attempt=earlier, partial=True)
+                        continue
+                except StorageRequestError as err:
+                    if err.is_retryable:
+                        raise
+                    logger.warning("not copied from attempt %d: %s", earlier, err)
+                self._leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
+
+        for earlier in range(self._number - 1, 0, -1):
+            try:
+                copy(earlier)
+            except OutOfTimeError:
+                self._leave_out(LeftOut(f"files of attempt {earlier}", 0, "time"))
+                break
+            except StorageRequestError as err:
+                logger.warning("the outputs of attempt %d are incomplete: %s", earlier, err)
+                self._leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
+                if err.is_retryable:
+                    break
+            except DAMAGED as err:
+                logger.warning("the outputs of attempt %d are not known: %s", earlier, err)
+                self._leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
+        return sorted(found.values(), key=lambda file: file.path)
+
+    def _has_failed(self, attempt: int) -> bool:
+        """Return True if the attempt failed and was retried. Rank 0 then kept no outputs."""
+        end = AttemptEnd.load(self._runs.get(self._paths.attempt_end(attempt)) or b"")
+        return end is not None and end.why == "failed"
 
     def export_partial(
         self, left_s: Callable[[], float | None], *, last: bool, folder: str = ""
     ) -> list[OutputFile]:
         """Export the files of a script that did not succeed, as far as time allows.
 
+        Small files are uploaded first, and unreadable ones are left out. No error is raised,
+        because the outcome of the attempt is decided already.
+
         Args:
             left_s: returns the seconds until this node or process ends, None if there is no end.
             last: True if the run ends with this attempt. Then the outputs that earlier attempts
-                kept are added. Otherwise a list of the outputs is written for the next attempt.
+                kept are added. Otherwise a list of the outputs is written for the next attempt,
+                once a second and at the end.
             folder: the folder of this node's outputs, relative to the outputs of the run.
         """
 
@@ -159,11 +275,42 @@ class AttemptOutputs:
                 logger.warning("the list of the outputs is lost: %s", err)
 
         left = left_s()
-        search_s = None if left is None else max(left - LIST_RESERVE_S, LIST_RESERVE_S)
-        outputs = export_partial(
-            self._runs, self.prefix + folder, self._dirs.output, self.collect(search_s), check,
-            leave_out=self._leave_out, save=save,
-        )  # fmt: skip
+        self.collect(None if left is None else max(left - LIST_RESERVE_S, LIST_RESERVE_S))
+        outputs: list[OutputFile] = []
+        sizes = self._sizes()
+        waiting = set(sizes)
+        saved_at = time.monotonic()
+
+        def add(finished: Sequence[OutputFile | None]) -> None:
+            nonlocal saved_at
+            outputs.extend(file for file in finished if file is not None)
+            if outputs and time.monotonic() - saved_at >= SAVE_EVERY_S:
+                save(outputs)
+                saved_at = time.monotonic()
+            check()
+
+        def upload(name: str) -> OutputFile | None:
+            try:
+                return self._upload(self.prefix + folder, name)
+            except (StageFailedError, StorageRequestError, ValueError) as err:
+                if _is_unreachable(err):
+                    raise
+                waiting.discard(name)
+                self._leave_out_file(name, err)
+
+        why = "transfer"
+        try:
+            small_first = sorted(sizes, key=sizes.__getitem__)
+            run_watched(upload, small_first, add, threads=THREADS, name="export")
+        except OutOfTimeError:
+            why = "time"
+        except Exception as err:  # noqa: BLE001 - the attempt ends as it did
+            logger.warning("not all outputs were uploaded: %s", err)
+        outputs = sorted(outputs, key=lambda output: output.path)
+        if rest := waiting.difference(file_path(file.path) for file in outputs):
+            self._leave_out(LeftOut("others", sum(sizes[name] for name in rest), why, len(rest)))
+        if outputs:
+            save(outputs)
         if not last:
             return outputs
         own = self.names()
@@ -171,12 +318,69 @@ class AttemptOutputs:
             outputs += read_rank_list(self._runs, self._spec.run_id, rank, self._number, own)
         return self.add_earlier(outputs, check)
 
+    def _sizes(self) -> dict[str, int]:
+        """Return the sizes of all outputs that can be listed."""
+        sizes = {name: _size(Path(path)) for name, path in self.collect().files.items()}
+        try:
+            for path in _files(self._dirs.output):
+                sizes[path.relative_to(self._dirs.output).as_posix()] = _size(path)
+        except (StageFailedError, OSError) as err:
+            logger.warning("not all outputs were found: %s", err)
+        return sizes
+
     def restore(self, outputs: Sequence[OutputFile]) -> list[OutputFile]:
-        """Return the exported files. Upload those again that storage has lost."""
-        return restore_outputs(
-            self._runs, self.prefix, self._dirs.output, outputs, self.collect(),
-            promised=self._spec.outputs, leave_out=self._leave_out,
-        )  # fmt: skip
+        """Return the exported files. Upload those again that storage lost, for example in a crash.
+
+        Raises:
+            StageFailedError: a lost file is not on this node, but was on another node of the run.
+        """
+        if not outputs:
+            return []
+        existing = set(self._runs.list_names(self.prefix))
+        found: list[OutputFile] = []
+        for file in outputs:
+            if blob_name(self.prefix + file.path) in existing or file.attempt is not None:
+                found.append(file)
+                continue
+            name = file_path(file.path)
+            try:
+                found.append(self._upload(self.prefix, name))
+            except (StageFailedError, StorageRequestError, ValueError) as err:
+                is_required = file.source is None or self._is_promised(name, self._spec.outputs)
+                if is_required or _is_unreachable(err):
+                    raise
+                self._leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
+        return found
+
+    def _is_promised(self, name: str, promised: Sequence[str]) -> bool:
+        """Return True if a promised glob matches a collected file, or a folder that contains it.
+
+        Globs apply to files in the script's folder. A file from elsewhere must be named by the
+        exact path that it gets among the outputs, or by a folder of that path.
+        """
+        parts = PurePosixPath(name).parts
+        is_beside = self.collect().sources.get(name) == CODE
+        for pattern in promised:
+            globs = PurePosixPath(pattern).parts
+            is_start = _starts_with(parts, globs) if is_beside else parts[: len(globs)] == globs
+            if globs and is_start:
+                return True
+        return False
+
+    def _leave_out_file(self, name: str, err: Exception) -> None:
+        logger.warning("%s", err.message if isinstance(err, StageFailedError) else err)
+        path = Path(self.collect().files.get(name, self._dirs.output / name))
+        self._leave_out(LeftOut(stored_path(name), _size(path), "transfer"))
+
+    def _upload(self, prefix: str, name: str, on_bytes: OnBytes = ignore_bytes) -> OutputFile:
+        collected = self.collect()
+        path, stored = collected.files.get(name) or self._dirs.output / name, stored_path(name)
+        try:
+            size, sha256 = self._runs.put_file(prefix + stored, Path(path), on_bytes)
+        except OSError as err:
+            raise _unreadable(stored, err.strerror or str(err)) from err
+        source = collected.sources.get(name)
+        return OutputFile(stored, size, sha256, source and stored_path(source))
 
 
 def _search(written: WrittenFiles, within_s: float | None) -> Collected:
@@ -203,167 +407,8 @@ def _search(written: WrittenFiles, within_s: float | None) -> Collected:
     return Collected(left_out=(LeftOut("files beside the script", 0, "search"),))
 
 
-def check_promised(
-    output_dir: Path, promised: Sequence[str], collected: Collected = NOTHING_COLLECTED
-) -> None:
-    """Raise StageFailedError (OutputMissing) if a promised glob matches no file."""
-    missing = [
-        pattern
-        for pattern in promised
-        if not any(_is_promised(name, collected, [pattern]) for name in collected.files)
-        and not _matches(output_dir, pattern)
-    ]
-    if missing:
-        own = {path.relative_to(output_dir).parts[0] for path in _files(output_dir)}
-        names = own | {name.partition("/")[0] for name in collected.files}
-        found = sorted(map(stored_path, names)) or ["nothing"]
-        raise StageFailedError(
-            STEP,
-            "OutputMissing",
-            f"the script did not write {', '.join(missing)} to its folder or $RUNNER_OUTPUT_DIR; "
-            f"it wrote {', '.join(found[:10])}",
-        )
-
-
-def export_outputs(
-    container: ContainerClient,
-    prefix: str,
-    output_dir: Path,
-    report: Report,
-    check: Callable[[], None],
-    collected: Collected = NOTHING_COLLECTED,
-    *,
-    promised: Sequence[str] = (),
-    leave_out: LeaveOut = lambda _: None,
-) -> list[OutputFile]:
-    """Upload every file below `output_dir`, and the files that were collected elsewhere.
-
-    Args:
-        container: the container of runs.
-        prefix: the prefix of the blobs' names.
-        output_dir: the folder of the script's outputs.
-        report: receives progress.
-        check: called several times a second; may raise to stop.
-        collected: the files that the script wrote elsewhere.
-        promised: the globs of the outputs that the run must have.
-        leave_out: called with each collected file that cannot be read or that storage refuses,
-            unless it is promised.
-
-    Returns:
-        The files, sorted by path.
-
-    Raises:
-        StageFailedError: a file in `output_dir` or a promised file cannot be read.
-        StorageRequestError: storage cannot be reached, or refuses such a file.
-    """
-    own = [path.relative_to(output_dir).as_posix() for path in _files(output_dir)]
-    names = sorted([*own, *collected.files])
-    total = sum((output_dir / name).stat().st_size for name in own)
-    total += sum(_size(Path(path)) for path in collected.files.values())
-    outputs: list[OutputFile] = []
-
-    uploaded = 0
-    lock = threading.Lock()
-
-    def count(size_bytes: int) -> None:
-        nonlocal uploaded
-        with lock:
-            uploaded += size_bytes
-
-    def upload(name: str) -> OutputFile | None:
-        is_required = name not in collected.files or _is_promised(name, collected, promised)
-        try:
-            return _upload(container, prefix, output_dir, collected, name, count)
-        except (StageFailedError, StorageRequestError, ValueError) as err:
-            if is_required or _is_unreachable(err):
-                raise
-            _leave_out(leave_out, name, Path(collected.files[name]), err)
-            return None
-
-    def check_progress(finished: Sequence[OutputFile | None]) -> None:
-        outputs.extend(file for file in finished if file is not None)
-        check()
-        report("uploading outputs", min(uploaded, total), total, "bytes")
-
-    run_watched(upload, names, check_progress, threads=THREADS, name="export")
-    return sorted(outputs, key=lambda output: output.path)
-
-
 class OutOfTimeError(Exception):
     """The time for uploading is over."""
-
-
-def export_partial(
-    container: ContainerClient,
-    prefix: str,
-    output_dir: Path,
-    collected: Collected,
-    check: Callable[[], None],
-    *,
-    leave_out: LeaveOut,
-    save: Callable[[Sequence[OutputFile]], None],
-) -> list[OutputFile]:
-    """Upload the files of a script that did not succeed. Return those that were uploaded.
-
-    Small files are uploaded first, and unreadable ones are left out. No error is raised, because
-    the outcome of the attempt is decided already.
-
-    Args:
-        container: the container of runs.
-        prefix: the prefix of the blobs' names.
-        output_dir: the folder of the script's outputs.
-        collected: the files that the script wrote elsewhere.
-        check: called several times a second; raises OutOfTimeError to stop.
-        leave_out: called with each file that is not uploaded.
-        save: called with the files uploaded so far, once a second and at the end.
-    """
-    outputs: list[OutputFile] = []
-    sizes = _sizes(output_dir, collected)
-    waiting = set(sizes)
-    saved_at = time.monotonic()
-
-    def add(finished: Sequence[OutputFile | None]) -> None:
-        nonlocal saved_at
-        outputs.extend(file for file in finished if file is not None)
-        if outputs and time.monotonic() - saved_at >= SAVE_EVERY_S:
-            save(outputs)
-            saved_at = time.monotonic()
-        check()
-
-    def upload(name: str) -> OutputFile | None:
-        try:
-            return _upload(container, prefix, output_dir, collected, name)
-        except (StageFailedError, StorageRequestError, ValueError) as err:
-            if _is_unreachable(err):
-                raise
-            waiting.discard(name)
-            _leave_out(leave_out, name, Path(collected.files.get(name, output_dir / name)), err)
-
-    why = "transfer"
-    try:
-        small_first = sorted(sizes, key=sizes.__getitem__)
-        run_watched(upload, small_first, add, threads=THREADS, name="export")
-    except OutOfTimeError:
-        why = "time"
-    except Exception as err:  # noqa: BLE001 - the attempt ends as it did
-        logger.warning("not all outputs were uploaded: %s", err)
-    outputs = sorted(outputs, key=lambda output: output.path)
-    if rest := waiting.difference(file_path(file.path) for file in outputs):
-        leave_out(LeftOut("others", sum(sizes[name] for name in rest), why, len(rest)))
-    if outputs:
-        save(outputs)
-    return outputs
-
-
-def _sizes(output_dir: Path, collected: Collected) -> dict[str, int]:
-    """Return the sizes of all outputs that can be listed."""
-    sizes = {name: _size(Path(path)) for name, path in collected.files.items()}
-    try:
-        for path in _files(output_dir):
-            sizes[path.relative_to(output_dir).as_posix()] = _size(path)
-    except (StageFailedError, OSError) as err:
-        logger.warning("not all outputs were found: %s", err)
-    return sizes
 
 
 def write_list(
@@ -427,135 +472,9 @@ def read_rank_list(
         return []
 
 
-def add_earlier_outputs(
-    runs: ContainerClient,
-    paths: RunPaths,
-    attempt: int,
-    outputs: Sequence[OutputFile],
-    check: Callable[[], None],
-    leave_out: LeaveOut,
-    *,
-    nodes: int = 1,
-) -> list[OutputFile]:
-    """Add the files that earlier attempts exported when they were terminated.
-
-    Files with the path of a newer one are not copied. Files that storage refuses to copy are left
-    out, because the outputs of this attempt are valid without them.
-
-    Args:
-        runs: the container of runs.
-        paths: the names of the run's blobs.
-        attempt: the number of this attempt.
-        outputs: the files of this attempt.
-        check: called before each copy; may raise. OutOfTimeError only ends the copying.
-        leave_out: called with each file that is not copied.
-        nodes: the number of nodes of the run.
-
-    Returns:
-        All files, sorted by path. Those of an earlier attempt have its number, and are partial.
-    """
-    found = {file.path: file for file in outputs}
-
-    def copy(earlier: int) -> None:
-        listed = list(read_list(runs, paths.attempt_outputs(earlier)) or ())
-        ranks = range(1, nodes) if nodes > 1 and not _has_failed(runs, paths, earlier) else ()
-        for rank in ranks:
-            listed += read_rank_list(runs, paths.run_id, rank, earlier)
-        for file in listed:
-            if file.path in found:
-                continue
-            check()
-            source = paths.output(earlier) + file.path
-            try:
-                if runs.copy(source, paths.output(attempt) + file.path, file.size_bytes):
-                    found[file.path] = replace(file, attempt=earlier, partial=True)
-                    continue
-            except StorageRequestError as err:
-                if err.is_retryable:
-                    raise
-                logger.warning("not copied from attempt %d: %s", earlier, err)
-            leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
-
-    for earlier in range(attempt - 1, 0, -1):
-        try:
-            copy(earlier)
-        except OutOfTimeError:
-            leave_out(LeftOut(f"files of attempt {earlier}", 0, "time"))
-            break
-        except StorageRequestError as err:
-            logger.warning("the outputs of attempt %d are incomplete: %s", earlier, err)
-            leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
-            if err.is_retryable:
-                break
-        except DAMAGED as err:
-            logger.warning("the outputs of attempt %d are not known: %s", earlier, err)
-            leave_out(LeftOut(f"files of attempt {earlier}", 0, "transfer"))
-    return sorted(found.values(), key=lambda file: file.path)
-
-
-def _has_failed(runs: ContainerClient, paths: RunPaths, attempt: int) -> bool:
-    """Return True if the attempt failed and was retried. Rank 0 kept none of its outputs then."""
-    end = AttemptEnd.load(runs.get(paths.attempt_end(attempt)) or b"")
-    return end is not None and end.why == "failed"
-
-
-def restore_outputs(
-    container: ContainerClient,
-    prefix: str,
-    output_dir: Path,
-    outputs: Sequence[OutputFile],
-    collected: Collected = NOTHING_COLLECTED,
-    *,
-    promised: Sequence[str] = (),
-    leave_out: LeaveOut = lambda _: None,
-) -> list[OutputFile]:
-    """Upload again the files that storage has lost since the export, for example in a crash.
-
-    Raises:
-        StageFailedError: a lost file is not on this node, but was on another node of the run.
-    """
-    if not outputs:
-        return []
-    existing = set(container.list_names(prefix))
-    found: list[OutputFile] = []
-    for file in outputs:
-        if blob_name(prefix + file.path) in existing or file.attempt is not None:
-            found.append(file)
-            continue
-        name = file_path(file.path)
-        try:
-            found.append(_upload(container, prefix, output_dir, collected, name))
-        except (StageFailedError, StorageRequestError, ValueError) as err:
-            is_required = file.source is None or _is_promised(name, collected, promised)
-            if is_required or _is_unreachable(err):
-                raise
-            leave_out(LeftOut(file.path, file.size_bytes, "transfer"))
-    return found
-
-
 def _is_unreachable(err: Exception) -> bool:
     """Return True if storage could not be reached, so that other files would fail too."""
     return isinstance(err, StorageRequestError) and not 400 <= err.status < 500
-
-
-def _leave_out(leave_out: LeaveOut, name: str, path: Path, err: Exception) -> None:
-    logger.warning("%s", err.message if isinstance(err, StageFailedError) else err)
-    leave_out(LeftOut(stored_path(name), _size(path), "transfer"))
-
-
-def _is_promised(name: str, collected: Collected, promised: Sequence[str]) -> bool:
-    """Return True if a promised glob matches a collected file, or a folder that contains it.
-
-    Globs apply to files in the script's folder. A file from elsewhere must be named by the exact
-    path that it gets among the outputs, or by a folder of that path.
-    """
-    parts = PurePosixPath(name).parts
-    is_beside = collected.sources.get(name) == CODE
-    for pattern in promised:
-        globs = PurePosixPath(pattern).parts
-        if globs and (_starts_with(parts, globs) if is_beside else parts[: len(globs)] == globs):
-            return True
-    return False
 
 
 def _starts_with(parts: Sequence[str], globs: Sequence[str]) -> bool:
@@ -565,23 +484,6 @@ def _starts_with(parts: Sequence[str], globs: Sequence[str]) -> bool:
     if globs[0] == "**":
         return any(_starts_with(parts[skipped:], globs[1:]) for skipped in range(len(parts)))
     return bool(parts) and fnmatchcase(parts[0], globs[0]) and _starts_with(parts[1:], globs[1:])
-
-
-def _upload(
-    container: ContainerClient,
-    prefix: str,
-    output_dir: Path,
-    collected: Collected,
-    name: str,
-    on_bytes: OnBytes = ignore_bytes,
-) -> OutputFile:
-    path, stored = collected.files.get(name) or output_dir / name, stored_path(name)
-    try:
-        size, sha256 = container.put_file(prefix + stored, Path(path), on_bytes)
-    except OSError as err:
-        raise _unreadable(stored, err.strerror or str(err)) from err
-    source = collected.sources.get(name)
-    return OutputFile(stored, size, sha256, source and stored_path(source))
 
 
 def _size(path: Path) -> int:

@@ -16,10 +16,10 @@ import pytest
 from runner.node.agent.records import NO_LOGS, RunRecords
 from runner.node.failures import StageFailedError
 from runner.node.script import outputs as export
-from runner.node.script.outputs import export_outputs, restore_outputs
 from runner.node.settings import NodeSettings
 from runner.node.storage import blobs
 from runner.protocol.paths import RunPaths
+from tests.unit.node.outputs_of import outputs_of
 from tests.unit.node.races import Process, Race, sha256
 
 RUN = "mnist-1"
@@ -90,8 +90,8 @@ class Story:
             failure = StageFailedError("command", "CommandFailed", "no", 3)
         else:
             prefix = names.output(number)
-            exported = export_outputs(runs, prefix, folder, lambda *_: None, lambda: None)
-            outputs = restore_outputs(runs, prefix, folder, exported)
+            made = outputs_of(runs, folder, run_id=RUN, number=number)
+            outputs = made.restore(made.export(prefix, lambda *_: None))
         first = records.commit_attempt(
             attempt=number,
             started="2026-11-21T15:31:17+00:00",

@@ -8,21 +8,16 @@ import pytest
 
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.script.outputs import (
-    OutOfTimeError,
-    add_earlier_outputs,
-    check_promised,
-    export_outputs,
-    export_partial,
     read_list,
-    restore_outputs,
     write_list,
 )
 from runner.node.script.written import Collected
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageResponse
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import LeftOut, OutputFile
+from runner.protocol.results import OutputFile
 from tests.unit.node.fake_blob import FakeBlobs
+from tests.unit.node.outputs_of import outputs_of
 
 
 @pytest.fixture
@@ -34,6 +29,10 @@ def output(tmp_path: Path) -> Path:
     return folder
 
 
+def silent(*_: object) -> None:
+    """Report no progress."""
+
+
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -42,7 +41,7 @@ def test_every_file_is_uploaded_with_its_hash(
     output: Path, container: ContainerClient, service: FakeBlobs
 ) -> None:
     (output / "empty.txt").touch()
-    exported = export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
+    exported = outputs_of(container, output).export("r/output/", silent)
     assert exported == [
         OutputFile("empty.txt", 0, sha256(b"")),
         OutputFile("model.keras", 5, sha256(b"model")),
@@ -57,7 +56,7 @@ def test_link_to_a_file_is_exported_as_file(
     (output / "best.keras").symlink_to("model.keras")
     (output / "broken").symlink_to("nowhere")
     (output / "more").symlink_to("plots")
-    exported = export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
+    exported = outputs_of(container, output).export("r/output/", silent)
     assert [e.path for e in exported] == ["best.keras", "model.keras", "plots/loss.png"]
     assert service.data("r/output/best.keras") == b"model"
     assert {"broken", "more"} <= {r.getMessage().split()[2].split("/")[-1] for r in caplog.records}
@@ -69,9 +68,9 @@ def test_link_to_a_file_is_exported_as_file(
 )
 def test_written_promised_output_passes(output: Path, promised: str) -> None:
     before = sorted(output.rglob("*"))
-    check_promised(output, [promised])
+    outputs_of(None, output).check_promised([promised])
     with pytest.raises(StageFailedError) as caught:
-        check_promised(output, [promised, "broken.promise"])
+        outputs_of(None, output).check_promised([promised, "broken.promise"])
     assert "did not write broken.promise to its folder" in str(caught.value)
     assert sorted(output.rglob("*")) == before
 
@@ -83,7 +82,7 @@ def test_written_promised_output_passes(output: Path, promised: str) -> None:
 def test_missing_promised_output_is_named(output: Path, promised: str) -> None:
     (output / "empty").mkdir()
     with pytest.raises(StageFailedError) as caught:
-        check_promised(output, ["model.keras", promised])
+        outputs_of(None, output).check_promised(["model.keras", promised])
     assert (caught.value.step, caught.value.code) == ("export", "OutputMissing")
     assert promised in caught.value.message
     assert "it wrote model.keras, plots" in caught.value.message
@@ -94,7 +93,7 @@ def test_refused_upload_is_an_error(
 ) -> None:
     service.refuse_for_good()
     with pytest.raises(StorageRequestError, match="the account key has changed"):
-        export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
+        outputs_of(container, output).export("r/output/", silent)
 
 
 def test_termination_stops_an_export(output: Path, container: ContainerClient) -> None:
@@ -102,7 +101,7 @@ def test_termination_stops_an_export(output: Path, container: ContainerClient) -
         raise TerminatedError
 
     with pytest.raises(TerminatedError):
-        export_outputs(container, "r/output/", output, lambda *_: None, check)
+        outputs_of(container, output, check=check).export("r/output/", silent)
 
 
 def test_hash_is_of_the_bytes_sent_while_the_file_grows(
@@ -116,7 +115,7 @@ def test_hash_is_of_the_bytes_sent_while_the_file_grows(
         return send(method, name, **options)
 
     monkeypatch.setattr(container.transport, "send", grow_and_send)
-    for file in export_outputs(container, "r/output/", output, lambda *_: None, lambda: None):
+    for file in outputs_of(container, output).export("r/output/", silent):
         data = service.data(f"r/output/{file.path}")
         assert (file.size_bytes, file.sha256) == (len(data), sha256(data))
 
@@ -128,7 +127,7 @@ def test_small_files_are_uploaded_in_parallel(
         (tmp_path / f"{number}.txt").write_text(str(number))
     reports: list[tuple[Any, ...]] = []
     report = lambda *words: reports.append(words)  # noqa: E731
-    exported = export_outputs(container, "r/output/", tmp_path, report, lambda: None)
+    exported = outputs_of(container, tmp_path).export("r/output/", report)
     assert len(exported) == 300
     assert reports[-1][1] == reports[-1][2]
     assert 2 <= service.connections <= 8
@@ -136,7 +135,7 @@ def test_small_files_are_uploaded_in_parallel(
 
 def test_missing_output_folder_has_no_outputs(tmp_path: Path, container: ContainerClient) -> None:
     gone = tmp_path / "gone"
-    assert export_outputs(container, "r/output/", gone, lambda *_: None, lambda: None) == []
+    assert outputs_of(container, gone).export("r/output/", silent) == []
 
 
 def beside(folder: Path, *names: str) -> Collected:
@@ -146,7 +145,7 @@ def beside(folder: Path, *names: str) -> Collected:
 
 def test_promised_output_must_be_among_the_kept_files(tmp_path: Path) -> None:
     with pytest.raises(StageFailedError):
-        check_promised(tmp_path, ["m.h5"], Collected())
+        outputs_of(None, tmp_path).check_promised(["m.h5"])
 
 
 @pytest.mark.parametrize(
@@ -158,11 +157,12 @@ def test_promise_is_a_path_in_the_folder_of_the_script(
 ) -> None:
     names = ("sub/m.h5", "home/x")
     collected = Collected(dict.fromkeys(names, ""), {"sub/m.h5": "code", "home/x": "home"})
+    outputs = outputs_of(None, tmp_path, collected)
     if is_kept:
-        check_promised(tmp_path, [promised], collected)
+        outputs.check_promised([promised])
     else:
         with pytest.raises(StageFailedError):
-            check_promised(tmp_path, [promised], collected)
+            outputs.check_promised([promised])
 
 
 @pytest.mark.parametrize("fault", ["refused", "gone"])
@@ -175,24 +175,16 @@ def test_unpromised_file_is_omitted_if_it_cannot_be_stored(
         (tmp_path / "a.txt").unlink()
     else:
         service.refuse_put = "r/output/a.txt"
-    collected, left_out = beside(tmp_path, "a.txt", "b.txt"), list[LeftOut]()
-
-    def export(promised: list[str]) -> list[OutputFile]:
-        return export_outputs(
-            container, "r/output/", tmp_path / "none", lambda *_: None, lambda: None, collected,
-            promised=promised, leave_out=left_out.append,
-        )  # fmt: skip
-
-    assert [file.path for file in export(["b.txt"])] == ["b.txt"]
-    assert [(each.path, each.why) for each in left_out] == [("a.txt", "transfer")]
+    collected = beside(tmp_path, "a.txt", "b.txt")
+    outputs = outputs_of(container, tmp_path / "none", collected)
+    assert [file.path for file in outputs.export("r/output/", silent, ["b.txt"])] == ["b.txt"]
+    assert [(each.path, each.why) for each in outputs.left_out] == [("a.txt", "transfer")]
     with pytest.raises((StageFailedError, StorageRequestError)):
-        export(["*.txt"])
+        outputs.export("r/output/", silent, ["*.txt"])
     lost = [OutputFile("a.txt", 1, "", "code")]
     service.put("r/output/b.txt", b"x")
-    assert not restore_outputs(
-        container, "r/output/", tmp_path, lost, collected, leave_out=left_out.append
-    )
-    assert len(left_out) == 2
+    assert not outputs.restore(lost)
+    assert len(outputs.left_out) == 2
 
 
 def test_outputs_are_listed_while_they_are_uploaded(
@@ -202,25 +194,24 @@ def test_outputs_are_listed_while_they_are_uploaded(
     (tmp := output / "big.bin").write_bytes(b"x" * 100)
     service.hold_put = "r/output/big.bin"
     saved: list[list[str]] = []
-    left_out: list[LeftOut] = []
+    outputs = outputs_of(container, output)
 
-    def check() -> None:
-        if saved:
-            raise OutOfTimeError
+    def write(_: object, name: str, files: list[OutputFile], folder: str) -> None:
+        assert (name, folder) == (RunPaths("r").attempt_outputs(1), "")
+        saved.append([file.path for file in files])
 
-    exported = export_partial(
-        container, "r/output/", output, Collected(), check, leave_out=left_out.append,
-        save=lambda files: saved.append([file.path for file in files]),
-    )  # fmt: skip
+    monkeypatch.setattr("runner.node.script.outputs.write_list", write)
+    exported = outputs.export_partial(lambda: 0.0 if saved else None, last=False)
     service.hold_put = ""
     assert set(saved[0]) <= {"model.keras", "plots/loss.png"}, "before the large file is there"
     assert [file.path for file in exported] == saved[-1]
-    assert left_out[0].why == "time"
-    assert left_out[0].size_bytes >= tmp.stat().st_size
+    [left_out] = outputs.left_out
+    assert left_out.why == "time"
+    assert left_out.size_bytes >= tmp.stat().st_size
 
 
 def test_files_of_an_earlier_attempt_are_partial_and_never_fail_a_run(
-    container: ContainerClient, service: FakeBlobs
+    tmp_path: Path, container: ContainerClient, service: FakeBlobs
 ) -> None:
     blobs = RunPaths("r")
     listed = [OutputFile(name, 1, "") for name in ("a", "b", "gone", "own")]
@@ -228,22 +219,21 @@ def test_files_of_an_earlier_attempt_are_partial_and_never_fail_a_run(
     for name in ("a", "b"):
         service.put(blobs.output(1) + name, b"x")
     service.refuse_put = blobs.output(2) + "b"
-    left_out: list[LeftOut] = []
     own = OutputFile("own", 2, "")
     checks: list[None] = []
     check = lambda: checks.append(None)  # noqa: E731
-    files = add_earlier_outputs(container, blobs, 2, [own], check, left_out.append)
-    assert files == [OutputFile("a", 1, "", attempt=1, partial=True), own]
-    assert [each.path for each in left_out] == ["b", "gone"]
+    outputs = outputs_of(container, tmp_path, check=check, number=2)
+    assert outputs.add_earlier([own]) == [OutputFile("a", 1, "", attempt=1, partial=True), own]
+    assert {each.path for each in outputs.left_out} == {"b", "gone"}
     assert len(checks) == 3
 
     def terminate() -> None:
         raise TerminatedError
 
     with pytest.raises(TerminatedError):
-        add_earlier_outputs(container, blobs, 2, [own], terminate, left_out.append)
+        outputs.add_earlier([own], terminate)
     service.refuse_for_good()
-    assert add_earlier_outputs(container, blobs, 2, [own], check, left_out.append) == [own]
+    assert outputs.add_earlier([own]) == [own]
 
 
 def test_list_of_outputs_keeps_what_the_client_reads(container: ContainerClient) -> None:
