@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
+from runner.node.checkpoints.committer import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.checkpoints.load_failures import may_be_load_failure, read_error
 from runner.node.cluster import (
     LAUNCHER_VARIABLES,

@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.node.agent.attempt import LOCK_FILE, Attempt, read_tail
-from runner.node.agent.attempt_checkpoints import RESUME_FAILED, AttemptCheckpoints
 from runner.node.agent.records import NO_LOGS, AttemptOutcome, RunRecords
+from runner.node.checkpoints.committer import AttemptCheckpoints
+from runner.node.checkpoints.load_failures import RESUME_FAILED
 from runner.node.cluster import load_heartbeat_config, load_hosts
 from runner.node.context import (
     FAILED_EXIT_CODE,

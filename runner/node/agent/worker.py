@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from runner.node.agent.attempt import Attempt
-from runner.node.agent.attempt_checkpoints import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.agent.records import RunRecords
+from runner.node.checkpoints.committer import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.checkpoints.shards import ShardWriter
 from runner.node.checkpoints.snapshot import TooManyFilesError, UnsettledError
 from runner.node.checkpoints.store import CheckpointStore

@@ -14,8 +14,10 @@ import tempfile
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
+from runner.node.checkpoints.restore import RESTORE_STAGE
 from runner.node.checkpoints.snapshot import (
     FileState,
     FolderListing,
@@ -24,7 +26,11 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.failures import StageFailedError
+from runner.protocol.resuming import ResumeHistory
+from runner.protocol.run_spec import RunSpec
+from runner.protocol.usage import Read, load_work_ms
 
+RESUME_FAILED = "ResumeFailed"  # code of a run that may not start from the beginning
 # Without a known time until the first checkpoint, a script that fails later was training.
 SHORTEST_S = 60.0
 LONGEST_S = 600.0
@@ -134,3 +140,36 @@ def read_error(stderr: Path) -> tuple[str, str]:
 def has_other_cause(line: str) -> bool:
     """Return True if an error has another cause than the content of a checkpoint."""
     return bool(_OTHER_CAUSE.search(line))
+
+
+def check_cap(get: Read, spec: RunSpec, history: ResumeHistory) -> None:
+    """Raise StageFailedError if the cap of the costs does not allow to repeat the lost work."""
+    if spec.max_cost_micros is None or spec.job_limit_s is None:
+        return
+    passed = datetime.now(timezone.utc) - spec.created  # noqa: UP017  the agent runs on 3.10
+    left_s = max(spec.job_limit_s - passed.total_seconds(), 0.0)
+    own = [each.of_attempt for each in history.failures if each.run_id == spec.run_id]
+    # How long scripts ran for the checkpoints that cannot be loaded.
+    repeated_ms = load_work_ms(get, spec.run_id, max(own, default=0))
+    if spec.resume_from is not None:
+        repeated_ms += load_work_ms(get, spec.resume_from.run_id, None)
+    repeated_s = repeated_ms / 1000
+    if repeated_s <= left_s:
+        return
+    usd = spec.max_cost_micros / 1_000_000
+    costs = usd * repeated_s / spec.job_limit_s
+    raise StageFailedError(
+        RESTORE_STAGE,
+        RESUME_FAILED,
+        f"{history.describe()}. A start from the beginning repeats "
+        f"{_duration(repeated_s)} of work, and the cost cap of {usd:.2f} USD leaves "
+        f"{_duration(left_s)}: `runner resume {spec.run_id} --fresh` would cost up to "
+        f"{costs:.2f} USD for this work",
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

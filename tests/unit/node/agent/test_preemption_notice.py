@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.node import termination as notice_module
-from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.checkpoints.committer import AttemptCheckpoints
 from runner.node.context import AttemptContext
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog

@@ -14,8 +14,8 @@ import pytest
 
 from runner.node.agent import attempt as module
 from runner.node.agent.attempt import Attempt
-from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.preparation import NodePreparation
+from runner.node.checkpoints.committer import AttemptCheckpoints
 from runner.node.context import AttemptContext
 from runner.node.distributed.launchers import PROCESSES_VARIABLE
 from runner.node.failures import StageFailedError
