@@ -100,18 +100,6 @@ class RunSecrets:
         raise _secret_error(name, url, str(last)) from last
 
 
-def load_secrets(
-    environment: Mapping[str, str], client_id: str | None, redactor: Redactor
-) -> RunSecrets:
-    """Read RUNNER_SECRETS. Raise ValueError, whose message does not contain the value."""
-    try:
-        raw: dict[str, Any] = parse_json(environment.get(SECRETS_VARIABLE) or "{}")
-        values, keyvault = _to_texts(raw, "values"), _to_texts(raw, "keyvault")
-        return RunSecrets(values, keyvault, client_id, redactor)
-    except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"invalid {SECRETS_VARIABLE}") from None
-
-
 def _to_texts(raw: dict[str, Any], name: str) -> dict[str, str]:
     entries: dict[str, Any] = raw.get(name) or {}
     return {str(key): str(value) for key, value in entries.items()}
@@ -225,12 +213,14 @@ def load_models(
 
 
 def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> RunSecrets:
-    """Return the run's secrets. Raise SettingsError."""
+    """Return the run's secrets. Raise SettingsError, whose message does not contain a value."""
     try:
         client_id = parse_json(environment[STORAGE_VARIABLE]).get("identity_client_id")
-        return load_secrets(environment, client_id, redactor)
-    except ValueError as err:
-        raise SettingsError(str(err)) from None
+        raw: dict[str, Any] = parse_json(environment.get(SECRETS_VARIABLE) or "{}")
+        values, keyvault = _to_texts(raw, "values"), _to_texts(raw, "keyvault")
+        return RunSecrets(values, keyvault, client_id, redactor)
+    except (ValueError, TypeError, AttributeError):
+        raise SettingsError(f"invalid {SECRETS_VARIABLE}") from None
 
 
 def script_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -341,18 +341,18 @@ class RunRecords:
         """Update the run's entry in the index. A failure is only logged."""
         try:
             run: dict[str, Any] = parse_json(self.read(self.paths.run) or b"{}")
-            metadata = index_metadata(run, document, self._usage(run, result))
+            metadata = index_metadata(run, document, self._usage(result))
             self._runs.put_metadata(index_blob(self.paths.run_id), metadata)
         except (StorageRequestError, ValueError, AttributeError, TypeError) as err:
             logger.warning("the run's entry in the index could not be written: %s", err)
 
-    def _usage(self, run: dict[str, Any], result: RunResult) -> dict[str, Any] | None:
+    def _usage(self, result: RunResult) -> dict[str, Any] | None:
         """Return the node time of the attempts for the index, or None if it cannot be read."""
         try:
             found = load_usage(
                 self.read,
                 self.paths.run_id,
-                nodes=RunSpec.from_json(run).resources.nodes,
+                nodes=self.spec.resources.nodes if self.spec is not None else 1,
                 status=result.status,
                 ended=result.ended,
                 attempts=result.attempt or MAX_ATTEMPTS,

@@ -16,7 +16,13 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from runner.node.agent.records import RunRecords
-from runner.node.agent.scheduled_run import firing_place
+from runner.node.agent.scheduled_run import (
+    create_run,
+    document_bytes,
+    ensure_firing,
+    firing_place,
+    read_template,
+)
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.settings import SettingsError, load_access, process_variables
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, TaskTokenCredential
@@ -26,14 +32,12 @@ from runner.node.storage.retries import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.schedules import (
     GroupAccess,
     Json,
     fired_group,
     fired_run_documents,
     fired_task_bodies,
-    firing_blob,
     group_template_blob,
     make_firing,
 )
@@ -187,20 +191,19 @@ def fire(
         SettingsError: the schedule was removed, or its template is damaged.
         StorageError: storage failed.
     """
-    body = runs.get(group_template_blob(place))
-    if body is None:
-        raise SettingsError(f"{group_template_blob(place)} is gone: the schedule was removed")
     try:
-        template: Json = parse_json(body)
-        firing = _ensure_firing(runs, template, place, job_id)
+        template = read_template(runs, group_template_blob(place))
+        now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+        made = document_bytes(make_firing(template, f"{place} {job_id}", job_id, now))
+        firing = ensure_firing(runs, place, job_id, lambda: made)
         documents = list(fired_run_documents(template, firing))
         bodies = list(fired_task_bodies(template, firing, access))
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         raise SettingsError(f"{group_template_blob(place)} is damaged: {err!r}") from err
     with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(partial(_write_run, runs), documents))
+        list(threads.map(partial(create_run, runs), documents))
     group_id = str(firing["group_id"])
-    runs.create(group_blob(group_id), _bytes(fired_group(template, firing).to_json()))
+    runs.create(group_blob(group_id), document_bytes(fired_group(template, firing).to_json()))
     try:
         tasks.add(bodies)
     except TasksRefusedError as err:
@@ -209,24 +212,6 @@ def fire(
         return False
     logger.info("group %s: %d tasks", group_id, len(documents))
     return True
-
-
-def _ensure_firing(runs: ContainerClient, template: Json, place: str, job_id: str) -> Json:
-    name = firing_blob(place, job_id)
-    body = runs.get(name)
-    if body is None:
-        now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
-        firing = make_firing(template, f"{place} {job_id}", job_id, now)
-        body = _bytes(firing)
-        if not runs.create(name, body):
-            body = runs.get(name) or body
-    found: Json = parse_json(body)
-    return found
-
-
-def _write_run(runs: ContainerClient, run: Json) -> None:
-    if runs.create(RunPaths(run["run_id"]).run, _bytes(run)):
-        runs.put_metadata(index_blob(run["run_id"]), index_metadata(run, None))
 
 
 def _fail_runs(runs: ContainerClient, documents: list[Json], err: TasksRefusedError) -> None:
@@ -258,7 +243,3 @@ def _choose_credential(environment: Mapping[str, str], access: GroupAccess) -> C
         return TaskTokenCredential(token)
     client_id: str | None = access.storage.get("identity_client_id")
     return ManagedIdentityCredential(client_id, resource=BATCH_RESOURCE)
-
-
-def _bytes(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=2).encode()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from functools import partial
 
 from runner.node.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
@@ -19,7 +19,7 @@ from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import RunSpec
-from runner.protocol.schedules import firing_blob, template_blob
+from runner.protocol.schedules import Json, firing_blob, template_blob
 from runner.protocol.task import SCHEDULE_VARIABLE
 
 _TEMPLATE_PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
@@ -54,21 +54,60 @@ def firing_place(environment: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _ensure_run(runs: ContainerClient, place: str, job_id: str, task_id: str) -> str:
+    template = partial(read_template, runs, template_blob(place))
+
+    def make() -> bytes:
+        return json.dumps(_firing(template(), place, job_id)).encode()
+
+    firing = ensure_firing(runs, place, job_id, make)
+    run_id = str(firing["run_id"])
+    if runs.head(RunPaths(run_id).run) is None:
+        run = replace(
+            RunSpec.from_json(template()),
+            run_id=run_id,
+            created=datetime.fromisoformat(firing["created"]),
+            job_id=job_id,
+            task_id=task_id,
+        )
+        create_run(runs, run.to_json())
+    return run_id
+
+
+def read_template(runs: ContainerClient, name: str) -> Json:
+    """Return a template of a schedule. Raise SettingsError if it is gone."""
+    body = runs.get(name)
+    if body is None:
+        raise SettingsError(f"{name} is gone: the schedule was removed")
+    template: Json = parse_json(body)
+    return template
+
+
+def ensure_firing(
+    runs: ContainerClient, place: str, job_id: str, make: Callable[[], bytes]
+) -> Json:
+    """Return the IDs of a job's runs. The first agent that writes what it makes decides them."""
     name = firing_blob(place, job_id)
     body = runs.get(name)
     if body is None:
-        template = runs.get(template_blob(place))
-        if template is None:
-            raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
-        body = json.dumps(_firing(parse_json(template), place, job_id)).encode()
+        body = make()
         if not runs.create(name, body):
             body = runs.get(name) or body
-    firing: dict[str, Any] = parse_json(body)
-    _write_run(runs, place, firing, job_id, task_id)
-    return str(firing["run_id"])
+    firing: Json = parse_json(body)
+    return firing
 
 
-def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]:
+def create_run(runs: ContainerClient, run: Json) -> None:
+    """Write run.json and the run's entry in the index, unless the run exists."""
+    if runs.create(RunPaths(run["run_id"]).run, document_bytes(run)):
+        runs.put_metadata(index_blob(run["run_id"]), index_metadata(run, None))
+
+
+def document_bytes(document: Json) -> bytes:
+    """Return the content of a blob."""
+    return json.dumps(document, indent=2).encode()
+
+
+def _firing(template: Json, place: str, job_id: str) -> Json:
     now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
     suffix = run_id_suffix(f"{place} {job_id}")
     return {
@@ -76,23 +115,3 @@ def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]
         "created": now.isoformat(),
         "job_id": job_id,
     }
-
-
-def _write_run(
-    runs: ContainerClient, place: str, firing: dict[str, Any], job_id: str, task_id: str
-) -> None:
-    paths = RunPaths(firing["run_id"])
-    if runs.head(paths.run) is not None:
-        return
-    body = runs.get(template_blob(place))
-    if body is None:
-        raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
-    run = replace(
-        RunSpec.from_json(parse_json(body)),
-        run_id=firing["run_id"],
-        created=datetime.fromisoformat(firing["created"]),
-        job_id=job_id,
-        task_id=task_id,
-    ).to_json()
-    if runs.create(paths.run, json.dumps(run, indent=2).encode()):
-        runs.put_metadata(index_blob(firing["run_id"]), index_metadata(run, None))

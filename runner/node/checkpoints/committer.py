@@ -427,6 +427,7 @@ class AttemptCheckpoints:
         self._retry_budget = context.task.retry_budget
         self._termination = context.task.termination
         self._notices = context.task.notices
+        self._restore = CheckpointRestore(context, self._store)
         self._step = step
         self._is_new = is_new
         self._thread: CheckpointCommitter | None = None
@@ -447,7 +448,7 @@ class AttemptCheckpoints:
             self.history = load_resume_history(
                 self._runs.get, self._paths.run_id, range(1, self._number)
             )
-        self.restored = self._open_restore().restore(self._number, spec.resume_from, self.history)
+        self.restored = self._restore.restore(self._number, spec.resume_from, self.history)
         with suppress(TooManyFilesError):  # the committer reports it while the script runs
             self._found = list_folder(self._folder)
         if self.restored is not None:
@@ -514,7 +515,7 @@ class AttemptCheckpoints:
 
     def restore_same(self, wanted: ResumeFrom) -> dict[str, str]:
         """Restore the checkpoint that the primary restored. Return variables as `restore` does."""
-        self.restored = self._open_restore().restore_same(wanted)
+        self.restored = self._restore.restore_same(wanted)
         with suppress(TooManyFilesError):
             self._loads = LoadWatch(self._folder, list_folder(self._folder))
         return self._variables()
@@ -525,18 +526,6 @@ class AttemptCheckpoints:
         ranks = self.restored.checkpoint.ranks
         shards = {"RUNNER_CHECKPOINT_RANKS": str(ranks)} if ranks else {}
         return {"RUNNER_RESUMED": "1", **shards}
-
-    def _open_restore(self) -> CheckpointRestore:
-        return CheckpointRestore(
-            self._runs,
-            self._paths,
-            folder=self._folder,
-            local=self._store,
-            events=self._events,
-            retry_budget=self._retry_budget,
-            check=self._termination.check,
-            nodes=self._spec.nodes,
-        )
 
     @property
     def resumed_text(self) -> str:

@@ -10,18 +10,19 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runner.node.context import AttemptContext
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
-from runner.node.script.streams import EventLog, Report
+from runner.node.script.streams import Report
 from runner.node.script.workspace import RESTORE_PART
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageUnreachableError
-from runner.node.storage.retries import RetryBudget, read_some, retry_transfer, run_watched
+from runner.node.storage.retries import read_some, retry_transfer, run_watched
 from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,
@@ -31,7 +32,7 @@ from runner.protocol.checkpoints import (
     parse_checkpoint,
     select_shards,
 )
-from runner.protocol.paths import RunPaths
+from runner.protocol.checkpoints import ResumeHistory
 from runner.protocol.run_spec import ResumeFrom
 
 logger = logging.getLogger(__name__)
@@ -101,31 +102,20 @@ class RestoredCheckpoint:
 
 
 class CheckpointRestore:
-    """Restores a checkpoint into `folder` for one attempt.
+    """Restores a checkpoint into the checkpoint folder of one attempt.
 
     `local` may hold files of earlier checkpoints, named by their SHA-256.
     """
 
-    def __init__(
-        self,
-        runs: ContainerClient,
-        paths: RunPaths,
-        *,
-        folder: Path,
-        local: Path,
-        events: EventLog,
-        retry_budget: RetryBudget,
-        check: Callable[[], None],
-        nodes: int = 1,
-    ) -> None:
-        self._nodes = nodes
-        self._runs = runs
-        self._paths = paths
-        self._folder = folder
+    def __init__(self, context: AttemptContext, local: Path) -> None:
+        self._nodes = context.spec.nodes
+        self._runs = context.task.runs
+        self._paths = context.paths
+        self._folder = context.dirs.checkpoints
         self._local = local
-        self._events = events
-        self._retry_budget = retry_budget
-        self._check = check
+        self._events = context.events
+        self._retry_budget = context.task.retry_budget
+        self._check = context.task.termination.check
         self._skipped: list[str] = []
         self._done_bytes = 0
         self._lock = threading.Lock()

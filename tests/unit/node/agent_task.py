@@ -92,7 +92,7 @@ class Task:
         self, stdout: int | TextIO = subprocess.PIPE, *, again_in: int | None = None
     ) -> subprocess.Popen[str]:
         """Start the task in a new folder, as on another node, or in that of an earlier start."""
-        work_dir = self.work_dir(len(self.processes) if again_in is None else again_in)
+        work_dir = self.start_folder(len(self.processes) if again_in is None else again_in)
         environment = self.environment(work_dir)
         self.before_agent()
         process = subprocess.Popen(
@@ -106,7 +106,7 @@ class Task:
         self.processes.append(process)
         return process
 
-    def work_dir(self, number: int) -> Path:
+    def start_folder(self, number: int) -> Path:
         """Return the folder of a start of the task, with its files."""
         work_dir = self.folder / f"task-{number}" / "wd"
         work_dir.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ from runner.protocol.model_registry import ModelRegistry
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, OutputFile
 from runner.protocol.schedules import GroupAccess
+from tests.unit.node.attempt_parts import context_of
 from tests.unit.node.fake_blob import FakeBlobs
 
 NOW_TEXT = "2026-11-21T15:31:17.784871+00:00"
@@ -75,15 +76,8 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
     records.write_end(AttemptEnd(1, NOW_TEXT, "lost", None, "command", lost))
     number = records.claim_attempt(node, {"stdout": 120, "stderr": 7})
     (folder / "checkpoints").mkdir()
-    resume = CheckpointRestore(
-        runs,
-        blobs,
-        folder=folder / "checkpoints",
-        local=folder / "snapshots",
-        events=EventLog(LineQueue()),
-        retry_budget=RetryBudget(20.0),
-        check=lambda: None,
-    )
+    context = context_of(runs, run_id=run_id, checkpoints=folder / "checkpoints")
+    resume = CheckpointRestore(context, folder / "snapshots")
     restored = resume.restore(number, None)
     assert restored is not None
     told = {"restored": restored.to_json(), "last": 9, "committed": 2, "problem": None}

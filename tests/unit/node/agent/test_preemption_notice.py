@@ -165,10 +165,10 @@ def test_script_is_not_stopped_between_a_notice_and_its_commit(tmp_path: Path) -
     task: Any = SimpleNamespace(
         runs=None,
         retry_budget=RetryBudget(0.0),
-        termination=None,
+        termination=SimpleNamespace(check=None),
         notices=SimpleNamespace(notice=notice),
     )
-    spec: Any = SimpleNamespace(checkpoints=None)
+    spec: Any = SimpleNamespace(checkpoints=None, nodes=1)
     dirs, events = AttemptDirs.below(tmp_path), EventLog(LineQueue())
     context = AttemptContext(task, RunPaths("r-1"), spec, 1, dirs, events)
     checkpoints: Any = AttemptCheckpoints(context)

@@ -32,7 +32,7 @@ def test_two_runs_in_one_process_share_nothing_of_their_attempts(task: Task) -> 
     task.settings = {"AZ_BATCH_NODE_IS_DEDICATED": "true"}
     task.submit(SCRIPT, params={"loss": 0.5, "code": 3})
     copy_run(task, OTHER, params={"loss": 0.25, "code": 0}, outputs=[OTHER])
-    environment = task.environment(task.work_dir(0))
+    environment = task.environment(task.start_folder(0))
     context = load_task(environment, RetryBudget(), Termination(lambda: None), Redactor())
     assert run_task(context, environment) == 3
     lost = {**task.json("attempts/1/start.json"), "log_offsets": {"stdout": 0, "stderr": 0}}

@@ -22,8 +22,6 @@ from runner.node.checkpoints.restore import (
 from runner.node.checkpoints.snapshot import Snapshotter, UnsettledError, list_folder
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.failures import StageFailedError
-from runner.node.script.shipper import LineQueue
-from runner.node.script.streams import EventLog
 from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
@@ -32,6 +30,7 @@ from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom
 from tests.repetition import slow_after
+from tests.unit.node.attempt_parts import context_of
 from tests.unit.node.fake_blob import FakeBlobs
 
 RUN = "mnist-1"
@@ -63,15 +62,10 @@ class Attempt:
     def restore(
         self, resume_from: ResumeFrom | None = None, local: Path | None = None
     ) -> RestoredCheckpoint | None:
-        resume = CheckpointRestore(
-            self.container,
-            RunPaths(RUN),
-            folder=self.folder,
-            local=local or self.folder.with_name("nothing"),
-            events=EventLog(LineQueue()),
-            retry_budget=self.retry_budget,
-            check=lambda: None,
+        context = context_of(
+            self.container, run_id=RUN, retry_budget=self.retry_budget, checkpoints=self.folder
         )
+        resume = CheckpointRestore(context, local or self.folder.with_name("nothing"))
         return resume.restore(self.number, resume_from)
 
     def version(self) -> str:

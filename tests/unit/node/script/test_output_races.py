@@ -19,7 +19,7 @@ from runner.node.script import outputs as export
 from runner.node.settings import NodeSettings
 from runner.node.storage import blobs
 from runner.protocol.paths import RunPaths
-from tests.unit.node.outputs_of import outputs_of
+from tests.unit.node.attempt_parts import outputs_of
 from tests.unit.node.races import Process, Race, sha256
 
 RUN = "mnist-1"

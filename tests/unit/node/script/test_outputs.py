@@ -16,8 +16,8 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageResponse
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
+from tests.unit.node.attempt_parts import outputs_of
 from tests.unit.node.fake_blob import FakeBlobs
-from tests.unit.node.outputs_of import outputs_of
 
 
 @pytest.fixture
