@@ -22,7 +22,6 @@ from types import FrameType
 from typing import Any, cast
 
 from runner.node.failures import TerminatedError
-from runner.node.settings import NodeSettings
 from runner.protocol.encoding import parse_json
 
 
@@ -103,11 +102,13 @@ class NodeEviction:
         return self.at - time.monotonic()
 
 
-def watch_evictions(environment: Mapping[str, str], node: NodeSettings) -> EvictionWatch | None:
+def watch_evictions(
+    environment: Mapping[str, str], node: str, *, dedicated: bool
+) -> EvictionWatch | None:
     """Start to watch for notices. Return None on a dedicated node, which is never evicted."""
-    if node.dedicated:
+    if dedicated:
         return None
-    watch = EvictionWatch(environment.get(BASE_VARIABLE) or BASE_URL, node.node)
+    watch = EvictionWatch(environment.get(BASE_VARIABLE) or BASE_URL, node)
     watch.start()
     return watch
 

@@ -22,7 +22,7 @@ from runner.node.cluster import (
     node_variables,
     single_node_variables,
 )
-from runner.node.context import AttemptContext
+from runner.node.context import TaskContext
 from runner.node.distributed.launchers import (
     LAUNCH_FOLDER,
     PROCESSES_VARIABLE,
@@ -52,6 +52,7 @@ from runner.node.inputs.stage import (
 from runner.node.script import command
 from runner.node.script.code_text import CodeText
 from runner.node.script.command import SCRIPT_OF_VARIABLE
+from runner.node.script.context import AttemptContext
 from runner.node.script.hangs import HangWatch, dump_stacks
 from runner.node.script.outputs import (
     FINISHED_FILE,
@@ -158,8 +159,9 @@ class Attempt:
         beside: what runs beside the script, because the recipe asks for it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything an attempt has
         self,
+        task: TaskContext,
         context: AttemptContext,
         checkpoints: AttemptCheckpoints,
         outputs: AttemptOutputs,
@@ -170,9 +172,9 @@ class Attempt:
         trial: SweepTrial | None = None,
         beside: Sequence[AbstractContextManager[object]] = (),
     ) -> None:
-        self._task = context.task
-        self._node = context.task.node
-        self._termination = context.task.termination
+        self._task = task
+        self._node = task.node
+        self._termination = task.termination
         self._dirs = context.dirs
         self.spec = context.spec
         self.number = context.number

@@ -244,8 +244,10 @@ def _run_worker(
     if (welcome := _await_welcome(primary)) is None:
         time.sleep(RECONNECT_S)
         return min(_search_s(primary, context.termination), max(within_s - RECONNECT_S, 0.0))
-    if (notices := watch_evictions(environment, context.node)) is not None:
-        notices.notify(  # the primary commits the checkpoints
+    node = context.node
+    notices = watch_evictions(environment, node.node, dedicated=node.dedicated)
+    if notices is not None:  # the primary commits the checkpoints
+        notices.notify(
             lambda notice: primary.send_event(WorkerEvent.EVICTION, left_s=notice.left_s)
         )
     worker = Worker(context, hosts, primary, int(welcome["rank"]), int(welcome["attempt"]))

@@ -20,12 +20,7 @@ from runner.node.agent.records import NO_LOGS, AttemptOutcome, RunRecords
 from runner.node.checkpoints.committer import AttemptCheckpoints
 from runner.node.checkpoints.load_failures import RESUME_FAILED
 from runner.node.cluster import load_heartbeat_config, load_hosts
-from runner.node.context import (
-    FAILED_EXIT_CODE,
-    TERMINATED_EXIT_CODE,
-    AttemptContext,
-    TaskContext,
-)
+from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, TaskContext
 from runner.node.environment.virtual_env import write_environment
 from runner.node.failures import (
     EvictedError,
@@ -36,6 +31,7 @@ from runner.node.failures import (
     is_disk_full,
 )
 from runner.node.inputs.data_cache import node_lock
+from runner.node.script.context import AttemptContext
 from runner.node.script.outputs import AttemptOutputs, FinishedScript
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.shipper import LineQueue
@@ -132,7 +128,8 @@ def load_task(
     node = load_node_settings(environment)
     task = TaskContext(
         node, access.runs, access, load_task_secrets(environment, redactor), retry_budget,
-        termination, redactor, watch_evictions(environment, node),
+        termination, redactor,
+        watch_evictions(environment, node.node, dedicated=node.dedicated),
     )  # fmt: skip
     if token := environment.get(NODES_TOKEN_VARIABLE):
         redactor.add(token)
@@ -196,10 +193,13 @@ def _attempt(task: TaskContext, records: RunRecords, environment: Mapping[str, s
         logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
         return AttemptOutcome(task, records, number, started).failed(failure, spec.retries)
     events = EventLog(LineQueue(), task.redactor)
-    context = AttemptContext(task, records.paths, spec, number, dirs, events)
-    attempt = _open_attempt(context, finished, is_new=is_new)
+    context = AttemptContext(
+        task.runs, records.paths, spec, number, dirs, events, task.retry_budget, task.termination,
+        task.notices,
+    )  # fmt: skip
+    attempt = _open_attempt(task, context, finished, is_new=is_new)
     outcome = AttemptOutcome(task, records, number, started, attempt)
-    return _run_attempt(context, attempt, outcome, script_variables(environment))
+    return _run_attempt(task, context, attempt, outcome, script_variables(environment))
 
 
 def _parse(body: bytes, records: RunRecords) -> RunSpec | StageFailedError:
@@ -209,9 +209,11 @@ def _parse(body: bytes, records: RunRecords) -> RunSpec | StageFailedError:
         return StageFailedError("code", "RunSpecInvalid", str(err))
 
 
-def _open_attempt(context: AttemptContext, finished: FinishedScript, *, is_new: bool) -> Attempt:
+def _open_attempt(
+    task: TaskContext, context: AttemptContext, finished: FinishedScript, *, is_new: bool
+) -> Attempt:
     """Start to ship the logs. Return the attempt with the parts that its run asks for."""
-    task, spec, number = context.task, context.spec, context.number
+    spec, number = context.spec, context.number
     beside: list[AbstractContextManager[object]] = []
     trial = node_group = None
     if spec.live_outputs:
@@ -235,6 +237,7 @@ def _open_attempt(context: AttemptContext, finished: FinishedScript, *, is_new: 
         trial.start()
         beside.append(trial)
     return Attempt(
+        task,
         context,
         AttemptCheckpoints(context, step=streams.metrics.last_step, is_new=is_new),
         AttemptOutputs(context, finished.collected),
@@ -247,15 +250,16 @@ def _open_attempt(context: AttemptContext, finished: FinishedScript, *, is_new: 
 
 
 def _run_attempt(
+    task: TaskContext,
     context: AttemptContext,
     attempt: Attempt,
     outcome: AttemptOutcome,
     inherited: Mapping[str, str],
 ) -> int | None:
     """Run the stages and record how they end. Return as `_attempt`."""
-    task, events = context.task, context.events
+    events = context.events
     try:
-        files = _run_stages(context, attempt, inherited)
+        files = _run_stages(task, context, attempt, inherited)
     except TerminatedError:
         _close(attempt, urgent=True)
         return outcome.terminated(events.current)
@@ -267,22 +271,22 @@ def _run_attempt(
         _close(attempt, again=True)
         return _after_loss(task, outcome, err)
     except StageFailedError as err:
-        return _after_failure(context, outcome, err)
+        return _after_failure(task, context, outcome, err)
     _close(attempt)
     return outcome.succeeded(files)
 
 
 def _run_stages(
-    context: AttemptContext, attempt: Attempt, inherited: Mapping[str, str]
+    task: TaskContext, context: AttemptContext, attempt: Attempt, inherited: Mapping[str, str]
 ) -> list[OutputFile]:
     """Run all stages. Return the exported files.
 
     An unexpected error becomes a StageFailedError, so that the run gets an outcome.
     """
-    task, events = context.task, context.events
+    events = context.events
     try:
         _open_nodes(attempt)
-        _run_script(context, attempt, inherited)
+        _run_script(task, context, attempt, inherited)
         return attempt.export()
     except (StageFailedError, TerminatedError, EvictedError):
         raise
@@ -300,9 +304,11 @@ def _run_stages(
         raise StageFailedError(events.current, "AgentFailed", message) from err
 
 
-def _run_script(context: AttemptContext, attempt: Attempt, inherited: Mapping[str, str]) -> None:
+def _run_script(
+    task: TaskContext, context: AttemptContext, attempt: Attempt, inherited: Mapping[str, str]
+) -> None:
     """Run all stages up to the command, unless an earlier attempt on this node ran the script."""
-    runs, finished = context.task.runs, attempt.finished
+    runs, finished = task.runs, attempt.finished
     if finished is not None and finished.attempt is not None:
         message = (
             f"the command of attempt {finished.attempt} succeeded here: only its export is left"
@@ -310,7 +316,7 @@ def _run_script(context: AttemptContext, attempt: Attempt, inherited: Mapping[st
         attempt.events.add("notice", "progress", message)
         write_environment(runs, context.paths, attempt.number, finished.environment)
         return
-    secrets = _resolve_secrets(context)
+    secrets = _resolve_secrets(task, context.events)
     prepared = attempt.set_up()
     prepared |= attempt.resume()
     attempt.decide_params()
@@ -319,11 +325,10 @@ def _run_script(context: AttemptContext, attempt: Attempt, inherited: Mapping[st
     attempt.run(inherited, {**secrets, **prepared}, cluster)
 
 
-def _resolve_secrets(context: AttemptContext) -> dict[str, str]:
-    task = context.task
+def _resolve_secrets(task: TaskContext, events: EventLog) -> dict[str, str]:
     if not task.secrets.in_vaults:
         return task.secrets.resolve(task.retry_budget)
-    with context.events.stage("secrets", "asking the key vault"):
+    with events.stage("secrets", "asking the key vault"):
         return task.secrets.resolve(task.retry_budget)
 
 
@@ -373,7 +378,7 @@ def _only_agent_of(work_dir: Path, termination: Termination) -> Generator[None]:
 
 
 def _after_failure(
-    context: AttemptContext, outcome: AttemptOutcome, err: StageFailedError
+    task: TaskContext, context: AttemptContext, outcome: AttemptOutcome, err: StageFailedError
 ) -> int | None:
     """Record the failure of an attempt. Return the exit code, or None to run another one here.
 
@@ -389,7 +394,7 @@ def _after_failure(
         else:
             _close(attempt, failed=outcome.is_final(retries))
         if not err.rank and err.step == "command" and err.code != "NodeLost":
-            err.reword(f"rank 0 on node {context.task.node.node}: {err.message}")
+            err.reword(f"rank 0 on node {task.node.node}: {err.message}")
     # After a storage error, the next attempt may export the outputs of the finished script. After
     # any other error, the script has to run again.
     if err.code != "StorageFailed" and finished is not None:

@@ -22,7 +22,7 @@ from runner.node.checkpoints.shards import ShardWriter
 from runner.node.checkpoints.snapshot import TooManyFilesError, UnsettledError
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.cluster import HeartbeatConfig, Hosts, free_port, listen, parse_cluster_spec
-from runner.node.context import AttemptContext, TaskContext
+from runner.node.context import TaskContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.gate import Ring, check_gpus, check_node, has_gpus
 from runner.node.distributed.rank_outputs import CheckpointWatch
@@ -34,6 +34,7 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
+from runner.node.script.context import AttemptContext
 from runner.node.script.hangs import HangWatch
 from runner.node.script.outputs import AttemptOutputs, rank_folder, write_list
 from runner.node.script.shipper import LineQueue
@@ -206,11 +207,14 @@ class Worker:
         self._streams = self._unflushed = Streams(
             context.runs, self._paths, self._number, dirs, events, context.redactor, patterns={}
         )
-        parts = AttemptContext(context, self._paths, spec, self._number, dirs, events)
+        parts = AttemptContext(
+            context.runs, self._paths, spec, self._number, dirs, events, context.retry_budget,
+            context.termination,
+        )  # fmt: skip
         # Only restored: the primary commits the checkpoints.
         restored = replace(parts, spec=replace(spec, checkpoints=None, resume_from=None))
         checkpoints, outputs = AttemptCheckpoints(restored), AttemptOutputs(parts)
-        attempt = self._attempt = Attempt(parts, checkpoints, outputs)
+        attempt = self._attempt = Attempt(context, parts, checkpoints, outputs)
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.set_up()
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)

@@ -34,7 +34,6 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.checkpoints.store import CheckpointStore, lower_priority
-from runner.node.context import AttemptContext
 from runner.node.failures import StageFailedError, is_disk_full
 from runner.node.script.command import (
     KEPT_OPEN_S,
@@ -43,6 +42,7 @@ from runner.node.script.command import (
     ScriptResult,
     is_signal,
 )
+from runner.node.script.context import AttemptContext
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import full_disk_text
 from runner.node.storage.http import StorageRequestError
@@ -417,16 +417,16 @@ class AttemptCheckpoints:
         step: Callable[[], int | None] = lambda: None,
         is_new: bool = False,
     ) -> None:
-        self._runs = context.task.runs
+        self._runs = context.runs
         self._paths = context.paths
         self._spec = context.spec
         self._number = context.number
         self._folder = context.dirs.checkpoints
         self._store = self._folder.with_name(SNAPSHOTS_FOLDER)
         self._events = context.events
-        self._retry_budget = context.task.retry_budget
-        self._termination = context.task.termination
-        self._notices = context.task.notices
+        self._retry_budget = context.retry_budget
+        self._termination = context.termination
+        self._notices = context.notices
         self._restore = CheckpointRestore(context, self._store)
         self._step = step
         self._is_new = is_new

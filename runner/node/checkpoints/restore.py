@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.node.context import AttemptContext
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
+from runner.node.script.context import AttemptContext
 from runner.node.script.streams import Report
 from runner.node.script.workspace import RESTORE_PART
 from runner.node.storage.blobs import ContainerClient
@@ -109,13 +109,13 @@ class CheckpointRestore:
 
     def __init__(self, context: AttemptContext, local: Path) -> None:
         self._nodes = context.spec.nodes
-        self._runs = context.task.runs
+        self._runs = context.runs
         self._paths = context.paths
         self._folder = context.dirs.checkpoints
         self._local = local
         self._events = context.events
-        self._retry_budget = context.task.retry_budget
-        self._check = context.task.termination.check
+        self._retry_budget = context.retry_budget
+        self._check = context.termination.check
         self._skipped: list[str] = []
         self._done_bytes = 0
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from runner.node.context import AttemptContext
+from runner.node.script.context import AttemptContext
 from runner.node.script.outputs import write_list
 from runner.protocol.results import OutputFile
 
@@ -25,7 +25,7 @@ class LiveOutputs(threading.Thread):
 
     def __init__(self, context: AttemptContext) -> None:
         super().__init__(name="live outputs", daemon=True)
-        self._runs = context.task.runs
+        self._runs = context.runs
         self._prefix = context.paths.output(context.number)
         self._list = context.paths.attempt_outputs(context.number)
         self._folder = context.dirs.output

@@ -18,8 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from runner.node.context import AttemptContext
 from runner.node.failures import StageFailedError
+from runner.node.script.context import AttemptContext
 from runner.node.script.streams import Report, Streams, last_metrics
 from runner.node.script.workspace import AttemptDirs, boot_id
 from runner.node.script.written import CODE, Collected, WrittenFiles, shortened
@@ -50,14 +50,14 @@ class AttemptOutputs:
     """
 
     def __init__(self, context: AttemptContext, collected: Collected | None = None) -> None:
-        self._runs = context.task.runs
+        self._runs = context.runs
         self._paths = context.paths
         self._spec = context.spec
         self._number = context.number
         self._dirs = context.dirs
         self._events = context.events
-        self._retry_budget = context.task.retry_budget
-        self._check = context.task.termination.check
+        self._retry_budget = context.retry_budget
+        self._check = context.termination.check
         self._collected = collected
         self._not_uploaded: list[LeftOut] = []
         self._written: WrittenFiles | None = None

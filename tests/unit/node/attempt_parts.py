@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from runner.node.context import AttemptContext
+from runner.node.script.context import AttemptContext
 from runner.node.script.outputs import AttemptOutputs
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -28,15 +28,20 @@ def context_of(
     **dirs: Path,
 ) -> AttemptContext:
     """Return the context of an attempt of a run on one node."""
-    task: Any = SimpleNamespace(
-        runs=runs,
-        retry_budget=retry_budget or RetryBudget(),
-        termination=SimpleNamespace(check=check),
-    )
     spec: Any = SimpleNamespace(run_id=run_id, outputs=tuple(promised), nodes=1)
     folders: Any = SimpleNamespace(**dirs)
     events = EventLog(LineQueue())
-    return AttemptContext(task, RunPaths(run_id), spec, number, folders, events)
+    termination: Any = SimpleNamespace(check=check)
+    return AttemptContext(
+        cast("ContainerClient", runs),
+        RunPaths(run_id),
+        spec,
+        number,
+        folders,
+        events,
+        retry_budget or RetryBudget(),
+        termination,
+    )
 
 
 def outputs_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +13,12 @@ import pytest
 
 from runner.node import termination as notice_module
 from runner.node.checkpoints.committer import AttemptCheckpoints
-from runner.node.context import AttemptContext
+from runner.node.script.context import AttemptContext
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import AttemptDirs
-from runner.node.settings import NodeSettings
 from runner.node.storage.retries import RetryBudget
-from runner.node.termination import EvictionWatch, NodeEviction, watch_evictions
+from runner.node.termination import EvictionWatch, NodeEviction, Termination, watch_evictions
 from runner.protocol.paths import RunPaths
 from tests.unit.node.agent_task import Task
 from tests.unit.node.checkpoints.test_checkpoints import COUNTER, QUICK, content, manifests
@@ -162,15 +160,14 @@ def test_script_is_not_stopped_between_a_notice_and_its_commit(tmp_path: Path) -
     """A late notice leaves less time than a commit usually needs."""
     notice, requests = NodeEviction("E-1", time.monotonic() + 5), list[float]()
     thread = SimpleNamespace(took_s=0.0, is_requested=False, request=requests.append)
-    task: Any = SimpleNamespace(
-        runs=None,
-        retry_budget=RetryBudget(0.0),
-        termination=SimpleNamespace(check=None),
-        notices=SimpleNamespace(notice=notice),
-    )
+    nothing: Any = None
     spec: Any = SimpleNamespace(checkpoints=None, nodes=1)
+    notices: Any = SimpleNamespace(notice=notice)
+    termination = Termination(lambda: None)
     dirs, events = AttemptDirs.below(tmp_path), EventLog(LineQueue())
-    context = AttemptContext(task, RunPaths("r-1"), spec, 1, dirs, events)
+    context = AttemptContext(
+        nothing, RunPaths("r-1"), spec, 1, dirs, events, RetryBudget(0.0), termination, notices
+    )
     checkpoints: Any = AttemptCheckpoints(context)
     checkpoints._thread = thread
     assert not checkpoints.must_stop
@@ -179,10 +176,9 @@ def test_script_is_not_stopped_between_a_notice_and_its_commit(tmp_path: Path) -
 
 
 def test_dedicated_node_watches_for_no_notice() -> None:
-    node = NodeSettings("r", Path(), Path(), NODE, "pool", dedicated=True, host="h")
-    assert watch_evictions({}, node) is None
-    spot = dataclasses.replace(node, dedicated=False)
-    assert watch_evictions({"BATCH_EMULATOR_IMDS": "http://127.0.0.1:9"}, spot) is not None
+    assert watch_evictions({}, NODE, dedicated=True) is None
+    imds = {"BATCH_EMULATOR_IMDS": "http://127.0.0.1:9"}
+    assert watch_evictions(imds, NODE, dedicated=False) is not None
 
 
 SAVES_ON_SIGTERM = """

@@ -16,11 +16,11 @@ from runner.node.agent import attempt as module
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.preparation import NodePreparation
 from runner.node.checkpoints.committer import AttemptCheckpoints
-from runner.node.context import AttemptContext
 from runner.node.distributed.launchers import PROCESSES_VARIABLE
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import ScriptResult
+from runner.node.script.context import AttemptContext
 from runner.node.script.outputs import AttemptOutputs
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -82,12 +82,17 @@ def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         saver = SimpleNamespace(
             must_stop=False, start=None, writers=None, finish=lambda _: None, resumed_text=""
         )
-        task: Any = SimpleNamespace(node=node, termination=Termination(lambda: None))
+        nothing: Any = None
+        termination = Termination(lambda: None)
+        task: Any = SimpleNamespace(node=node, termination=termination)
+        dirs, events = make_dirs(node.work_dir), EventLog(LineQueue())
         context = AttemptContext(
-            task, RunPaths(spec.run_id), spec, 1, make_dirs(node.work_dir), EventLog(LineQueue())
+            nothing, RunPaths(spec.run_id), spec, 1, dirs, events, nothing, termination
         )
         outputs = SimpleNamespace(begin=lambda *_: None)
-        return Attempt(context, cast("AttemptCheckpoints", saver), cast("AttemptOutputs", outputs))
+        return Attempt(
+            task, context, cast("AttemptCheckpoints", saver), cast("AttemptOutputs", outputs)
+        )
 
     return make
 
