@@ -78,10 +78,11 @@ from runner.node.script.workspace import (
     written_paths_file,
 )
 from runner.node.script.written import HOME, TEMP, WrittenFiles
+from runner.protocol.checkpoints import ResumeFailure
+from runner.protocol.commands import expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.results import OutputFile
-from runner.protocol.checkpoints import ResumeFailure
-from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, expand_variables
+from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS
 from runner.protocol.task import (
     AGENT_FILE,
     CODE_ARCHIVE,

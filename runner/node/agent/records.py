@@ -18,6 +18,7 @@ from runner.node.failures import COMMAND_STAGE, StageFailedError
 from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
+from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.metrics import MetricValue, range_problems
@@ -32,10 +33,8 @@ from runner.protocol.results import (
     RunResult,
     index_blob,
     index_metadata,
-    parse_attempt_end,
 )
-from runner.protocol.checkpoints import ResumeFailure
-from runner.protocol.run_spec import DAMAGED, RunSpec, parse_run_spec
+from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
 

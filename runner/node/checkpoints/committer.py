@@ -47,10 +47,14 @@ from runner.node.script.streams import EventLog
 from runner.node.script.workspace import full_disk_text
 from runner.node.storage.http import StorageRequestError
 from runner.node.termination import NodeEviction
-from runner.protocol.checkpoints import CheckpointManifest
+from runner.protocol.checkpoints import (
+    CheckpointManifest,
+    ResumeFailure,
+    ResumeHistory,
+    load_resume_history,
+)
 from runner.protocol.encoding import format_size
 from runner.protocol.paths import RunPaths
-from runner.protocol.resuming import ResumeFailure, ResumeHistory, load_resume_history
 from runner.protocol.run_spec import CheckpointRule, ResumeFrom
 from runner.protocol.usage import first_commit_ms
 

@@ -26,7 +26,7 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.failures import StageFailedError
-from runner.protocol.resuming import ResumeHistory
+from runner.protocol.checkpoints import ResumeHistory
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import Read, load_work_ms
 

@@ -32,7 +32,6 @@ from runner.protocol.checkpoints import (
     parse_checkpoint,
     select_shards,
 )
-from runner.protocol.checkpoints import ResumeHistory
 from runner.protocol.run_spec import ResumeFrom
 
 logger = logging.getLogger(__name__)

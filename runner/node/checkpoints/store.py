@@ -149,7 +149,7 @@ class CheckpointStore:
         number = max([self._number, *taken]) + 1
         while True:
             checkpoint = replace(draft, number=number)
-            if self._runs.create(self._paths.manifest(number), checkpoint.to_json()):
+            if self._runs.create(self._paths.manifest(number), checkpoint.to_bytes()):
                 break
             number += 1
         self._number = number

@@ -73,7 +73,7 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
         runs.put(file.blob, CONTENTS[file.path])
     runs.create(f"{run_id}/checkpoints/7/manifest.json", checkpoint.to_bytes())
     lost = "rank 1 is lost"
-    records.write_end(AttemptEnd(1, NOW_TEXT, "lost", None, "command", lost))
+    records.write_end(AttemptEnd(1, NOW_TEXT, "lost", None, "command", message=lost))
     number = records.claim_attempt(node, {"stdout": 120, "stderr": 7})
     (folder / "checkpoints").mkdir()
     context = context_of(runs, run_id=run_id, checkpoints=folder / "checkpoints")
