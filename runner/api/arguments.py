@@ -130,3 +130,27 @@ def _argument_error(
         if kind in ("greater_than_equal", "literal_error"):
             why = errors[0]["msg"].replace("Input should be", "expected")
     return ArgumentError("R-ARGUMENT", f"{call}: {what}", why=why, fix=fix)
+
+
+def to_overrides(values: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Return parameters as `NAME=VALUE`. Raise RunnerError (R-SET-VALUE) for other types."""
+    return tuple(f"{name}={to_text(name, value)}" for name, value in (values or {}).items())
+
+
+def to_text(name: str, value: object) -> str:
+    """Return the value of a parameter as `--set` accepts it."""
+    plain = without_numpy(value)
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    if isinstance(plain, int):
+        return int.__repr__(plain)
+    if isinstance(plain, float):
+        return float.__repr__(plain)
+    if isinstance(plain, str):
+        return str.__str__(plain)  # a member of an Enum would be formatted as its name
+    raise RunnerError(
+        "R-SET-VALUE",
+        f"invalid parameter {name}: {value!r}",
+        why=f"expected a number, str or bool, not {type(value).__name__}",
+        fix=f"set={{{name!r}: VALUE}}",
+    )

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
-from runner.api.arguments import without_numpy
-from runner.protocol.errors import RunnerError
+from runner.api.arguments import to_overrides
 
 if TYPE_CHECKING:
     from runner.api.run_object import Run
@@ -33,30 +32,6 @@ def load_call_settings(target: str | None, stack: str | None, pool: str | None =
     from runner.core import settings
 
     return settings.load_call_settings({"target": target, "stack": stack, "pool": pool})
-
-
-def to_overrides(values: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return parameters as `NAME=VALUE`. Raise RunnerError (R-SET-VALUE) for other types."""
-    return tuple(f"{name}={to_text(name, value)}" for name, value in (values or {}).items())
-
-
-def to_text(name: str, value: object) -> str:
-    """Return the value of a parameter as `--set` accepts it."""
-    plain = without_numpy(value)
-    if isinstance(plain, bool):
-        return "true" if plain else "false"
-    if isinstance(plain, int):
-        return int.__repr__(plain)
-    if isinstance(plain, float):
-        return float.__repr__(plain)
-    if isinstance(plain, str):
-        return str.__str__(plain)  # a member of an Enum would be formatted as its name
-    raise RunnerError(
-        "R-SET-VALUE",
-        f"invalid parameter {name}: {value!r}",
-        why=f"expected a number, str or bool, not {type(value).__name__}",
-        fix=f"set={{{name!r}: VALUE}}",
-    )
 
 
 class RunArguments(TypedDict, total=False):

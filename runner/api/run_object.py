@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.api import html
-from runner.api.arguments import checked
+from runner.api.arguments import checked, to_overrides
 from runner.api.html import Table
 from runner.api.progress import LiveView, OnUpdate, live
-from runner.api.requests import to_overrides
 from runner.core.features import load_feature
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError

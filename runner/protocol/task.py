@@ -1,6 +1,10 @@
-"""Names of the files, variables and arguments that start the agent in a Batch task."""
+"""Limits of Batch tasks, and names of the files, variables and arguments that start the agent."""
 
 from __future__ import annotations
+
+# Maximum nodes of a pool with inter-node communication (Batch quotas page).
+MAX_NODES = 100
+PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
 
 AGENT_FILE = "runner-agent.pyz"
 CODE_ARCHIVE = "code.tar.gz"

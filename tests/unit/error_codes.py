@@ -22,7 +22,7 @@ _CAUSE = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)*")
 _CAUSE_ARGUMENTS = {
     **dict.fromkeys(("WaitCause", "Failure", "_command_error"), 0),
     **dict.fromkeys(("StageFailedError", "NodeLostError"), 1),
-    "commit_unstarted": 3,
+    "commit_unstarted": 1,
 }
 
 

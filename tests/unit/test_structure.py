@@ -38,16 +38,6 @@ SHARED_CLASS_NAMES = {
     "Pool": "Azure's word for the same thing: in the emulator's account, and in the Python API",
 }
 
-# Modules that still import each other in circles.
-CIRCLES: list[frozenset[str]] = [
-    frozenset({"runner.api.requests", "runner.api.run_object"}),
-    frozenset(
-        f"runner.core.recipe.{name}"
-        for name in ("dimensions", "keys", "options", "recipe", "sweep")
-    ),
-    frozenset({"runner.node.script.metrics", "runner.node.script.printed"}),
-]
-
 # Modules that import by a name computed at run time, each with the reason.
 IMPORTS_BY_STRING = {
     "runner.cli.main": "a command loads the module of its own verb only",
@@ -155,28 +145,10 @@ def test_circles_of_modules_are_found() -> None:
     assert circles([("a", "b"), ("b", "c"), ("a", "c")]) == set()
 
 
-def _circles_of_modules() -> set[frozenset[str]]:
-    """Return the circles of the product; late imports and those for types only hide a circle."""
-    return circles((found.importer, found.imported) for found in imports())
-
-
 def test_modules_do_not_import_each_other_in_circles() -> None:
-    new = [
-        ", ".join(sorted(circle))
-        for circle in _circles_of_modules()
-        if not any(circle <= known for known in CIRCLES)
-    ]
-    assert_none(new, "move what both need below both")
-
-
-def test_list_of_circles_is_up_to_date() -> None:
-    found = _circles_of_modules()
-    gone = [
-        ", ".join(sorted(known))
-        for known in CIRCLES
-        if not any(circle <= known for circle in found)
-    ]
-    assert_none(gone, "no longer needed")
+    """Late imports and those for types only hide a circle, and count."""
+    found = circles((each.importer, each.imported) for each in imports())
+    assert_none([", ".join(sorted(circle)) for circle in found], "move what both need below both")
 
 
 def test_class_names_are_defined_once() -> None:

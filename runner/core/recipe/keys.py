@@ -25,12 +25,12 @@ from runner.core.recipe.inputs import (
     check_variables,
     parse_input,
 )
-from runner.core.recipe.options import MAX_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
 from runner.protocol.run_spec import Capacity, CheckpointRule, KeepRule, Resources, SecretRef
+from runner.protocol.task import MAX_NODES, PRIORITIES
 
 
 def key_error(problem: str, fix: str, why: str = "") -> PydanticCustomError:

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 from runner.protocol.errors import RunnerError
+from runner.protocol.task import MAX_NODES, PRIORITIES
 
 if TYPE_CHECKING:
     from runner.core.recipe.inputs import InputSpec
     from runner.core.recipe.recipe import Recipe
     from runner.protocol.run_spec import Capacity, KeepRule, Launcher, ParamsAs, Resources
 
-# Maximum nodes of a pool with inter-node communication (Batch quotas page).
-MAX_NODES = 100
-PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
 _Choice = TypeVar("_Choice", bound=str)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import runner
+from runner.api.arguments import to_overrides, to_text
 from runner.api.html import Table
 from runner.api.progress import LiveView, Update, live, live_card
-from runner.api.requests import to_overrides, to_text
 from runner.core.progress import Progress
 from runner.core.states import RunState, RunStatus
 from runner.flows.runs import events

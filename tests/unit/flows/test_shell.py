@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -150,7 +151,7 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
     node_folder: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
     key = remote_key(tmp_path / "home")
-    owned_by_task(node_folder, above=tmp_path.parent.parent)
+    owned_by_task(node_folder)
     target = node_folder / "code" / "got"
     program = f"printf '%s|' \"$@\" > '{target}'"
     command = ["sh", "-c", program, "sh", "a b", "$(x)", "it's", "*"]
@@ -170,7 +171,7 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
 def test_ports_are_forwarded_and_a_used_one_ends_the_login(
     node_folder: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
-    owned_by_task(node_folder, above=tmp_path.parent.parent)
+    owned_by_task(node_folder)
     key = remote_key(tmp_path / "home")
     forwards = [shell.parse_forward("8888"), shell.parse_forward("9000:6006")]
     address = Address("node.example", 50003)
@@ -265,11 +266,12 @@ TASK_UID = 41234
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
-def owned_by_task(folder: Path, *, above: Path) -> None:
+def owned_by_task(folder: Path) -> None:
     """Give a folder to the user of tasks, and let it be reached."""
     if os.geteuid() != 0:
         return
-    for parent in folder.relative_to(above).parents:
+    above = Path(tempfile.gettempdir())
+    for parent in [*folder.relative_to(above).parents][:-1]:  # pytest made them for root alone
         (above / parent).chmod(0o755)
     for each in (folder, *folder.rglob("*")):
         os.chown(each, TASK_UID, TASK_UID)
@@ -288,7 +290,7 @@ def remote(folder: str, command: list[str], tmp_path: Path) -> subprocess.Comple
 def test_command_on_a_node_never_runs_as_the_administrator(
     node_folder: Path, tmp_path: Path, fake_ssh: Path
 ) -> None:
-    owned_by_task(node_folder, above=tmp_path.parent.parent)
+    owned_by_task(node_folder)
     (node_folder / "logs" / "environment.sh").write_text("SOURCED_AS=$(id -u); export SOURCED_AS\n")
     done = remote("workitems/job/job-1/mnist-1", ["sh", "-c", "id -u; echo $SOURCED_AS"], tmp_path)
     assert done.stdout.split() == [str(TASK_UID)] * 2, done.stderr
