@@ -13,7 +13,7 @@ from runner.api.arguments import checked
 from runner.api.progress import LiveView, OnUpdate, live, timeout_error
 from runner.api.requests import RunArguments, accepts, load_call_settings, to_options
 from runner.api.run_object import Run
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -105,7 +105,6 @@ class Group(Mapping[str, Run]):
                 f"{len(bad)} of {len(self)} runs of {self.id} did not succeed",
                 why=", ".join(f"{task} {state}" for task, state in bad.items()),
                 fix=f"runner show {self.id}",
-                exit_code=ExitCode.RUN_FAILED,
             )
         return self
 

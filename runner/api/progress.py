@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from runner.api.html import coloured, pairs
 from runner.core.progress import Progress
 from runner.core.units import format_duration
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
@@ -246,5 +246,4 @@ def timeout_error(name: str, timeout_s: float | None, fix: str) -> RunnerError:
         f"{name} has not ended within {format_duration(timeout_s or 0)}",
         why="it is still active; only the wait has ended",
         fix=fix,
-        exit_code=ExitCode.CAPACITY,
     )

@@ -14,7 +14,7 @@ from runner.api.html import Table
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.core.features import load_feature
 from runner.core.units import format_duration, format_size
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
@@ -275,7 +275,6 @@ class Run:
                 f"{self.id} {status.state.value}",
                 why=status.reason,
                 fix=f"runner.run({self.id!r}).logs('stderr')",
-                exit_code=ExitCode.RUN_FAILED,
             )
         return self
 
@@ -492,7 +491,6 @@ class Run:
                 f"{command[0]} exited with code {ended.exit_code}",
                 why=lines[-1] if lines else "",
                 fix="call exec without check=True and read .stdout and .stderr",
-                exit_code=ExitCode.RUN_FAILED,
             )
         return ended
 

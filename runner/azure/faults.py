@@ -22,7 +22,7 @@ from azure.core.exceptions import (
 
 from runner.azure.retries import InvalidResponseError
 from runner.core.units import format_duration
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 T = TypeVar("T")
 SIGN_IN = "R-AZURE-SIGN-IN"
@@ -46,47 +46,37 @@ class FaultText(NamedTuple):
     code: str
     what: str
     fix: str
-    exit_code: ExitCode = ExitCode.ACCESS
 
     def error(self, why: str) -> RunnerError:
         """Return the RunnerError."""
-        return RunnerError(self.code, self.what, why=why, fix=self.fix, exit_code=self.exit_code)
+        return RunnerError(self.code, self.what, why=why, fix=self.fix)
 
 
 _ACCESS = FaultText(
     "R-ACCESS-DENIED",
     "the service rejected the sign-in",
     "run `runner local down && runner local up` (local) or `az login` (Azure)",
-    ExitCode.ACCESS,
 )
-_NO_TOKEN = FaultText(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
+_NO_TOKEN = FaultText(SIGN_IN, "not signed in to Azure", "az login")
 _QUOTA = FaultText(
     "R-QUOTA",
     "the Batch account has reached its quota of active jobs",
     "run `runner cancel RUN`, which also ends the job of the run, or request a higher quota",
-    ExitCode.CAPACITY,
 )
-_BUSY = FaultText(
-    _SERVICE_BUSY, "the service is overloaded", "try again in a minute", ExitCode.CAPACITY
-)
+_BUSY = FaultText(_SERVICE_BUSY, "the service is overloaded", "try again in a minute")
 _NO_STORE = FaultText(
     "R-CONTAINER-MISSING",
     "a storage container does not exist",
     "run `runner local up` (local) or `runner up --refresh` (Azure)",
-    ExitCode.PREFLIGHT,
 )
 _LARGE = FaultText(
     "R-TASK-TOO-LARGE",
     "the task is larger than Batch accepts",
     "pass fewer or shorter arguments and parameters",
-    ExitCode.USAGE,
 )
 
 _JOB_ENDED = FaultText(
-    "R-JOB-ENDED",
-    "the job ended while the run was submitted",
-    "run the same command again",
-    ExitCode.PREFLIGHT,
+    "R-JOB-ENDED", "the job ended while the run was submitted", "run the same command again"
 )
 
 _TABLE: dict[str, FaultText] = {
@@ -120,21 +110,14 @@ _TABLE: dict[str, FaultText] = {
         "R-POOL-MISSING",
         "the pool does not exist",
         "run `runner local up` (local) or `runner up --refresh` (Azure)",
-        ExitCode.PREFLIGHT,
     ),
     "PoolBeingDeleted": FaultText(
-        "R-POOL-DELETED",
-        "the pool is being deleted",
-        "use another pool with --pool",
-        ExitCode.PREFLIGHT,
+        "R-POOL-DELETED", "the pool is being deleted", "use another pool with --pool"
     ),
     "JobCompleted": _JOB_ENDED,
     "JobBeingTerminated": _JOB_ENDED,
     "InsufficientSpace": FaultText(
-        "R-STORAGE-FULL",
-        "the disk of the local storage is full",
-        "free disk space",
-        ExitCode.CAPACITY,
+        "R-STORAGE-FULL", "the disk of the local storage is full", "free disk space"
     ),
 }
 
@@ -204,7 +187,6 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         f"the service rejected the request: {code or _status(err)}",
         why=f"while {doing}: {_first_line(err)}",
         fix="run `runner local status`, or add --debug to see the whole response",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -240,7 +222,6 @@ def _wrong_clock(ahead: timedelta, why: str) -> RunnerError:
         f"the clock of this machine is {difference} {side}",
         why=f"{why}; the service rejects requests with a wrong time",
         fix="correct the clock, for example with `sudo timedatectl set-ntp true`, and try again",
-        exit_code=ExitCode.ACCESS,
     )
 
 
@@ -258,7 +239,6 @@ def _connection_error(broken: AzureError, doing: str, err: AzureError) -> Runner
         what,
         why=f"while {doing}: {_first_line(err)}",
         fix=fix,
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -268,7 +248,6 @@ def _invalid_response(err: InvalidResponseError, doing: str) -> RunnerError:
         "received a response that is not from Batch",
         why=f"while {doing}: {err.message}",
         fix="check the proxy (HTTPS_PROXY) and the network, and run the same command again",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -415,7 +415,6 @@ def _disk_full(err: Exception) -> RunnerError | None:
         f"cannot write {err.filename or 'the output'}",
         why=str(err.strerror),
         fix="free space on the disk, or redirect standard output to another disk",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -438,5 +437,4 @@ def _bug(err: Exception) -> RunnerError:
         f"{type(err).__name__}: {err}",
         why=f"this is a bug in runner{where}, not in your input",
         fix="report the output of the command with --debug, and the archive of `runner bug-report`",
-        exit_code=ExitCode.BUG,
     )

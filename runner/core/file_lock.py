@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.core.home import make_private, not_writable
 from runner.core.units import format_duration
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 
 @contextmanager
@@ -42,7 +42,6 @@ def file_lock(
             "R-LOCK",
             f"another runner process has been {what} for {format_duration(timeout_s)}",
             fix="wait for that process or stop it, then run the command again",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
     except OSError as err:
         raise not_writable(path.parent, err) from err

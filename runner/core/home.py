@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _STACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -149,7 +149,6 @@ def check_owner(home: Path) -> None:
         f"{home} belongs to another user",
         why=f"user {owner} could put programs and addresses of services there",
         fix="set RUNNER_HOME to a folder of yours, or unset it",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -202,7 +201,6 @@ def not_writable(folder: Path, err: OSError) -> RunnerError:
         f"cannot write to {folder}",
         why=why,
         fix="make the folder writable, or set RUNNER_HOME to another folder",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -237,7 +235,6 @@ def check_room(folder: Path, needed_bytes: int, what: str) -> None:
             f"too little disk space for {what}",
             why=f"{there} has {free >> 20:,} MB free, and {needed_bytes >> 20:,} MB are needed",
             fix="free disk space on this machine, or set RUNNER_HOME to a folder on another disk",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 
@@ -284,5 +281,4 @@ def _disk_error(path: Path, why: str, mount: Path) -> RunnerError:
         f"cannot write to {path}",
         why=why,
         fix=f"{make}, or set RUNNER_HOME to a folder on another disk",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -149,11 +149,7 @@ def check_path(path: Path) -> None:
 
 def _file_error(path: Path, why: str) -> RunnerError:
     return RunnerError(
-        "R-REPORT-FILE",
-        f"cannot write {path}",
-        why=why,
-        fix="choose another path with --file",
-        exit_code=ExitCode.USAGE,
+        "R-REPORT-FILE", f"cannot write {path}", why=why, fix="choose another path with --file"
     )
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 DISTRIBUTION = "azure-batch-runner"
 
@@ -51,7 +51,6 @@ def load_extra(extra: str, module: str) -> Any:
             f"{missing} is not installed" if absent else f"cannot import {module}",
             why=f"the extra {extra!r} installs it" if absent else str(err),
             fix=install_command(extra),
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
@@ -68,7 +67,6 @@ def missing_package(err: BaseException) -> RunnerError | None:
         f"{module} is not installed",
         why=f"the extra {extra!r} installs it" if extra else f"{DISTRIBUTION} needs it",
         fix=install_command(extra),
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runner.azure.batch.node_users import Address, TaskPlace
 from runner.core.home import HomePaths, not_writable
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 # One key as OpenSSH writes it. In particular no line break, which would add other entries.
 _KEY = re.compile(r"(?P<kind>(?:ssh|ecdsa)-[a-z0-9-]{1,40}) (?P<key>[A-Za-z0-9+/]{40,4000}={0,3})")
@@ -126,5 +126,4 @@ def _differs(host: TrustedHost, why: str) -> RunnerError:
         f"the host key of node {host.node} is not trusted",
         why=f"{why}: another machine may answer in its place",
         fix=f"find out why; if you trust the node: ssh-keygen -R {host.name} -f {host.file}",
-        exit_code=ExitCode.ACCESS,
     )

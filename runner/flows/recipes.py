@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from runner.core.recipe.builtin import BUILTIN_FOLDER, TEMPLATE
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
@@ -38,7 +38,6 @@ def new_recipe(name: str, *, cwd: Path) -> Path:
             f"cannot write to {target}",
             why=_reason(err),
             fix="free space, or change to a writable folder",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
     return target
 

@@ -37,7 +37,7 @@ from runner.flows.runs.rows import RunRow
 from runner.flows.runs.waiting import WaitingTrialsCache, forget_waiting, read_run
 from runner.protocol.codec import DAMAGED
 from runner.protocol.encoding import parse_json
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
 from runner.protocol.paths import (
     CODE_FOLDER,
@@ -226,7 +226,6 @@ def _in_use(first: KeptRun, count: int) -> RunnerError:
         f"run {first.run_id} is in use{more}",
         why=f"{first.why}; nothing was deleted",
         fix=first.fix,
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -485,7 +484,6 @@ def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnPr
             f"{names[0]} was written again after it had been deleted",
             why="a node that seemed to be lost is still writing",
             fix="run the same command again in a few minutes",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

@@ -39,7 +39,7 @@ from runner.flows.host_keys import TrustedHost, check_host_key, trust_host
 from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.live import RunView, load_view
 from runner.flows.task_shell import capture, find_task_folder, run_apart, switched
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import SHELL_FILE
@@ -260,7 +260,6 @@ def _pair() -> tuple[bytes, str]:
             "cannot create an SSH key",
             why=f"the package cryptography cannot be imported: {err}",
             fix="pip install --force-reinstall cryptography",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     private = key.private_bytes(
@@ -599,7 +598,6 @@ def _not_running(view: RunView) -> RunnerError:
         f"{run_id} is not on a node: {state.value}",
         why=view.status.reason,
         fix=f"run `runner attach {run_id}` to wait for its start",
-        exit_code=ExitCode.CAPACITY,
     )
 
 
@@ -609,7 +607,6 @@ def _not_begun(run_id: str) -> RunnerError:
         f"{run_id} has not started on its node",
         why="the node is downloading files of the run, or the agent is starting",
         fix="try again in a few seconds",
-        exit_code=ExitCode.CAPACITY,
     )
 
 
@@ -619,5 +616,4 @@ def _no_ssh() -> RunnerError:
         "ssh is not installed",
         why="the program `ssh` is not on PATH",
         fix="install an OpenSSH client (apt-get install openssh-client)",
-        exit_code=ExitCode.PREFLIGHT,
     )

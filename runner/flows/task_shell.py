@@ -23,7 +23,7 @@ from typing import IO, Any
 from runner.core.home import HomePaths
 from runner.flows.local.state import TaskIsolation, load_isolation, load_state
 from runner.flows.local.task_folders import task_folder
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _CHUNK_BYTES = 1 << 16
 _POLL_S = 0.1
@@ -74,7 +74,6 @@ def find_task_folder(home: Path, pool: str, node: str, root: str) -> TaskFolder:
             f"cannot become user {tasks}, as which tasks run",
             why="only root can, who started the local services",
             fix="run the command as root",
-            exit_code=ExitCode.ACCESS,
         )
     return TaskFolder(path, tasks)
 
@@ -98,11 +97,7 @@ def _owner_without_links(base: Path, parts: Sequence[str]) -> int:
 
 def _refused(path: Path, why: str) -> RunnerError:
     return RunnerError(
-        "R-REACH-FOLDER",
-        f"refused to run a program in {path}",
-        why=why,
-        fix="submit the run again",
-        exit_code=ExitCode.ACCESS,
+        "R-REACH-FOLDER", f"refused to run a program in {path}", why=why, fix="submit the run again"
     )
 
 

@@ -18,7 +18,7 @@ from runner.protocol.codec import (
     write,
 )
 from runner.protocol.encoding import parse_json
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import check_batch_id
 
 if TYPE_CHECKING:
@@ -154,7 +154,6 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
             f"group {group_id} cannot be read",
             why=f"{type(err).__name__}: {err}",
             fix="run `runner ps` to list its runs",
-            exit_code=ExitCode.RUN_FAILED,
         ) from err
 
 

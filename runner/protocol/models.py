@@ -35,7 +35,7 @@ class ModelError(RunnerError):
         what: str,
         why: str = "",
         fix: str = "",
-        exit_code: ExitCode = ExitCode.USAGE,
+        exit_code: ExitCode | None = None,
     ) -> None:
         super().__init__(code, what, why=why, fix=fix, exit_code=exit_code)
 

@@ -21,7 +21,7 @@ import pulumi
 from pulumi import automation as auto
 from pulumi.automation.events import DiagnosticEvent, EngineEvent, StepEventMetadata
 
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner_infra.engine.cli_archive import install_archive
 from runner_infra.engine.state_folder import remove_stale_locks, state_backend
 from runner_infra.engine.unfinished import HALF_WRITTEN, import_unfinished, read_state
@@ -172,7 +172,6 @@ def install_cli(root: Path) -> auto.PulumiCommand:
             f"the Pulumi CLI in {root} does not run",
             why=str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__,
             fix="install it manually (https://www.pulumi.com/docs/install), then try again",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
@@ -506,7 +505,6 @@ def _engine_errors(doing: str, stack: PulumiStack, steps: _Steps) -> Generator[N
             f"{doing} the stack failed: another deployment is in progress",
             why="the state is locked until that deployment ends",
             fix="wait for its end; if it was killed on another machine, run `pulumi cancel` there",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
     except auto.errors.StackNotFoundError:
         raise
@@ -528,7 +526,6 @@ def _engine_errors(doing: str, stack: PulumiStack, steps: _Steps) -> Generator[N
             f"{doing} the stack failed",
             why="; ".join(lines[:3]) or "the engine gave no reason",
             fix="correct the cause, then run the command again; resources created so far are kept",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
@@ -539,7 +536,6 @@ def _incomplete_state(doing: str, lines: Sequence[str]) -> RunnerError:
         why=f"{lines[0]}: the file is incomplete, as after a full disk or a killed engine",
         fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
         "run the command again, which imports newer resources from Azure",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -551,7 +547,6 @@ def _wrong_passphrase(doing: str, lines: Sequence[str]) -> RunnerError:
         "first deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
         fix="deploy from that machine, copy its RUNNER_HOME/pulumi here, or set "
         "PULUMI_CONFIG_PASSPHRASE; if nothing was deployed, remove encryptionsalt",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -565,7 +560,6 @@ def _refused_pools(stack: str, pools: Sequence[Change], lines: Sequence[str]) ->
         why=next(line for line in lines if _FIXED_PROPERTY in line),
         fix=f"`runner up --stack {stack} --replace {listed}` deletes it and creates it again; its "
         "tasks then start again from their last checkpoint",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -578,7 +572,6 @@ def _protected(stack: str, lines: Sequence[str]) -> RunnerError:
         why=f"it replaces {', '.join(names) or lines[0]}",
         fix="revert the change of region, subscription or storage; or use another stack (--stack); "
         f"or run `runner down --stack {stack} --everything` first",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from runner.core.file_lock import file_lock
 from runner.core.home import check_room
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 HASHES = Path(__file__).with_name("pulumi_cli.json")
 _SITE = "https://get.pulumi.com/releases/sdk"
@@ -141,5 +141,4 @@ def _failed(why: str) -> RunnerError:
         f"could not install the Pulumi CLI {cli_version()}",
         why=why,
         fix="install it manually (https://www.pulumi.com/docs/install), then try again",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -8,7 +8,7 @@ from datetime import time
 from decimal import Decimal
 
 from runner.core.pricing.prices import PriceTable
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner_infra.config.pool import OfficeHours, PoolConfig
 
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
@@ -55,7 +55,6 @@ def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
             f"pool {pool.id!r} cannot keep {kept} nodes during office hours",
             why=f"the maximum of the pool is {caps.spot + caps.dedicated}",
             fix="lower office_hours.nodes, or raise max_spot, max_dedicated or the spend cap",
-            exit_code=ExitCode.COST_CAP,
         )
     return caps
 
@@ -75,7 +74,6 @@ def _affordable_nodes(pool: PoolConfig, location: str, prices: PriceTable) -> No
             f"pool {pool.id!r}: {left} USD per hour do not pay for {both}",
             why=f"{both} of {pool.vm_size} in {location} cost {least} USD per hour",
             fix=f"set spend_cap_usd_per_hour to {least} or more, or use a smaller vm_size",
-            exit_code=ExitCode.COST_CAP,
         )
     return NodeCaps(spot, dedicated)
 
@@ -98,7 +96,6 @@ def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -
         fix=f"run `runner skus --refresh --region {location}`, or remove "
         "spend_cap_usd_per_hour "
         "and set max_spot and max_dedicated",
-        exit_code=ExitCode.COST_CAP,
     )
 
 

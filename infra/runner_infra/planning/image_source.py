@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 # In a clone, the folder is at the top level; an installed package contains a copy.
 _PACKAGE = Path(__file__).parents[1]
@@ -145,9 +145,5 @@ def _needs_shell(value: str, *, quoted: bool) -> bool:
 
 def _source_error(why: str, fix: str) -> RunnerError:
     return RunnerError(
-        "R-IMAGE-SOURCE",
-        "the scripts of the VM image are incomplete or invalid",
-        why=why,
-        fix=fix,
-        exit_code=ExitCode.PREFLIGHT,
+        "R-IMAGE-SOURCE", "the scripts of the VM image are incomplete or invalid", why=why, fix=fix
     )

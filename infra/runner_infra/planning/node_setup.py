@@ -12,7 +12,7 @@ from pathlib import Path
 from runner.core.pricing.machines import find_machine
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
 from runner.core.yaml_files import did_you_mean, read_document
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner_infra.config.pool import PoolConfig
 from runner_infra.planning.image_source import FOLDER
 
@@ -132,7 +132,6 @@ def _unknown_recipe(pool: PoolConfig, name: str, known: Sequence[str]) -> Runner
         f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",
         why=f"built-in recipes: {', '.join(known)}",
         fix=did_you_mean(name, known) or "use one of these, or remove it from `preload`",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -33,7 +33,7 @@ from batch_emulator.autoscale.values import (
     FormulaTooLongError,
     Timestamp,
 )
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _CODE = "R-POOL-FORMULA"
 _DOCS = "https://learn.microsoft.com/azure/batch/batch-automatic-scaling"
@@ -181,7 +181,6 @@ def _error(where: str, why: str) -> RunnerError:
         f"invalid autoscale formula of {where}",
         why=why,
         fix=f"correct the formula ({_DOCS}), or use a scenario instead of a formula",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -8,7 +8,7 @@ from datetime import date
 
 from runner.core.pricing.machines import Machine, machine
 from runner.core.pricing.prices import PriceTable
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner_infra.config.pool import PoolConfig
 from runner_infra.config.stack import StackConfig
 from runner_infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
@@ -116,7 +116,6 @@ def _check_builder(size: Machine) -> None:
             f"the VM image cannot be built on {size.vm_size}",
             why="the image is verified on a GPU with NVIDIA's CUDA driver",
             fix="set image.build_vm_size to Standard_NC4as_T4_v3, or remove it",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 
@@ -132,17 +131,10 @@ def _check_size(pool: PoolConfig, size: Machine) -> None:
             f"pool {pool.id!r} has too many slots per node: {pool.slots}",
             why=f"Batch allows 4 slots per vCPU, at most 256: {most} for {size.vm_size}",
             fix=f"set slots to {most} or less",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if problem := _image_problem(pool, size):
         what, why, fix = problem
-        raise RunnerError(
-            "R-POOL-IMAGE",
-            f"pool {pool.id!r} {what}",
-            why=why,
-            fix=fix,
-            exit_code=ExitCode.PREFLIGHT,
-        )
+        raise RunnerError("R-POOL-IMAGE", f"pool {pool.id!r} {what}", why=why, fix=fix)
 
 
 def _image_problem(pool: PoolConfig, size: Machine) -> tuple[str, str, str] | None:
@@ -188,7 +180,6 @@ def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
         f"pool {pool.id!r} has containers: true, but its image has no container runtime",
         why=f"{pool.vm_size} uses the marketplace image {image.publisher}/{image.offer}",
         fix="set image: {source: gallery} to use the stack's custom image, or remove containers",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -21,7 +21,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError
 
 from runner.azure.auth.credentials import default_credential
 from runner.azure.faults import SIGN_IN, FaultText
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from azure.core import PipelineClient
@@ -61,37 +61,31 @@ _PROVIDER = FaultText(
     "R-AZURE-PROVIDER",
     "a resource provider is not registered in the subscription",
     "az provider register --namespace NAMESPACE --wait",
-    ExitCode.PREFLIGHT,
 )
 _REGION = FaultText(
     "R-AZURE-REGION",
     "the region does not exist, or does not offer this resource",
     "correct azure-native:location; `az account list-locations -o table` lists all regions",
-    ExitCode.PREFLIGHT,
 )
 _MISSING = FaultText(
     "R-AZURE-MISSING",
     "the resource does not exist in Azure",
     "run `runner up --refresh` to create it again",
-    ExitCode.PREFLIGHT,
 )
 _QUOTA = FaultText(
     "R-AZURE-QUOTA",
     "a quota of the subscription is exhausted",
     "request a higher quota in the Azure portal under Quotas, or use another region",
-    ExitCode.CAPACITY,
 )
 _CAPACITY = FaultText(
     "R-AZURE-CAPACITY",
     "this VM size is currently not available to the subscription in the region",
     "use another VM size or region; `runner skus` lists them",
-    ExitCode.CAPACITY,
 )
 _BUSY = FaultText(
     "R-AZURE-BUSY",
     "Azure rejected the request: too many requests",
     "try again in a minute",
-    ExitCode.CAPACITY,
 )
 
 _TABLE: Mapping[str, FaultText] = {
@@ -142,7 +136,6 @@ def to_arm_error(status: int, code: str, body: Mapping[str, Any], path: str) -> 
             f"Azure rejected the request: {code or f'HTTP {status}'}",
             why=message or f"while requesting {path}",
             fix="add --debug to see the whole response",
-            exit_code=ExitCode.PREFLIGHT,
         )
     why = (
         f"{code or f'HTTP {status}'}: {message}" if message else code or f"HTTP {status} for {path}"
@@ -158,7 +151,6 @@ def service_fault(err: AzureError, doing: str) -> RunnerError:
             "not signed in to Azure",
             why=str(err.message or err).strip().splitlines()[0],
             fix=_SIGN_IN_FIX,
-            exit_code=ExitCode.ACCESS,
         )
     return unreachable(doing, _first_lines(str(err.message or err)))
 
@@ -170,7 +162,6 @@ def unreachable(doing: str, why: str) -> RunnerError:
         "Azure cannot be reached",
         why=f"while {doing}: {why}",
         fix="check the network, the proxy (HTTPS_PROXY), and ARM_ENDPOINT if it is set",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -21,7 +21,7 @@ from azure.core.rest import HttpRequest
 from runner.azure.retries import JitteredRetries
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import Price, PriceKey
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 PUBLIC = "https://prices.azure.com/api/retail/prices"
 _SOURCE = "Azure Retail Prices API"
@@ -151,5 +151,4 @@ def _fetch_error(why: str) -> RunnerError:
         "the Azure Retail Prices API returned no prices",
         why=why,
         fix="try again later, or run without --refresh to use the stored prices",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -85,7 +85,6 @@ def load_outputs(settings: Settings) -> StackOutputs:
             f"{path} is not a valid description of a stack",
             why=str(err),
             fix=_UPGRADE if isinstance(err, NewerContractError) else _outputs_fix(settings),
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
     if not settings.target.has_stacks:
         return outputs
@@ -104,7 +103,6 @@ def _unknown_team(settings: Settings, outputs: StackOutputs) -> RunnerError:
             f"stack {settings.stack!r} has no team {settings.team!r}",
             why=f"none of its pools has the key `team`; {origin}",
             fix=f"--team {SHARED_TEAM}, or remove the setting",
-            exit_code=ExitCode.PREFLIGHT,
         )
     near = difflib.get_close_matches(settings.team or "", names, n=1) or names
     return RunnerError(
@@ -112,7 +110,6 @@ def _unknown_team(settings: Settings, outputs: StackOutputs) -> RunnerError:
         f"stack {settings.stack!r} has no team {settings.team!r}",
         why=f"its teams: {', '.join(names)}; {origin}",
         fix=f"--team {near[0]}; for the part of the stack without a team: --team {SHARED_TEAM}",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -123,7 +120,6 @@ def _no_outputs(settings: Settings, path: Path) -> RunnerError:
         f"stack {settings.stack!r} is unknown" if is_stack else "the local services are not set up",
         why=f"{path} does not exist",
         fix=_outputs_fix(settings),
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -141,7 +137,6 @@ def no_code_container(target: Target) -> RunnerError:
         why=f"an older version of runner {'deployed' if is_stack else 'started'} it; its nodes "
         "could replace the code of later runs",
         fix="runner up" if is_stack else "runner local up",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -395,7 +390,6 @@ class Connection:
                 "the nodes of this stack are not allowed to add tasks",
                 why="a schedule of several tasks lets a node add them at each firing",
                 fix="set runner:nodes_add_tasks: true in the stack's file, and run `runner up`",
-                exit_code=ExitCode.PREFLIGHT,
             )
         return {}
 
@@ -525,7 +519,6 @@ class Connection:
             why="the file share is off by default, because nodes need an account key to mount it",
             fix="set storage.file_share_gib in the stack's configuration and run `runner up`, "
             "or use a container: data:PATH",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
     @cached_property
@@ -563,7 +556,6 @@ class Connection:
             "the stack has no managed identity for its nodes",
             why="nodes read code and write results with it; shared keys are disabled",
             fix="run `runner up` to deploy the stack again",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

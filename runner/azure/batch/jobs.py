@@ -30,7 +30,7 @@ from runner.azure.faults import (
 from runner.azure.retries import was_repeated
 from runner.core.job_moves import JobNote
 from runner.core.states import TaskView
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from azure.batch import BatchClient
@@ -151,7 +151,6 @@ def _rejected_error(job_id: str, outcome: AddedTasks) -> RunnerError:
         f"the service rejected {len(outcome.rejected)} tasks of {job_id}",
         why=f"first error: {task_id}: {code}",
         fix="correct these tasks and submit again",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -184,7 +183,6 @@ def check_pool(connection: Connection, pool_id: str) -> None:
                 f"pool {pool_id!r} does not exist",
                 why="the stack has a pool of this name, but it was deleted from the Batch account",
                 fix="run `runner local up` (local) or `runner up --refresh` (Azure)",
-                exit_code=ExitCode.PREFLIGHT,
             ) from err
 
 
@@ -284,7 +282,6 @@ def _accepts_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -
             why=note.describe(str(job.id)) if note else "",
             fix="use another name with --experiment, or enable the job: "
             + (note.command if note else enable),
-            exit_code=ExitCode.PREFLIGHT,
         )
     same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
     return state not in _CLOSED_STATES and same_pool and bool(job.uses_task_dependencies)

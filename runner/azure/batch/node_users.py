@@ -14,7 +14,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from runner.azure.batch.translate import wire_text
 from runner.azure.faults import error_code, service_errors
 from runner.azure.retries import was_repeated
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from azure.batch import BatchClient
@@ -162,7 +162,6 @@ def _node_required(place: TaskPlace) -> Generator[None]:
             f"cannot sign in to node {place.node} now",
             why=f"{code}: the node was removed or is starting",
             fix=f"run `runner pool nodes {place.pool}`; the run of a lost node continues elsewhere",
-            exit_code=ExitCode.CAPACITY,
         ) from err
 
 
@@ -173,5 +172,4 @@ def _closed_error(place: TaskPlace) -> RunnerError:
         why=f"node {place.node} has no endpoint for port {SSH_PORT}; Azure Batch adds none since "
         "30 November 2025",
         fix="set `ssh_from: [YOUR_IP/32]` for the pool in the stack's file, then run `runner up`",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -20,7 +20,7 @@ from runner.azure.batch.translate import wire_text
 from runner.azure.faults import error_code, read_or_none, service_errors, succeeds
 from runner.azure.retries import was_repeated
 from runner.core.units import format_duration
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _DELETE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -293,7 +293,6 @@ def _await_deleted(client: BatchClient, pool_id: str) -> None:
                 "R-POOL-DELETE",
                 f"pool {pool_id!r} was not deleted within {format_duration(_DELETE_TIMEOUT_S)}",
                 fix="wait a minute, then run the command again",
-                exit_code=ExitCode.CAPACITY,
             )
         time.sleep(_POLL_S)
 

@@ -48,7 +48,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, read_or_none, service_errors
 from runner.azure.retries import was_repeated
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import (
     blob_name,
     file_path,
@@ -122,7 +122,6 @@ class BlobContainer:
                 f"{name!r} cannot be the name of a blob",
                 why=f"it leads out of container {self.name}, so whoever wrote it means another one",
                 fix="find out who wrote the record that names it, and delete the record",
-                exit_code=ExitCode.RUN_FAILED,
             )
         return blob_name(name)
 

@@ -9,7 +9,7 @@ import typer
 
 from runner.cli.options import Invocation, YesOption, on_target
 from runner.core.units import format_count
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 app = typer.Typer(no_args_is_help=True, help="Upload, download, list and delete files in storage.")
 
@@ -162,7 +162,6 @@ def rm(
                 f"{place} was not deleted",
                 why=why_declined(),
                 fix="answer y, or add --yes if there is no terminal",
-                exit_code=ExitCode.PREFLIGHT,
             )
         with out.stages() as view:
             removed = remove_files(store, files, view.on_progress)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.ui.terminal import is_terminal
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
@@ -123,5 +123,4 @@ def _not_written(plot: Path, why: str, fix: str) -> RunnerError:
         f"cannot write {plot}",
         why=why,
         fix=f"{fix}, or use another file with --plot",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -18,7 +18,7 @@ from runner.core.recipe.secrets import SecretValues
 from runner.core.settings import Settings
 from runner.core.target import Target
 from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
 from runner.protocol.paths import STAMP_LENGTH, RunPaths, job_id_for, slug
@@ -330,14 +330,12 @@ def _check_rehearsal(target: Target, pool: PoolOutput) -> None:
             "evictions can be rehearsed only on this machine",
             why="Azure Batch has no operation that evicts a spot node",
             fix="--target local",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if not pool.spot:
         raise RunnerError(
             "R-EVICT-DEDICATED",
             f"pool {pool.id!r} has dedicated nodes, which are never evicted",
             fix="choose a pool of spot nodes: --pool POOL",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

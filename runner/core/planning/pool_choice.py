@@ -60,7 +60,6 @@ def pools_for_all(
         fix=f"--pool {fitting[0].id}"
         if fitting
         else f"add an image to {outside}, or submit the tasks in separate files",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -82,7 +81,6 @@ def refuse_pool_of_other_team(wanted: str | None, outputs: StackOutputs) -> None
         f"pool {found.id!r} belongs to {owner}",
         why=f"its nodes have no access to the runs of {_name_part(own)}",
         fix=f"--team {found.team or SHARED_TEAM}" + (f", or --pool {ours[0]}" if ours else ""),
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -112,7 +110,6 @@ def _unsuitable(what: str, image: str | None, fitting: tuple[PoolOutput, ...]) -
         f"{what} {problem}",
         why=f"the run uses image {image}" if image else "the recipe has no image",
         fix=f"--pool {fitting[0].id}" if fitting else fix,
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -142,14 +139,12 @@ def choose_pool(
             "the shared part of this stack has no pools",
             why=f"all of its pools belong to teams: {', '.join(teams)}",
             fix=f"--team {teams[0]}",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if not outputs.pools:
         raise RunnerError(
             "R-POOL-NONE",
             "this stack has no pools",
             fix="add a pool to the stack's configuration, and run `runner up`",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if wanted is not None:
         return _check_named_pool(_find_pool(wanted, outputs), requested, required)
@@ -215,7 +210,6 @@ def check_nodes(pool: PoolOutput, wanted: int) -> None:
             f"pool {pool.id!r} cannot run a task on {wanted} nodes",
             why=f"it has {missing[0]}",
             fix=_nodes_fix(wanted),
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 
@@ -234,6 +228,7 @@ def _check_named_pool(pool: PoolOutput, requested: Resources, required: Resource
             f"pool {pool.id!r} does not have the requested resources",
             why=f"it has {missing}",
             fix="remove --pool, or the option that the pool does not satisfy",
+            exit_code=ExitCode.USAGE,
         )
     return pool
 
@@ -267,7 +262,6 @@ def _no_pool_fits(
         f"no pool of this stack satisfies the resources of {whose}",
         why=reasons,
         fix=_suggest_fix(pools, requested),
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -319,7 +313,6 @@ def choose_common_pool(
             fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files"
             if unfit is None
             else _suggest_fix(outputs.pools, unfit),
-            exit_code=ExitCode.PREFLIGHT,
         )
     if any(one.gpus is not None for one in requested.values()):
         fitting.sort(key=lambda pool: pool.gpus)

@@ -16,7 +16,7 @@ from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import order_tasks
 from runner.protocol.commands import find_notebook, replace_arguments
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import CyclicError, Edges
 from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import ResumeFrom, RunSpec
@@ -149,7 +149,6 @@ def order_runs(after: Edges) -> tuple[str, ...]:
             f"runs depend on each other: {' -> '.join(err.path)}",
             why="run.json of one of them was changed after its submission",
             fix="run `runner ps --status failed`, then `runner retry RUN` for single runs",
-            exit_code=ExitCode.RUN_FAILED,
         ) from err
 
 

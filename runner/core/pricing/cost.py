@@ -16,7 +16,7 @@ from typing import Any
 from runner.contract import PoolOutput
 from runner.core.pricing.prices import Price, PriceTable
 from runner.core.units import format_duration
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 MICROS_PER_USD = 1_000_000
 BOOT_S = 600  # our estimate for boot and start task of a node; the time limit of a job includes it
@@ -270,7 +270,6 @@ def _compute_cap(
             why="the time when the pool releases its nodes is unknown: it has a custom autoscale "
             "formula, or an older version of runner deployed the stack",
             fix="run `runner up` to deploy the stack again, or use a pool without a custom formula",
-            exit_code=ExitCode.COST_CAP,
         )
     # A spot price may change at any time, up to the dedicated price.
     rate = max(rate_micros(price) for price in (spot, dedicated) if price is not None)
@@ -286,7 +285,6 @@ def _compute_cap(
             f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
             f"cost{'s' * (nodes == 1)} {usd_text(least)}",
             fix=f"--max-cost {_round_up_to_cents(least)}",
-            exit_code=ExitCode.COST_CAP,
         )
     script_s = job_s - BOOT_S - _EXPORT_S if job_s > 2 * SHORTEST_JOB_S else job_s
     return CostCap(cap_micros, _cost(rate, nodes * (job_s + after_s)), nodes, job_s, script_s)
@@ -303,7 +301,6 @@ def _unknown_price(pool: PoolOutput, region: str, spot: Price | None) -> RunnerE
         f"the price of {pool.vm_size} in {region} is unknown",
         why=f"--max-cost depends on the price of a dedicated node{because}",
         fix=f"run `runner skus --refresh --region {region}`, or remove the cap",
-        exit_code=ExitCode.COST_CAP,
     )
 
 

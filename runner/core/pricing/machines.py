@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, cast
 
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _MACHINES_FILE = Path(__file__).with_name("machines.csv")  # names the source of each row
 # Announced by the Batch team in Azure/Batch#180 (14.04 to 18.04), #174 (20.04), #200 (22.04)
@@ -74,7 +74,6 @@ def machine(vm_size: str, today: date) -> Machine:
             f"VM size {found.vm_size} was retired on {found.retired}",
             why="Azure no longer allocates nodes of this size",
             fix=f"use {found.successor}; run `runner skus` to list all sizes",
-            exit_code=ExitCode.PREFLIGHT,
         )
     return found
 
@@ -97,7 +96,6 @@ def _unknown(vm_size: str) -> RunnerError:
         f"unknown VM size {vm_size!r}",
         why=f"similar sizes: {alike}" if alike else "no known size has a similar name",
         fix="run `runner skus` to list all sizes",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.core.home import HomePaths
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _PACKAGED_FILE = Path(__file__).with_name("prices.csv")
 _COLUMNS = ("vm_size", "location", "kind", "usd_per_hour", "as_of", "source")
@@ -128,5 +128,4 @@ def _invalid_table(path: Path, why: str) -> RunnerError:
         f"cannot read the prices in {path}",
         why=why,
         fix="delete the file, or run `runner skus --refresh --region REGION` to write it again",
-        exit_code=ExitCode.PREFLIGHT,
     )

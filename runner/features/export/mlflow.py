@@ -26,7 +26,7 @@ from runner.flows.extras import load_extra
 from runner.flows.runs.documents import load_points
 from runner.flows.runs.live import RunView, load_view
 from runner.flows.runs.outputs import download_outputs
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 
@@ -125,7 +125,6 @@ def _find_or_create(client: Any, view: RunView) -> tuple[Any, bool]:
             f"the MLflow experiment {spec.experiment!r} was deleted",
             why="MLflow accepts no runs for it, and no new experiment with that name",
             fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}",
-            exit_code=ExitCode.PREFLIGHT,
         )
     number = (
         client.create_experiment(spec.experiment)
@@ -233,7 +232,6 @@ def _refused(address: str, err: Exception) -> RunnerError:
         f"MLflow at {address} rejected the run",
         why=said[0][:300],
         fix="correct --uri or start the server, then export again to continue",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -23,7 +23,7 @@ from runner.core.settings import Settings
 from runner.flows.extras import load_extra
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.timeline import TimelineEvent, load_timeline
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,6 @@ class OtlpSender:
                 f"{self.address} did not accept the events of {spec.run_id}",
                 why=problems[0] if problems else "the exporter gave no reason",
                 fix="check that a collector listens there: curl -i -X POST " + self.address,
-                exit_code=ExitCode.PREFLIGHT,
             )
 
     def _records(self, spec: RunSpec, events: Sequence[TimelineEvent]) -> Sequence[Any]:

@@ -23,7 +23,7 @@ from runner.azure.auth.credentials import connect
 from runner.core.settings import Settings
 from runner.flows.costs.report import CostQuery, CostReport, report_costs
 from runner.flows.environment.pools import PoolStatus, pool_list
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 logger = logging.getLogger(__name__)
 
@@ -223,5 +223,4 @@ def open_server(host: str, port: int, source: MetricsSource) -> ThreadingHTTPSer
             f"cannot listen on {host} port {port}",
             why=getattr(err, "strerror", None) or str(err),
             fix="use another --port, or --host 127.0.0.1",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err

@@ -44,7 +44,7 @@ from runner.protocol.checkpoints import (
     CheckpointManifest,
     parse_checkpoint,
 )
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
@@ -335,7 +335,6 @@ def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int
             f"port {port} is in use",
             why="another program listens on it",
             fix="omit --port, or use another port",
-            exit_code=ExitCode.PREFLIGHT,
         )
     command = command_of(_SERVER, "--logdir", str(folder))
     command += ["--host", _HOST, "--port", str(chosen), "--reload_interval", "5"]
@@ -362,7 +361,6 @@ def _await_start(process: subprocess.Popen[bytes], port: int) -> None:
                 if process.returncode is not None
                 else f"it did not listen within {format_duration(_START_S)}",
                 fix=install_command("tensorboard", upgrade=True),
-                exit_code=ExitCode.PREFLIGHT,
             )
         time.sleep(_POLL_S)
 

@@ -34,7 +34,7 @@ from runner.flows.submit.pipeline import (
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.protocol.codec import FORMAT
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.schedules import group_template_blob, template_blob
 
@@ -199,7 +199,6 @@ def _check_one_node(recipe: Recipe) -> None:
             f"a schedule of a recipe cannot run {recipe.name} on {nodes} nodes",
             why="a Batch schedule starts a job manager task, which uses one node",
             fix="write it as a task in a file with `schedule:`, and run `runner submit FILE`",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

@@ -23,7 +23,7 @@ from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import submit_again
 from runner.flows.submit.submit_group import place_group, submitting
 from runner.protocol.encoding import parse_json
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, parse_group
 from runner.protocol.run_spec import RunSpec, SecretRef, parse_run
 from runner.protocol.schedules import (
@@ -81,7 +81,6 @@ def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> 
             "R-SCHEDULE-BROKEN",
             f"the template of schedule {schedule.schedule_id} is missing",
             fix=f"runner schedule rm {schedule.schedule_id}, then create it again",
-            exit_code=ExitCode.RUN_FAILED,
         )
     return cast("dict[str, Any]", template)
 

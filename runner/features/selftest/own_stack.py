@@ -17,7 +17,7 @@ from runner.features.selftest.report import PoolUpdate, SelftestReport, charging
 from runner.features.selftest.scenario import VM_SIZE
 from runner.features.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.flows.environment.plan import find_project, need_pulumi, plan_stack
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.flows.environment.plan import PoolCost
@@ -99,7 +99,6 @@ def plan_own_stack(
             f"the self-test may cost {usd_at_most:.2f} USD, more than {max_usd:.2f}",
             why=f"this is the price of a {VM_SIZE} in {config.location} for the maximum time",
             fix=f"--max-cost {usd_at_most + 0.01:.2f}, or use another region",
-            exit_code=ExitCode.COST_CAP,
         )
     usd_per_hour = cost.usd_per_hour_max or 0.0
     return OwnStack(
@@ -128,7 +127,6 @@ def _bound(cost: PoolCost, location: str) -> float:
             f"the price of a dedicated {VM_SIZE} in {location} is unknown",
             why="this price limits the price of a spot node, and so the costs of the self-test",
             fix=f"runner skus --refresh --region {location}",
-            exit_code=ExitCode.COST_CAP,
         )
     node_s = CONTRACT_LIMIT_S + TRAINING_LIMIT_S + 2 * _NODE_TAIL_S
     node = cost.dedicated.usd_per_hour * node_s / 3600
@@ -159,7 +157,6 @@ def deployed_stack(
             f"stack {STACK!r} already exists in this Pulumi backend",
             why="it may belong to another user's self-test, and would be deleted",
             fix=f"wait until that self-test has ended, or run `pulumi destroy --stack {STACK}`",
-            exit_code=ExitCode.PREFLIGHT,
         )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
         try:
@@ -228,5 +225,4 @@ def _name_taken(project: Path) -> RunnerError:
         f"you already have a stack {STACK!r}",
         why=f"the self-test deploys and deletes a stack with that name; see {project}",
         fix=f"rename Pulumi.{STACK}.yaml, or use --stack with the name of another stack",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -16,7 +16,7 @@ from runner.contract import LOCAL_VM_SIZE
 from runner.flows.child_python import command_of
 from runner.flows.local.services import last_error
 from runner.flows.local.state import ACCOUNT, LocalState, local_outputs
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _STOPS_WITHIN_S = 30.0
 
@@ -66,7 +66,6 @@ def _port(process: subprocess.Popen[str], log: Path) -> int:
         "the emulator for the comparison did not start",
         why=why,
         fix=fix or "correct the problem, then run the command again",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

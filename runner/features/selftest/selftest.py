@@ -20,7 +20,7 @@ from runner.features.selftest.reference import reference_emulator
 from runner.features.selftest.report import SelftestReport, charging
 from runner.features.selftest.training import EvictedTraining
 from runner.flows.local.lifecycle import ensure_running
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 CONTRACT_LIMIT_S = 2700.0
 TRAINING_LIMIT_S = 3600.0
@@ -103,7 +103,6 @@ def await_access(
                 f"account {connection.outputs.batch_account} denies access",
                 why=f"its role assignments had no effect after {limit_s / 60:.0f} minutes",
                 fix=f"run `runner check{stack_option(stack)}`, then try again",
-                exit_code=ExitCode.ACCESS,
             )
         on_progress(Progress("access", "progress", "waiting for the role assignments"))
         time.sleep(_POLL_S)
@@ -118,10 +117,7 @@ def reporting(report: SelftestReport) -> Generator[None]:
         report.problem = report.problem or err
     except KeyboardInterrupt:
         report.problem = report.problem or RunnerError(
-            "R-SELFTEST-INTERRUPTED",
-            "the self-test was interrupted",
-            fix="run the self-test again",
-            exit_code=ExitCode.INTERRUPTED,
+            "R-SELFTEST-INTERRUPTED", "the self-test was interrupted", fix="run the self-test again"
         )
         raise
     finally:

@@ -28,7 +28,7 @@ from runner.flows.runs.watch import WatchOptions, watch_run
 from runner.flows.submit.pipeline import open_and_plan
 from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import submit_run
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelRequest
 from runner.protocol.results import SIDE_STAGES, StageEvent, StageState
 from runner.protocol.run_spec import RunSpec
@@ -180,7 +180,6 @@ class EvictedTraining:
             else f"runner pool nodes {spec.pool}"
             if waits
             else f"runner logs {spec.run_id}",
-            exit_code=ExitCode.CAPACITY,
         )
 
     def _fetch(self, connection: Connection, spec: RunSpec) -> Path | None:
@@ -218,7 +217,6 @@ def restart_node(connection: Connection, pool_id: str, node_id: str) -> None:
             f"cannot restart node {node_id}",
             why=f"the service answered {answer.status} {answer.code}",
             fix="run the self-test again",
-            exit_code=ExitCode.RUN_FAILED,
         )
 
 

@@ -130,7 +130,6 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
         "nothing was started",
         why=why_declined(),
         fix="answer y, or add --yes if there is no terminal",
-        exit_code=ExitCode.USAGE,
     )
 
 

@@ -24,7 +24,7 @@ from runner.features.simulation.formula_lint import Finding, lint
 from runner.features.simulation.result import SimulationResult
 from runner.features.simulation.scenario import Scenario, ScenarioError
 from runner.flows.environment.pools import get_pool
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 
 def evaluate(settings: Settings, pool_id: str | None, text: str) -> tuple[PoolView, PoolAutoscale]:
@@ -126,7 +126,6 @@ def plan_formula(
             "formula of the stack",
             fix=f"set `scenario: formula` and `formula` of the pool in Pulumi.{settings.stack}.yaml"
             " and run `runner up`",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if pool.allocation != "steady":
         raise RunnerError(
@@ -134,7 +133,6 @@ def plan_formula(
             f"pool {pool.id!r} is {pool.allocation}",
             why="the formula of a pool cannot be changed during a resize",
             fix=f"wait until `runner pool show {pool.id}` shows steady, then try again",
-            exit_code=ExitCode.CAPACITY,
         )
     now_s = pool.autoscale.interval_s if pool.autoscale else None
     findings = lint(formula, slots=pool.slots, interval_s=interval_s or now_s)
@@ -216,7 +214,6 @@ def _not_autoscaled(
         fix=other
         if scaled or settings.target.has_stacks
         else f"runner pool autoscale apply '$TargetLowPriorityNodes = {nodes};' --pool {name}",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -299,7 +296,6 @@ def assume(
             "no formula given",
             why="neither a formula nor a pool was given",
             fix="pass a formula, the path of a file, or a pool: --pool POOL",
-            exit_code=ExitCode.USAGE,
         )
     spot_usd, dedicated_usd = given.spot_usd, given.dedicated_usd
     if size is not None and region is not None:
@@ -345,7 +341,6 @@ def simulate_pool(assumed: AssumedPool, name: str, scenario: Scenario) -> Simula
             f"cannot simulate {name}",
             why=str(err),
             fix="correct the formula, or use as many --slots as a task needs",
-            exit_code=ExitCode.USAGE,
         ) from err
 
 

@@ -305,7 +305,6 @@ def describe_file(folder: Path, name: str) -> DatasetFile:
             f"cannot read {folder / name}",
             why=err.strerror or str(err),
             fix="make the file readable, or pass another folder: --data PATH",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 

@@ -16,7 +16,7 @@ from runner.azure.storage.blobs import BlobStore
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import OnProgress, Progress
 from runner.core.storage_paths import SHARE, StoragePath
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -195,7 +195,6 @@ def changed(path: str) -> RunnerError:
         f"{path} was changed in storage during the command",
         why="another writer stored it after this command had read it; it was not overwritten",
         fix="run the same command again",
-        exit_code=ExitCode.RUN_FAILED,
     )
 
 

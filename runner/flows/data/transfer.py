@@ -22,7 +22,7 @@ from runner.flows.data.stores import (
     transfers_at_once,
 )
 from runner.flows.local_files import BytesMoved, Targets, fetch_file, md5_of, plan_targets
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import stored_path
 
 
@@ -342,7 +342,6 @@ def _damaged(file: StoredFile) -> RunnerError:
         f"the content of {file.path} does not match its stored MD5",
         why="the transfer or the stored file is damaged; nothing was written",
         fix="run the command again; if that fails, too, upload the file again",
-        exit_code=ExitCode.RUN_FAILED,
     )
 
 
@@ -352,5 +351,4 @@ def _unwritable(target: Path, err: OSError) -> RunnerError:
         f"cannot write {target}",
         why=err.strerror or str(err),
         fix="use another folder, or free disk space; downloaded data is not downloaded again",
-        exit_code=ExitCode.PREFLIGHT,
     )

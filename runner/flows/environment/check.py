@@ -14,7 +14,7 @@ from runner.core.pricing.prices import PriceTable, load_price_table
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.arm.client import ArmClient
@@ -132,7 +132,6 @@ def _agent_check(name: str, agent: str, today: date) -> Check:
                 f"support for {agent} ended on {end}",
                 why="Batch no longer creates pools with this operating system",
                 fix="use an image of Ubuntu 24.04",
-                exit_code=ExitCode.PREFLIGHT,
             ),
         )
     if (end - today).days < _SOON_DAYS:

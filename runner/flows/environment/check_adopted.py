@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.azure.arm import subscription as ask
 from runner.core.checks import Check, failed, passed, run_check, warned
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.arm.client import ArmClient
@@ -139,9 +139,8 @@ def _missing(kind: str, name: str, key: str, listed: str) -> RunnerError:
         f"{kind} {name} does not exist, or you have no permission to read it",
         why=f"adopt.{key} in the stack's file names it",
         fix=f"correct the name; `{listed}` lists yours",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def _unfit(what: str, why: str, fix: str) -> RunnerError:
-    return RunnerError("R-ADOPT-UNFIT", what, why=why, fix=fix, exit_code=ExitCode.PREFLIGHT)
+    return RunnerError("R-ADOPT-UNFIT", what, why=why, fix=fix)

@@ -16,7 +16,7 @@ from runner.core.pricing.machines import Machine, family_key, machine
 from runner.core.settings import Settings
 from runner.core.units import format_count
 from runner.flows.environment.check_adopted import check_adopted, needed_actions
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.arm.subscription import BatchAccountInfo
@@ -53,7 +53,7 @@ def _agent_verdict(
     fix = "use another image; `az batch pool supported-images list -o table` lists them"
     if not known or (end is not None and end <= today):
         what = f"support for {name} ended on {end}" if known else f"Batch does not support {name}"
-        error = RunnerError("R-IMAGE-ENDED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+        error = RunnerError("R-IMAGE-ENDED", what, fix=fix)
         return failed("images", error)
     if end is not None and (end - today).days < _AGENT_SOON_DAYS:
         return warned("images", f"support for {name} ends on {end}", fix)
@@ -164,7 +164,7 @@ def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]
 
 
 def _quota_error(what: str, why: str, fix: str) -> RunnerError:
-    return RunnerError("R-QUOTA", what, why=why, fix=fix, exit_code=ExitCode.CAPACITY)
+    return RunnerError("R-QUOTA", what, why=why, fix=fix)
 
 
 _PROVIDERS = (
@@ -216,7 +216,6 @@ class AzureChecks:
                     "R-AZURE-SUBSCRIPTION",
                     f"subscription {found.name!r} is {found.state}",
                     fix="enable it in the portal under Subscriptions, or use another one",
-                    exit_code=ExitCode.ACCESS,
                 )
             return f"{found.name} ({found.id})"
 
@@ -240,7 +239,6 @@ class AzureChecks:
                 f"the subscription's offer {offer} has no Cost Management",
                 why=f"a budget of {usd} cannot be created",
                 fix="set runner:budget: null in the stack's file; the caps of the pools stay",
-                exit_code=ExitCode.PREFLIGHT,
             )
         return f"{usd}; the offer {offer} has Cost Management"
 
@@ -271,10 +269,7 @@ class AzureChecks:
             return warned("providers", f"{namespace} is being registered", fix)
         if state != "Registered":
             raise RunnerError(
-                "R-AZURE-PROVIDER",
-                f"resource provider {namespace} is {state}",
-                fix=fix,
-                exit_code=ExitCode.PREFLIGHT,
+                "R-AZURE-PROVIDER", f"resource provider {namespace} is {state}", fix=fix
             )
         return namespace
 
@@ -294,7 +289,6 @@ class AzureChecks:
                 why=f"not allowed in {where}: {', '.join(missing)}",
                 fix="ask an owner for the roles Contributor and Role Based Access Control "
                 f"Administrator on {where}",
-                exit_code=ExitCode.ACCESS,
             )
         return f"the signed-in identity may deploy the stack in {where}, with role assignments"
 
@@ -386,7 +380,7 @@ class AzureChecks:
         fix = "use another VM size or region (`runner skus` lists sizes)"
         if found is None or size.lower() not in restrictions:
             what = f"{size} is not offered in {where}"
-            raise RunnerError("R-AZURE-REGION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+            raise RunnerError("R-AZURE-REGION", what, fix=fix)
         if restrictions[size.lower()]:
             raise RunnerError(
                 "R-AZURE-CAPACITY",
@@ -394,11 +388,10 @@ class AzureChecks:
                 why=restrictions[size.lower()],
                 fix="request access in the portal (Help + support, Service and subscription "
                 "limits), or use another VM size or region (`runner skus` lists sizes)",
-                exit_code=ExitCode.CAPACITY,
             )
         if found.end_of_life is not None and found.end_of_life <= self.today:
             what = f"Batch retired {size} on {found.end_of_life}"
-            raise RunnerError("R-MACHINE-RETIRED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+            raise RunnerError("R-MACHINE-RETIRED", what, fix=fix)
         if found.end_of_life is not None:
             return warned("sizes", f"Batch offers {size} until {found.end_of_life}", fix)
         return f"{size} is offered in {where}"
@@ -422,7 +415,7 @@ class AzureChecks:
         if not versions:
             what = f"image {name} not found in {where}"
             fix = "use another image or region"
-            raise RunnerError("R-IMAGE-VERSION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+            raise RunnerError("R-IMAGE-VERSION", what, fix=fix)
         if image.version != "latest" and image.version not in versions:
             raise _no_version(f"image {name}", image.version, versions)
         return f"{name} {image.version} is available in {where}"
@@ -443,7 +436,6 @@ class AzureChecks:
                 why=f"a pool uses version {version} of the image",
                 fix="run `runner image build`, or set image.source: marketplace for the first "
                 "deployment",
-                exit_code=ExitCode.PREFLIGHT,
             )
         if version != "latest" and version not in found:
             raise _no_version(f"the image in {gallery}", version, found)
@@ -483,7 +475,6 @@ def _never_spot(plan: PoolPlan) -> RunnerError:
         "R-MACHINE-SPOT",
         f"pool {plan.pool.id}: {plan.machine.vm_size} has no spot nodes",
         fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -493,7 +484,6 @@ def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
         f"pool {plan.pool.id}: {plan.machine.vm_size} cannot use the stack's custom image",
         why="the image needs trusted launch, which the VM size does not support",
         fix="remove image from the pool, or use another VM size",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -503,7 +493,6 @@ def _name_taken(kind: str, name: str, answer: ask.NameAvailability, where: str) 
         f"the name {name} is not available for the {kind}",
         why=f"{answer.reason}: {answer.message}",
         fix=f"change {where}",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -514,7 +503,6 @@ def _no_version(what: str, version: str, versions: Sequence[str]) -> RunnerError
         f"{what} has no version {version}",
         why=f"the newest are {newest}",
         fix="set image.version of the pool to one of them, or to latest",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

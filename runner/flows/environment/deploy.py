@@ -25,7 +25,7 @@ from runner.flows.environment.images import (
     image_at,
     versions_of,
 )
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner_infra.engine import automation
 from runner_infra.engine.cli_archive import cli_version
 
@@ -49,7 +49,6 @@ def open_stack(
                 "the Pulumi CLI is not installed",
                 why="`runner up`, `preview` and `down` need it",
                 fix="add --yes to install it, or use `runner preview --offline`",
-                exit_code=ExitCode.PREFLIGHT,
             )
         cli = automation.install_cli(root)
     state = {**automation.state_settings(settings.home, env), **provider_variables(env)}
@@ -108,7 +107,6 @@ def find_pools(stack: automation.PulumiStack, pool_ids: str | None) -> list[str]
                 f"stack {stack.name!r} has no deployed pool {pool_id!r}",
                 why=f"its pools: {', '.join(known) or 'none'}",
                 fix=did_you_mean(pool_id, known) or "use the ID of a deployed pool",
-                exit_code=ExitCode.USAGE,
             )
     return [found[pool_id.lower()].urn for pool_id in wanted]
 
@@ -140,7 +138,6 @@ def _outputs(raw: Mapping[str, object]) -> StackOutputs:
             "invalid outputs of the deployment",
             why=str(err),
             fix="install runner and infra in the same version, then run `runner up`",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
@@ -280,7 +277,6 @@ def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool)
             why=f"waiting or running: {shown}{more}",
             fix=f"`runner cancel {remains.active[0]} --target azure{there}` for each, or "
             f"`{force}` to lose them",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if remains.schedules:
         raise RunnerError(
@@ -290,7 +286,6 @@ def refuse_active_runs(remains: Remains, *, stack: str | None, everything: bool)
             "to create jobs, without a pool; an account of the stack loses them",
             fix=f"`runner schedule rm {remains.schedules[0]} --target azure{there}` for each, or "
             f"`{force}` to ignore them",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

@@ -201,7 +201,6 @@ def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> s
         f"invalid {option} {text!r}",
         why="the Azure CLI lists no account of this name in the subscription",
         fix=f"use one of: {names}" if names else "use its ID, which begins with /subscriptions/",
-        exit_code=ExitCode.USAGE,
     )
 
 
@@ -294,7 +293,6 @@ def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) ->
         f"invalid --subscription {text!r}",
         why="expected the ID or the name of a subscription",
         fix=f"use one of: {_names_of(subscriptions)}",
-        exit_code=ExitCode.USAGE,
     )
 
 
@@ -328,6 +326,7 @@ def check_location(location: str, known: Collection[str]) -> None:
             f"unknown region {location!r}",
             why="the subscription has no such region",
             fix=fix,
+            exit_code=ExitCode.USAGE,
         )
 
 

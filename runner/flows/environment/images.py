@@ -14,7 +14,7 @@ from runner.azure.arm.subscription import list_batch_accounts
 from runner.azure.faults import SIGN_IN
 from runner.contract import StackOutputs
 from runner.core.progress import OnProgress, Progress
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner_infra.engine.automation import Change, Deployed, PulumiStack
@@ -30,7 +30,6 @@ def container_registry_host(outputs: StackOutputs, stack: str) -> str:
         why="`runner:registry` is off, or was not deployed yet",
         fix=f"set runner:registry: true in Pulumi.{stack}.yaml, then run "
         f"`runner up --stack {stack}`",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -106,7 +105,6 @@ def locate_image(outputs: StackOutputs) -> ImageHome:
             if outputs.image_definition is None
             else f"{outputs.image_definition!r} is not the ID of an image definition",
             fix="set runner:image: {} in Pulumi.<stack>.yaml, then run `runner up`",
-            exit_code=ExitCode.PREFLIGHT,
         )
     parts = found.groupdict()
     return ImageHome(found[0], parts["subscription"], parts["group"], outputs.batch_account)
@@ -126,7 +124,6 @@ def find_template(management: ArmClient, home: ImageHome) -> str:
             "the image template of the stack's VM image is missing",
             why=f"no template in resource group {home.group} distributes to {home.definition}",
             fix="run `runner up --refresh`, which creates it again",
-            exit_code=ExitCode.PREFLIGHT,
         )
     return f"{listed}/{max(found)[1]}"
 
@@ -280,13 +277,7 @@ def _not_started(template: str) -> RunnerError:
 
 
 def _failed(why: str, fix: str) -> RunnerError:
-    return RunnerError(
-        "R-IMAGE-BUILD",
-        "the image was not built",
-        why=why,
-        fix=fix,
-        exit_code=ExitCode.RUN_FAILED,
-    )
+    return RunnerError("R-IMAGE-BUILD", "the image was not built", why=why, fix=fix)
 
 
 DELETE_POLL_S = 5.0
@@ -323,7 +314,6 @@ def _still_there(definition: str, left: Sequence[str]) -> RunnerError:
         "the versions of the VM image are not deleted yet",
         why=f"after 30 minutes Azure still lists {', '.join(left)} of {definition}",
         fix="run the same command again; the portal shows the state of each version",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

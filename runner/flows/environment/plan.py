@@ -143,7 +143,6 @@ def refuse_changed(
         "nothing was deployed, because the stack changed after its preview",
         why=f"Pulumi.{settings.stack}.yaml or one of its scripts or prices changed",
         fix="run the command again and review the new preview",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -158,7 +157,6 @@ def find_project(cwd: Path) -> Path:
         f"no {PROJECT} of project {_NAME!r} found",
         why=f"searched {cwd} and its parents",
         fix="change to the folder that contains Pulumi.yaml, or run `runner init` to write one",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -187,7 +185,6 @@ def need_pulumi() -> None:
                 f"package {package} is not installed",
                 why="`runner up`, `preview` and `down` need it, and the extra 'infra' installs it",
                 fix=install_command("infra"),
-                exit_code=ExitCode.PREFLIGHT,
             )
 
 

@@ -25,7 +25,7 @@ from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.flows.active_work import ActiveWork, find_active
 from runner.flows.local.state import CONTAINER_POOL_ID
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 _MAX_NODES = 100_000
 _WOULD_WAIT = "without the pool, they would wait forever"
@@ -139,7 +139,6 @@ def resize(
             f"pool {pool.id!r} is {pool.allocation}",
             why="the service accepts only one resize at a time",
             fix=f"wait until `runner pool show {pool.id}` shows steady, then try again",
-            exit_code=ExitCode.CAPACITY,
         )
     if pool.autoscale is not None:
         disable_autoscale(connection, pool.id)
@@ -165,7 +164,6 @@ def schedule_on_node(settings: Settings, pool_id: str, node_id: str, *, enabled:
             f"pool {pool.id!r} has no node {node_id!r}",
             why=f"it has {', '.join(sorted(nodes)) or 'no nodes'}",
             fix=f"runner pool nodes {pool.id}",
-            exit_code=ExitCode.PREFLIGHT,
         )
     return set_scheduling(connection, pool.id, node_id, enabled=enabled)
 
@@ -194,7 +192,6 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             f"pool {pool.id!r} is declared by stack {settings.stack!r}",
             why="the stack's state would still contain it, and `runner up` would not create it",
             fix=f"remove it from `runner:pools` in {file} and run `runner up`, which deletes it",
-            exit_code=ExitCode.PREFLIGHT,
         )
     active = find_active(connection, [pool.id])
     scheduled = [
@@ -210,7 +207,6 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             f"pool {pool.id!r} is in use",
             why=f"schedules: {', '.join(scheduled)}; {_WOULD_WAIT}",
             fix=f"runner schedule rm {scheduled[0]}",
-            exit_code=ExitCode.PREFLIGHT,
         )
     made = settings.target.runs_here and (declared or pool.id == CONTAINER_POOL_ID)
     again = "runner local up" if declared else "the next run with an image"
@@ -233,7 +229,6 @@ def _pool_in_use(connection: Connection, pool: PoolView, active: ActiveWork) -> 
         f"pool {pool.id!r} is in use",
         why=f"active: {', '.join(shown[:_ACTIVE_SHOWN])}{more}; {_WOULD_WAIT}",
         fix=fix,
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -297,7 +292,6 @@ def get_pool(connection: Connection, pool_id: str) -> PoolView:
         f"pool {pool_id!r} not found",
         why=f"pools of the account: {known}" if known else "the account has no pools",
         fix="runner pool ls",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -312,5 +306,4 @@ def _autoscaled(pool: PoolView, settings: Settings) -> RunnerError:
             else f"run `runner pool autoscale apply FORMULA --pool {pool.id}`"
         )
         + ", or remove the formula with --disable-autoscale",
-        exit_code=ExitCode.PREFLIGHT,
     )

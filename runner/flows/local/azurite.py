@@ -18,7 +18,7 @@ from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths, cache_variables, check_room, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.extras import install_command
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 # Azurite 3.37 requires Node 22 and works on 20, on which the contract tests run.
 MINIMUM_MAJOR = 20
@@ -172,7 +172,6 @@ def _nodejs_failed(why: str) -> RunnerError:
         "cannot install Node.js, which Azurite needs",
         why=why,
         fix=f"install Node.js {MINIMUM_MAJOR} or newer with npm, or check network and proxy",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -301,5 +300,4 @@ def _failed(why: str) -> RunnerError:
         f"cannot install Azurite {VERSION}",
         why=why,
         fix="check network and proxy (npm config), then run the command again",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -199,14 +199,12 @@ def _refused(answer: Any, status: int, pool: str) -> RunnerError:
             "R-POOL-MISSING",
             f"local pool {pool!r} not found",
             fix=f"run `runner local up` to create pool {POOL_ID!r}",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if code == "AuthenticationFailed":
         return RunnerError(
             "R-ACCESS-DENIED",
             "the local Batch emulator uses a different key",
             fix="runner local down && runner local up",
-            exit_code=ExitCode.ACCESS,
         )
     if code in ("InvalidUri", "UnsupportedHttpVerb"):
         return RunnerError(

@@ -43,7 +43,7 @@ from runner.flows.local.state import (
     services_down,
 )
 from runner.flows.local.task_folders import folders_outside, task_folder
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.host import remove_tree
 from runner.protocol.run_spec import RecipeSpec
 
@@ -409,5 +409,4 @@ def _check_extra() -> None:
             "the local services cannot run here",
             why="Windows is not supported" if windows else f"not installed: {', '.join(missing)}",
             fix="use WSL" if windows else install_command("local"),
-            exit_code=ExitCode.PREFLIGHT,
         )

@@ -34,7 +34,7 @@ from runner.flows.local.state import (
     refusal,
     service_answers,
 )
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.host import exclude_loopback
 
 if TYPE_CHECKING:
@@ -319,7 +319,6 @@ def _blocked(launch: ServiceLaunch, why: str) -> RunnerError:
         f"{TITLES[launch.name]} cannot write to {launch.marker}",
         why=why,
         fix=f"free disk space or raise the quota, then run the command again; see {launch.log}",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 
@@ -334,16 +333,11 @@ def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerEr
             why=said.get("why", ""),
             fix="use that version, or delete local pools, jobs and tasks, but no runs or models: "
             "runner local reset --state",
-            exit_code=ExitCode.PREFLIGHT,
         )
     what = f"{title} ended while starting" if died else f"{title} does not respond"
     why, fix = last_error(log)
     return RunnerError(
-        "R-LOCAL-START",
-        what,
-        why=why,
-        fix=fix or f"read {launch.log}, then run the command again",
-        exit_code=ExitCode.PREFLIGHT,
+        "R-LOCAL-START", what, why=why, fix=fix or f"read {launch.log}, then run the command again"
     )
 
 

@@ -101,7 +101,6 @@ def load_state(paths: HomePaths) -> LocalState | None:
             f"cannot read {paths.local_state}",
             why=str(err),
             fix="delete the file; keys, runs and jobs are stored elsewhere",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
@@ -215,7 +214,6 @@ def load_isolation(state: LocalState) -> TaskIsolation | None:
             "the Azure Batch emulator does not respond",
             why=str(err),
             fix="runner local status",
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
@@ -430,12 +428,7 @@ def service_answers(name: str, state: LocalState, *, timeout_s: float = _ANSWER_
 
 def services_down() -> RunnerError:
     """Return the error for a command that needs the local services while they do not run."""
-    return RunnerError(
-        "R-LOCAL-DOWN",
-        "the local services are not running",
-        fix="runner local up",
-        exit_code=ExitCode.PREFLIGHT,
-    )
+    return RunnerError("R-LOCAL-DOWN", "the local services are not running", fix="runner local up")
 
 
 def ask_service(

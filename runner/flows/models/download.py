@@ -22,7 +22,7 @@ from runner.flows.local_files import (
     sha256_of,
 )
 from runner.flows.models.versions import ModelVersion
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelDocument
 
 Wanted = tuple[Path, ModelDocument]
@@ -141,7 +141,6 @@ def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
         why="its content does not have the registered hash; the file was not written",
         fix=f"try again; if it fails again, and the run still exists: "
         f"runner models register {run_id} {version.name}",
-        exit_code=ExitCode.RUN_FAILED,
     )
 
 
@@ -152,5 +151,4 @@ def _unwritable(version: ModelVersion, folder: Path, err: OSError) -> RunnerErro
         f"cannot write to {folder}",
         why=err.strerror or str(err),
         fix=f"use another folder: runner models get {version} {other}",
-        exit_code=ExitCode.PREFLIGHT,
     )

@@ -28,7 +28,7 @@ from runner.flows.local_files import (
 )
 from runner.flows.runs.documents import load_attempts, load_result, runs_container
 from runner.flows.runs.history import list_runs
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_selected_output
 from runner.protocol.results import OutputFile
@@ -220,7 +220,6 @@ def _check(file: RunFile, part: Path) -> None:
             f"{file.path} does not have the hash that the run recorded",
             why="the file was changed in storage, or the transfer was damaged; nothing was written",
             fix="try again; if that fails, too, train again",
-            exit_code=ExitCode.RUN_FAILED,
         )
 
 
@@ -281,5 +280,4 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         f"cannot write to {folder}",
         why=why,
         fix=f"{fix}; outputs of a run that has ended remain in storage",
-        exit_code=ExitCode.PREFLIGHT,
     )

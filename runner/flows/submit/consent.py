@@ -19,7 +19,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.core.home import HomePaths, make_private, runner_home
 from runner.core.recipe.secrets import recorded_secrets
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec
 
 # The identity and the place of a run; everything else of run.json decides what is executed.
@@ -81,7 +81,6 @@ class Consent:
             fix=f"if you trust its code: {self.again.replace('{run}', spec.run_id)} {words}"
             if self.again
             else f"if you trust its code, pass send_env=[{python}]",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

@@ -32,7 +32,7 @@ from runner.core.storage_paths import SHARE
 from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
 from runner.flows.submit.prepare import check_file_count, refused_input
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT
 from runner.protocol.paths import as_stored, blob_name, is_selected_output, listed_prefix
 from runner.protocol.results import RunResult
@@ -287,7 +287,6 @@ def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> R
             f"{waiting.run_id} would never start: {before.run_id} did not succeed",
             why=err.why,
             fix=fix,
-            exit_code=ExitCode.PREFLIGHT,
         ) from err
     return before
 
@@ -324,7 +323,6 @@ def _cannot_succeed(spec: RunSpec, result: RunResult | None) -> RunnerError:
         f"the run would never start: {spec.run_id} did not succeed",
         why=how or "its task was deleted, and it has no result",
         fix="use a run that succeeded or is active, or omit --after",
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

@@ -69,7 +69,7 @@ from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.group import CheckedFile, naming_task, new_group, resolve_task_input
 from runner.flows.submit.lookups import Lookups, find_job, refuse_predecessors, resolve_after
 from runner.flows.submit.prepare import LocalFiles, download_data, random_suffix, read_files
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import LaterRun, RunGroup
 from runner.protocol.paths import MAX_ID, make_run_id
 from runner.protocol.run_spec import RunSpec
@@ -262,7 +262,6 @@ def _refuse_vaults(recipe: Recipe, outputs: StackOutputs) -> None:
             f"secret {named[0]} is in a key vault, which the nodes cannot read",
             why="they have no managed identity; local nodes never have one",
             fix=f"use a variable of this machine: {named[0]}: {{env: {named[0]}}}",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 

@@ -37,7 +37,7 @@ from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
 from runner.protocol.commands import find_notebook, referenced_variables
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
 from runner.protocol.run_spec import CodeRef, DataRef, data_prefix
 
@@ -388,7 +388,6 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
         f"input {spec.name}: {problem}",
         why=f"the input is {spec.kind}: {spec.source}",
         fix=fix,
-        exit_code=ExitCode.PREFLIGHT,
     )
 
 

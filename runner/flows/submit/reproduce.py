@@ -29,7 +29,7 @@ from runner.flows.submit.lookups import resolve_input
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import check_parts, require_complete_spec, submit_again
 from runner.protocol.encoding import parse_json
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile, RunResult
 from runner.protocol.run_spec import RunSpec
@@ -244,5 +244,4 @@ def _succeeded(container: BlobContainer, spec: RunSpec) -> RunResult:
         f"{spec.run_id} has no result to compare with",
         why="it has not ended" if result is None else f"it ended as {result.status}",
         fix=f"run `runner show {spec.run_id}`{retry}",
-        exit_code=ExitCode.USAGE,
     )

@@ -131,7 +131,6 @@ def find_jobs(
             f"all runs of {name} have ended",
             why="only unfinished runs can be moved or paused",
             fix=look,
-            exit_code=ExitCode.PREFLIGHT,
         )
     return name, found
 
@@ -246,7 +245,6 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
             f"pool {target.view.id!r} does not fit {runs[0]}{more}",
             why=f"it {why}",
             fix="use another pool: runner pool ls",
-            exit_code=ExitCode.PREFLIGHT,
         )
     if any(not each.job.is_in(target.view.id) for each in jobs):
         _refuse_unusable(connection, target.view.id)
@@ -263,7 +261,6 @@ def _refuse_unusable(connection: Connection, pool_id: str) -> None:
             f"no task could start in pool {pool_id!r}",
             why=cause.message,
             fix=f"use another pool, or correct this one: runner why {pool_id}",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 
@@ -381,7 +378,6 @@ class _Mover:
             f"another command is moving job {job.id} to pool {other.to if other else '?'}",
             why="the other command began after this one",
             fix=other.command if other else "runner ps",
-            exit_code=ExitCode.PREFLIGHT,
         )
 
 
@@ -499,7 +495,6 @@ def _refuse_moving(jobs: Sequence[JobRuns]) -> None:
                 f"the move of job {each.job.id} to pool {note.to} is not complete",
                 why="the command that began the move is still running, or was interrupted",
                 fix=note.command,
-                exit_code=ExitCode.PREFLIGHT,
             )
 
 

@@ -16,7 +16,7 @@ from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_decline
 from runner.cli.ui.terminal import is_terminal
 from runner.core.progress import Warnings
 from runner.core.units import format_count
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.contract import StackOutputs
@@ -403,7 +403,6 @@ def _declined(code: str, what: str) -> RunnerError:
         what,
         why=why_declined(),
         fix="answer y, or add --yes if there is no terminal",
-        exit_code=ExitCode.USAGE,
     )
 
 
@@ -461,7 +460,6 @@ def preview(
             "--replace cannot be combined with --offline",
             why="--replace needs the state of the stack, which an offline preview does not read",
             fix="remove one of them",
-            exit_code=ExitCode.USAGE,
         )
     settings, plan = _read_plan(stack, example=offline)
     with _ShownWarnings(out) as warnings:

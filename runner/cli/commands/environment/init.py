@@ -156,7 +156,6 @@ def _ask_and_write(
             why=f"no --subscription was given, and {why}",
             fix="add --subscription ID, or "
             + ("run `az login` first" if shutil.which("az") else f"install az: {_INSTALL_AZ}"),
-            exit_code=ExitCode.USAGE,
         )
     if answers.budget in ("", "0"):
         answers = replace(answers, email="")  # only a budget uses it
@@ -203,7 +202,6 @@ def _choose_stack(
                 f"{file} exists",
                 why="without a terminal, an existing file is not replaced",
                 fix="add --force to replace it, or --stack NAME for another stack",
-                exit_code=ExitCode.USAGE,
             )
         out.note(f"{file} exists.")
         if out.confirm("Replace it?"):

@@ -12,7 +12,7 @@ import typer
 from runner.cli.options import Invocation, on_target, with_run_options
 from runner.cli.ui.output import Output, local_time
 from runner.core.recipe.options import RunOptions
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -125,7 +125,6 @@ def _await_start(view: StageDisplay, connection: Connection, spec: RunSpec) -> N
                     f"{spec.run_id} ended before it could be used: {event.status.state.value}",
                     why=event.status.reason,
                     fix=f"runner why {spec.run_id}",
-                    exit_code=ExitCode.RUN_FAILED,
                 )
     except KeyboardInterrupt:
         raise detached(view, spec.run_id) from None

@@ -320,7 +320,6 @@ def best(
             f"no trial of {board.sweep.group_id} has succeeded with a metric",
             why="; ".join(filter(None, [format_states(board.states), board.metric_problem])),
             fix=f"runner sweep show {board.sweep.group_id}",
-            exit_code=ExitCode.RUN_FAILED,
         )
     document = trial_document(board, row)
     if register is not None:

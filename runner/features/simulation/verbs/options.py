@@ -15,7 +15,7 @@ import typer
 from runner.cli.options import ChartOption, Invocation, PlotOption
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.core.units import format_duration, parse_duration_flag
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.cli.ui.output import Output
@@ -211,7 +211,6 @@ class ScenarioOptions:
                 "invalid scenario",
                 why=str(err),
                 fix="runner pool autoscale simulate --help",
-                exit_code=ExitCode.USAGE,
             ) from err
 
     def draw(
