@@ -9,7 +9,6 @@ import typer
 
 from runner.cli.options import Invocation, YesOption, on_target
 from runner.core.units import format_count
-from runner.protocol.errors import RunnerError
 
 app = typer.Typer(no_args_is_help=True, help="Upload, download, list and delete files in storage.")
 
@@ -154,15 +153,9 @@ def rm(
         files = files_to_remove(store, place, recursive=recursive)
         what = format_count(len(files), "file")
         total = format_size(sum(file.size_bytes for file in files))
-        if files and not (yes or out.confirm(f"Delete {what}, {total}, of {place}?")):
-            from runner.cli.ui.output import why_declined
-
-            raise RunnerError(
-                "R-DATA-NOT-CONFIRMED",
-                f"{place} was not deleted",
-                why=why_declined(),
-                fix="answer y, or add --yes if there is no terminal",
-            )
+        question = f"Delete {what}, {total}, of {place}?"
+        not_deleted = f"{place} was not deleted"
+        out.require(question, "R-DATA-NOT-CONFIRMED", not_deleted, yes=yes or not files)
         with out.stages() as view:
             removed = remove_files(store, files, view.on_progress)
     if not out.as_text:

@@ -11,8 +11,6 @@ import typer
 
 from runner.cli.autocomplete import complete_model
 from runner.cli.options import Invocation, RunArgument, YesOption, on_target
-from runner.cli.ui.output import Output, why_declined
-from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.flows.models.versions import Model, ModelVersion
@@ -340,7 +338,8 @@ def rm(
     found, numbers, everything = find_to_remove(connection, model)
     name = found.name
     if everything and numbers:
-        _confirm(out, f"Delete {name} with {format_count(len(numbers), 'version')}?", yes=yes)
+        question = f"Delete {name} with {format_count(len(numbers), 'version')}?"
+        out.require(question, "R-MODEL-DECLINED", "nothing was deleted", yes=yes)
     removed = remove_versions(connection, found, numbers, force=force)
     if not out.as_text:
         out.record(
@@ -356,16 +355,6 @@ def rm(
     deleted = ", ".join(f"{name}@{number}" for number in removed.versions)
     freed = f"; {files}, {format_size(removed.size_bytes)} freed" if removed.files else ""
     out.note(f"deleted {deleted}{freed}" if deleted else f"{model} was already deleted{freed}")
-
-
-def _confirm(out: Output, question: str, *, yes: bool) -> None:
-    if not (yes or out.confirm(question)):
-        raise RunnerError(
-            "R-MODEL-DECLINED",
-            "nothing was deleted",
-            why=why_declined(),
-            fix="answer y, or add --yes if there is no terminal",
-        )
 
 
 @app.command("alias")

@@ -39,6 +39,7 @@ _WITHOUT_MORE = frozenset({"R-USAGE", "R-EXPLAIN-UNKNOWN"})
 # Labels of the lines of an error with their style, and the column of the text.
 _LABELS = {"  why": "bold", "  fix": "bold green"}
 _DETAIL = len("  why: ")
+_FIX_DECLINED = "answer y, or add --yes if there is no terminal"
 _LONG_CHARS = 50_000  # size from which a JSON document is not indented at all depths
 
 
@@ -184,13 +185,17 @@ class Output:
         Raises:
             RunnerError: R-NOT-CONFIRMED, the answer was no, or there is no terminal.
         """
+        fix = "" if is_terminal(sys.stdin) else again  # a user who answered no needs no fix
+        self.require(question, "R-NOT-CONFIRMED", "nothing was deleted", yes=yes, fix=fix)
+
+    def require(
+        self, question: str, code: str, what: str, *, yes: bool, fix: str = _FIX_DECLINED
+    ) -> None:
+        """Ask, unless `yes`. Raise RunnerError if the answer is no, or there is no terminal."""
         from runner.protocol.errors import RunnerError
 
-        if yes or self.confirm(question):
-            return
-        if is_terminal(sys.stdin):  # a user who answered no needs no fix
-            again = ""
-        raise RunnerError("R-NOT-CONFIRMED", "nothing was deleted", why=why_declined(), fix=again)
+        if not (yes or self.confirm(question)):
+            raise RunnerError(code, what, why=why_declined(), fix=fix)
 
     def ask(self, question: str, default: str) -> str:
         """Ask on the terminal and return the answer, or `default` if it is empty.

@@ -12,8 +12,8 @@ import typer
 
 from runner.cli.autocomplete import complete_stack
 from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
     from runner.core.settings import Settings
@@ -123,14 +123,7 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
             f"Deploy stack {own.settings.stack!r} in {own.location}, test it for at most "
             f"{own.usd_at_most:.2f} USD, and delete it?"
         )
-    if yes or out.confirm(question):
-        return
-    raise RunnerError(
-        "R-SELFTEST-DECLINED",
-        "nothing was started",
-        why=why_declined(),
-        fix="answer y, or add --yes if there is no terminal",
-    )
+    out.require(question, "R-SELFTEST-DECLINED", "nothing was started", yes=yes)
 
 
 def _show(out: Output, found: SelftestReport, page: Path) -> None:

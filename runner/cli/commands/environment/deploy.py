@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.options import StackOption, YesOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
 from runner.core.progress import Warnings
 from runner.core.units import format_count
@@ -388,22 +388,12 @@ def _deploy(
         question = f"Deploy {format_count(count, 'change')}"
         if warnings.found:
             question += f" despite {format_count(len(warnings.found), 'warning')}"
-        if not (yes or out.confirm(f"{question}?")):
-            raise _declined("R-UP-DECLINED", "nothing was deployed")
+        out.require(f"{question}?", "R-UP-DECLINED", "nothing was deployed", yes=yes)
     refuse_changed(plan, settings, env=os.environ, now=datetime.now(UTC))
     with out.stages() as view:
         if versions:
             images.delete_versions_of(doomed, os.environ, view.on_progress)
         return deploy.deploy(settings, opened, changes, view.on_progress, warnings, replace=pools)
-
-
-def _declined(code: str, what: str) -> RunnerError:
-    return RunnerError(
-        code,
-        what,
-        why=why_declined(),
-        fix="answer y, or add --yes if there is no terminal",
-    )
 
 
 def _warn_of_images(versions: Sequence[str], warnings: _ShownWarnings) -> None:
@@ -515,8 +505,7 @@ def down(
             return
         all_of_it = "Delete everything, with all runs and models?"
         question = all_of_it if everything else "Delete these resources?"
-        if not (yes or out.confirm(question)):
-            raise _declined("R-DOWN-DECLINED", "nothing was deleted")
+        out.require(question, "R-DOWN-DECLINED", "nothing was deleted", yes=yes)
         with out.stages() as view:
             left = deploy.destroy(
                 settings, opened, os.environ, view.on_progress, warnings, everything=everything

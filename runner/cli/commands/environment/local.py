@@ -9,7 +9,7 @@ import typer
 
 from runner.cli.autocomplete import complete_node
 from runner.cli.options import YesOption
-from runner.cli.ui.output import Output, OutputFormat, OutputOption, why_declined
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -218,13 +218,8 @@ def reset(
     settings = _settings()
     deleted = "pools, jobs and tasks" if state else "jobs, runs and models"
     question = f"Delete all local {deleted} under {settings.home / 'local'}?"
-    if not yes and not out.confirm(question):
-        raise RunnerError(
-            "R-LOCAL-RESET",
-            "nothing was deleted",
-            why=why_declined(),
-            fix=f"runner local reset {'--state ' if state else ''}--yes",
-        )
+    fix = f"runner local reset {'--state ' if state else ''}--yes"
+    out.require(question, "R-LOCAL-RESET", "nothing was deleted", yes=yes, fix=fix)
     with out.stages() as view:
         (lifecycle.reset_state if state else lifecycle.reset)(settings, view.on_progress)
     if state:

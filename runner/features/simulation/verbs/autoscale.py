@@ -20,7 +20,7 @@ from runner.features.simulation.verbs.options import (
     to_seconds,
 )
 from runner.features.simulation.verbs.simulate import simulate
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,15 +183,9 @@ def apply(
     view = change.pool
     if out.as_text:
         _show_change(out, change)
-    if not yes and not out.confirm(f"Apply the formula to pool {view.id}?"):
-        from runner.cli.ui.output import why_declined
-
-        raise RunnerError(
-            "R-NOT-CONFIRMED",
-            "not confirmed: the pool keeps its formula" if view.autoscale else "not confirmed",
-            why=why_declined(),
-            fix="run the command again with --yes",
-        )
+    kept = "not confirmed: the pool keeps its formula" if view.autoscale else "not confirmed"
+    question, fix = f"Apply the formula to pool {view.id}?", "run the command again with --yes"
+    out.require(question, "R-NOT-CONFIRMED", kept, yes=yes, fix=fix)
     apply_formula(settings, change)
     if not out.as_text:
         run = change.evaluation
