@@ -24,22 +24,27 @@ from runner.core.states import (
     explain_task,
 )
 from runner.core.units import format_duration
+from runner.protocol.codec import JsonDocument
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.sweeps import SWEEP_FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(JsonDocument):
     """One fact with its source, such as `pool t4`; `at` is None if the source has no date."""
 
     source: str
     text: str
     at: datetime | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fact as `-o json` prints it, time first."""
+        return {"at": self.at and self.at.isoformat(), "source": self.source, "text": self.text}
+
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(JsonDocument):
     """The answer of `runner why`.
 
     Attributes:
@@ -61,26 +66,6 @@ class Diagnosis:
     evidence: tuple[Evidence, ...] = ()
     fix: str = ""
     command: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the diagnosis as `-o json` prints it."""
-        return {
-            "subject": self.subject,
-            "kind": self.kind,
-            "state": self.state,
-            "cause": self.cause,
-            "message": self.message,
-            "evidence": [
-                {
-                    "at": each.at.isoformat() if each.at else None,
-                    "source": each.source,
-                    "text": each.text,
-                }
-                for each in self.evidence
-            ],
-            "fix": self.fix,
-            "command": self.command,
-        }
 
 
 @dataclass(frozen=True, slots=True)

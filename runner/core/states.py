@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from runner.protocol.codec import JsonDocument
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult
 
@@ -69,7 +70,7 @@ class TaskView:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitCause:
+class WaitCause(JsonDocument):
     """Why a queued run has no node.
 
     Attributes:
@@ -87,11 +88,6 @@ class WaitCause:
     evidence: tuple[str, ...] = ()
     since: datetime | None = None
     stuck: bool = True
-
-    def to_json(self) -> dict[str, object]:
-        """Return the cause as `-o json` prints it."""
-        since = self.since.isoformat() if self.since else None
-        return {**asdict(self), "evidence": list(self.evidence), "since": since}
 
 
 JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused or being moved

@@ -9,9 +9,8 @@ The clock of the client is corrected only if it is ahead, because uploads take t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import find_job_view, get_task_times
@@ -20,6 +19,7 @@ from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
 from runner.core.states import describe_exit
 from runner.core.units import parse_moment
 from runner.flows.runs.documents import load_result, runs_container
+from runner.protocol.codec import JsonDocument, wire
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart, StageEvent, parse_event_line
@@ -31,7 +31,7 @@ _START, _END, _EVENTS = "start.json", "end.json", "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineEvent:
+class TimelineEvent(JsonDocument):
     """One event.
 
     Attributes:
@@ -43,17 +43,7 @@ class TimelineEvent:
     source: str
     event: str
     attempt: int | None = None
-    offset_s: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the event as `-o json` prints it."""
-        return {
-            "at": self.at.isoformat() if self.at else None,
-            "source": self.source,
-            "event": self.event,
-            "attempt": self.attempt,
-            "clock_offset_s": self.offset_s,
-        }
+    offset_s: float = field(default=0.0, metadata=wire("clock_offset_s"))
 
 
 def load_timeline(connection: Connection, spec: RunSpec) -> tuple[TimelineEvent, ...]:

@@ -45,6 +45,7 @@ from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.history import RunFilter, list_runs
 from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
+from runner.protocol.codec import JsonDocument, wire
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
@@ -71,7 +72,7 @@ class JobRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class JobChange:
+class JobChange(JsonDocument):
     """The change of a job by a command.
 
     Attributes:
@@ -83,16 +84,7 @@ class JobChange:
     job_id: str
     runs: int
     changed: bool
-    is_paused: bool
-
-    def to_json(self) -> dict[str, object]:
-        """Return the entry of a job in the output of a command."""
-        return {
-            "job_id": self.job_id,
-            "runs": self.runs,
-            "changed": self.changed,
-            "paused": self.is_paused,
-        }
+    is_paused: bool = field(metadata=wire("paused"))
 
 
 def find_jobs(
