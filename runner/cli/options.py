@@ -84,7 +84,7 @@ DownloadOption = Annotated[
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit and return at once.")]
 PlotOption = Annotated[
     Path | None,
-    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
+    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html."),
 ]
 ChartOption = Annotated[
     bool | None,
@@ -221,7 +221,7 @@ def _parameters(name: str, **wording: str) -> tuple[inspect.Parameter, ...]:
     found = [_parameter(name, _hint(name), typer.Option(*flags, help=text, **shown))]
     if option.choice_flags:
         short = f"Short for {option.flag} {' or '.join(option.choice_flags.values())}."
-        pair = typer.Option("/".join(option.choice_flags), help=short, show_default=False)
+        pair = typer.Option("/".join(option.choice_flags), help=short)
         found.append(_parameter(f"{name}_flag", bool | None, pair))
     if option.old_flag:
         old = typer.Option(option.old_flag, hidden=True)
@@ -318,7 +318,7 @@ def check_args(args: tuple[str, ...], option: str) -> None:
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help=OPTIONS["data"].help, show_default=False),
+    typer.Option("--data", help=OPTIONS["data"].help),
 ]
 PoolOption = Annotated[
     str | None,
@@ -347,7 +347,6 @@ FailIfStuckOption = Annotated[
         "--fail-if-stuck",
         metavar="TIME",
         help="Cancel the run and exit with code 5 if it is stuck for this time: 15m, 1h.",
-        show_default=False,
     ),
 ]
 EvictOption = Annotated[
@@ -356,7 +355,6 @@ EvictOption = Annotated[
         "--evict",
         metavar="seed=N,mtbf=TIME|FILE",
         help="Evict the node of the run on this machine, at random times or from a trace file.",
-        show_default=False,
     ),
 ]
 

@@ -164,7 +164,6 @@ ModelArgument = Annotated[
         metavar="NAME[@VERSION]",
         help="Model; @VERSION is a number, latest (default), best, or an alias.",
         autocompletion=complete_model,
-        show_default=False,
     ),
 ]
 AllOption = Annotated[bool, typer.Option("--all", "-a", help="Include deleted versions.")]
@@ -177,10 +176,7 @@ def ls(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME",
-            help="Model whose versions to list.",
-            autocompletion=complete_model,
-            show_default=False,
+            metavar="NAME", help="Model whose versions to list.", autocompletion=complete_model
         ),
     ] = None,
     everything: AllOption = False,
@@ -250,14 +246,10 @@ def register(
     ] = None,
     alias: Annotated[
         list[str] | None,
-        typer.Option(
-            "--alias",
-            help="Alias to point at the new version; can be repeated.",
-            show_default=False,
-        ),
+        typer.Option("--alias", help="Alias to point at the new version; can be repeated."),
     ] = None,
     description: Annotated[
-        str, typer.Option("--description", help="Description of the version.", show_default=False)
+        str, typer.Option("--description", help="Description of the version.")
     ] = "",
 ) -> None:
     """Register the outputs of a succeeded run as a version of a model, once."""

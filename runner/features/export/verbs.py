@@ -78,10 +78,7 @@ def tensorboard(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN",
-            help="Run IDs, unique prefixes, or @last.",
-            autocompletion=complete_run,
-            show_default=False,
+            metavar="RUN", help="Run IDs, unique prefixes, or @last.", autocompletion=complete_run
         ),
     ] = None,
     port: Annotated[
@@ -128,10 +125,7 @@ def monitor(
     otlp: Annotated[
         str | None,
         typer.Option(
-            "--otlp",
-            metavar="URL",
-            help="Also send the events of runs to this OTLP endpoint.",
-            show_default=False,
+            "--otlp", metavar="URL", help="Also send the events of runs to this OTLP endpoint."
         ),
     ] = None,
     target: options.TargetOption = None,

@@ -45,31 +45,26 @@ def create(
     ],
     cron: Annotated[
         str | None,
-        typer.Option("--cron", help="Times as five cron fields: '0 3 * * *'.", show_default=False),
+        typer.Option("--cron", help="Times as five cron fields: '0 3 * * *'."),
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(
-            "--every",
-            metavar="TIME",
-            help="Interval: 6h, 1d, 90m; instead of --cron.",
-            show_default=False,
-        ),
+        typer.Option("--every", metavar="TIME", help="Interval: 6h, 1d, 90m; instead of --cron."),
     ] = None,
     timezone: Annotated[
         str | None, typer.Option("--timezone", help="Time zone of --cron.", show_default="UTC")
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--start", help="Start no run before this date or time.", show_default=False),
+        typer.Option("--start", help="Start no run before this date or time."),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Start no run after this date or time.", show_default=False),
+        typer.Option("--until", help="Start no run after this date or time."),
     ] = None,
     max_runs: Annotated[
         int | None,
-        typer.Option("--max-runs", min=1, help="Maximum number of runs.", show_default=False),
+        typer.Option("--max-runs", min=1, help="Maximum number of runs."),
     ] = None,
     name: Annotated[
         str | None,

@@ -84,18 +84,11 @@ def show(
     ] = None,
     spot_price: Annotated[
         float | None,
-        typer.Option(
-            "--spot-price", min=0, help="Price of a spot node per hour in USD.", show_default=False
-        ),
+        typer.Option("--spot-price", min=0, help="Price of a spot node per hour in USD."),
     ] = None,
     dedicated_price: Annotated[
         float | None,
-        typer.Option(
-            "--dedicated-price",
-            min=0,
-            help="Price of a dedicated node per hour in USD.",
-            show_default=False,
-        ),
+        typer.Option("--dedicated-price", min=0, help="Price of a dedicated node per hour in USD."),
     ] = None,
     reconcile: Annotated[
         Path | None,
@@ -103,7 +96,6 @@ def show(
             "--reconcile",
             metavar="FILE",
             help="Compare the recorded node time with a cost export of Azure, by pool.",
-            show_default=False,
         ),
     ] = None,
     chart: ChartOption = None,

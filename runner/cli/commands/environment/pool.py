@@ -35,9 +35,7 @@ _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since",
 
 PoolArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="POOL", help="ID of the pool.", autocompletion=complete_pool, show_default=False
-    ),
+    typer.Argument(metavar="POOL", help="ID of the pool.", autocompletion=complete_pool),
 ]
 
 
@@ -126,9 +124,7 @@ def nodes(call: Invocation, pool: PoolArgument) -> None:
                     out.note(f"  {line}")
 
 
-NodeArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="ID of the node.", show_default=False)
-]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="ID of the node.")]
 
 
 @app.command()
@@ -461,11 +457,9 @@ _SKU_COLUMNS = (
 def skus(
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", help="Only sizes with this GPU: T4, A10, ...", show_default=False),
+        typer.Option("--gpu", help="Only sizes with this GPU: T4, A10, ..."),
     ] = None,
-    region: Annotated[
-        str | None, typer.Option("--region", help="Region of the prices.", show_default=False)
-    ] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Region of the prices.")] = None,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Load current prices from Azure.")
     ] = False,
@@ -475,7 +469,7 @@ def skus(
     ] = False,
     subscription: Annotated[
         str | None,
-        typer.Option("--subscription", help="Azure subscription for --live.", show_default=False),
+        typer.Option("--subscription", help="Azure subscription for --live."),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,
     output: OutputOption = OutputFormat.TABLE,

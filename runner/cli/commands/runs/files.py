@@ -40,10 +40,7 @@ def ls(
     sas: Annotated[
         str | None,
         typer.Option(
-            "--sas",
-            metavar="TIME",
-            help="Print URLs that anyone can open for this time: 1h, 7d.",
-            show_default=False,
+            "--sas", metavar="TIME", help="Print URLs that anyone can open for this time: 1h, 7d."
         ),
     ] = None,
 ) -> None:

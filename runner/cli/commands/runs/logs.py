@@ -56,7 +56,6 @@ def logs(
             "--experiment",
             "-e",
             help="Print the logs of all runs of this experiment, oldest first.",
-            show_default=False,
         ),
     ] = None,
     target: TargetOption = None,

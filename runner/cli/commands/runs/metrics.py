@@ -23,7 +23,7 @@ _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
 
 NamesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False)
+    list[str] | None, typer.Argument(metavar="NAME", help="Only these metrics.")
 ]
 CompareOption = Annotated[
     list[str] | None,
@@ -33,7 +33,6 @@ CompareOption = Annotated[
         metavar="RUN",
         help="Run to compare with; can be repeated.",
         autocompletion=complete_run,
-        show_default=False,
     ),
 ]
 LastOption = Annotated[

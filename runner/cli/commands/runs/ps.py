@@ -63,9 +63,7 @@ StatusOption = Annotated[
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option(
-        "--since", help="Only runs submitted since then: 7d, 12h, or a date.", show_default=False
-    ),
+    typer.Option("--since", help="Only runs submitted since then: 7d, 12h, or a date."),
 ]
 GroupOption = Annotated[
     str | None,
@@ -82,7 +80,6 @@ SortOption = Annotated[
         "--sort",
         metavar="METRIC",
         help="Sort by the last value of a metric, best first; -METRIC sorts the largest first.",
-        show_default=False,
     ),
 ]
 ReverseOption = Annotated[bool, typer.Option("--reverse", help="Reverse the order.")]
@@ -92,7 +89,6 @@ ParamOption = Annotated[
         "--param",
         metavar="NAME",
         help="Show a parameter, or an argument of the script; can be repeated.",
-        show_default=False,
     ),
 ]
 TrialsOption = Annotated[

@@ -32,7 +32,6 @@ SendEnvOption = Annotated[
         "--send-env",
         metavar="NAME",
         help="Variable of this machine to send if the run asks for it; can be repeated.",
-        show_default=False,
     ),
 ]
 
@@ -98,10 +97,7 @@ _COLUMNS = ("run_id", "retry_of", "pool")
 RunOrNoneArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="RUN",
-        help="Run ID, unique prefix, or @last.",
-        autocompletion=complete_run,
-        show_default=False,
+        metavar="RUN", help="Run ID, unique prefix, or @last.", autocompletion=complete_run
     ),
 ]
 FailedOption = Annotated[
@@ -113,12 +109,7 @@ FailedOption = Annotated[
 ]
 ExperimentOption = Annotated[
     str | None,
-    typer.Option(
-        "--experiment",
-        "-e",
-        help="With --failed, only runs of this experiment.",
-        show_default=False,
-    ),
+    typer.Option("--experiment", "-e", help="With --failed, only runs of this experiment."),
 ]
 
 
@@ -219,13 +210,7 @@ def _row(run_id: str, again: RunSpec) -> dict[str, str]:
 
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="NAME=VALUE",
-        help="Parameter to change; can be repeated.",
-        show_default=False,
-    ),
+    typer.Option("--set", "-s", metavar="NAME=VALUE", help="Parameter to change; can be repeated."),
 ]
 CheckpointOption = Annotated[
     int | None,

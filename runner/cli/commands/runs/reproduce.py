@@ -31,7 +31,7 @@ def reproduce(
         str | None,
         typer.Option(
             "--against", metavar="RUN", help="Compare with this run instead of running.",
-            autocompletion=complete_run, show_default=False,
+            autocompletion=complete_run
         ),
     ] = None,
     pool: OtherPoolOption = None,

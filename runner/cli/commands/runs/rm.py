@@ -37,7 +37,6 @@ RunsArgument = Annotated[
         metavar="RUN",
         help="IDs of runs, sweeps or groups, unique prefixes, or @last.",
         autocompletion=complete_run_or_group,
-        show_default=False,
     ),
 ]
 OlderThanOption = Annotated[

@@ -29,7 +29,6 @@ ForwardOption = Annotated[
         "--forward",
         metavar="[LOCAL:]PORT",
         help="Forward a port of the node to this machine; can be repeated.",
-        show_default=False,
     ),
 ]
 

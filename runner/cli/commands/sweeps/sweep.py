@@ -67,7 +67,6 @@ def start(
             "-p",
             metavar="NAME=VALUES",
             help="Vary a parameter: lr=0.1,0.01, or 'lr={loguniform: [1e-5, 1e-1]}'.",
-            show_default=False,
         ),
     ] = None,
     method: Annotated[
@@ -123,7 +122,6 @@ def start(
             "--merge",
             metavar="COMMAND",
             help="Run a command after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
-            show_default=False,
         ),
     ] = None,
     *,
@@ -264,7 +262,6 @@ def show(
             "--plot",
             metavar="FILE",
             help="Write a chart of the parameters and learning curves to FILE.html or FILE.svg.",
-            show_default=False,
         ),
     ] = None,
     cost: Annotated[
@@ -300,7 +297,6 @@ def best(
             metavar="NAME",
             help="Register the outputs of the best trial as a version of this model.",
             autocompletion=complete_model,
-            show_default=False,
         ),
     ] = None,
 ) -> None:

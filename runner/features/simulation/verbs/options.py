@@ -34,11 +34,7 @@ FormulasArgument = Annotated[
 ]
 NamedPoolOption = Annotated[
     str | None,
-    typer.Option(
-        "--pool",
-        help="Use formula, interval, slots and VM size of this pool.",
-        show_default=False,
-    ),
+    typer.Option("--pool", help="Use formula, interval, slots and VM size of this pool."),
 ]
 SlotsOption = Annotated[
     int | None,
@@ -108,7 +104,6 @@ class ScenarioOptions:
             "--workload",
             help="File with tasks, instead of --tasks: JSON lines or CSV of arrival, duration, "
             "slots.",
-            show_default=False,
         ),
     ] = None
     slots: SlotsOption = None
@@ -125,15 +120,11 @@ class ScenarioOptions:
     away: Annotated[str, _time("away", "Mean time until an evicted node returns.")] = "0s"
     trace: Annotated[
         Path | None,
-        typer.Option(
-            "--trace", help="File with evictions and spot capacity by time.", show_default=False
-        ),
+        typer.Option("--trace", help="File with evictions and spot capacity by time."),
     ] = None
     spot_quota: Annotated[int | None, _quota("spot")] = None
     dedicated_quota: Annotated[int | None, _quota("dedicated")] = None
-    region: Annotated[
-        str | None, typer.Option("--region", help="Region of the prices.", show_default=False)
-    ] = None
+    region: Annotated[str | None, typer.Option("--region", help="Region of the prices.")] = None
     spot_price: Annotated[float | None, _price("spot")] = None
     dedicated_price: Annotated[float | None, _price("dedicated")] = None
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")] = 0

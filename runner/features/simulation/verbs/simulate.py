@@ -37,7 +37,7 @@ def simulate(
     interval: IntervalOption = None,
     vm_size: Annotated[
         str | None,
-        typer.Option("--vm-size", help="VM size, which decides the price.", show_default=False),
+        typer.Option("--vm-size", help="VM size, which decides the price."),
     ] = None,
 ) -> None:
     """Simulate a pool with formulas: cost, waiting times, evictions and idle nodes.

@@ -48,9 +48,7 @@ def whatif(
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            "--run", help="Use the save time and the evictions of this run.", show_default=False
-        ),
+        typer.Option("--run", help="Use the save time and the evictions of this run."),
     ] = None,
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=10_000, help="Maximum number of nodes of a policy.")
@@ -86,7 +84,6 @@ def whatif(
             "--vm-size",
             metavar="SIZE[=SPEED]",
             help="VM size, which decides the price; SPEED is its relative speed; can be repeated.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
