@@ -33,7 +33,6 @@ def bug_report(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file",
             metavar="FILE",
             help="The archive to write.",
             show_default="./runner-bug-report-TIME.zip",

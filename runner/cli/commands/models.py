@@ -240,17 +240,12 @@ def register(
     ] = None,
     path: Annotated[
         str | None,
-        typer.Option(
-            "--path", metavar="GLOB", help="Outputs to register.", show_default="all outputs"
-        ),
+        typer.Option(metavar="GLOB", help="Outputs to register.", show_default="all outputs"),
     ] = None,
     alias: Annotated[
-        list[str] | None,
-        typer.Option("--alias", help="Alias to point at the new version; can be repeated."),
+        list[str] | None, typer.Option(help="Alias to point at the new version; can be repeated.")
     ] = None,
-    description: Annotated[
-        str, typer.Option("--description", help="Description of the version.")
-    ] = "",
+    description: Annotated[str, typer.Option(help="Description of the version.")] = "",
 ) -> None:
     """Register the outputs of a succeeded run as a version of a model, once."""
     from runner.flows.models.register import default_request, register_with_aliases

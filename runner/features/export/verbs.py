@@ -24,12 +24,11 @@ def export(
     call: options.Invocation,
     run: options.RunArgument,
     to: Annotated[
-        Literal["mlflow", "tensorboard", "otlp"], typer.Option("--to", help="Tool to export to.")
+        Literal["mlflow", "tensorboard", "otlp"], typer.Option(help="Tool to export to.")
     ],
     uri: Annotated[
         str | None,
         typer.Option(
-            "--uri",
             help="Tracking URI of MLflow, folder for TensorBoard, or OTLP endpoint.",
             show_default="MLFLOW_TRACKING_URI, ./tensorboard, OTEL_EXPORTER_OTLP_ENDPOINT",
         ),
@@ -84,11 +83,7 @@ def tensorboard(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port",
-            min=0,
-            max=65535,
-            help="Port to listen on.",
-            show_default="6006, or a free one",
+            min=0, max=65535, help="Port to listen on.", show_default="6006, or a free one"
         ),
     ] = None,
     target: options.TargetOption = None,
@@ -117,16 +112,12 @@ def tensorboard(
 
 
 def monitor(
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on.")
-    ] = 9464,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 9464,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and exit.")] = False,
     otlp: Annotated[
         str | None,
-        typer.Option(
-            "--otlp", metavar="URL", help="Also send the events of runs to this OTLP endpoint."
-        ),
+        typer.Option(metavar="URL", help="Also send the events of runs to this OTLP endpoint."),
     ] = None,
     target: options.TargetOption = None,
     stack: options.StackOption = None,

@@ -44,31 +44,21 @@ def create(
         ),
     ],
     cron: Annotated[
-        str | None,
-        typer.Option("--cron", help="Times as five cron fields: '0 3 * * *'."),
+        str | None, typer.Option(help="Times as five cron fields: '0 3 * * *'.")
     ] = None,
     every: Annotated[
-        str | None,
-        typer.Option("--every", metavar="TIME", help="Interval: 6h, 1d, 90m; instead of --cron."),
+        str | None, typer.Option(metavar="TIME", help="Interval: 6h, 1d, 90m; instead of --cron.")
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option("--timezone", help="Time zone of --cron.", show_default="UTC")
+        str | None, typer.Option(help="Time zone of --cron.", show_default="UTC")
     ] = None,
     start: Annotated[
-        str | None,
-        typer.Option("--start", help="Start no run before this date or time."),
+        str | None, typer.Option(help="Start no run before this date or time.")
     ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", help="Start no run after this date or time."),
-    ] = None,
-    max_runs: Annotated[
-        int | None,
-        typer.Option("--max-runs", min=1, help="Maximum number of runs."),
-    ] = None,
+    until: Annotated[str | None, typer.Option(help="Start no run after this date or time.")] = None,
+    max_runs: Annotated[int | None, typer.Option(min=1, help="Maximum number of runs.")] = None,
     name: Annotated[
-        str | None,
-        typer.Option("--name", help="Name of the schedule.", show_default="the recipe's name"),
+        str | None, typer.Option(help="Name of the schedule.", show_default="the recipe's name")
     ] = None,
     *,
     options: RunOptions,

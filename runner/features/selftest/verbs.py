@@ -28,15 +28,13 @@ def selftest(
     stack: Annotated[
         str | None,
         typer.Option(
-            "--stack",
             help="Pulumi stack whose subscription and region are used.",
             show_default="dev, unless the settings name another",
             autocompletion=complete_stack,
         ),
     ] = None,
     max_cost: Annotated[
-        float,
-        typer.Option("--max-cost", metavar="USD", min=0, help="Maximum cost on Azure."),
+        float, typer.Option(metavar="USD", min=0, help="Maximum cost on Azure.")
     ] = 5.0,
     training: Annotated[
         bool, typer.Option(help="Also train MNIST, with one eviction of its node.")
@@ -46,8 +44,7 @@ def selftest(
     report: Annotated[
         Path,
         typer.Option(
-            "--report",
-            help="JSON file for the report; the same is written as Markdown (.md) next to it.",
+            help="JSON file for the report; the same is written as Markdown (.md) next to it."
         ),
     ] = Path("selftest-report.json"),
     yes: YesOption = False,

@@ -69,31 +69,25 @@ def show(
     ] = None,
     by: Annotated[
         Literal["run", "recipe", "experiment", "pool"] | None,
-        typer.Option("--by", help="Group the costs by this.", show_default="experiment"),
+        typer.Option(help="Group the costs by this.", show_default="experiment"),
     ] = None,
     since: SinceOption = None,
     vm_size: Annotated[
         str | None,
-        typer.Option(
-            "--vm-size", help="VM size, which decides the price.", show_default="that of the pool"
-        ),
+        typer.Option(help="VM size, which decides the price.", show_default="that of the pool"),
     ] = None,
     region: Annotated[
-        str | None,
-        typer.Option("--region", help="Region of the prices.", show_default="that of the target"),
+        str | None, typer.Option(help="Region of the prices.", show_default="that of the target")
     ] = None,
     spot_price: Annotated[
-        float | None,
-        typer.Option("--spot-price", min=0, help="Price of a spot node per hour in USD."),
+        float | None, typer.Option(min=0, help="Price of a spot node per hour in USD.")
     ] = None,
     dedicated_price: Annotated[
-        float | None,
-        typer.Option("--dedicated-price", min=0, help="Price of a dedicated node per hour in USD."),
+        float | None, typer.Option(min=0, help="Price of a dedicated node per hour in USD.")
     ] = None,
     reconcile: Annotated[
         Path | None,
         typer.Option(
-            "--reconcile",
             metavar="FILE",
             help="Compare the recorded node time with a cost export of Azure, by pool.",
         ),

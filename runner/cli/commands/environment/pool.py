@@ -168,7 +168,6 @@ def drain(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to",
             metavar="POOL",
             help="Move the unfinished runs to this pool.",
             show_default="pause them until the pool is enabled",
@@ -177,7 +176,6 @@ def drain(
     running: Annotated[
         Literal["requeue", "wait", "terminate"] | None,
         typer.Option(
-            "--running",
             help="Requeue running runs, wait for them, or end them. Requeued ones resume.",
             show_default="requeue with --to, else wait",
         ),
@@ -455,11 +453,8 @@ _SKU_COLUMNS = (
 
 
 def skus(
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="Only sizes with this GPU: T4, A10, ..."),
-    ] = None,
-    region: Annotated[str | None, typer.Option("--region", help="Region of the prices.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Only sizes with this GPU: T4, A10, ...")] = None,
+    region: Annotated[str | None, typer.Option(help="Region of the prices.")] = None,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Load current prices from Azure.")
     ] = False,
@@ -467,10 +462,7 @@ def skus(
         bool,
         typer.Option("--live", help="Ask Azure for quota, restrictions and spot capacity."),
     ] = False,
-    subscription: Annotated[
-        str | None,
-        typer.Option("--subscription", help="Azure subscription for --live."),
-    ] = None,
+    subscription: Annotated[str | None, typer.Option(help="Azure subscription for --live.")] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

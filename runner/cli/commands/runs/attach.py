@@ -50,9 +50,7 @@ def attach(
     run: options.RunOrGroupArgument = "@last",
     tail: Annotated[
         int | None,
-        typer.Option(
-            "--tail", min=0, help="Number of earlier log lines to print.", show_default="all"
-        ),
+        typer.Option(min=0, help="Number of earlier log lines to print.", show_default="all"),
     ] = None,
     download: options.DownloadOption = False,
     output_dir: options.OutputDirOption = None,
@@ -283,10 +281,8 @@ def cancel(
     pool: Annotated[
         str | None,
         typer.Option(
-            "--pool", metavar="POOL", show_default=False, autocompletion=complete_pool,
-            help="Cancel all unfinished runs on this pool, sweeps too.",
-        ),
-    ] = None,
+            metavar="POOL", show_default=False, autocompletion=complete_pool,
+            help="Cancel all unfinished runs on this pool, sweeps too.")] = None,
 ) -> None:  # fmt: skip
     """Cancel a run, or every run of a sweep, group, experiment or pool; logs and files remain."""
     from runner.flows.runs.group_documents import find_run_or_group

@@ -39,9 +39,7 @@ def ls(
     ] = False,
     sas: Annotated[
         str | None,
-        typer.Option(
-            "--sas", metavar="TIME", help="Print URLs that anyone can open for this time: 1h, 7d."
-        ),
+        typer.Option(metavar="TIME", help="Print URLs that anyone can open for this time: 1h, 7d."),
     ] = None,
 ) -> None:
     """List the exported files and the logs of a run; with -o json also their URLs."""

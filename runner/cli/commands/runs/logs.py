@@ -38,13 +38,11 @@ def logs(
         bool, typer.Option("--stderr", help="Print standard error instead of standard output.")
     ] = False,
     attempt: Annotated[
-        int | None,
-        typer.Option("--attempt", min=1, help="Only the log of this attempt, counted from 1."),
+        int | None, typer.Option(min=1, help="Only the log of this attempt, counted from 1.")
     ] = None,
     node: Annotated[
         int | None,
         typer.Option(
-            "--node",
             min=0,
             help="Only the log of the node with this rank, counted from 0.",
             show_default="all nodes",

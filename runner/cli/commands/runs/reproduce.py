@@ -30,10 +30,9 @@ def reproduce(
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="RUN", help="Compare with this run instead of running.",
+            metavar="RUN", help="Compare with this run instead of running.",
             autocompletion=complete_run
-        ),
-    ] = None,
+        )] = None,
     pool: OtherPoolOption = None,
     send_env: SendEnvOption = None,
     detach: DetachOption = False,

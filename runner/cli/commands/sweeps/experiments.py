@@ -46,7 +46,6 @@ def show(
     metric: Annotated[
         str | None,
         typer.Option(
-            "--metric",
             metavar="METRIC",
             help="Metric that decides which run is best.",
             show_default="the primary metric of the newest run",

@@ -72,7 +72,6 @@ def start(
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
             help="grid (all combinations), random, or tpe (learns from results).",
             show_default="grid if all parameters are lists, else tpe if there is a metric",
         ),
@@ -84,26 +83,23 @@ def start(
         ),
     ] = None,
     repeat: Annotated[
-        int | None,
-        typer.Option("--repeat", help="Number of runs per trial.", show_default="1"),
+        int | None, typer.Option(help="Number of runs per trial.", show_default="1")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of random values.", show_default="0")
+        int | None, typer.Option(help="Seed of random values.", show_default="0")
     ] = None,
     max_parallel: Annotated[
         int | None,
         typer.Option(
-            "--max-parallel",
             help="Maximum number of trials that run at the same time.",
             show_default="as many as the pool can run",
         ),
     ] = None,
-    parallel: Annotated[int | None, typer.Option("--parallel", hidden=True)] = None,
+    parallel: Annotated[int | None, typer.Option(hidden=True)] = None,
     metric: MetricOption = None,
     goal: Annotated[
         str | None,
         typer.Option(
-            "--goal",
             help="Whether a lower or a higher metric is better: min or max.",
             show_default="the goal of the recipe, else judged by the metric's name",
         ),
@@ -111,7 +107,6 @@ def start(
     early_stop: Annotated[
         str | None,
         typer.Option(
-            "--early-stop",
             help="Rule to stop poor trials: median, halving, hyperband, truncation, bandit, none.",
             show_default="median with tpe, else none",
         ),
@@ -119,7 +114,6 @@ def start(
     merge: Annotated[
         str | None,
         typer.Option(
-            "--merge",
             metavar="COMMAND",
             help="Run a command after all trials, with their outputs in $RUNNER_INPUT_TRIALS.",
         ),
@@ -259,7 +253,6 @@ def show(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot",
             metavar="FILE",
             help="Write a chart of the parameters and learning curves to FILE.html or FILE.svg.",
         ),
@@ -293,7 +286,6 @@ def best(
     register: Annotated[
         str | None,
         typer.Option(
-            "--register",
             metavar="NAME",
             help="Register the outputs of the best trial as a version of this model.",
             autocompletion=complete_model,
@@ -448,7 +440,7 @@ RunningOption = Annotated[
 def move(
     call: Invocation,
     experiment: JobsArgument,
-    to: Annotated[str, typer.Option("--to", metavar="POOL", help="Pool to move to.")],
+    to: Annotated[str, typer.Option(metavar="POOL", help="Pool to move to.")],
     running: RunningOption = "requeue",
 ) -> None:
     """Move the unfinished trials to another pool. If interrupted, repeat the command."""

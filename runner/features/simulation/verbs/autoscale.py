@@ -163,7 +163,6 @@ def apply(
     interval: Annotated[
         str | None,
         typer.Option(
-            "--interval",
             metavar="TIME",
             help="Time between two evaluations, at least 5m.",
             show_default="unchanged",

@@ -35,10 +35,7 @@ def simulate(
     given: ScenarioOptions,
     formulas: FormulasArgument = None,
     interval: IntervalOption = None,
-    vm_size: Annotated[
-        str | None,
-        typer.Option("--vm-size", help="VM size, which decides the price."),
-    ] = None,
+    vm_size: Annotated[str | None, typer.Option(help="VM size, which decides the price.")] = None,
 ) -> None:
     """Simulate a pool with formulas: cost, waiting times, evictions and idle nodes.
 

@@ -47,32 +47,28 @@ def whatif(
         ),
     ] = None,
     run: Annotated[
-        str | None,
-        typer.Option("--run", help="Use the save time and the evictions of this run."),
+        str | None, typer.Option(help="Use the save time and the evictions of this run.")
     ] = None,
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=10_000, help="Maximum number of nodes of a policy.")
+        int, typer.Option(min=1, max=10_000, help="Maximum number of nodes of a policy.")
     ] = 10,
     deadline: Annotated[
         str | None,
         typer.Option(
-            "--deadline",
             metavar="TIME",
             help="Deadline of all tasks.",
             show_default="twice the time on dedicated nodes",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, max=100, help="Number of simulations per option.")
+        int, typer.Option(min=1, max=100, help="Number of simulations per option.")
     ] = 3,
     interval: Annotated[
-        str,
-        typer.Option("--interval", metavar="TIME", help="Time between two decisions, at least 5m."),
+        str, typer.Option(metavar="TIME", help="Time between two decisions, at least 5m.")
     ] = "5m",
     save: Annotated[
         str | None,
         typer.Option(
-            "--save",
             metavar="TIME",
             help="Time for which a checkpoint stops a task.",
             show_default="that of --run",
@@ -81,7 +77,6 @@ def whatif(
     vm_size: Annotated[
         list[str] | None,
         typer.Option(
-            "--vm-size",
             metavar="SIZE[=SPEED]",
             help="VM size, which decides the price; SPEED is its relative speed; can be repeated.",
         ),
