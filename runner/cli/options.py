@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN",
-        help="Run ID, unique prefix, or @last.",
-        autocompletion=complete_run,
+        metavar="RUN", help="Run ID, unique prefix, or @last.", autocompletion=complete_run
     ),
 ]
 _RUN_OR_GROUP: Any = typer.Argument(
@@ -50,7 +48,6 @@ RunOrGroupOrNoneArgument = Annotated[str | None, _RUN_OR_GROUP]
 TargetOption = Annotated[
     str | None,
     typer.Option(
-        "--target",
         help="Where runs execute: local or azure.",
         show_default="local, unless the settings name another",
         autocompletion=complete_target,
@@ -59,7 +56,6 @@ TargetOption = Annotated[
 StackOption = Annotated[
     str | None,
     typer.Option(
-        "--stack",
         help="Pulumi stack of the Azure environment.",
         show_default="dev, unless the settings name another",
         autocompletion=complete_stack,
@@ -68,24 +64,19 @@ StackOption = Annotated[
 TeamOption = Annotated[
     str | None,
     typer.Option(
-        "--team",
         help="Team of the stack whose runs, models and pools to use.",
         show_default="the shared part of the stack",
         autocompletion=complete_team,
     ),
 ]
 OutputDirOption = Annotated[
-    Path | None,
-    typer.Option("--output-dir", help="Folder for downloaded outputs.", show_default="./outputs"),
+    Path | None, typer.Option(help="Folder for downloaded outputs.", show_default="./outputs")
 ]
 DownloadOption = Annotated[
     bool, typer.Option("--download/--no-download", help="Download the outputs to this machine.")
 ]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit and return at once.")]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html."),
-]
+PlotOption = Annotated[Path | None, typer.Option(help="Write a chart to FILE.svg or FILE.html.")]
 ChartOption = Annotated[
     bool | None,
     typer.Option("--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"),
@@ -316,14 +307,10 @@ def check_args(args: tuple[str, ...], option: str) -> None:
         )
 
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", help=OPTIONS["data"].help),
-]
+DataOption = Annotated[Path | None, typer.Option(help=OPTIONS["data"].help)]
 PoolOption = Annotated[
     str | None,
     typer.Option(
-        "--pool",
         help=OPTIONS["pool"].help,
         show_default=OPTIONS["pool"].unset or False,
         autocompletion=complete_pool,
@@ -344,7 +331,6 @@ RunChecksOption = Annotated[
 FailIfStuckOption = Annotated[
     str | None,
     typer.Option(
-        "--fail-if-stuck",
         metavar="TIME",
         help="Cancel the run and exit with code 5 if it is stuck for this time: 15m, 1h.",
     ),
@@ -352,7 +338,6 @@ FailIfStuckOption = Annotated[
 EvictOption = Annotated[
     str | None,
     typer.Option(
-        "--evict",
         metavar="seed=N,mtbf=TIME|FILE",
         help="Evict the node of the run on this machine, at random times or from a trace file.",
     ),

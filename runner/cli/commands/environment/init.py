@@ -55,8 +55,7 @@ def init(
         str | None, typer.Option(help="Subscription: its ID, or its name in `az account list`.")
     ] = None,
     adopt: Annotated[
-        str | None,
-        typer.Option(help="Batch account to use instead of a new one: its name or ID."),
+        str | None, typer.Option(help="Batch account to use instead of a new one: its name or ID.")
     ] = None,
     storage_account: Annotated[
         str | None,

@@ -34,8 +34,7 @@ _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since",
 
 
 PoolArgument = Annotated[
-    str,
-    typer.Argument(metavar="POOL", help="ID of the pool.", autocompletion=complete_pool),
+    str, typer.Argument(metavar="POOL", help="ID of the pool.", autocompletion=complete_pool)
 ]
 
 
@@ -140,8 +139,7 @@ def enable(
     call: Invocation,
     pool: PoolArgument,
     node: Annotated[
-        str | None,
-        typer.Argument(metavar="NODE", help="ID of the node.", show_default="all nodes"),
+        str | None, typer.Argument(metavar="NODE", help="ID of the node.", show_default="all nodes")
     ] = None,
 ) -> None:
     """Enable scheduling on one or all nodes, and continue the runs that a drain paused."""
@@ -459,8 +457,7 @@ def skus(
         bool, typer.Option("--refresh", help="Load current prices from Azure.")
     ] = False,
     live: Annotated[
-        bool,
-        typer.Option("--live", help="Ask Azure for quota, restrictions and spot capacity."),
+        bool, typer.Option("--live", help="Ask Azure for quota, restrictions and spot capacity.")
     ] = False,
     subscription: Annotated[str | None, typer.Option(help="Azure subscription for --live.")] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,

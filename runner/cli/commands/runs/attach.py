@@ -275,9 +275,7 @@ def cancel(
         str | None,
         typer.Option(
             "--experiment", "-e", metavar="NAME", show_default=False,
-            help="Cancel all unfinished runs of this experiment.",
-        ),
-    ] = None,
+            help="Cancel all unfinished runs of this experiment.")] = None,
     pool: Annotated[
         str | None,
         typer.Option(

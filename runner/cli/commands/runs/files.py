@@ -130,9 +130,7 @@ def get(
     patterns: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATTERN",
-            help="Paths or globs.",
-            show_default="all files except the logs",
+            metavar="PATTERN", help="Paths or globs.", show_default="all files except the logs"
         ),
     ] = None,
     output_dir: OutputDirOption = None,

@@ -62,8 +62,7 @@ StatusOption = Annotated[
     ),
 ]
 SinceOption = Annotated[
-    str | None,
-    typer.Option("--since", help="Only runs submitted since then: 7d, 12h, or a date."),
+    str | None, typer.Option("--since", help="Only runs submitted since then: 7d, 12h, or a date.")
 ]
 GroupOption = Annotated[
     str | None,

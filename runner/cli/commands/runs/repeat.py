@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 OtherPoolOption = Annotated[
-    str | None, typer.Option("--pool", help="Pool to run on.", show_default="the pool of the run")
+    str | None, typer.Option(help="Pool to run on.", show_default="the pool of the run")
 ]
 
 
@@ -215,10 +215,7 @@ SetOption = Annotated[
 CheckpointOption = Annotated[
     int | None,
     typer.Option(
-        "--checkpoint",
-        metavar="N",
-        help="Number of the checkpoint.",
-        show_default="the newest",
+        "--checkpoint", metavar="N", help="Number of the checkpoint.", show_default="the newest"
     ),
 ]
 FreshOption = Annotated[

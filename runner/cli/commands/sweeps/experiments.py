@@ -38,9 +38,7 @@ def show(
     experiment: Annotated[
         str,
         typer.Argument(
-            metavar="EXPERIMENT",
-            help="Name of the experiment.",
-            autocompletion=complete_experiment,
+            metavar="EXPERIMENT", help="Name of the experiment.", autocompletion=complete_experiment
         ),
     ],
     metric: Annotated[

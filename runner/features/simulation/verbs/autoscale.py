@@ -34,7 +34,6 @@ app = typer.Typer(no_args_is_help=True, help="Check, simulate and apply autoscal
 ScaledPoolOption = Annotated[
     str | None,
     typer.Option(
-        "--pool",
         help="Pool of the formula and its samples.",
         show_default="the only pool with a formula",
         autocompletion=complete_pool,
@@ -246,8 +245,7 @@ def lint(
     interval: IntervalOption = None,
     boot: BootOption = "4m",
     spot: Annotated[
-        bool,
-        typer.Option("--spot/--dedicated", help="Kind of nodes that the pool should have."),
+        bool, typer.Option("--spot/--dedicated", help="Kind of nodes that the pool should have.")
     ] = True,
 ) -> None:
     """Find mistakes in formulas that Batch accepts, such as a missing upper bound."""

@@ -33,8 +33,7 @@ FormulasArgument = Annotated[
     ),
 ]
 NamedPoolOption = Annotated[
-    str | None,
-    typer.Option("--pool", help="Use formula, interval, slots and VM size of this pool."),
+    str | None, typer.Option(help="Use formula, interval, slots and VM size of this pool.")
 ]
 SlotsOption = Annotated[
     int | None,
@@ -119,8 +118,7 @@ class ScenarioOptions:
     ] = None
     away: Annotated[str, _time("away", "Mean time until an evicted node returns.")] = "0s"
     trace: Annotated[
-        Path | None,
-        typer.Option("--trace", help="File with evictions and spot capacity by time."),
+        Path | None, typer.Option("--trace", help="File with evictions and spot capacity by time.")
     ] = None
     spot_quota: Annotated[int | None, _quota("spot")] = None
     dedicated_quota: Annotated[int | None, _quota("dedicated")] = None
