@@ -179,7 +179,12 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     # The SDK wraps the error of an interrupted download in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
     if isinstance(broken, InvalidResponseError):
-        return _invalid_response(broken, doing)
+        return RunnerError(
+            SERVICES_DOWN,
+            "received a response that is not from Batch",
+            why=f"while {doing}: {broken.message}",
+            fix="check the proxy (HTTPS_PROXY) and the network, and run the same command again",
+        )
     if isinstance(broken, ServiceResponseError | IncompleteReadError | ServiceRequestError):
         return _connection_error(broken, doing, err)
     return RunnerError(
@@ -239,15 +244,6 @@ def _connection_error(broken: AzureError, doing: str, err: AzureError) -> Runner
         what,
         why=f"while {doing}: {_first_line(err)}",
         fix=fix,
-    )
-
-
-def _invalid_response(err: InvalidResponseError, doing: str) -> RunnerError:
-    return RunnerError(
-        SERVICES_DOWN,
-        "received a response that is not from Batch",
-        why=f"while {doing}: {err.message}",
-        fix="check the proxy (HTTPS_PROXY) and the network, and run the same command again",
     )
 
 

@@ -520,7 +520,12 @@ def _key(
     prune_keys(home, datetime.now(UTC))
     address = find_address(connection, place.task)
     if not _is_here(address) and shutil.which("ssh") is None:
-        raise _no_ssh()
+        raise RunnerError(
+            "R-REACH-SSH",
+            "ssh is not installed",
+            why="the program `ssh` is not on PATH",
+            fix="install an OpenSSH client (apt-get install openssh-client)",
+        )
     node = None
     if not _is_here(address):
         account = connection.outputs.batch_endpoint
@@ -607,13 +612,4 @@ def _not_begun(run_id: str) -> RunnerError:
         f"{run_id} has not started on its node",
         why="the node is downloading files of the run, or the agent is starting",
         fix="try again in a few seconds",
-    )
-
-
-def _no_ssh() -> RunnerError:
-    return RunnerError(
-        "R-REACH-SSH",
-        "ssh is not installed",
-        why="the program `ssh` is not on PATH",
-        fix="install an OpenSSH client (apt-get install openssh-client)",
     )

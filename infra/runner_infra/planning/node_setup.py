@@ -105,7 +105,12 @@ def _list_preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
     known = builtin_names()
     for name in dict.fromkeys(pool.preload):
         if name not in known:
-            raise _unknown_recipe(pool, name, known)
+            raise RunnerError(
+                "R-POOL-PRELOAD",
+                f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",
+                why=f"built-in recipes: {', '.join(known)}",
+                fix=did_you_mean(name, known) or "use one of these, or remove it from `preload`",
+            )
         yield from _requirements(name, gpus)
 
 
@@ -124,15 +129,6 @@ def _requirements(recipe: str, gpus: int) -> Sequence[str]:
         for file in (own.with_stem(f"{own.stem}-gpu"), own)
         if file.is_file() and (gpus or file == own)
     ]
-
-
-def _unknown_recipe(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
-    return RunnerError(
-        "R-POOL-PRELOAD",
-        f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",
-        why=f"built-in recipes: {', '.join(known)}",
-        fix=did_you_mean(name, known) or "use one of these, or remove it from `preload`",
-    )
 
 
 def _base64(content: bytes) -> str:

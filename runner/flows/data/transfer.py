@@ -92,7 +92,12 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
             if not _is_stored(store, upload):
                 raise changed(upload.path) from err
         except SourceChangedError as err:
-            raise _unstable(upload.source) from err
+            raise RunnerError(
+                "R-DATA-UNSTABLE",
+                f"{upload.source} changed during the upload",
+                why="another process writes to the file; it was not stored",
+                fix="run the command again when the file is complete; uploaded files are skipped",
+            ) from err
         except OSError as err:
             raise _unreadable(upload.source, err) from err
 
@@ -197,15 +202,6 @@ def _unreadable(path: Path, err: OSError) -> RunnerError:
     )
 
 
-def _unstable(path: Path) -> RunnerError:
-    return RunnerError(
-        "R-DATA-UNSTABLE",
-        f"{path} changed during the upload",
-        why="another process writes to the file; it was not stored",
-        fix="run the command again when the file is complete; uploaded files are skipped",
-    )
-
-
 def _counts(uploads: Sequence[Upload]) -> str:
     states = [upload.state for upload in uploads]
     shown = ((states.count(state), state) for state in ("new", "different", "same"))
@@ -241,7 +237,12 @@ def plan_get(
     def compare(pair: tuple[StoredFile, Path]) -> Download:
         file, target = pair
         if not target.is_file():
-            raise _not_a_file(target)
+            raise RunnerError(
+                "R-DATA-IN-THE-WAY",
+                f"{target} is not a file",
+                why="a stored file has the same name",
+                fix="use another folder",
+            )
         if file.md5 is None:
             file = store.find(file.path) or file
         same = target.stat().st_size == file.size_bytes and md5_of(target, done) == file.md5
@@ -324,15 +325,6 @@ def _leaves_folder(what: str) -> RunnerError:
         what,
         why="a file would be written outside the folder",
         fix="use another folder, or download the file separately",
-    )
-
-
-def _not_a_file(target: Path) -> RunnerError:
-    return RunnerError(
-        "R-DATA-IN-THE-WAY",
-        f"{target} is not a file",
-        why="a stored file has the same name",
-        fix="use another folder",
     )
 
 

@@ -304,17 +304,13 @@ def delete_versions(
                 management.send("DELETE", f"{definition}/versions/{version}", _GALLERIES)
                 asked.add(version)
         if time.monotonic() - begin > _DELETE_TIMEOUT_S:
-            raise _still_there(definition, left)
+            raise RunnerError(
+                "R-IMAGE-DELETE",
+                "the versions of the VM image are not deleted yet",
+                why=f"after 30 minutes Azure still lists {', '.join(left)} of {definition}",
+                fix="run the same command again; the portal shows the state of each version",
+            )
         time.sleep(DELETE_POLL_S)
-
-
-def _still_there(definition: str, left: Sequence[str]) -> RunnerError:
-    return RunnerError(
-        "R-IMAGE-DELETE",
-        "the versions of the VM image are not deleted yet",
-        why=f"after 30 minutes Azure still lists {', '.join(left)} of {definition}",
-        fix="run the same command again; the portal shows the state of each version",
-    )
 
 
 _IMAGE = "azure-native:compute:GalleryImage"
