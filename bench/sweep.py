@@ -42,12 +42,12 @@ from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import Services, SubmissionPlan, open_and_plan, plan_submission
 from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.sweep import check_sweep
-from runner.hooks.sampler import choose
 from runner.node.agent.early_stopping import stop_reason
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import CheckpointRule
+from runner.protocol.samplers import SAMPLERS
 from runner.protocol.sweeps import Point, StopRule, TrialReport, with_point
 
 TRIALS = 1000
@@ -427,7 +427,7 @@ def _search(name: str, seed: int, *, tpe: bool) -> float:
         params = draw
         if tpe and number >= 10:
             task = {"space": space, "draw": draw, "goal": "min", "seed": seed * 1000 + number}
-            params = choose({**task, "trials": trials})
+            params = SAMPLERS["tpe"].choose({**task, "trials": trials})
         value = function(params["x"], params["y"])
         trials.append({"params": params, "state": "succeeded", "curve": [[1, value]]})
     return min(trial["curve"][0][1] for trial in trials)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from runner.flows.submit.group import CheckedFile
     from runner.flows.sweeps.groups import GroupView
     from runner.protocol.groups import RunGroup as Document
+    from runner.protocol.samplers import Method
 
 Running = Literal["requeue", "wait", "terminate"]  # how active runs are treated
 
@@ -290,7 +291,7 @@ def sweep(
     recipe: str | Path,
     params: Mapping[str, object] | Iterable[Mapping[str, object]] | None = None,
     *,
-    method: Literal["grid", "random", "tpe"] | None = None,
+    method: Method | None = None,
     metric: str | None = None,
     goal: Literal["min", "max"] | None = None,
     early_stop: str | Mapping[str, object] | None = None,
@@ -312,7 +313,7 @@ def sweep(
         recipe: name of a built-in recipe, or path of a folder or script.
         params: as in `sweep` of train.yaml, which they extend: `{"lr": [0.1, 0.01]}`; or a list or
             generator of trials, each a dict of its parameters.
-        method: "grid", "random" or "tpe".
+        method: "grid", "random" or a sampler, such as "tpe".
         metric: what compares the trials; by default the primary metric of the recipe.
         goal: whether a lower or a higher metric is better; by default, its name decides.
         early_stop: a rule such as "median", "none", or a mapping as in train.yaml.

@@ -25,6 +25,7 @@ from runner.protocol.codec import (
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import SWEEPS_FOLDER
 from runner.protocol.metrics import Goal, json_value, read_goal
+from runner.protocol.samplers import learns
 
 if TYPE_CHECKING:
     from typing import Self  # the agent runs on Python 3.10
@@ -77,7 +78,7 @@ class TrialSpec(JsonDocument):
         params: The parameters that the sweep sets. With a sampler, they are random until the agent
             has chosen the final ones.
         metric: The metric that compares the trials; None if it is unknown before they run.
-        sampler: `tpe` if the agent chooses the parameters when the trial starts.
+        sampler: The name in `SAMPLERS`, if one chooses the parameters when the trial starts.
         decided: True if the parameters are final.
         seed: Seed of the sampler.
         space: The dimensions that the sampler chooses from.
@@ -109,7 +110,7 @@ class TrialSpec(JsonDocument):
     @property
     def needs_metric(self) -> bool:
         """True if the sampler or the early stopping depends on values of the metric."""
-        return self.metric is not None and (self.sampler is not None or self.early_stop is not None)
+        return self.metric is not None and (learns(self.sampler) or self.early_stop is not None)
 
     def decide(self, params: Mapping[str, Any]) -> TrialSpec:
         """Return the trial with its final parameters."""

@@ -2,8 +2,9 @@
 
 The method `grid` makes one trial of every combination. `random` draws each trial with its own seed,
 derived from the seed of the sweep and the number of the trial, so additional trials never change
-earlier ones. `tpe` starts like `random`; later trials get their parameters when they start, based
-on the reports of other trials (`runner/node/agent/sweep_trial.py`).
+earlier ones. A sampler of `runner/protocol/samplers.py` starts like `random`; later trials get
+their parameters when they start, based on the reports of other trials
+(`runner/node/agent/sweep_trial.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from runner.core.recipe.dimensions import (
 from runner.core.recipe.keys import Command, key_error
 from runner.core.yaml_files import StrictModel, TextField, explain_errors, one_of
 from runner.protocol.errors import RunnerError
+from runner.protocol.samplers import DEFAULT_SAMPLER, SAMPLER_NAMES, SAMPLERS, Method, learns
 from runner.protocol.sweeps import StopRule
 
 _DEFAULT_TRIALS = 20
@@ -122,10 +124,10 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     generator: Generator | None = Field(
         None, description="Instead of params: FILE.py:FUNCTION, a generator of one dict per trial."
     )
-    method: Literal["grid", "random", "tpe"] | None = Field(
+    method: Method | None = Field(
         None,
-        description="Defaults to grid if all parameters are lists, else to tpe if there is a "
-        "metric and no `repeat`, else to random.",
+        description=f"Defaults to grid if all parameters are lists, else to {DEFAULT_SAMPLER} if "
+        "there is a metric and no `repeat`, else to random.",
     )
     metric: str | None = Field(
         None,
@@ -138,13 +140,14 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     early_stop: EarlyStop | None = Field(
         None,
         description="median, halving, hyperband, truncation, bandit or none; defaults to median "
-        "with method tpe.",
+        f"with method {SAMPLER_NAMES}.",
     )
     trials: int | None = Field(
         None,
         ge=1,
         le=MAX_TRIALS,
-        description=f"Number of trials with method random or tpe; defaults to {_DEFAULT_TRIALS}.",
+        description=f"Number of trials with method random or {SAMPLER_NAMES}; defaults to "
+        f"{_DEFAULT_TRIALS}.",
     )
     repeat: int = Field(1, ge=1, le=MAX_TRIALS, description="Number of runs per trial.")
     seed: int = Field(0, description="Seed of random values: the same seed gives the same trials.")
@@ -197,7 +200,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         copy._given = tuple(trials)
         return copy
 
-    def choose_method(self, metric: str | None) -> Literal["grid", "random", "tpe"]:
+    def choose_method(self, metric: str | None) -> Method:
         """Return the method of the sweep. `metric` is the metric that compares trials, or None.
 
         Raises:
@@ -206,7 +209,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         """
         drawn = [key for key, value in self.params.items() if set(value) & set(DISTRIBUTIONS)]
         needs = {
-            "method: tpe": self.method == "tpe",
+            f"method: {self.method}": learns(self.method),
             "early_stop": self.stops_early,
             "goal": self.goal is not None,
         }
@@ -220,14 +223,14 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             )
         if self.generator is not None or self._is_grid(drawn):
             return "grid"
-        if self.method == "tpe" and self.repeat > 1:
+        if self.method in SAMPLERS and self.repeat > 1:
             raise RunnerError(
                 "R-SWEEP",
-                "sweep: `repeat` does not apply to `method: tpe`",
+                f"sweep: `repeat` does not apply to `method: {self.method}`",
                 why="the sampler chooses the parameters of each trial separately",
                 fix="use more `trials` instead, or `method: random`",
             )
-        return self.method or ("random" if metric is None or self.repeat > 1 else "tpe")
+        return self.method or ("random" if metric is None or self.repeat > 1 else DEFAULT_SAMPLER)
 
     @property
     def stops_early(self) -> bool:
@@ -238,7 +241,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
         """Return the rule of early stopping, or None."""
         if self.early_stop is not None:
             return StopRule.from_json(self.early_stop.model_dump()) if self.stops_early else None
-        return StopRule() if self.early_stop is None and method == "tpe" else None
+        return StopRule() if learns(method) else None
 
     @property
     def blob_patterns(self) -> dict[str, str]:

@@ -41,6 +41,7 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT
 from runner.protocol.metrics import default_goal
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, as_stored, listed_prefix, slug
+from runner.protocol.samplers import SAMPLERS
 from runner.protocol.sweeps import TrialSpec
 
 GENERATOR_S = 60.0
@@ -153,14 +154,15 @@ def check_sweep(
     recipe = _with_files(recipe, sweep, trials, options)
     named = _named_parameters(words, recipe, sweep, trials)
     of_trial = _trial_specs(recipe, sweep, options)
-    if blobs and of_trial("", 0, {}).sampler is not None:
+    sampler = of_trial("", 0, {}).sampler
+    if blobs and sampler is not None:
         raise RunnerError(
             "R-SWEEP-BLOBS",
-            "the method tpe cannot choose blobs",
+            f"the method {sampler} cannot choose blobs",
             why="the blob of a trial must be known at the submission",
             fix="--method random",
         )
-    if of_trial("", 0, {}).sampler is not None:
+    if sampler is not None:
         for each in sweep.dimensions(recipe.folder):  # the node chooses among all rows
             for row in each.rows:
                 script_arguments(recipe, dict(zip(each.names, row, strict=True)))
@@ -302,19 +304,20 @@ def _trial_specs(
     metric = sweep.metric or recipe.primary_metric
     method = sweep.choose_method(metric)
     nodes = recipe.resources.nodes
-    if nodes > 1 and (sweep.method == "tpe" or sweep.stops_early):
+    if nodes > 1 and (sweep.method in SAMPLERS or sweep.stops_early):
+        key = "early_stop" if sweep.stops_early else f"method: {sweep.method}"
         raise RunnerError(
             "R-SWEEP-NODES",
-            f"sweep: {'early_stop' if sweep.stops_early else 'method: tpe'} with {nodes} nodes",
+            f"sweep: {key} with {nodes} nodes",
             why="a trial on several nodes cannot choose its parameters or stop early",
             fix="remove it, or use one node per trial",
         )
-    if nodes > 1 and method == "tpe":  # by default
+    if nodes > 1 and method in SAMPLERS:  # by default
         method = "random"
     rule = sweep.stop_rule(method)
     own = recipe.goal if metric is not None and metric == recipe.primary_metric else None
     goal = sweep.goal or own or default_goal(metric or "")
-    if method != "tpe":
+    if method not in SAMPLERS:
         return lambda name, number, trial: TrialSpec(name, number, trial, metric, goal, rule)
     space = sweep.space(recipe.folder)
     swept = {name for each in space for name in each["names"]}
@@ -323,7 +326,7 @@ def _trial_specs(
     defaults = {name: value for name, value in declared.items() if name in swept}
     return lambda name, number, trial: TrialSpec(
         name, number, trial, metric, goal, rule,
-        sampler="tpe", decided=False, seed=sweep.seed, space=space, defaults=defaults,
+        sampler=method, decided=False, seed=sweep.seed, space=space, defaults=defaults,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from runner.protocol.metrics import Goal, choose_metric, default_goal
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import RunSpec, parse_run_spec
+from runner.protocol.samplers import SAMPLERS
 from runner.protocol.sweeps import (
     METRIC_MISSING,
     Point,
@@ -46,8 +47,6 @@ from runner.protocol.waiting_trials import derive, parse_trial_setting, template
 
 logger = logging.getLogger(__name__)
 
-SAMPLER_PACKAGES = "optuna==5.0.0\n"
-RANDOM_TRIALS = 10  # trials with a value that are needed before the sampler is asked
 SAMPLER_TIMEOUT_S = 120.0
 POLL_S = 0.5
 REPORT_EVERY_S = 2.0
@@ -237,11 +236,13 @@ class SweepTrial:
         If too few trials have a value, or the sampler fails, return the trial's random parameters.
         """
         trial, self._sampler = self._trial, "random"
+        name = trial.sampler or ""
         others = self._list_others(0.0)
         measured = [each for each in others if each.value is not None and each.state != "running"]
-        if len(measured) < RANDOM_TRIALS:
+        if name not in SAMPLERS or len(measured) < SAMPLERS[name].random_trials:
             return trial.params
         task = {
+            "sampler": name,
             "space": trial.space,
             "draw": trial.params,
             "goal": trial.goal,
@@ -257,7 +258,7 @@ class SweepTrial:
                 "notice", "progress", f"random parameters, because the sampler failed: {err}"
             )
             return trial.params
-        self._sampler = trial.sampler or ""
+        self._sampler = name
         return chosen
 
     def _claim(self, params: Mapping[str, Any]) -> RunSpec:
@@ -434,14 +435,14 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
 def _run_sampler(
     builder: EnvironmentBuilder, shared_dir: Path, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the parameters that Optuna chooses. It runs in its own environment on this node."""
+    """Return the parameters that a sampler chooses. It runs in its own environment on this node."""
     folder = shared_dir / "runner" / "sampler"
     folder.mkdir(parents=True, exist_ok=True)
-    requirements = folder / "requirements.txt"
-    if not requirements.is_file() or requirements.read_text("utf-8") != SAMPLER_PACKAGES:
-        requirements.write_text(SAMPLER_PACKAGES, encoding="utf-8")
+    requirements, packages = folder / "requirements.txt", SAMPLERS[task["sampler"]].packages
+    if not requirements.is_file() or requirements.read_text("utf-8") != packages:
+        requirements.write_text(packages, encoding="utf-8")
     environment = builder.ensure(folder, requirements.name, None, "")
-    source = pkgutil.get_data("runner", "hooks/sampler.py")
+    source = pkgutil.get_data("runner", "protocol/samplers.py")
     if source is None:
         raise ValueError("the agent does not contain the sampler")
     done = subprocess.run(

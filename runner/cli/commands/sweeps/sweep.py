@@ -25,6 +25,7 @@ from runner.cli.ui.output import Output, local_time
 from runner.core.recipe.options import OPTIONS, RunOptions, with_options
 from runner.core.units import format_count, format_names
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.samplers import DEFAULT_SAMPLER, SAMPLER_NAMES, SAMPLERS
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -51,6 +52,7 @@ MetricOption = Annotated[
         show_default="the primary metric of the recipe",
     ),
 ]
+_SAMPLER_HELP = ", ".join(f"or {name} ({sampler.help})" for name, sampler in SAMPLERS.items())
 _SHOWN_TRIALS = 10  # number of trials that a dry run prints
 
 
@@ -72,8 +74,9 @@ def start(
     method: Annotated[
         str | None,
         typer.Option(
-            help="grid (all combinations), random, or tpe (learns from results).",
-            show_default="grid if all parameters are lists, else tpe if there is a metric",
+            help=f"grid (all combinations), random, {_SAMPLER_HELP}.",
+            show_default=f"grid if all parameters are lists, else {DEFAULT_SAMPLER} if there is a "
+            "metric",
         ),
     ] = None,
     trials: Annotated[
@@ -108,7 +111,7 @@ def start(
         str | None,
         typer.Option(
             help="Rule to stop poor trials: median, halving, hyperband, truncation, bandit, none.",
-            show_default="median with tpe, else none",
+            show_default=f"median with {SAMPLER_NAMES}, else none",
         ),
     ] = None,
     merge: Annotated[

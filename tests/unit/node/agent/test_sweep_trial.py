@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from runner.core.recipe.sweep import SweepFile
 from runner.node.agent import sweep_trial
 from runner.node.agent.sweep_trial import (
-    RANDOM_TRIALS,
     SweepTrial,
     cancelled_by_sweep,
     open_trial,
@@ -29,6 +29,7 @@ from runner.node.storage.http import Transport
 from runner.node.storage.retries import RetryBudget
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec, parse_run_spec
+from runner.protocol.samplers import SAMPLERS, Sampler
 from runner.protocol.sweeps import StopRule, TrialReport, TrialSpec
 from runner.protocol.usage import load_usage, parse_usage
 from runner.protocol.waiting_trials import template_blob, trial_setting
@@ -36,6 +37,7 @@ from tests.unit.node.agent_task import RUN as TASK_RUN
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs
 
+RANDOM_TRIALS = SAMPLERS["tpe"].random_trials
 GROUP = "net-20261124-120000-aaaa"
 RUN = "net-11-20261124-120000-bbbb"
 SPACE = ({"names": ["lr"], "kind": "uniform", "low": 0.0, "high": 1.0, "when": []},)
@@ -139,6 +141,36 @@ def test_later_trial_keeps_the_values_of_the_sampler(
     assert decided(opened(runs, again, 2), tmp_path).command[3] == "0.7"
     assert len(tasks) == 2
     assert own_report(runs).params == {"lr": 0.7}
+
+
+class Halton(Sampler):
+    help, packages, random_trials = "spreads evenly", "", 0
+
+    def choose(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        [space], number, found = task["space"], task["seed"], 0.0
+        for digit, bit in enumerate(reversed(f"{number:b}"), start=1):
+            found += int(bit) / 2**digit
+        return {space["names"][0]: space["low"] + found * (space["high"] - space["low"])}
+
+
+def test_sampler_is_one_class_that_both_sides_find_by_its_name(
+    runs: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SAMPLERS, "halton", Halton())
+
+    def run_sampler(builder: object, shared_dir: Path, task: Mapping[str, Any]) -> dict[str, Any]:
+        return SAMPLERS[task["sampler"]].choose(json.loads(json.dumps(task)))
+
+    monkeypatch.setattr(sweep_trial, "_run_sampler", run_sampler)
+    params = {"lr": {"uniform": [0, 1]}}
+    swept = SweepFile.model_validate({"params": params}).model_copy(update={"method": "halton"})
+    assert swept.choose_method(None) == "halton"  # it needs no metric
+    assert swept.stop_rule("halton") is None
+    spec = TrialSpec("11", 11, {"lr": 0.25}, "loss", sampler="halton", decided=False, space=SPACE)
+    assert not spec.needs_metric
+    trial = opened(runs, submitted(service, spec))
+    assert decided(trial, tmp_path).command[3] == "0.8125"  # asked although no trial has a value
+    assert own_report(runs).sampler == "halton"
 
 
 def test_trial_is_drawn_at_random_if_the_sampler_fails(
