@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.node.settings import SettingsError
+from runner.protocol.launchers import LAUNCHERS, Launcher
 
 # The emulator's nodes share one machine, so the route to the primary does not identify a node.
 NODE_IP_VARIABLE = "BATCH_EMULATOR_NODE_IP"
@@ -148,23 +149,18 @@ def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
     )
 
 
-# Scripts of these launchers always read these variables, so a run on one node needs them too.
-LAUNCHER_VARIABLES = {
-    "tensorflow": ("TF_CONFIG",),
-    "jax": ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
-}
-
-
-def single_node_variables(launcher: str) -> dict[str, str]:
-    """Return the variables that scripts of a launcher in LAUNCHER_VARIABLES need on one node.
+def single_node_variables(launcher: Launcher) -> dict[str, str]:
+    """Return the variables that scripts of a launcher need on one node.
 
     Raises:
         OSError: no port is free.
     """
-    own = "127.0.0.1"
+    read, own = LAUNCHERS[launcher].reads, "127.0.0.1"
+    if not read:
+        return {}
     worker, coordinator = free_port(own), free_port(own)
     variables = node_variables(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
-    return {name: variables[name] for name in LAUNCHER_VARIABLES[launcher]}
+    return {name: variables[name] for name in read}
 
 
 def node_variables(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:

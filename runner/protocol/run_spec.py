@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from runner.protocol.codec import (
     DAMAGED,
@@ -31,6 +31,7 @@ from runner.protocol.codec import (
 from runner.protocol.commands import PARAMS_AS, ParamsAs, read_parameters
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.metrics import ExpectedRange, Goal, read_goal
 from runner.protocol.models import ModelRequest
 from runner.protocol.paths import check_batch_id, code_blob, is_run_id
@@ -39,13 +40,6 @@ if TYPE_CHECKING:
     from typing import Self  # the agent runs on Python 3.10
 
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
-# The programs that start the command on the nodes; docs/guides/distributed.md has a table.
-Launcher = Literal["python", "torchrun", "mpi", "horovod", "tensorflow", "jax", "chainermn", "cntk"]
-LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
-# These start all processes with `mpirun` on rank 0.
-MPI_LAUNCHERS: frozenset[str] = frozenset({"mpi", "horovod", "chainermn", "cntk"})
-# These start one process for each GPU.
-PROCESS_LAUNCHERS: frozenset[str] = MPI_LAUNCHERS | {"torchrun"}
 WORKSPACE = "dev"  # name of the recipe of `runner dev`
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 _KEYS = (

@@ -48,7 +48,8 @@ from runner.core.yaml_files import (
 )
 from runner.protocol.commands import ParamsAs, find_notebook
 from runner.protocol.errors import RunnerError
-from runner.protocol.run_spec import NO_RESOURCES, PROCESS_LAUNCHERS, WORKSPACE, Launcher
+from runner.protocol.launchers import LAUNCHERS, Launcher
+from runner.protocol.run_spec import NO_RESOURCES, WORKSPACE
 
 Scalar = bool | int | float | str
 
@@ -360,7 +361,8 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
 
     @model_validator(mode="after")
     def _check_launcher(self) -> RecipeFile:
-        if (self.processes_per_node or 1) > 1 and self.launcher not in PROCESS_LAUNCHERS:
+        starts_processes = LAUNCHERS[self.launcher].starts_processes
+        if (self.processes_per_node or 1) > 1 and not starts_processes:
             raise keys.key_error(
                 f"`processes_per_node: {self.processes_per_node}` has no effect with the launcher "
                 f"{self.launcher}, which starts one process on each node",

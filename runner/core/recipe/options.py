@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 from runner.protocol.errors import RunnerError
+from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.task import MAX_NODES, PRIORITIES
 
 if TYPE_CHECKING:
     from runner.core.recipe.inputs import InputSpec
     from runner.core.recipe.recipe import Recipe
-    from runner.protocol.run_spec import Capacity, KeepRule, Launcher, ParamsAs, Resources
+    from runner.protocol.run_spec import Capacity, KeepRule, ParamsAs, Resources
 
 _Choice = TypeVar("_Choice", bound=str)
+_NAMES = tuple(LAUNCHERS)
 
 
 class RunOption(NamedTuple):
@@ -155,11 +157,9 @@ def _to_capacity(_: Recipe, flag: str, name: str) -> Capacity:
 
 def _to_launcher(recipe: Recipe, flag: str, name: str) -> Launcher:
     """Return the launcher. Raise RunnerError if it is unknown or does not fit the recipe."""
-    from runner.protocol.run_spec import LAUNCHERS, PROCESS_LAUNCHERS  # noqa: PLC0415
-
-    launcher = _choose(flag, name, LAUNCHERS, "torchrun")
+    launcher = _choose(flag, name, _NAMES, "torchrun")
     processes = recipe.processes_per_node or 1
-    if processes > 1 and launcher not in PROCESS_LAUNCHERS:
+    if processes > 1 and not LAUNCHERS[launcher].starts_processes:
         raise RunnerError(
             "R-FLAG-VALUE",
             f"{flag} {name} does not fit the recipe",
@@ -264,8 +264,7 @@ class RunOptions:
         check=_in(range(1, MAX_NODES + 1)),
     )
     launcher: str | None = _option(
-        "Launcher of the command: python, torchrun, mpi, horovod, tensorflow, jax, chainermn or "
-        "cntk.",
+        f"Launcher of the command: {', '.join(_NAMES[:-1])} or {_NAMES[-1]}.",
         metavar="NAME",
         unset="python, unless the recipe names another",
         check=_to_launcher,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from runner.node.checkpoints.committer import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.checkpoints.load_failures import may_be_load_failure, read_error
 from runner.node.cluster import (
-    LAUNCHER_VARIABLES,
     SINGLE_NODE,
     ClusterSpec,
     node_variables,
@@ -26,10 +25,10 @@ from runner.node.context import TaskContext
 from runner.node.distributed.launchers import (
     LAUNCH_FOLDER,
     PROCESSES_VARIABLE,
-    Launch,
     NodePlace,
     count_processes,
     prepare_launch,
+    uses_mpirun,
 )
 from runner.node.environment.virtual_env import (
     LAYER_FOLDER,
@@ -82,7 +81,6 @@ from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.commands import expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.results import OutputFile
-from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS
 from runner.protocol.task import (
     AGENT_FILE,
     CODE_ARCHIVE,
@@ -203,8 +201,6 @@ class Attempt:
 
     def count_processes(self, inherited: Mapping[str, str]) -> int:
         """Return how many processes the launcher starts on this node."""
-        if self.spec.launcher not in PROCESS_LAUNCHERS:
-            return 1
         return count_processes(self.spec, {**inherited, **self.spec.env})
 
     def set_up(self) -> dict[str, str]:
@@ -375,10 +371,9 @@ class Attempt:
         written: WrittenFiles,
     ) -> dict[str, str]:
         spec, dirs, node, rule = self.spec, self._dirs, self._node, self.spec.checkpoints
-        cluster: Mapping[str, str] = {}
         if place.cluster is not None:
             cluster = node_variables(place.cluster, place.rank)
-        elif spec.launcher in LAUNCHER_VARIABLES:
+        else:
             cluster = single_node_variables(spec.launcher)
         environment_dir = Path(prepared["VIRTUAL_ENV"])
         if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python
@@ -481,10 +476,8 @@ class Attempt:
         """Run the script to its end, and commit its last checkpoint."""
         self._check_folders()
         words = self._expanded_command(environment)
-        launch = Launch(tuple(words))
-        if self.spec.launcher in PROCESS_LAUNCHERS:
-            path, code = environment["PATH"], self._dirs.code
-            launch = prepare_launch(self.spec, self.number, words, place, path, code)
+        path, code = environment["PATH"], self._dirs.code
+        launch = prepare_launch(self.spec, self.number, words, place, path, code)
         # Without a pattern and the metrics file, stdout may be the only place of the metrics.
         has_metrics = self.spec.metric_patterns or written.mentions("RUNNER_METRICS_FILE")
         if self.streams is not None and not has_metrics:
@@ -556,7 +549,7 @@ class Attempt:
 
     def _connect(self, place: NodePlace) -> list[AbstractContextManager[object]]:
         """Return what lets mpirun use the other nodes, if there are any."""
-        if self.node_group is None or self.spec.launcher not in MPI_LAUNCHERS:
+        if self.node_group is None or not uses_mpirun(self.spec):
             return []
         from runner.node.distributed.remote_launch import LaunchRequests  # noqa: PLC0415
 

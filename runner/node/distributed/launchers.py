@@ -1,11 +1,8 @@
-"""Start the processes of a script on the nodes of a run with torchrun or a launcher of MPI.
+"""Start the processes of a script on the nodes of a run, as its launcher does.
 
-`torchrun` wraps the command on each node. The launchers of MPI run `mpirun` on rank 0, which starts
-a daemon on each other node by way of the agents (`remote_launch`). The other launchers (`python`,
-`tensorflow`, `jax`) run the command once on each node, without this module.
-
-A new launcher needs its name in `Launcher` of `runner.protocol.run_spec`, and here or in
-`runner.node.cluster` what it starts and which variables it sets.
+The launchers are entries of `runner.protocol.launchers`; a kind of `start` is a function of
+`_PLANS`. `torchrun` wraps the command on each node. `mpirun` runs on rank 0, and starts a daemon on
+each other node by way of the agents (`remote_launch`).
 """
 
 from __future__ import annotations
@@ -13,14 +10,15 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from runner.node.cluster import ClusterSpec
 from runner.node.failures import COMMAND_STAGE, StageFailedError
 from runner.node.script.command import NOT_FOUND_EXIT_CODE
-from runner.protocol.run_spec import MPI_LAUNCHERS, RunSpec
+from runner.protocol.launchers import LAUNCHERS, Start
+from runner.protocol.run_spec import RunSpec
 
 LAUNCH_FOLDER = "launch"  # in the folder of hooks
 SCRIPT_VARIABLE = "RUNNER_LAUNCH_SCRIPT"
@@ -60,7 +58,9 @@ class NodePlace:
 
 
 def count_processes(spec: RunSpec, environment: Mapping[str, str]) -> int:
-    """Return how many processes a launcher in PROCESS_LAUNCHERS starts on this node."""
+    """Return how many processes the launcher starts on this node."""
+    if not LAUNCHERS[spec.launcher].starts_processes:
+        return 1
     return spec.processes_per_node or max(_count_gpus(environment), 1)
 
 
@@ -79,6 +79,11 @@ def _count_gpus(environment: Mapping[str, str]) -> int:
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
+def uses_mpirun(spec: RunSpec) -> bool:
+    """Return True if `mpirun` starts the processes of all nodes."""
+    return LAUNCHERS[spec.launcher].start == "mpirun"
+
+
 def prepare_launch(
     spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace, path: str, code: Path
 ) -> Launch:
@@ -95,7 +100,7 @@ def prepare_launch(
     Raises:
         StageFailedError: mpirun is not on this node.
     """
-    if spec.launcher in MPI_LAUNCHERS:
+    if uses_mpirun(spec):
         if shutil.which("mpirun", path=path) is None:
             raise StageFailedError(
                 COMMAND_STAGE,
@@ -109,7 +114,7 @@ def prepare_launch(
 
 
 def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace) -> Launch:
-    """Return how the command of a launcher in PROCESS_LAUNCHERS runs on one node.
+    """Return how the launcher runs the command on one node.
 
     Args:
         spec: the run.
@@ -117,10 +122,17 @@ def plan_launch(spec: RunSpec, attempt: int, words: Sequence[str], place: NodePl
         words: the command, expanded for this node.
         place: this node.
     """
-    if spec.launcher in MPI_LAUNCHERS:
-        return _plan_mpi(spec, words, place)
-    options = _torchrun_options(f"{spec.run_id}-{attempt}", place)
-    return Launch(tuple(_add_torchrun(words, options)))
+    kind = LAUNCHERS[spec.launcher]
+    launch = _PLANS[kind.start](f"{spec.run_id}-{attempt}", words, place)
+    return Launch(launch.words, {**launch.environment, **kind.variables})
+
+
+def _plan_command(_: str, words: Sequence[str], __: NodePlace) -> Launch:
+    return Launch(tuple(words))
+
+
+def _plan_torchrun(attempt_id: str, words: Sequence[str], place: NodePlace) -> Launch:
+    return Launch(tuple(_add_torchrun(words, _torchrun_options(attempt_id, place))))
 
 
 def _torchrun_options(rendezvous_id: str, place: NodePlace) -> list[str]:
@@ -235,11 +247,8 @@ def _shares_machine(address: str) -> bool:
     return address.startswith("127.")
 
 
-def _plan_mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
-    environment = {
-        **mpi_variables(place),
-        **({"HOROVOD_CONTROLLER": "mpi"} if spec.launcher == "horovod" else {}),
-    }
+def _plan_mpirun(_: str, words: Sequence[str], place: NodePlace) -> Launch:
+    environment = mpi_variables(place)
     if place.rank:
         return Launch(("/bin/sh", str(place.folder / SERVE_SCRIPT)), environment)
     if PurePosixPath(words[0]).name in ("mpirun", "mpiexec", "prterun"):
@@ -249,6 +258,14 @@ def _plan_mpi(spec: RunSpec, words: Sequence[str], place: NodePlace) -> Launch:
     start = ("mpirun", "-n", str(total), "--wdir", "/")
     script = f'exec /bin/sh "${SCRIPT_VARIABLE}"'
     return Launch((*start, "/bin/sh", "-c", script), environment)
+
+
+# How a launcher runs the words of the command, by its `start`.
+_PLANS: dict[Start, Callable[[str, Sequence[str], NodePlace], Launch]] = {
+    "command": _plan_command,
+    "torchrun": _plan_torchrun,
+    "mpirun": _plan_mpirun,
+}
 
 
 def mpi_variables(place: NodePlace) -> dict[str, str]:

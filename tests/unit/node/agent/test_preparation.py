@@ -27,11 +27,9 @@ from runner.node.script.streams import EventLog
 from runner.node.script.workspace import make_dirs
 from runner.node.settings import NodeSettings
 from runner.node.termination import Termination
+from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import (
-    LAUNCHERS,
-    PROCESS_LAUNCHERS,
-    Launcher,
     RunSpec,
     parse_run_spec,
 )
@@ -101,7 +99,9 @@ def prepared(tmp_path: Path) -> dict[str, str]:
     return {"VIRTUAL_ENV": str(tmp_path)}
 
 
-@pytest.mark.parametrize("launcher", sorted(set(LAUNCHERS) - PROCESS_LAUNCHERS))
+@pytest.mark.parametrize(
+    "launcher", [name for name, kind in LAUNCHERS.items() if not kind.starts_processes]
+)
 def test_command_runs_unchanged_once_per_node(
     tmp_path: Path, attempt_of: Callable[..., Attempt], launcher: Launcher
 ) -> None:

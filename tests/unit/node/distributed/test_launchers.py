@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -21,7 +22,8 @@ from runner.node.distributed.launchers import (
     write_launch_files,
 )
 from runner.node.distributed.remote_launch import LaunchRequests
-from runner.protocol.run_spec import MPI_LAUNCHERS, PROCESS_LAUNCHERS, RunSpec
+from runner.protocol.launchers import LAUNCHERS, Launcher
+from runner.protocol.run_spec import RunSpec
 from tests.unit.node.distributed.stand_in_mpirun import install_mpirun
 from tests.unit.node.node_group_task import NodeGroupTask
 
@@ -83,7 +85,9 @@ def test_processes_per_node_are_its_gpus_unless_configured() -> None:
     assert count_processes(spec("mpi", 7), {"CUDA_VISIBLE_DEVICES": "0"}) == 7
 
 
-@pytest.mark.parametrize("launcher", sorted(MPI_LAUNCHERS))
+@pytest.mark.parametrize(
+    "launcher", [name for name, kind in LAUNCHERS.items() if kind.start == "mpirun"]
+)
 def test_mpi_starts_all_processes_from_rank_0(launcher: str, tmp_path: Path) -> None:
     first = plan_launch(spec(launcher), 1, SCRIPT, place(folder=tmp_path))
     assert first.words[:3] == ("mpirun", "-n", "6")
@@ -105,8 +109,9 @@ def test_pool_nodes_keep_the_collectives_of_open_mpi() -> None:
     assert "OMPI_MCA_coll" not in mpi_variables(place())
 
 
-def test_every_launcher_of_processes_has_a_plan(tmp_path: Path) -> None:
-    for launcher in PROCESS_LAUNCHERS:
+def test_every_launcher_has_an_entry_and_a_plan(tmp_path: Path) -> None:
+    assert get_args(Launcher) == tuple(LAUNCHERS)
+    for launcher in LAUNCHERS:
         assert plan_launch(spec(launcher), 1, SCRIPT, place(folder=tmp_path)).words
 
 
