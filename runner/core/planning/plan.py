@@ -214,6 +214,8 @@ def to_work(run: RunPlan, *, waits: bool) -> Work:
         None if limit is None else int(limit.total_seconds()),
         expected_seconds(recipe.estimate),
         waits,
+        recipe.name,
+        recipe.max_cost_micros,
     )
 
 

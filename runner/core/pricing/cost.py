@@ -1,4 +1,6 @@
-"""The costs of a submission: expected costs, worst case, and the limits that enforce a cap.
+"""The costs of a submission: expected costs, worst case, its cap and the limits that enforce it.
+
+All rules about costs are here: `common_cap` joins the caps of the tasks, `plan_cost` does the rest.
 
 Amounts are whole micro-dollars. Costs are rounded up; the time that a cap pays for is rounded down.
 docs/decisions/0019-a-cap-is-a-job-limit.md explains the bound and its exceptions.
@@ -38,6 +40,8 @@ class Work:
         limit_s: Time limit of one attempt; None if unlimited.
         expected_s: Expected time of one attempt; None if unknown.
         waits: True if the task waits for other tasks.
+        recipe: Name of the recipe, for errors.
+        cap_micros: Cap of the task; None if it has none.
     """
 
     nodes: int = 1
@@ -45,6 +49,8 @@ class Work:
     limit_s: int | None = None
     expected_s: int | None = None
     waits: bool = False
+    recipe: str = ""
+    cap_micros: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,32 @@ def expected_seconds(estimate: str | None) -> int | None:
     if found is None:
         return None
     return int(Decimal(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2][0]])
+
+
+def common_cap(work: Sequence[Work], *, scheduled: bool) -> int | None:
+    """Return the cap of the job of all tasks, or None.
+
+    Raises:
+        RunnerError: R-COST-GROUP, only some tasks have a cap; R-COST-SCHEDULE, a schedule has one.
+    """
+    caps = [each.cap_micros for each in work if each.cap_micros is not None]
+    if not caps:
+        return None
+    if uncapped := next((each for each in work if each.cap_micros is None), None):
+        raise RunnerError(
+            "R-COST-GROUP",
+            "some tasks of the file have a cost cap, others do not",
+            why=f"{uncapped.recipe} has none, but one limit ends the job of all tasks",
+            fix="set `max_cost` for the whole file, or use --max-cost",
+        )
+    if scheduled:
+        raise RunnerError(
+            "R-COST-SCHEDULE",
+            "a schedule cannot have a cost cap",
+            why="its limits would be computed with present prices for all later runs",
+            fix="remove `max_cost`; set `timeout`, and `spend_cap_usd_per_hour` of the pool",
+        )
+    return sum(caps)
 
 
 def plan_cost(

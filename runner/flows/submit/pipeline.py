@@ -51,7 +51,7 @@ from runner.core.planning.pool_choice import (
     pools_for_all,
 )
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
-from runner.core.pricing.cost import SubmissionCost, plan_cost
+from runner.core.pricing.cost import SubmissionCost, common_cap, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress, ignore_progress
 from runner.core.recipe.recipe import Recipe
@@ -386,37 +386,19 @@ def _price(
     Returns None for nodes on this machine, which cost nothing.
     """
     trials = group.trials if group else ()
-    # The draft of a trial stands for all of them.
-    runs = [run for name, run in drafts.items() for _ in (trials if name in trials else (name,))]
-    capped = [cap for run in runs if (cap := run.recipe.max_cost_micros) is not None]
-    if capped and len(capped) < len(runs):
-        uncapped = next(run for run in runs if run.recipe.max_cost_micros is None)
-        raise RunnerError(
-            "R-COST-GROUP",
-            "some tasks of the file have a cost cap, others do not",
-            why=f"{uncapped.recipe.name} has none, but one limit ends the job of all tasks",
-            fix="set `max_cost` for the whole file, or use --max-cost",
-        )
-    if capped and scheduled:
-        raise RunnerError(
-            "R-COST-SCHEDULE",
-            "a schedule cannot have a cost cap",
-            why="its limits would be computed with present prices for all later runs",
-            fix="remove `max_cost`; set `timeout`, and `spend_cap_usd_per_hour` of the pool",
-        )
-    pool = runs[0].pool
-    if not target_at(lookups.outputs.location).is_billed:
-        if capped:
+    work = [
+        to_work(run, waits=group is not None and bool(run.depends_on))
+        for name, run in drafts.items()
+        for _ in (trials if name in trials else (name,))  # the draft of a trial stands for all
+    ]
+    cap, location = common_cap(work, scheduled=scheduled), lookups.outputs.location
+    if not target_at(location).is_billed:
+        if cap is not None:
             lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
         return None
-    return plan_cost(
-        pool,
-        lookups.outputs.location,
-        [to_work(run, waits=group is not None and bool(run.depends_on)) for run in runs],
-        load_price_table(lookups.home),
-        cap_micros=sum(capped) if capped else None,
-        today=datetime.now(UTC).date(),
-    )
+    pool, prices = next(iter(drafts.values())).pool, load_price_table(lookups.home)
+    today = datetime.now(UTC).date()
+    return plan_cost(pool, location, work, prices, cap_micros=cap, today=today)
 
 
 def _find_job(draft: SubmissionPlan, lookups: Lookups, *, scheduled: bool) -> JobPlan:
