@@ -24,13 +24,13 @@ class Sampler(ABC):
 
     Attributes:
         help: How it chooses, for the help of `--method`.
-        packages: The requirements.txt of the environment in which it runs.
+        packages: What to install for it, as in requirements.txt.
         random_trials: Number of trials with a value of the metric before it is asked; until then,
             parameters are random. 0 if it needs no metric.
     """
 
     help: ClassVar[str]
-    packages: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
     random_trials: ClassVar[int] = 10
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Tpe(Sampler):
     """Optuna's TPE. Its study is not stored, but rebuilt from the reports of the trials."""
 
     help = "learns from results"
-    packages = "optuna==5.0.0\n"
+    packages = ("optuna==5.0.0",)
 
     def choose(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters of a trial; see `Sampler.choose`."""
@@ -148,11 +148,6 @@ def _frozen(optuna: Any, space: list[dict[str, Any]], trial: dict[str, Any]) -> 
         return None
 
 
-def main() -> None:
-    """Read a task with the name of its `sampler`, and write the parameters."""
-    task = json.loads(sys.stdin.read())
-    json.dump(SAMPLERS[task["sampler"]].choose(task), sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    stdin = json.loads(sys.stdin.read())
+    json.dump(SAMPLERS[stdin["sampler"]].choose(stdin), sys.stdout)

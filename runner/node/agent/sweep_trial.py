@@ -438,10 +438,8 @@ def _run_sampler(
     """Return the parameters that a sampler chooses. It runs in its own environment on this node."""
     folder = shared_dir / "runner" / "sampler"
     folder.mkdir(parents=True, exist_ok=True)
-    requirements, packages = folder / "requirements.txt", SAMPLERS[task["sampler"]].packages
-    if not requirements.is_file() or requirements.read_text("utf-8") != packages:
-        requirements.write_text(packages, encoding="utf-8")
-    environment = builder.ensure(folder, requirements.name, None, "")
+    packages = SAMPLERS[task["sampler"]].packages
+    environment = builder.ensure(folder, None, None, "", packages=packages)
     source = pkgutil.get_data("runner", "protocol/samplers.py")
     if source is None:
         raise ValueError("the agent does not contain the sampler")

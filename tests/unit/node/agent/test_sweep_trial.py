@@ -144,7 +144,9 @@ def test_later_trial_keeps_the_values_of_the_sampler(
 
 
 class Halton(Sampler):
-    help, packages, random_trials = "spreads evenly", "", 0
+    help = "spreads evenly"
+    packages = ()
+    random_trials = 0
 
     def choose(self, task: Mapping[str, Any]) -> dict[str, Any]:
         [space], number, found = task["space"], task["seed"], 0.0
