@@ -96,6 +96,12 @@ def test_old_name_of_max_parallel_works_with_a_warning(script: str, capsys: Capt
     assert "warning: --parallel is now --max-parallel" in capsys.readouterr().err
 
 
+def test_sweep_without_parallel_trials_is_refused(script: str, capsys: Capture) -> None:
+    words = ["sweep", "start", script, "--max-parallel", "0", "-p", "a=1", "--dry-run"]
+    assert main(words) == ExitCode.USAGE
+    assert "sweep.max_parallel: got 0" in capsys.readouterr().err
+
+
 def test_capacity_and_another_short_form_exclude_each_other(script: str, capsys: Capture) -> None:
     words = ["train", script, "--capacity", "dedicated", "--spot"]
     assert main(words) == ExitCode.USAGE

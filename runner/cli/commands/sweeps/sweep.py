@@ -135,11 +135,12 @@ def start(
     check_args(options.args, "--param")
     if parallel is not None:
         warn_renamed(call.out, "--parallel", "--max-parallel")
+        max_parallel = parallel if max_parallel is None else max_parallel
     recipe = load_recipe(ref, cwd=Path.cwd(), entry=options.entry)
     with_options(recipe, options)  # refuse an invalid option before the trials are listed
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
-        "max_parallel": max_parallel or parallel, "metric": metric, "goal": goal,
+        "max_parallel": max_parallel, "metric": metric, "goal": goal,
         "early_stop": early_stop, "merge": merge,
     }  # fmt: skip
     declared = [each.name for each in recipe.params]
