@@ -244,7 +244,21 @@ def _typed(out: Output, name: str, given: dict[str, Any]) -> Any:
         value = choice
     if name == "env" and value:
         return parse_env(value, os.environ)
+    if name == "experiment" and value:
+        _refuse_variable(option.flag, value)
     return tuple(value) if value and is_repeatable(name) else value
+
+
+def _refuse_variable(flag: str, experiment: str) -> None:
+    """Refuse `-e NAME=VALUE`, a variable in other programs."""
+    name, equals, _ = experiment.partition("=")
+    if equals and name.isidentifier():
+        raise RunnerError(
+            "R-USAGE",
+            f"invalid {flag} {name}=...: an experiment has no '='",
+            why=f"-e is the short form of {flag}, not of --env",
+            fix=f"--env {name}=VALUE, or another name of the experiment",
+        )
 
 
 def with_run_options(

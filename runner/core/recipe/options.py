@@ -65,19 +65,6 @@ def _option(help_: str, *, default: Any = None, **more: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def _refuse_variable(_: Recipe, flag: str, experiment: str) -> str:
-    """Return the name of an experiment. Refuse `-e NAME=VALUE`, a variable in other programs."""
-    name, equals, _rest = experiment.partition("=")
-    if equals and name.isidentifier():
-        raise RunnerError(
-            "R-USAGE",
-            f"invalid {flag} {name}=...: an experiment has no '='",
-            why=f"-e is the short form of {flag}, not of --env",
-            fix=f"--env {name}=VALUE, or another name of the experiment",
-        )
-    return experiment
-
-
 def _check_data(_: Recipe, flag: str, path: Path) -> Path:
     if path.exists():
         return path
@@ -248,7 +235,6 @@ class RunOptions:
         sets="",
         short="-e",
         unset="the recipe's name",
-        check=_refuse_variable,
     )
     gpus: int | None = _option(
         "Minimum number of GPUs per node.",

@@ -12,7 +12,9 @@ import typer.main
 
 import runner
 from runner.cli.main import build_app, main
-from runner.core.recipe.options import OPTIONS
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.options import OPTIONS, RunOptions
+from runner.flows.submit.prepare import check_run
 from runner.protocol.errors import ExitCode
 from tools.recipe_schema import submit_schema, train_schema
 
@@ -108,3 +110,12 @@ def test_capacity_and_another_short_form_exclude_each_other(script: str, capsys:
     assert "--capacity dedicated and --spot exclude each other" in capsys.readouterr().err
     assert main(["train", script, "--capacity", "spots"]) == ExitCode.USAGE
     assert "fix: --capacity spot" in capsys.readouterr().err
+
+
+def test_only_the_command_line_takes_an_experiment_for_a_variable(
+    script: str, capsys: Capture
+) -> None:
+    assert main(["train", script, "-e", "A=1", "--dry-run"]) == ExitCode.USAGE
+    assert "an experiment has no '='" in capsys.readouterr().err
+    recipe = load_recipe(script, cwd=Path.cwd())
+    assert check_run(recipe, RunOptions(experiment="A=1")).options.experiment == "A=1"
