@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from runner.protocol.encoding import MIN_BYTES, encode_forms
+from runner.protocol.host import MIN_BYTES, encode_forms
 
 MARK = "***"
 _NAME = (

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from runner.protocol import encoding
+from runner.protocol import host
 from runner.protocol.errors import RunnerError
 
-format_size = encoding.format_size  # shared with the agent
+format_size = host.format_size  # shared with the agent
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 # Without flags and named groups, so that the JSON schemas can contain the same patterns.

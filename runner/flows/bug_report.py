@@ -28,7 +28,7 @@ from runner.core.home import HomePaths, existing_folder, runner_home
 from runner.core.masking import Mask, find_document_secrets, find_secret_values
 from runner.core.settings import PROJECT_FILE, Settings, load_settings, user_config_file
 from runner.flows.extras import DISTRIBUTION
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from runner.flows.runs.group_documents import group_instead, with_later_runs
 from runner.flows.runs.history import RunFilter, list_runs
 from runner.flows.runs.rows import RunRow
 from runner.flows.runs.waiting import WaitingTrialsCache, forget_waiting, read_run
-from runner.protocol.codec import DAMAGED
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
 from runner.protocol.paths import (

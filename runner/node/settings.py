@@ -20,7 +20,7 @@ from runner.node.storage.auth import Credential, ManagedIdentityCredential, SasC
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, Transport
 from runner.node.storage.retries import RetryBudget, read_all
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.host import exclude_loopback
 from runner.protocol.task import (
     SECRET_VARIABLES,

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, cast
 
 from runner.node.failures import TerminatedError
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 
 
 class Termination:

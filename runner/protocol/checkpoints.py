@@ -35,8 +35,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from runner.protocol.codec import DAMAGED, FORMAT, NOT_STORED, JsonDocument, or_none, wire, write
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import (
+    DAMAGED,
+    FORMAT,
+    NOT_STORED,
+    JsonDocument,
+    or_none,
+    parse_json,
+    wire,
+    write,
+)
 from runner.protocol.paths import RunPaths
 
 MANIFEST = "manifest.json"

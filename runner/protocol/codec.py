@@ -13,14 +13,13 @@ of its field. A field without a default must be in the document, unless it may b
 
 from __future__ import annotations
 
-import datetime
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from datetime import datetime, timezone
 from functools import cache, partial
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from runner.protocol.encoding import parse_json
 
 if TYPE_CHECKING:
     from typing import Self  # the agent runs on Python 3.10
@@ -33,8 +32,22 @@ _DEFAULT = object()  # a missing key has the default of its field
 NOT_STORED: dict[str, Any] = {"key": None}  # metadata of a field that is not in the document
 _Convert = Callable[[Any], Any]
 _NOTHING: JsonObject = {}
-_Time = datetime.datetime
+
 _T = TypeVar("_T")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the decoded JSON. Raise ValueError if it is invalid or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def now_text() -> str:
+    """Return the time now: UTC, ISO 8601 with microseconds."""
+    # `datetime.UTC` requires Python 3.11, and the agent runs on 3.10.
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")  # noqa: UP017
 
 
 def wire(
@@ -143,7 +156,7 @@ def _compiled(kind: Any) -> tuple[dict[str, list[tuple[Any, ...]]], list[tuple[A
         keeps_empty = NoneType in get_args(hint) or how["read"] is not None
         if missing is MISSING and keeps_empty and not how["read"]:
             missing = None
-        skips_empty = missing is not MISSING and not keeps_empty and not _is_a(hint, _Time)
+        skips_empty = missing is not MISSING and not keeps_empty and not _is_a(hint, datetime)
         reader = (each.name, key, how["read"] or from_json, skips_empty, missing)
         reading.setdefault(part, []).append(reader)
         if how["omit"] != "always":
@@ -171,15 +184,16 @@ def _converters(hint: Any, by: str = "") -> tuple[_Convert | None, _Convert | No
 def _optional(kind: Any) -> tuple[_Convert | None, _Convert | None]:
     if _is_a(kind, JsonDocument):
         return or_none(lambda raw: kind.from_json(raw or {})), or_none(kind.to_json)
-    is_time = _is_a(kind, _Time)
-    return (or_none(_Time.fromisoformat), or_none(_Time.isoformat)) if is_time else (None, None)
+    if _is_a(kind, datetime):
+        return or_none(datetime.fromisoformat), or_none(datetime.isoformat)
+    return None, None
 
 
 def _of_class(kind: Any) -> tuple[_Convert | None, _Convert | None]:
     if kind in (str, int, float, bool):
         return kind, None
-    if _is_a(kind, _Time):
-        return _Time.fromisoformat, _Time.isoformat
+    if _is_a(kind, datetime):
+        return datetime.fromisoformat, datetime.isoformat
     return (kind.from_json, kind.to_json) if _is_a(kind, JsonDocument) else (None, None)
 
 

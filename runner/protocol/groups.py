@@ -13,11 +13,11 @@ from runner.protocol.codec import (
     NOT_STORED,
     JsonDocument,
     JsonObject,
+    parse_json,
     read,
     wire,
     write,
 )
-from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import check_batch_id
 

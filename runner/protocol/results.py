@@ -27,7 +27,7 @@ from runner.protocol.codec import (
     wire,
     write,
 )
-from runner.protocol.encoding import format_size
+from runner.protocol.host import format_size
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.run_spec import broken_document, parse_document
 

@@ -23,13 +23,13 @@ from runner.protocol.codec import (
     JsonDocument,
     JsonObject,
     or_none,
+    parse_json,
     read,
     unless_empty,
     wire,
     write,
 )
 from runner.protocol.commands import PARAMS_AS, ParamsAs, read_parameters
-from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.metrics import ExpectedRange, Goal, read_goal

@@ -18,11 +18,11 @@ from runner.protocol.codec import (
     NOT_STORED,
     JsonDocument,
     JsonObject,
+    parse_json,
     unless_empty,
     wire,
     write,
 )
-from runner.protocol.encoding import parse_json
 from runner.protocol.groups import SWEEPS_FOLDER
 from runner.protocol.metrics import Goal, json_value, read_goal
 from runner.protocol.samplers import learns

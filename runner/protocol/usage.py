@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from runner.protocol.codec import DAMAGED
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart, sign_interval_s
 

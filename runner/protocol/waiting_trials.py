@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from runner.protocol.codec import DAMAGED, FORMAT, JsonDocument, wire
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import DAMAGED, FORMAT, JsonDocument, parse_json, wire
 from runner.protocol.groups import SWEEPS_FOLDER
 from runner.protocol.results import RunResult
 

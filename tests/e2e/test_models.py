@@ -48,7 +48,7 @@ from runner.node.script.redaction import Redactor
 from runner.node.settings import load_access, load_models
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.retries import RetryBudget
-from runner.protocol import model_registry
+from runner.protocol import models
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelBlobs, ModelRequest, draft_version, model_document_bytes
 from runner.protocol.paths import RunPaths, make_run_id
@@ -439,7 +439,7 @@ def test_large_file_is_copied_in_blocks_by_the_service(
     register(connection, spec, name)
     sha256 = hashlib.sha256(data).hexdigest()
     assert ModelContainer(connection).digest(ModelBlobs(name).file(sha256)) == (len(data), sha256)
-    assert model_registry.COPY_BLOCK_BYTES == 64 * 1024 * 1024
+    assert models.COPY_BLOCK_BYTES == 64 * 1024 * 1024
 
 
 def agents_view(connection: Connection, *specs: RunSpec) -> tuple[ContainerClient, ContainerClient]:
@@ -482,7 +482,7 @@ def test_agents_and_clients_registering_one_run_create_one_version(
 def test_agent_copies_large_files_in_blocks(
     connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_registry, "COPY_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(models, "COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
     spec = make({"ä b%20#?.bin": data}, model={"name": name})
     settle_agent(*agents_view(connection, spec), RunPaths(spec.run_id), Redactor())

@@ -18,7 +18,7 @@ from azure.storage.blob import BlobBlock, ContentSettings
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
 from runner.azure.storage.blobs import BlobContainer, if_unchanged
-from runner.protocol.model_registry import (
+from runner.protocol.models import (
     COPY_BLOCK_BYTES,
     DIGEST_READ_BYTES,
     SUMMARY_METADATA,

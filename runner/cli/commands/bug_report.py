@@ -74,7 +74,7 @@ def _default_name() -> str:
 
 def _list(out: Output, report: BugReport) -> None:
     from runner.core.units import format_count
-    from runner.protocol.encoding import format_size
+    from runner.protocol.host import format_size
 
     rows = [
         {

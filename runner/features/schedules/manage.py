@@ -16,8 +16,7 @@ from runner.core.units import format_duration
 from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import load_result, runs_container
-from runner.protocol.codec import DAMAGED
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import parse_run

@@ -22,7 +22,7 @@ from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import submit_again
 from runner.flows.submit.submit_group import place_group, submitting
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, parse_group
 from runner.protocol.run_spec import RunSpec, SecretRef, parse_run

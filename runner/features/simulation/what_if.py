@@ -14,7 +14,7 @@ from runner.features.simulation.scenario import Policy, Scenario, Workload
 from runner.flows.runs.attempts import AttemptRow, list_attempts
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.live import load_view
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 

@@ -14,16 +14,17 @@ from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.flows.models.versions import ModelVersion, find_version, open_model_registry, set_alias
 from runner.flows.runs.documents import load_result, runs_container
-from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.codec import now_text, parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.model_registry import CommittedVersion, is_deleted_version
 from runner.protocol.models import (
+    CommittedVersion,
     ModelDocument,
     ModelError,
     ModelRequest,
     check_alias,
     check_name,
     draft_version,
+    is_deleted_version,
     model_record_blob,
 )
 from runner.protocol.paths import RunPaths, slug

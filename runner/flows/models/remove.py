@@ -15,12 +15,14 @@ from runner.flows.models.versions import (
     open_model_registry,
     split_reference,
 )
-from runner.protocol.encoding import now_text
+from runner.protocol.codec import now_text
 from runner.protocol.errors import RunnerError
-from runner.protocol.model_registry import ModelRegistry, ModelStore, is_deleted_version
 from runner.protocol.models import (
     ModelBlobs,
     ModelError,
+    ModelRegistry,
+    ModelStore,
+    is_deleted_version,
     model_document_bytes,
     parse_version,
     version_summary,

@@ -15,8 +15,15 @@ from runner.azure.storage.model_container import ModelContainer
 from runner.core.units import format_count
 from runner.protocol.commands import read_parameters
 from runner.protocol.errors import RunnerError
-from runner.protocol.model_registry import ModelRegistry, is_deleted_version
-from runner.protocol.models import NAME_PATTERN, ModelDocument, ModelError, check_alias, check_name
+from runner.protocol.models import (
+    NAME_PATTERN,
+    ModelDocument,
+    ModelError,
+    ModelRegistry,
+    check_alias,
+    check_name,
+    is_deleted_version,
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -20,7 +20,7 @@ from runner.protocol.checkpoints import (
     newest_loadable,
     parse_checkpoint,
 )
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart
 from runner.protocol.run_spec import RunSpec

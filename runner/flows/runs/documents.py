@@ -11,8 +11,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.flows.runs.waiting import WaitingTrialsCache, cancelled_result, list_waiting, read_run
-from runner.protocol.codec import DAMAGED
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
 from runner.protocol.metrics import MetricPoint, MetricSummary, summarize_metrics

@@ -28,7 +28,7 @@ from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.lookups import resolve_input
 from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import check_parts, require_complete_spec, submit_again
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile, RunResult

@@ -36,8 +36,7 @@ from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.submit_run import upload_files
 from runner.flows.sweeps.cancel import cancel_group
-from runner.protocol.codec import FORMAT
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import FORMAT, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
 from runner.protocol.paths import RunPaths

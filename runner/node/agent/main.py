@@ -49,7 +49,7 @@ from runner.node.settings import (
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination, watch_evictions
-from runner.protocol.encoding import now_text
+from runner.protocol.codec import now_text
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, RunSpecError

@@ -23,19 +23,17 @@ from runner.node.script.shipper import LineQueue, Shipper
 from runner.node.script.streams import EventLog, Report
 from runner.node.storage.blobs import AppendBlob, ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageResponse
-from runner.protocol.encoding import now_text, parse_json
-from runner.protocol.model_registry import (
+from runner.protocol.codec import now_text, parse_json
+from runner.protocol.models import (
     COPY_BLOCK_BYTES,
     DIGEST_READ_BYTES,
     SUMMARY_METADATA,
     CommittedVersion,
-    ModelRegistry,
-    StoredModelBlob,
-)
-from runner.protocol.models import (
     ModelDocument,
     ModelError,
+    ModelRegistry,
     ModelRequest,
+    StoredModelBlob,
     draft_version,
     model_record_blob,
 )

@@ -19,8 +19,7 @@ from runner.node.settings import NodeSettings
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import ResumeFailure
-from runner.protocol.codec import DAMAGED
-from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.codec import DAMAGED, now_text, parse_json
 from runner.protocol.metrics import MetricValue, range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (

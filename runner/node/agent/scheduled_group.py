@@ -29,7 +29,7 @@ from runner.node.storage.auth import Credential, ManagedIdentityCredential, Task
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.retries import RetryBudget
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
 from runner.protocol.schedules import (

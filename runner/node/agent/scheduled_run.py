@@ -15,7 +15,7 @@ from functools import partial
 
 from runner.node.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.run_spec import RunSpec

@@ -26,9 +26,8 @@ from runner.node.failures import StageFailedError
 from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
-from runner.protocol.codec import DAMAGED
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.commands import place_parameters, replace_arguments
-from runner.protocol.encoding import parse_json
 from runner.protocol.metrics import Goal, choose_metric, default_goal
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blob, index_metadata

@@ -53,7 +53,7 @@ from runner.protocol.checkpoints import (
     ResumeHistory,
     load_resume_history,
 )
-from runner.protocol.encoding import format_size
+from runner.protocol.host import format_size
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import CheckpointRule, ResumeFrom
 from runner.protocol.usage import first_commit_ms

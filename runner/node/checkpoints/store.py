@@ -23,7 +23,7 @@ from runner.protocol.checkpoints import (
     merge_shards,
     parse_checkpoint,
 )
-from runner.protocol.encoding import now_text
+from runner.protocol.codec import now_text
 from runner.protocol.paths import RunPaths
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from runner.node.cluster import HeartbeatConfig
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 
 HANDSHAKE_S = 10.0
 MAX_LINE_BYTES = 64 * 1024

@@ -18,7 +18,7 @@ from runner.node.checkpoints.snapshot import (
     TooManyFilesError,
     list_folder,
 )
-from runner.protocol.encoding import format_size
+from runner.protocol.host import format_size
 
 WATCH_INTERVAL_S = 5.0
 _TOO_MANY = f"more than {MAX_FILES:,} files"

@@ -23,7 +23,7 @@ from runner.node.environment.virtual_env import (
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.host import remove_tree
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 

@@ -21,8 +21,8 @@ from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, StorageRequestError
 from runner.node.storage.retries import RetryBudget
+from runner.protocol.codec import parse_json
 from runner.protocol.commands import read_parameters, swept_parameters
-from runner.protocol.encoding import parse_json
 from runner.protocol.groups import TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.host import remove_tree
 from runner.protocol.paths import as_stored, file_path, is_selected_output

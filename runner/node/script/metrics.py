@@ -25,7 +25,7 @@ from runner.node.script import pattern_worker
 from runner.node.script.command import dies_with_parent
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
-from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.codec import now_text, parse_json
 from runner.protocol.metrics import MetricPoint, MetricValue
 
 logger = logging.getLogger(__name__)

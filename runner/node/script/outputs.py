@@ -26,8 +26,7 @@ from runner.node.script.written import CODE, Collected, WrittenFiles, shortened
 from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import run_watched
-from runner.protocol.codec import DAMAGED
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.metrics import MetricValue
 from runner.protocol.paths import RunPaths, blob_name, file_path, stored_path
 from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, parse_outputs

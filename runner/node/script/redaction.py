@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import parse_qs
 
-from runner.protocol.encoding import MIN_BYTES, encode_forms
+from runner.protocol.host import MIN_BYTES, encode_forms
 
 MARK = b"***"
 _PLAIN = re.compile(rb"[A-Za-z0-9]+")

@@ -26,7 +26,7 @@ from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_al
 from runner.node.script.workspace import AttemptDirs
 from runner.node.storage.blobs import AppendBlob, BlobShrankError, ContainerClient
 from runner.node.storage.http import StorageRequestError
-from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.codec import now_text, parse_json
 from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (

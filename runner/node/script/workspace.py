@@ -21,8 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
 from runner.node.script.command import kill_remaining_processes
-from runner.protocol.encoding import format_size
-from runner.protocol.host import remove_tree
+from runner.protocol.host import format_size, remove_tree
 from runner.protocol.task import (
     MAX_CODE_BYTES,
     MAX_CODE_FILES,

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 from runner.node.storage.retries import read_all
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 
 # Azure VM docs, "How to use managed identities on a VM to acquire an access token".
 IMDS_TOKEN_URL = "http://169.254.169.254/metadata/identity/oauth2/token"  # noqa: S105 - an address

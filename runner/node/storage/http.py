@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
 from runner.node.storage.retries import RetryBudget, deadline, read_all, transfer_limit_s
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from runner.protocol.paths import blob_name
 
 logger = logging.getLogger(__name__)

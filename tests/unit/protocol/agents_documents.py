@@ -27,7 +27,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
 from runner.node.storage.retries import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
-from runner.protocol.model_registry import ModelRegistry
+from runner.protocol.models import ModelRegistry
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, OutputFile
 from runner.protocol.schedules import GroupAccess

@@ -34,7 +34,7 @@ from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.prepare import LocalFiles, prepare_inputs
 from runner.flows.submit.submit_group import submitting
 from runner.protocol.groups import RunGroup, group_blob
-from runner.protocol.model_registry import ModelRegistry
+from runner.protocol.models import ModelRegistry
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import CodeRef, DataRef, ResumeFrom, parse_run
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.protocol.encoding import parse_json
+from runner.protocol.codec import parse_json
 from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
 
@@ -30,7 +30,7 @@ def test_agent_parses_json_with_one_function() -> None:
         if re.search(r"\bjson\.loads?\(", path.read_text(encoding="utf-8"))
     }
     # The search for metrics is a program that imports none of our modules, and reads our files.
-    assert readers == {"protocol/encoding.py", "node/script/pattern_worker.py"}
+    assert readers == {"protocol/codec.py", "node/script/pattern_worker.py"}
 
 
 @pytest.mark.slow

@@ -14,9 +14,15 @@ import pytest
 
 from runner.flows.models.remove import remove
 from runner.node.agent.model_registration import AgentModelStore
-from runner.protocol import model_registry
-from runner.protocol.model_registry import ModelRegistry, is_deleted_version
-from runner.protocol.models import ModelBlobs, ModelDocument, ModelRequest, draft_version
+from runner.protocol import models
+from runner.protocol.models import (
+    ModelBlobs,
+    ModelDocument,
+    ModelRegistry,
+    ModelRequest,
+    draft_version,
+    is_deleted_version,
+)
 from tests.unit.node.races import Process, Race, output, sha256
 
 NAME = "mnist"
@@ -26,8 +32,8 @@ BLOBS = ModelBlobs(NAME)
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_registry, "COPY_BLOCK_BYTES", 16)
-    monkeypatch.setattr(model_registry, "DIGEST_READ_BYTES", 24)
+    monkeypatch.setattr(models, "COPY_BLOCK_BYTES", 16)
+    monkeypatch.setattr(models, "DIGEST_READ_BYTES", 24)
 
 
 class DeletingModels(AgentModelStore):
