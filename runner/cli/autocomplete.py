@@ -133,7 +133,7 @@ def complete_team(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_target(incomplete: str) -> list[str]:
     """Return the targets."""
-    from runner.core.target import TARGETS
+    from runner.core.settings import TARGETS
 
     return _matching(lambda: tuple(TARGETS), incomplete)
 

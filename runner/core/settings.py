@@ -8,21 +8,53 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from runner.core.home import check_owner, runner_home
-from runner.core.target import TARGETS, Target, TargetName
 from runner.core.units import UnitError, parse_duration
 from runner.core.yaml_files import StrictModel, check_document, read_document
 from runner.protocol.errors import RunnerError
 
+TargetName = Literal["local", "azure"]
 PROJECT_FILE = "runner.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DEFAULTS: Mapping[str, str] = {"target": "local", "stack": "dev", "output_dir": "outputs"}
 _NAMES = ("target", "stack", "team", "pool", "output_dir", "retention")
 
 SHORTEST_RETENTION = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where runs execute: on this machine, or in Azure, and all that differs between the two.
+
+    Other modules ask a `Target`; none compares its name.
+
+    Attributes:
+        name: The value of the setting, and of the key `target` of documents.
+        is_billed: Azure charges for its nodes.
+        runs_here: Its services and nodes are processes of this machine: runner starts the services
+            when they are needed, has their keys, and can evict a node.
+        has_stacks: A stack declares its pools and teams. Otherwise `runner local up` creates its
+            pool.
+    """
+
+    name: TargetName
+    is_billed: bool
+    runs_here: bool
+    has_stacks: bool
+
+
+LOCAL = Target("local", is_billed=False, runs_here=True, has_stacks=False)
+AZURE = Target("azure", is_billed=True, runs_here=False, has_stacks=True)
+TARGETS: Mapping[str, Target] = {target.name: target for target in (LOCAL, AZURE)}
+
+
+def target_at(location: str) -> Target:
+    """Return the target whose `StackOutputs` have this location: a region, or LOCAL's name."""
+    return LOCAL if location == LOCAL.name else AZURE
 
 
 @dataclass(frozen=True, slots=True)

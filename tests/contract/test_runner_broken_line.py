@@ -37,8 +37,7 @@ from runner.azure.batch.schedules import (
     pause_schedule,
     resume_schedule,
 )
-from runner.azure.faults import SERVICES_DOWN
-from runner.azure.retries import BatchRetries
+from runner.azure.faults import SERVICES_DOWN, BatchRetries
 from runner.core.schedules.recurrence import Recurrence
 from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually

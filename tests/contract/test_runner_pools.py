@@ -21,8 +21,7 @@ from runner.cli.main import main
 from runner.core.checks import Check
 from runner.core.home import HomePaths
 from runner.core.pricing.prices import load_price_table
-from runner.core.settings import load_settings
-from runner.core.target import AZURE
+from runner.core.settings import AZURE, load_settings
 from runner.features.simulation import formulas
 from runner.flows.environment.check_azure import check_agents
 from runner.protocol.errors import RunnerError

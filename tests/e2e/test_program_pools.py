@@ -280,7 +280,7 @@ def test_run_of_a_team_uses_only_the_containers_of_the_team(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
-        "runner.azure.retries.count_try", lambda sent: asked.append(sent.http_request.url)
+        "runner.azure.faults.count_try", lambda sent: asked.append(sent.http_request.url)
     )
     part = stack.outputs.for_team("vision")
     connection = Connection(part, dict(stack.keys))

@@ -22,11 +22,11 @@ from runner.core.recipe.options import RunOptions
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
 from runner.flows.runs.cancel import cancel_run
-from runner.flows.runs.documents import find_run, load_result
+from runner.flows.runs.documents import LineCursor, TextCursor, find_run, load_result
 from runner.flows.runs.events import LogText, RunEnded, StageReported
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.live import load_view
-from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
+from runner.flows.runs.logs import read_log, tail_offset
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import watch_run
 from runner.flows.submit.pipeline import SubmissionPlan

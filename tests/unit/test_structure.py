@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.target import TARGETS
+from runner.core.settings import TARGETS
 from tests.unit.source_tree import (
     ROOT,
     Import,
@@ -196,7 +196,7 @@ def test_modules_ask_the_target_instead_of_comparing_its_name() -> None:
     found = [
         f"{shown(path)}:{node.lineno}"
         for name, path in modules().items()
-        if name.startswith(("runner.", "runner_infra.")) and name != "runner.core.target"
+        if name.startswith(("runner.", "runner_infra.")) and name != "runner.core.settings"
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Compare) and _compares_target(node)
     ]

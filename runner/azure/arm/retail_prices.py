@@ -18,7 +18,7 @@ from azure.core.exceptions import AzureError
 from azure.core.pipeline import policies
 from azure.core.rest import HttpRequest
 
-from runner.azure.retries import JitteredRetries
+from runner.azure.faults import JitteredRetries
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import Price, PriceKey
 from runner.protocol.errors import RunnerError

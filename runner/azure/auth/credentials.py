@@ -32,8 +32,7 @@ from runner.contract import (
     parse_stack_outputs,
 )
 from runner.core.home import HomePaths
-from runner.core.settings import Settings
-from runner.core.target import Target, target_at
+from runner.core.settings import Settings, Target, target_at
 from runner.protocol import paths as blob_paths
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -183,7 +182,7 @@ _TIMEOUTS: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 
 def batch_options() -> dict[str, Any]:
     """Return options of `BatchClient`, which reports a refused connection after about 0.4 s."""
-    from runner.azure.retries import BatchRetries, check_response, count_try
+    from runner.azure.faults import BatchRetries, check_response, count_try
 
     hooks = {"raw_request_hook": count_try, "raw_response_hook": check_response}
     return {**_TIMEOUTS, "retry_policy": BatchRetries(), **hooks}
@@ -194,7 +193,7 @@ def blob_options() -> dict[str, Any]:
 
     The backoff is `initial_backoff + increment_base ** n` seconds: 1 s between retries.
     """
-    from runner.azure.retries import RETRIES, count_try
+    from runner.azure.faults import RETRIES, count_try
 
     return {
         **_TIMEOUTS,

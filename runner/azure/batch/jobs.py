@@ -26,8 +26,8 @@ from runner.azure.faults import (
     service_errors,
     succeeds,
     to_runner_error,
+    was_repeated,
 )
-from runner.azure.retries import was_repeated
 from runner.core.job_moves import JobNote
 from runner.core.states import TaskView
 from runner.protocol.errors import RunnerError

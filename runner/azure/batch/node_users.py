@@ -12,8 +12,7 @@ from azure.batch import models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.batch.translate import wire_text
-from runner.azure.faults import error_code, service_errors
-from runner.azure.retries import was_repeated
+from runner.azure.faults import error_code, service_errors, was_repeated
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:

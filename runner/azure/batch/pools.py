@@ -17,8 +17,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.node_users import SSH_PORT
 from runner.azure.batch.translate import wire_text
-from runner.azure.faults import error_code, read_or_none, service_errors, succeeds
-from runner.azure.retries import was_repeated
+from runner.azure.faults import error_code, read_or_none, service_errors, succeeds, was_repeated
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 

@@ -14,8 +14,7 @@ from azure.core.exceptions import HttpResponseError
 from azure.core.rest import HttpRequest
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.faults import service_errors
-from runner.azure.retries import ONLY_IDEMPOTENT
+from runner.azure.faults import ONLY_IDEMPOTENT, service_errors
 
 API_VERSION = "2025-06-01"
 _JSON = "application/json; odata=minimalmetadata"

@@ -22,8 +22,7 @@ from runner.azure.batch.translate import (
     to_task,
     wire_text,
 )
-from runner.azure.faults import error_code, read_or_none, service_errors
-from runner.azure.retries import was_repeated
+from runner.azure.faults import error_code, read_or_none, service_errors, was_repeated
 from runner.core.planning.plan import (
     RunPlan,
     StorageScopes,

@@ -45,8 +45,7 @@ from azure.storage.blob import (
 )
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.faults import error_code, read_or_none, service_errors
-from runner.azure.retries import was_repeated
+from runner.azure.faults import error_code, read_or_none, service_errors, was_repeated
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import (

@@ -15,8 +15,7 @@ from runner.core.pricing.cost import CostCap, Work, expected_seconds
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
-from runner.core.settings import Settings
-from runner.core.target import Target
+from runner.core.settings import Settings, Target
 from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob

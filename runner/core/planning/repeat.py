@@ -11,7 +11,7 @@ from typing import Any, Literal
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import RunContent, RunPlan, script_arguments
 from runner.core.planning.pool_choice import check_nodes, refuse_pool_of_other_team
-from runner.core.recipe.overrides import resolve_params
+from runner.core.recipe.options import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import order_tasks

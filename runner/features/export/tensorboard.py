@@ -36,8 +36,7 @@ from runner.core.units import format_duration
 from runner.flows.child_python import command_of
 from runner.flows.extras import install_command, load_extra
 from runner.flows.local_files import target_within
-from runner.flows.runs.documents import load_result, runs_container
-from runner.flows.runs.logs import LineCursor
+from runner.flows.runs.documents import LineCursor, load_result, runs_container
 from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,

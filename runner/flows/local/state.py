@@ -23,8 +23,7 @@ from runner.azure.batch.pools import PoolSpec, ShareMount
 from runner.contract import LOCAL_VM_SIZE, PoolOutput, StackOutputs
 from runner.core.home import HomePaths, not_writable, write_atomically
 from runner.core.progress import OnProgress, Progress
-from runner.core.settings import Settings
-from runner.core.target import LOCAL
+from runner.core.settings import LOCAL, Settings
 from runner.flows.local.azurite import find_uv
 from runner.protocol.errors import ExitCode, RunnerError
 

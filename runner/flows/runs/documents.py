@@ -1,7 +1,8 @@
-"""Find runs in blob storage by reference; read their documents and the index of all runs."""
+"""Find runs in blob storage by reference; read their documents, growing logs, and the index."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -334,3 +335,53 @@ def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
     if spec.run_id != run_id:
         return None
     return IndexEntry(spec, outcome, metadata.get("attempts", ""))
+
+
+_READ_BYTES = 4 * 1024**2  # bytes of one request
+
+
+class TextCursor:
+    """Reads new text of an append blob, up to the byte `end` if it is given."""
+
+    def __init__(
+        self, container: BlobContainer, blob: str, offset: int = 0, end: int | None = None
+    ) -> None:
+        self._container = container
+        self._blob = blob
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._end = end
+        self.offset = offset
+
+    def read(self) -> str:
+        """Return at most 4 MiB of new text, "" if there is none."""
+        length = _READ_BYTES if self._end is None else min(_READ_BYTES, self._end - self.offset)
+        if length <= 0:
+            return ""
+        data = self._container.read_range(self._blob, self.offset, length)
+        if not data:
+            return ""
+        self.offset += len(data)
+        return self._decoder.decode(data)
+
+    def lost_from(self) -> int | None:
+        """Return the size of the blob if storage has lost bytes that were read, else None."""
+        size = self._container.size(self._blob) or 0
+        return size if size < self.offset else None
+
+    def go_back(self, offset: int) -> None:
+        """Continue at `offset`."""
+        self.offset = offset
+        self._decoder.reset()
+
+
+class LineCursor:
+    """Reads new complete lines of an append blob."""
+
+    def __init__(self, container: BlobContainer, blob: str) -> None:
+        self._text = TextCursor(container, blob)
+        self._rest = ""
+
+    def read(self) -> list[str]:
+        """Return new complete lines without line ends."""
+        *lines, self._rest = (self._rest + self._text.read()).split("\n")
+        return [line for line in lines if line.strip()]

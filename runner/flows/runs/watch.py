@@ -24,6 +24,8 @@ from runner.core.states import (
 from runner.core.units import format_duration
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import (
+    LineCursor,
+    TextCursor,
     load_result,
     runs_container,
 )
@@ -41,7 +43,7 @@ from runner.flows.runs.events import (
     StillWatching,
     WatchEvent,
 )
-from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset, task_output
+from runner.flows.runs.logs import tail_offset, task_output
 from runner.flows.runs.stuck import (
     PoolFacts,
     explain_queue_reason,

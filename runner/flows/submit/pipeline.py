@@ -61,8 +61,7 @@ from runner.core.recipe.secrets import (
     refuse_exposed_secrets,
 )
 from runner.core.schedules.submit_file import must_succeed
-from runner.core.settings import Settings
-from runner.core.target import target_at
+from runner.core.settings import Settings, target_at
 from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_reachable
 from runner.flows.local.state import is_made_on_demand, with_container_pool
 from runner.flows.submit.agent_archive import build_agent

@@ -29,8 +29,7 @@ from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.entry import is_file_in, warn_unsupported_packages
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.notebook import refuse_arguments
-from runner.core.recipe.options import RunOptions, with_options
-from runner.core.recipe.overrides import resolve_params
+from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import read_secrets, refuse_exposed_secrets
 from runner.core.settings import Settings

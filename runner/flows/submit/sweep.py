@@ -25,8 +25,7 @@ from runner.core.recipe.dimensions import MAX_TRIALS, Dimension, Trial, is_value
 from runner.core.recipe.entry import is_file_in
 from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
-from runner.core.recipe.options import RunOptions, with_options
-from runner.core.recipe.overrides import resolve_params
+from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.sweep import MergeFile, SweepFile
 from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile

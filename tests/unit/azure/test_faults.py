@@ -23,8 +23,7 @@ from urllib3.exceptions import NewConnectionError
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task
-from runner.azure.faults import SERVICES_DOWN, error_code, to_runner_error
-from runner.azure.retries import RETRIES
+from runner.azure.faults import RETRIES, SERVICES_DOWN, error_code, to_runner_error
 from runner.azure.storage.blobs import BlobContainer
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.faulty_line import faulty_line

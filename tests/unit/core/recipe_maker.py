@@ -20,8 +20,7 @@ from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
-from runner.core.settings import Settings
-from runner.core.target import LOCAL, Target
+from runner.core.settings import LOCAL, Settings, Target
 from runner.protocol.run_spec import CodeRef
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)

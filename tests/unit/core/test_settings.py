@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.settings import Settings, load_settings, refuse_stack_of_local
-from runner.core.target import AZURE, LOCAL
+from runner.core.settings import AZURE, LOCAL, Settings, load_settings, refuse_stack_of_local
 from runner.protocol.errors import RunnerError
 
 

@@ -17,8 +17,7 @@ from runner.azure.auth.credentials import STORAGE_SCOPE, CachedTokens, Connectio
 from runner.contract import SHARED_TEAM, StackOutputs, TeamOutput
 from runner.core.home import HomePaths
 from runner.core.planning.plan import StorageScopes
-from runner.core.settings import Settings, load_settings
-from runner.core.target import AZURE
+from runner.core.settings import AZURE, Settings, load_settings
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.azure.auth.fake_credential import FakeCredential

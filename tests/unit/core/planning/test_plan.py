@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from runner.core.planning.plan import RunContent, at_any_time, storage_scopes
-from runner.core.target import AZURE
+from runner.core.settings import AZURE
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.recipe.overrides import parse_value, resolve_params
+from runner.core.recipe.options import parse_value, resolve_params
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import param
 

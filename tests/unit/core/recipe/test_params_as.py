@@ -10,8 +10,7 @@ import pytest
 from runner.core.planning.plan import compose_command, script_arguments
 from runner.core.recipe.entry import NEEDS_FOLDER
 from runner.core.recipe.file import load_recipe
-from runner.core.recipe.options import RunOptions, with_options
-from runner.core.recipe.overrides import resolve_params
+from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.commands import place_parameters, replace_arguments, to_arguments
 from runner.protocol.errors import RunnerError

@@ -19,9 +19,8 @@ from batch_emulator.executor import isolation
 from runner.azure.batch.jobs import NodeTaskFile
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
-from runner.core.settings import Settings, load_settings
+from runner.core.settings import AZURE, Settings, load_settings
 from runner.core.states import TaskView
-from runner.core.target import AZURE
 from runner.flows.local import azurite, prune, task_folders
 from runner.flows.local.lifecycle import check_packages_room, reset, reset_state
 from runner.flows.runs.history import RunHistory

@@ -18,7 +18,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile
 from runner.core.schedules.submit_file import load_submit_file
-from runner.core.target import AZURE
+from runner.core.settings import AZURE
 from runner.flows.submit.group import check_file
 from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
