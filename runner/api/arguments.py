@@ -12,6 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_type_hints
 from runner.flows.runs.events import LogStream
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import Capacity
+from runner.protocol.samplers import Method
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +67,7 @@ def _validator(function: Callable[..., object]) -> Callable[..., Any]:
         "Sequence": Sequence,
         "Path": Path,
         "Capacity": Capacity,
+        "Method": Method,
         "LogStream": LogStream,
     }
 

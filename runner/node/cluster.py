@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.node.settings import SettingsError
-from runner.protocol.launchers import LAUNCHERS, Launcher
 
 # The emulator's nodes share one machine, so the route to the primary does not identify a node.
 NODE_IP_VARIABLE = "BATCH_EMULATOR_NODE_IP"
@@ -149,15 +148,13 @@ def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
     )
 
 
-def single_node_variables(launcher: Launcher) -> dict[str, str]:
-    """Return the variables that scripts of a launcher need on one node.
+def single_node_variables(read: Sequence[str]) -> dict[str, str]:
+    """Return these variables of the nodes, for scripts that read them on one node, too.
 
     Raises:
         OSError: no port is free.
     """
-    read, own = LAUNCHERS[launcher].reads, "127.0.0.1"
-    if not read:
-        return {}
+    own = "127.0.0.1"
     worker, coordinator = free_port(own), free_port(own)
     variables = node_variables(ClusterSpec((own,), (worker,), coordinator, coordinator), 0)
     return {name: variables[name] for name in read}

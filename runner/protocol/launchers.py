@@ -18,7 +18,8 @@ class LauncherKind(NamedTuple):
 
     Attributes:
         start: `command` runs the command once on each node, `torchrun` wraps it on each node, and
-            `mpirun` runs on rank 0 for all nodes.
+            `mpirun` runs on rank 0 for all nodes. The last two start a process for each GPU, or
+            `processes_per_node`.
         reads: Variables of the nodes that its scripts always read, so a run on one node has them.
         variables: Further variables that it sets.
     """
@@ -26,11 +27,6 @@ class LauncherKind(NamedTuple):
     start: Start = "command"
     reads: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
-
-    @property
-    def starts_processes(self) -> bool:
-        """True if it starts one process for each GPU, or `processes_per_node`."""
-        return self.start != "command"
 
 
 LAUNCHERS: dict[Launcher, LauncherKind] = {

@@ -361,8 +361,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
 
     @model_validator(mode="after")
     def _check_launcher(self) -> RecipeFile:
-        starts_processes = LAUNCHERS[self.launcher].starts_processes
-        if (self.processes_per_node or 1) > 1 and not starts_processes:
+        if (self.processes_per_node or 1) > 1 and LAUNCHERS[self.launcher].start == "command":
             raise keys.key_error(
                 f"`processes_per_node: {self.processes_per_node}` has no effect with the launcher "
                 f"{self.launcher}, which starts one process on each node",

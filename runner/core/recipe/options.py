@@ -156,7 +156,7 @@ def _to_launcher(recipe: Recipe, flag: str, name: str) -> Launcher:
     """Return the launcher. Raise RunnerError if it is unknown or does not fit the recipe."""
     launcher = _choose(flag, name, _NAMES, "torchrun")
     processes = recipe.processes_per_node or 1
-    if processes > 1 and not LAUNCHERS[launcher].starts_processes:
+    if processes > 1 and LAUNCHERS[launcher].start == "command":
         raise RunnerError(
             "R-FLAG-VALUE",
             f"{flag} {name} does not fit the recipe",

@@ -384,6 +384,9 @@ def _price(
 
     Returns None for nodes on this machine, which cost nothing.
     """
+    is_billed = target_at(lookups.outputs.location).is_billed
+    if not is_billed and all(run.recipe.max_cost_micros is None for run in drafts.values()):
+        return None
     trials = group.trials if group else ()
     work = [
         to_work(run, waits=group is not None and bool(run.depends_on))
@@ -391,9 +394,8 @@ def _price(
         for _ in (trials if name in trials else (name,))  # the draft of a trial stands for all
     ]
     cap, location = common_cap(work, scheduled=scheduled), lookups.outputs.location
-    if not target_at(location).is_billed:
-        if cap is not None:
-            lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
+    if not is_billed:
+        lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
         return None
     pool, prices = next(iter(drafts.values())).pool, load_price_table(lookups.home)
     today = datetime.now(UTC).date()

@@ -25,10 +25,10 @@ from runner.node.context import TaskContext
 from runner.node.distributed.launchers import (
     LAUNCH_FOLDER,
     PROCESSES_VARIABLE,
+    Launch,
     NodePlace,
     count_processes,
     prepare_launch,
-    uses_mpirun,
 )
 from runner.node.environment.virtual_env import (
     LAYER_FOLDER,
@@ -80,6 +80,7 @@ from runner.node.script.written import HOME, TEMP, WrittenFiles
 from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.commands import expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
+from runner.protocol.launchers import LAUNCHERS
 from runner.protocol.results import OutputFile
 from runner.protocol.task import (
     AGENT_FILE,
@@ -201,6 +202,8 @@ class Attempt:
 
     def count_processes(self, inherited: Mapping[str, str]) -> int:
         """Return how many processes the launcher starts on this node."""
+        if LAUNCHERS[self.spec.launcher].start == "command":
+            return 1
         return count_processes(self.spec, {**inherited, **self.spec.env})
 
     def set_up(self) -> dict[str, str]:
@@ -374,7 +377,8 @@ class Attempt:
         if place.cluster is not None:
             cluster = node_variables(place.cluster, place.rank)
         else:
-            cluster = single_node_variables(spec.launcher)
+            read = LAUNCHERS[spec.launcher].reads
+            cluster = single_node_variables(read) if read else {}
         environment_dir = Path(prepared["VIRTUAL_ENV"])
         if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python
             prepared = {name: v for name, v in prepared.items() if name != "VIRTUAL_ENV"}
@@ -477,7 +481,9 @@ class Attempt:
         self._check_folders()
         words = self._expanded_command(environment)
         path, code = environment["PATH"], self._dirs.code
-        launch = prepare_launch(self.spec, self.number, words, place, path, code)
+        launch = Launch(tuple(words))
+        if LAUNCHERS[self.spec.launcher].start != "command":
+            launch = prepare_launch(self.spec, self.number, words, place, path, code)
         # Without a pattern and the metrics file, stdout may be the only place of the metrics.
         has_metrics = self.spec.metric_patterns or written.mentions("RUNNER_METRICS_FILE")
         if self.streams is not None and not has_metrics:
@@ -549,7 +555,7 @@ class Attempt:
 
     def _connect(self, place: NodePlace) -> list[AbstractContextManager[object]]:
         """Return what lets mpirun use the other nodes, if there are any."""
-        if self.node_group is None or not uses_mpirun(self.spec):
+        if self.node_group is None or LAUNCHERS[self.spec.launcher].start != "mpirun":
             return []
         from runner.node.distributed.remote_launch import LaunchRequests  # noqa: PLC0415
 

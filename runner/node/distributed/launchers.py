@@ -58,9 +58,7 @@ class NodePlace:
 
 
 def count_processes(spec: RunSpec, environment: Mapping[str, str]) -> int:
-    """Return how many processes the launcher starts on this node."""
-    if not LAUNCHERS[spec.launcher].starts_processes:
-        return 1
+    """Return how many processes a launcher starts on this node that starts several."""
     return spec.processes_per_node or max(_count_gpus(environment), 1)
 
 
@@ -79,11 +77,6 @@ def _count_gpus(environment: Mapping[str, str]) -> int:
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
-def uses_mpirun(spec: RunSpec) -> bool:
-    """Return True if `mpirun` starts the processes of all nodes."""
-    return LAUNCHERS[spec.launcher].start == "mpirun"
-
-
 def prepare_launch(
     spec: RunSpec, attempt: int, words: Sequence[str], place: NodePlace, path: str, code: Path
 ) -> Launch:
@@ -100,7 +93,7 @@ def prepare_launch(
     Raises:
         StageFailedError: mpirun is not on this node.
     """
-    if uses_mpirun(spec):
+    if LAUNCHERS[spec.launcher].start == "mpirun":
         if shutil.which("mpirun", path=path) is None:
             raise StageFailedError(
                 COMMAND_STAGE,

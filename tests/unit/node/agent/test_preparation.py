@@ -100,7 +100,7 @@ def prepared(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "launcher", [name for name, kind in LAUNCHERS.items() if not kind.starts_processes]
+    "launcher", [name for name, kind in LAUNCHERS.items() if kind.start == "command"]
 )
 def test_command_runs_unchanged_once_per_node(
     tmp_path: Path, attempt_of: Callable[..., Attempt], launcher: Launcher

@@ -14,6 +14,7 @@ from runner.node.cluster import (
     single_node_variables,
 )
 from runner.node.distributed.launchers import NodePlace, plan_launch
+from runner.protocol.launchers import LAUNCHERS
 from runner.protocol.run_spec import RunSpec
 from tests.unit.node.distributed import framework_readers
 from tests.unit.node.distributed.framework_readers import (
@@ -42,9 +43,9 @@ def test_jax_finds_the_coordinator_and_its_own_place() -> None:
 
 @pytest.mark.feature(23)
 def test_script_of_tensorflow_or_jax_also_runs_on_one_node() -> None:
-    (worker,), kind, index = read_tf_config(single_node_variables("tensorflow"))
+    (worker,), kind, index = read_tf_config(single_node_variables(LAUNCHERS["tensorflow"].reads))
     assert (worker.rpartition(":")[0], kind, index) == ("127.0.0.1", "worker", 0)
-    host, port, processes, process = read_jax(single_node_variables("jax"))
+    host, port, processes, process = read_jax(single_node_variables(LAUNCHERS["jax"].reads))
     assert (host, processes, process) == ("127.0.0.1", 1, 0)
     assert port in RENDEZVOUS_PORTS
 
