@@ -148,19 +148,27 @@ def _in_pipes(argv: list[str], options: Mapping[str, Any]) -> int:
     pipes = dict(zip(("stdin", "stdout", "stderr"), (None,) * 3, strict=True)) | {
         ("stdin", "stdout", "stderr")[number]: subprocess.PIPE for number in replaced
     }
-    process = subprocess.Popen(argv, **pipes, **options)
-    copies: list[threading.Thread] = []
-    if process.stdin is not None:
-        _start(_copy_keys, process, process.stdin)
-    for stream, number in ((process.stdout, 1), (process.stderr, 2)):
-        if stream is not None:
-            copies.append(_start(_copy, stream.fileno(), number))
+    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals that arrive while the program starts
 
     def interrupt(number: int, _: FrameType | None) -> None:
+        if not started:
+            early.append(number)
+            return
         with suppress(OSError):  # it has ended
-            os.killpg(process.pid, number)
+            os.killpg(started[0].pid, number)
 
+    copies: list[threading.Thread] = []
     with _handler(signal.SIGINT, interrupt):
+        process = subprocess.Popen[bytes](argv, **pipes, **options)
+        started.append(process)
+        for number in early:
+            interrupt(number, None)
+        if process.stdin is not None:
+            _start(_copy_keys, process, process.stdin)
+        for stream, number in ((process.stdout, 1), (process.stderr, 2)):
+            if stream is not None:
+                copies.append(_start(_copy, stream.fileno(), number))
         code = process.wait()
     for each in copies:
         each.join(_REST_S)

@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -198,3 +199,13 @@ def test_interrupt_reaches_a_program_without_a_terminal(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "off\n"
     process.communicate("\n", timeout=30)
+
+
+def test_interrupt_while_the_program_starts_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    assert task_shell.run_apart(["sleep", "60"], None, None) == -signal.SIGINT
