@@ -260,7 +260,7 @@ class Loop:
             await self.executor.release(execution.key)
         self._running.discard(execution.key)
         self.launches.tokens.revoke(execution.key)
-        self._ended(execution, outcome)
+        self._record_end(execution, outcome)
 
     async def _outcome(self, execution: Execution) -> ExecutionOutcome:
         try:
@@ -326,7 +326,7 @@ class Loop:
         elif key not in self._running:
             if execution.task is not None and execution.stop is Stop.TERMINATE:
                 self._load_body(execution)  # for its exit conditions
-            self._ended(execution, None)
+            self._record_end(execution, None)
         elif hard:
             if execution.stop is Stop.LOST:
                 node = execution.node
@@ -340,9 +340,9 @@ class Loop:
     async def _release_instance(self, execution: Execution) -> None:
         """End an instance whose coordination command is done."""
         await self.executor.release(execution.key)
-        self._ended(execution, None)
+        self._record_end(execution, None)
 
-    def _ended(self, execution: Execution, outcome: ExecutionOutcome | None) -> None:
+    def _record_end(self, execution: Execution, outcome: ExecutionOutcome | None) -> None:
         executions.ended(self.account, execution, outcome, self.clock.now())
         waiter = self._waiters.get(execution.key)
         if waiter is not None and execution.key not in self.account.executions:

@@ -10,7 +10,7 @@ choices [S]:
 - Until the last displaced task has ended, lower priorities get no free slots of that node.
   Otherwise the displaced tasks would return and be displaced again and again.
 
-Start in `place`.
+Start in `choose_placements`.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class _FreeSlots:
         return not self._heap
 
 
-def place(account: Account, pool: Pool) -> Iterator[Action]:
+def choose_placements(account: Account, pool: Pool) -> Iterator[Action]:
     """Yield placements, jobs of the highest priority first, and displacements that make room for
     them.
     """

@@ -57,7 +57,7 @@ from batch_emulator.scheduling.actions import (
     TerminateJob,
 )
 from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_errors
-from batch_emulator.scheduling.placement import place
+from batch_emulator.scheduling.placement import choose_placements
 from batch_emulator.scheduling.recurrence import (
     ScheduleAction,
     apply_to_schedule,
@@ -91,7 +91,7 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
         actions += allocation.returning_nodes(pool)
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
-        actions += place(account, pool)
+        actions += choose_placements(account, pool)
         actions += allocation.scaling_of_changed(pool, now)
     return actions
 
@@ -166,7 +166,7 @@ def _apply_to_job(account: Account, action: BeginRelease | FinishJob, now: datet
             job_preparation.begin_release(account, job, now)
         case FinishJob(job):
             jobs.finish(account, job, now)
-            pools.ended(account, job, now)
+            pools.job_ended(account, job, now)
 
 
 def _apply_to_node(

@@ -101,7 +101,7 @@ def ended(
     if execution.kind is ExecutionKind.TASK:
         metering.charge_attempt(execution, outcome, now)
         tasks.instance_ended(account, execution, outcome, now)
-        tasks.ended(account, execution, outcome, now)
+        tasks.attempt_ended(account, execution, outcome, now)
         node.tasks_run += 1
         node.tasks_succeeded += int(outcome is not None and outcome.exit_code == 0)
     elif execution.kind is ExecutionKind.PREPARATION:

@@ -269,7 +269,7 @@ def _new_id(account: Account, auto: Json) -> str:
     return f"{prefix}_{guid}" if prefix else guid
 
 
-def ended(account: Account, job: Job, now: datetime) -> None:
+def job_ended(account: Account, job: Job, now: datetime) -> None:
     """Delete the auto pool of a job that has completed or is gone, unless keepAlive is set."""
     auto = auto_pool_of(job.spec)
     over = job.erasing or job.state is JobState.COMPLETED or account.jobs.get(job.key) is not job

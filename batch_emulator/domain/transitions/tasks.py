@@ -190,7 +190,7 @@ def started(account: Account, execution: Execution, now: datetime) -> None:
     set_task(account, task, TaskState.RUNNING, now)
 
 
-def ended(
+def attempt_ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
     """Complete a task after the end of its execution, or let it run again."""

@@ -1,1 +1,0 @@
-"""Submit files: several tasks, their order and when they repeat. Start in `submit_file`."""
