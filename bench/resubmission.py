@@ -19,8 +19,8 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.settings import load_settings
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.pipeline import Services, plan_submission
-from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import submit_run
 
 CODE_BYTES = 4_000_000

@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import BaseModel
 
 from runner.core.recipe.file import RecipeFile
-from runner.core.schedules.submit_file import SubmitFile
+from runner.core.recipe.submit_file import SubmitFile
 
 SUBMIT_SCHEMA_FILE = Path(__file__).parents[1] / "runner" / "schemas" / "submit.schema.json"
 SCHEMA_FILE = Path(__file__).parents[1] / "runner" / "schemas" / "train.schema.json"

@@ -89,8 +89,8 @@ def train(
     """
     from runner.core.recipe.file import load_recipe
     from runner.flows.session import Session
+    from runner.flows.submit.check_and_read import check_run
     from runner.flows.submit.pipeline import open_and_plan
-    from runner.flows.submit.prepare import check_run
     from runner.flows.submit.submit_run import submit_run
 
     typed = to_options(options)

@@ -267,7 +267,7 @@ def submit(
         check: wait, and raise RunnerError (R-RUN-FAILED) unless all succeed.
         on_progress: called with updates.
     """
-    from runner.core.schedules.submit_file import load_submit_file
+    from runner.core.recipe.submit_file import load_submit_file
     from runner.flows.submit.group import check_file
 
     settings = load_call_settings(target, stack, pool)

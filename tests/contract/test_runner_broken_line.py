@@ -38,7 +38,7 @@ from runner.azure.batch.schedules import (
     resume_schedule,
 )
 from runner.azure.faults import SERVICES_DOWN, BatchRetries
-from runner.core.schedules.recurrence import Recurrence
+from runner.core.recurrence import Recurrence
 from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually
 from tests.faulty_line import FaultyLine, faulty_line

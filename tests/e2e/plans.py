@@ -8,8 +8,9 @@ from runner.azure.auth.credentials import Connection
 from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Recipe
-from runner.core.schedules.submit_file import load_submit_file
+from runner.core.recipe.submit_file import load_submit_file
 from runner.core.settings import Settings
+from runner.flows.submit.check_and_read import CheckedRun, check_run
 from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import (
     Services,
@@ -17,7 +18,6 @@ from runner.flows.submit.pipeline import (
     dry_run_services,
     plan_submission,
 )
-from runner.flows.submit.prepare import CheckedRun, check_run
 
 NO_OPTIONS = RunOptions()
 

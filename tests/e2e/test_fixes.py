@@ -21,7 +21,7 @@ from runner.features.selftest.training import EvictedTraining
 from runner.flows import shell
 from runner.flows.runs.documents import find_run
 from runner.flows.shell import find_jupyter, find_location
-from runner.flows.submit.prepare import check_run
+from runner.flows.submit.check_and_read import check_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blob
 from tests.e2e.conftest import Cli, evict_node_of, show_ended, until

@@ -30,7 +30,7 @@ from runner.core.planning.plan import (
     common_start,
     storage_scopes,
 )
-from runner.core.schedules.recurrence import Recurrence
+from runner.core.recurrence import Recurrence
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import CODE_FOLDER, make_run_id

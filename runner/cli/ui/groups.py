@@ -55,7 +55,7 @@ def show_group(out: Output, view: GroupView) -> None:
 
 def draw_group(out: Output, view: GroupView) -> None:
     """Print the tree."""
-    from runner.core.schedules.submit_file import draw_tree
+    from runner.core.recipe.submit_file import draw_tree
 
     group = view.group
     notes: dict[str, str] = {}

@@ -14,7 +14,7 @@ from runner.core.planning.pool_choice import check_nodes, refuse_pool_of_other_t
 from runner.core.recipe.options import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
-from runner.core.schedules.submit_file import order_tasks
+from runner.core.recipe.submit_file import order_tasks
 from runner.protocol.commands import find_notebook, replace_arguments
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import CyclicError, Edges

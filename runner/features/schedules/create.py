@@ -17,12 +17,13 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Recipe
-from runner.core.schedules.recurrence import Recurrence, ScheduleSpec, plan_recurrence
-from runner.core.schedules.submit_file import ScheduleFile, SubmitFile, load_submit_file
+from runner.core.recipe.submit_file import ScheduleFile, SubmitFile, load_submit_file
+from runner.core.recurrence import Recurrence, ScheduleSpec, plan_recurrence
 from runner.core.settings import Settings
 from runner.core.units import format_duration, parse_duration_flag
 from runner.features.schedules.manage import ScheduleRecord, forget, schedule_blob
 from runner.flows.runs.documents import runs_container
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.consent import remember_documents
 from runner.flows.submit.group import CheckedFile, check_file
 from runner.flows.submit.pipeline import (
@@ -31,7 +32,6 @@ from runner.flows.submit.pipeline import (
     open_services,
     plan_submission,
 )
-from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.protocol.codec import FORMAT
 from runner.protocol.errors import RunnerError

@@ -275,7 +275,7 @@ def _format_ids(ids: list[str]) -> str:
 def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups: list[str]) -> None:
     """Draw the newest group with the states of its runs, or only the tasks if there is no group."""
     from runner.cli.ui.groups import draw_group
-    from runner.core.schedules.submit_file import draw_tree
+    from runner.core.recipe.submit_file import draw_tree
     from runner.flows.runs.group_documents import find_group
     from runner.flows.sweeps.groups import load_group_view
 

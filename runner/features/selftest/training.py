@@ -25,8 +25,8 @@ from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.events import MetricSeen, RunEnded, StageReported, StatusChanged
 from runner.flows.runs.outputs import download_outputs
 from runner.flows.runs.watch import WatchOptions, watch_run
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.pipeline import open_and_plan
-from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelRequest

@@ -1,6 +1,7 @@
-"""Prepare a submission on this machine: validate options, pack code, hash data.
+"""The part of a submission that needs no service: check options, pack code, hash data.
 
-Nothing is sent, and only `download_data` downloads. The runs of one submission share `LocalFiles`.
+Nothing is sent, and only `download_data` downloads. The runs of one submission share one
+`FilesToUpload`.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _UPLOADED = "inputs"  # folder of local inputs in the `data` container
 _GIT_TIMEOUT_S = 5.0
 
 
-class LocalFiles:
-    """The files of one submission on this machine, of which each is read only once.
+class FilesToUpload:
+    """The files that a submission may upload, of which this machine reads each only once.
 
     Attributes:
         archives: Code and agent by hash.
@@ -63,8 +64,8 @@ class LocalFiles:
         self.data: dict[str, Dataset] = {}
         self._values: dict[Hashable, Any] = {}
 
-    def __call__(self, source: Hashable, read: Callable[[], T]) -> T:
-        """Return the result of `read` for this source, from the cache if possible."""
+    def once(self, source: Hashable, read: Callable[[], T]) -> T:
+        """Return the result of `read` for this source, which is read only once."""
         if source not in self._values:
             self._values[source] = read()
         return self._values[source]
@@ -205,7 +206,7 @@ def read_files(
     run: CheckedRun,
     settings: Settings,
     outputs: StackOutputs,
-    files: LocalFiles,
+    files: FilesToUpload,
     on_progress: OnProgress,
     *,
     runs_code: bool = True,
@@ -217,25 +218,25 @@ def read_files(
     recipe = run.recipe
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
-    code = files(
+    code = files.once(
         ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
     )
-    agent = files("agent", build_agent)
-    agent_sha256 = files("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
+    agent = files.once("agent", build_agent)
+    agent_sha256 = files.once("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
     files.archives |= {code.sha256: code.data, agent_sha256: agent}
     content = RunContent(
         code=_code_ref(recipe, code, files),
         agent_sha256=agent_sha256,
         requirements_sha256=_requirements_sha256(recipe),
         data=_read_data(run, settings.home, files, on_progress, runs_code=runs_code),
-        inputs=prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, files),
+        inputs=input_entries(recipe.inputs, outputs, settings.home, on_progress, files),
     )
     packages = warn_unsupported_packages(recipe) if recipe.requirements_file is None else None
     return content, (*code.warnings, *((packages,) if packages else ()))
 
 
 def download_data(
-    draft: RunPlan, home: Path, files: LocalFiles, on_progress: OnProgress
+    draft: RunPlan, home: Path, files: FilesToUpload, on_progress: OnProgress
 ) -> RunPlan:
     """Download the data sets that are not on this machine. Return the draft with its content."""
     recipe, content = draft.recipe, draft.content
@@ -255,7 +256,7 @@ def download_data(
 
 
 def _read_data(
-    run: CheckedRun, home: Path, files: LocalFiles, on_progress: OnProgress, *, runs_code: bool
+    run: CheckedRun, home: Path, files: FilesToUpload, on_progress: OnProgress, *, runs_code: bool
 ) -> DataRef | None:
     """Return the data set of --data or the cached one."""
     name, data = run.recipe.dataset, run.options.data
@@ -265,7 +266,7 @@ def _read_data(
         return _data_ref(dataset or None, files)
     name = name or slug(data.resolve().name)
     return _data_ref(
-        files(
+        files.once(
             ("--data", name, data, folder),
             lambda: resolve_dataset(name, data, home, on_progress, folder, runs_code=runs_code),
         ),
@@ -273,7 +274,7 @@ def _read_data(
     )
 
 
-def _data_ref(dataset: Dataset | None, files: LocalFiles) -> DataRef | None:
+def _data_ref(dataset: Dataset | None, files: FilesToUpload) -> DataRef | None:
     if dataset is None:
         return None
     ref = DataRef.of_files(dataset.name, dataset.source, dataset.notice, _listed(dataset))
@@ -284,39 +285,43 @@ def _data_ref(dataset: Dataset | None, files: LocalFiles) -> DataRef | None:
 def _find_dataset(
     name: str,
     home: Path,
-    files: LocalFiles,
+    files: FilesToUpload,
     on_progress: OnProgress,
     folder: Path | None = None,
     *,
     fetch: bool,
 ) -> Dataset | None:
     if fetch:
-        return files(
+        return files.once(
             ("fetched", name, folder),
             lambda: resolve_dataset(name, None, home, on_progress, folder),
         )
-    return files(("cached", name, folder), lambda: cached_dataset(name, home, folder))
+    return files.once(("cached", name, folder), lambda: cached_dataset(name, home, folder))
 
 
-def prepare_inputs(
+def input_entries(
     specs: Sequence[InputSpec],
     outputs: StackOutputs,
     home: Path,
     on_progress: OnProgress,
-    files: LocalFiles,
+    files: FilesToUpload,
 ) -> dict[str, Mapping[str, Any]]:
     """Return the entries of inputs in run.json without the services, and hash local files.
 
     The entry of a data set that is not cached has a name, but no files.
     """
-    return {spec.name: _prepare(spec, outputs, home, on_progress, files) for spec in specs}
+    return {spec.name: _input_entry(spec, outputs, home, on_progress, files) for spec in specs}
 
 
-def _prepare(
-    spec: InputSpec, outputs: StackOutputs, home: Path, on_progress: OnProgress, files: LocalFiles
+def _input_entry(
+    spec: InputSpec,
+    outputs: StackOutputs,
+    home: Path,
+    on_progress: OnProgress,
+    files: FilesToUpload,
 ) -> Mapping[str, Any]:
     if spec.kind == "path":
-        return files(("input", spec), lambda: _from_path(spec, files))
+        return files.once(("input", spec), lambda: _from_path(spec, files))
     if spec.kind == "dataset":
         try:
             dataset = _find_dataset(spec.source, home, files, on_progress, fetch=False)
@@ -337,7 +342,7 @@ def _prepare(
     return {"kind": spec.kind, spec.kind: spec.source, **part}
 
 
-def _from_path(spec: InputSpec, files: LocalFiles) -> dict[str, Any]:
+def _from_path(spec: InputSpec, files: FilesToUpload) -> dict[str, Any]:
     path = Path(spec.source).expanduser()
     path = (spec.base or Path.cwd()) / path
     if not path.exists():
@@ -347,7 +352,7 @@ def _from_path(spec: InputSpec, files: LocalFiles) -> dict[str, Any]:
 
 
 def _uploaded(
-    spec: InputSpec, dataset: Dataset, files: LocalFiles, single: str | None = None
+    spec: InputSpec, dataset: Dataset, files: FilesToUpload, single: str | None = None
 ) -> dict[str, Any]:
     check_file_count(spec, len(dataset.files))
     listed = _listed(dataset)
@@ -431,11 +436,11 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _code_ref(recipe: Recipe, code: CodeArchive, files: LocalFiles) -> CodeRef:
+def _code_ref(recipe: Recipe, code: CodeArchive, files: FilesToUpload) -> CodeRef:
     ref = CodeRef(sha256=code.sha256, size_bytes=len(code.data), files=code.files)
     if recipe.source == "builtin":
         return ref
-    git = files(("git", recipe.folder), lambda: git_revision(recipe.folder))
+    git = files.once(("git", recipe.folder), lambda: git_revision(recipe.folder))
     return replace(ref, git_revision=git[0], git_dirty=git[1]) if git else ref
 
 

@@ -19,9 +19,9 @@ from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, Recipe
-from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, order_tasks
+from runner.core.recipe.submit_file import SubmitFile, TaskFile, edges, order_tasks
 from runner.core.yaml_files import did_you_mean
-from runner.flows.submit.prepare import check_run, random_suffix
+from runner.flows.submit.check_and_read import check_run, random_suffix
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT, RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug

@@ -31,7 +31,7 @@ from runner.core.recipe.recipe import Recipe
 from runner.core.storage_paths import SHARE
 from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
-from runner.flows.submit.prepare import check_file_count, refused_input
+from runner.flows.submit.check_and_read import check_file_count, refused_input
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT
 from runner.protocol.paths import as_stored, blob_name, is_selected_output, listed_prefix

@@ -2,11 +2,11 @@
 
 `train`, `submit`, schedules, repetitions and `--dry-run` all use it:
 
-1. `prepare.check_run` or `group.check_file` validates the request, without side effects.
+1. `check_and_read.check_run` or `group.check_file` validates the request, without side effects.
 2. `open_services` starts the local services if needed and connects. `dry_run_services` starts
    nothing, and connects only to services that run.
-3. `plan_submission` and `plan_repetition` draft the runs: from local files with `prepare`, or from
-   the record of an earlier run.
+3. `plan_submission` and `plan_repetition` draft the runs: from files of this machine with
+   `read_files`, or from the record of an earlier run.
 4. `_complete` is the same for all drafts: ask the services with `lookups`, price and cap, choose
    the job, download data.
 5. `submit_run`, `submit_group` and `create_schedule` execute the plan.
@@ -60,14 +60,19 @@ from runner.core.recipe.secrets import (
     recorded_secrets,
     refuse_exposed_secrets,
 )
-from runner.core.schedules.submit_file import must_succeed
+from runner.core.recipe.submit_file import must_succeed
 from runner.core.settings import Settings, target_at
 from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_reachable
 from runner.flows.local.state import is_made_on_demand, with_container_pool
 from runner.flows.submit.agent_archive import build_agent
+from runner.flows.submit.check_and_read import (
+    FilesToUpload,
+    download_data,
+    random_suffix,
+    read_files,
+)
 from runner.flows.submit.group import CheckedFile, naming_task, new_group, resolve_task_input
 from runner.flows.submit.lookups import Lookups, find_job, refuse_predecessors, resolve_after
-from runner.flows.submit.prepare import LocalFiles, download_data, random_suffix, read_files
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import LaterRun, RunGroup
 from runner.protocol.paths import MAX_ID, make_run_id
@@ -134,7 +139,7 @@ class SubmissionPlan:
     runs: Mapping[str, RunPlan]
     job: JobPlan
     group: RunGroup | None = None
-    files: LocalFiles = field(default_factory=LocalFiles)
+    files: FilesToUpload = field(default_factory=FilesToUpload)
     home: Path | None = None
     notes: tuple[str, ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()  # (what, why) of unanswered questions in a dry run
@@ -219,7 +224,7 @@ def plan_submission(
 
 
 def _draft_run(run: CheckedRun, services: Services, on_progress: OnProgress) -> SubmissionPlan:
-    recipe, settings, files = run.recipe, services.settings, LocalFiles()
+    recipe, settings, files = run.recipe, services.settings, FilesToUpload()
     outputs = with_container_pool(recipe.image, settings, services.outputs)
     _refuse_vaults(recipe, outputs)
     fitting = pools_for(recipe.image, settings.pool, outputs)
@@ -236,7 +241,7 @@ def _draft(
     run: CheckedRun,
     pool: PoolOutput,
     services: Services,
-    files: LocalFiles,
+    files: FilesToUpload,
     on_progress: OnProgress,
     *,
     run_id: str,
@@ -268,7 +273,7 @@ def _draft_group(
     submission: CheckedFile, services: Services, on_progress: OnProgress, *, scheduled: bool
 ) -> SubmissionPlan:
     """Draft the runs of a group; the first trial of a sweep stands for all of them."""
-    file, runs, trials, files = submission.file, submission.runs, submission.trials, LocalFiles()
+    file, runs, trials, files = submission.file, submission.runs, submission.trials, FilesToUpload()
     settings = replace(services.settings, pool=services.settings.pool or file.pool)
     images = {name: run.recipe.image for name, run in runs.items()}
     # A pool for containers does not help if other tasks have no image.
@@ -480,7 +485,7 @@ def plan_repetition(
 
 def _draft_repetition(connection: Connection, request: RepeatRequest) -> SubmissionPlan:
     spec, asked, outputs, before = request.spec, request.asked, connection.outputs, request.prepared
-    files = LocalFiles()
+    files = FilesToUpload()
     pool = choose_same_pool(request.pool, spec, outputs, asked.nodes)
     # A schedule's run has the agent that its template names.
     agent_sha256 = spec.agent_sha256

@@ -36,9 +36,9 @@ from runner.flows.data.datasets import Dataset
 from runner.flows.local.state import make_container_pool
 from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import code_container, index_run, runs_container
+from runner.flows.submit.check_and_read import FilesToUpload
 from runner.flows.submit.lookups import find_next_job
 from runner.flows.submit.pipeline import SubmissionPlan
-from runner.flows.submit.prepare import LocalFiles
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths, blob_name, code_blob, stored_path
 from runner.protocol.run_spec import RunSpec, parse_run
@@ -205,7 +205,7 @@ def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
 
 
 def _missing_code(
-    files: LocalFiles, store: CodeStore, on_progress: OnProgress
+    files: FilesToUpload, store: CodeStore, on_progress: OnProgress
 ) -> Iterator[_Upload]:
     for changed in in_parallel(store.keep, files.archives):
         if changed is None:
@@ -223,7 +223,7 @@ def _send_code(store: CodeStore, changed: ChangedCode, data: bytes, on_bytes: On
     on_bytes(len(data))
 
 
-def _missing_data(connection: Connection, files: LocalFiles) -> list[_Upload]:
+def _missing_data(connection: Connection, files: FilesToUpload) -> list[_Upload]:
     """Return the files of data sets and local inputs that are not stored yet."""
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     return [

@@ -27,14 +27,14 @@ from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
 from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
+from runner.core.recipe.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.recipe.sweep import MergeFile, SweepFile
-from runner.core.schedules.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.settings import Settings
 from runner.core.units import format_count
+from runner.flows.submit.check_and_read import check_command, check_run, with_named_files
 from runner.flows.submit.group import CheckedFile, naming_task
 from runner.flows.submit.lookups import blob_document
 from runner.flows.submit.pipeline import dry_run_services, open_services
-from runner.flows.submit.prepare import check_command, check_run, with_named_files
 from runner.protocol.commands import find_notebook, names_in_braces, place_parameters, to_text
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import MERGE_TASK, TRIALS_INPUT

@@ -14,7 +14,7 @@ import runner
 from runner.cli.main import build_app, main
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import OPTIONS, RunOptions
-from runner.flows.submit.prepare import check_run
+from runner.flows.submit.check_and_read import check_run
 from runner.protocol.errors import ExitCode
 from tools.recipe_schema import submit_schema, train_schema
 

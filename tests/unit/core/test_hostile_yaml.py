@@ -20,7 +20,7 @@ import json, os, resource, sys
 from pathlib import Path
 import ruamel.yaml, ruamel.yaml.comments, ruamel.yaml.error, ruamel.yaml.scanner
 from runner.core.recipe.file import load_recipe
-from runner.core.schedules.submit_file import load_submit_file
+from runner.core.recipe.submit_file import load_submit_file
 from runner.core.settings import load_settings
 from runner.protocol.errors import RunnerError
 

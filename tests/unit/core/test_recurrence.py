@@ -11,7 +11,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.schedules.recurrence import CronError, ScheduleSpec, parse_cron, plan_recurrence
+from runner.core.recurrence import CronError, ScheduleSpec, parse_cron, plan_recurrence
 from runner.protocol.errors import RunnerError
 
 NOW = datetime(2026, 11, 21, 14, 7, 30, tzinfo=UTC)  # a Saturday

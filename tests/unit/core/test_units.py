@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from runner.core.recipe.file import RecipeFile
 from runner.core.recipe.options import RunOptions, with_options
-from runner.core.schedules.submit_file import SubmitFile
+from runner.core.recipe.submit_file import SubmitFile
 from runner.core.units import (
     DURATION_PATTERN,
     SIZE_PATTERN,

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from runner.core.recipe.file import RecipeFile
-from runner.core.schedules.submit_file import SubmitFile
+from runner.core.recipe.submit_file import SubmitFile
 from runner.core.settings import SettingsFile
 from runner.core.yaml_files import check_document, read_document
 from runner.protocol.errors import RunnerError

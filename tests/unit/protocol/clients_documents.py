@@ -24,14 +24,14 @@ from runner.core.planning.plan import (
 )
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.recipe.options import RunOptions
-from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
+from runner.core.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
 from runner.features.schedules.create import ScheduleRequest, create_schedule
 from runner.flows.models.remove import remove
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import index_run
+from runner.flows.submit.check_and_read import FilesToUpload, input_entries
 from runner.flows.submit.pipeline import SubmissionPlan
-from runner.flows.submit.prepare import LocalFiles, prepare_inputs
 from runner.flows.submit.submit_group import submitting
 from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.models import ModelRegistry
@@ -117,8 +117,8 @@ class Client:
         (folder / "words" / "b.txt").write_text("bb\n", encoding="utf-8")
         (folder / "requirements.txt").write_text("keras\n", encoding="utf-8")
         recipe = load_text(folder, text)
-        documents = prepare_inputs(
-            recipe.inputs, self.outputs, self._folder, lambda _: None, LocalFiles()
+        documents = input_entries(
+            recipe.inputs, self.outputs, self._folder, lambda _: None, FilesToUpload()
         )
         if "table" in documents:  # inputs that the services resolve
             documents["table"] = {
@@ -184,7 +184,7 @@ class Client:
         self, plans: Mapping[str, RunPlan], job: JobPlan, group: RunGroup | None = None
     ) -> SubmissionPlan:
         """Return the plan of a schedule's runs, with an empty code archive."""
-        files = LocalFiles()
+        files = FilesToUpload()
         files.archives |= {CODE.sha256: b"code", AGENT: b"agent"}
         runs = {name: replace(plan, job_id="") for name, plan in plans.items()}
         return SubmissionPlan(runs, job, group, files)

@@ -52,8 +52,8 @@ def dev(
         open_login,
         run_login,
     )
+    from runner.flows.submit.check_and_read import check_run
     from runner.flows.submit.pipeline import open_and_plan
-    from runner.flows.submit.prepare import check_run
     from runner.flows.submit.submit_run import submit_run
 
     out = call.out

@@ -50,7 +50,7 @@ def train(
     evict: EvictOption = None,
 ) -> None:
     """Train a recipe, a folder, a script or a notebook, and download its outputs."""
-    from runner.flows.submit.prepare import check_run
+    from runner.flows.submit.check_and_read import check_run
 
     out = call.out
     settings = call.settings(pool=options.pool, output_dir=output_dir)

@@ -45,7 +45,7 @@ def submit(
 ) -> None:
     """Submit the tasks of a file as one group, or create the schedule that it declares."""
     from runner.cli.ui.groups import follow_group
-    from runner.core.schedules.submit_file import load_submit_file
+    from runner.core.recipe.submit_file import load_submit_file
     from runner.flows.submit.group import check_file
 
     out = call.out
@@ -87,7 +87,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
 
     from runner.cli.ui.costs import cost_lines
     from runner.core.progress import ignore_progress
-    from runner.core.schedules.submit_file import draw_tree
+    from runner.core.recipe.submit_file import draw_tree
     from runner.flows.submit.pipeline import dry_run_services, plan_submission
 
     services = dry_run_services(settings, runs_code=run_checks)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from runner.core.schedules.submit_file import draw_tree, order_tasks
+from runner.core.recipe.submit_file import draw_tree, order_tasks
 from runner.protocol.groups import CyclicError
 
 

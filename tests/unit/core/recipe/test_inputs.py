@@ -9,7 +9,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.code_archive import pack_code
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.inputs import InputSpec, override_inputs
-from runner.flows.submit.prepare import LocalFiles, local_paths, prepare_inputs
+from runner.flows.submit.check_and_read import FilesToUpload, input_entries, local_paths
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import outputs, plan, recipe
 
@@ -113,8 +113,8 @@ def test_local_input_is_named_by_its_content(tmp_path: Path) -> None:
     spec = InputSpec("words", "path", "words", base=tmp_path)
 
     def prefix() -> str:
-        (named,) = prepare_inputs(
-            [spec], outputs(), tmp_path, ignore_progress, LocalFiles()
+        (named,) = input_entries(
+            [spec], outputs(), tmp_path, ignore_progress, FilesToUpload()
         ).values()
         assert named["files"][0]["name"] == "a.txt"
         assert named["single"] is None
@@ -129,22 +129,22 @@ def test_local_input_is_named_by_its_content(tmp_path: Path) -> None:
 def test_single_local_file_is_an_input(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     spec = InputSpec("a", "path", str(tmp_path / "a.txt"))
-    (named,) = prepare_inputs([spec], outputs(), tmp_path, ignore_progress, LocalFiles()).values()
+    (named,) = input_entries([spec], outputs(), tmp_path, ignore_progress, FilesToUpload()).values()
     assert named["single"] == "a.txt"
 
 
 def test_missing_local_input_is_named(tmp_path: Path) -> None:
     spec = InputSpec("words", "path", "words", base=tmp_path)
     with pytest.raises(RunnerError, match=r"input words: .*words does not exist"):
-        prepare_inputs([spec], outputs(), tmp_path, ignore_progress, LocalFiles())
+        input_entries([spec], outputs(), tmp_path, ignore_progress, FilesToUpload())
 
 
 def test_share_input_needs_a_stack_with_a_share(tmp_path: Path) -> None:
     spec = InputSpec("words", "share", "sets/words")
     with pytest.raises(RunnerError, match="this stack has no file share"):
-        prepare_inputs([spec], outputs(), tmp_path, ignore_progress, LocalFiles())
+        input_entries([spec], outputs(), tmp_path, ignore_progress, FilesToUpload())
     stack = replace(outputs(), file_share="files")
-    (named,) = prepare_inputs([spec], stack, tmp_path, ignore_progress, LocalFiles()).values()
+    (named,) = input_entries([spec], stack, tmp_path, ignore_progress, FilesToUpload()).values()
     assert named == {"kind": "share", "path": "sets/words"}
 
 

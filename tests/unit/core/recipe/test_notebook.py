@@ -12,7 +12,7 @@ from runner.core.recipe.file import load_recipe
 from runner.core.recipe.notebook import parse_text, read_params
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import change_sweep, parse_param
-from runner.flows.submit.prepare import check_run
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.commands import find_notebook
 from runner.protocol.errors import RunnerError

@@ -12,8 +12,8 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.secrets import read_secrets
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.pipeline import Services, plan_submission
-from runner.flows.submit.prepare import check_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import SecretRef
 from tests.unit.core.recipe_maker import outputs, plan, recipe, settings

@@ -13,14 +13,14 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Recipe
-from runner.core.schedules.submit_file import (
+from runner.core.recipe.submit_file import (
     MAX_TASKS,
     SubmitFile,
     edges,
     load_submit_file,
     must_succeed,
 )
-from runner.flows.submit import prepare
+from runner.flows.submit import check_and_read
 from runner.flows.submit.group import check_file, load_tasks
 from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
 from runner.protocol.errors import RunnerError
@@ -126,7 +126,7 @@ def test_tasks_of_one_folder_share_one_archive(
         packed.append(recipe)
         return pack_code(recipe, excluded)
 
-    monkeypatch.setattr(prepare, "pack_code", pack)
+    monkeypatch.setattr(check_and_read, "pack_code", pack)
     path = write(
         "tasks:\n"
         "  a: {command: python prepare.py}\n"

@@ -11,10 +11,10 @@ import pytest
 from runner.core.recipe.dimensions import matches_blob
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
+from runner.core.recipe.submit_file import edges, must_succeed
 from runner.core.recipe.sweep import SweepFile, change_sweep, parse_param
-from runner.core.schedules.submit_file import edges, must_succeed
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.group import CheckedFile
-from runner.flows.submit.prepare import check_run
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
 from runner.protocol.sweeps import StopRule, TrialSpec

@@ -16,13 +16,13 @@ from runner.core.home import HomePaths
 from runner.core.planning.plan import in_job
 from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
+from runner.core.recipe.submit_file import load_submit_file
 from runner.core.recipe.sweep import SweepFile
-from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import AZURE
+from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.group import check_file
 from runner.flows.submit.lookups import refuse_predecessors
 from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
-from runner.flows.submit.prepare import check_run
 from runner.flows.submit.submit_run import upload_files
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import ExitCode, RunnerError
@@ -99,7 +99,7 @@ def test_missing_pool_is_named_before_code_is_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "runner.flows.submit.prepare.pack_code", lambda *_: pytest.fail("code was packed")
+        "runner.flows.submit.check_and_read.pack_code", lambda *_: pytest.fail("code was packed")
     )
     checked = check_run(load_text(tmp_path / "a", "{}"), RunOptions())
     services = Services(settings("gpu"), outputs(pool("local")), None, dry_run=True)
