@@ -107,9 +107,11 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _OF_SCHEDULES:
-        from runner.features.schedules import api  # noqa: PLC0415  `import runner` costs nothing
-    else:
-        from runner import api  # noqa: PLC0415  `import runner` costs nothing
+        from runner.core.features import load_feature  # noqa: PLC0415  `import runner` costs nothing
+
+        return getattr(load_feature("schedules.api"), name)
+    from runner import api  # noqa: PLC0415  `import runner` costs nothing
+
     return getattr(api, name)
 
 
