@@ -1,4 +1,7 @@
-"""`python3 runner-agent.pyz [join]`: the task's command line, or its coordination command."""
+"""`python -m runner.node [join]`: start the agent from its sources.
+
+The archive starts with `MAIN` of `runner/flows/submit/agent_archive.py` instead.
+"""
 
 from runner.node.agent.main import start
 
