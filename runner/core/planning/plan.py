@@ -61,7 +61,7 @@ class CheckedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunContent:
-    """What the node will read, by hash: code, agent, packages and data.
+    """What the node will read, by hash: code, agent, packages, data and inputs.
 
     `inputs` are the entries of run.json, by the name of the input.
     """
@@ -75,7 +75,7 @@ class RunContent:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Everything that the submission of a run will do: knows its ID, its pool and its job.
+    """The plan of one run: knows its ID, its pool and its job.
 
     It is a draft until the services have answered: the functions below complete it.
 
@@ -174,7 +174,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The Batch job of a submission: knows whether it is open, and what limits its tasks.
+    """The Batch job of a submission: knows whether it exists and when it ends, and its limits.
 
     Attributes:
         job_id: Empty for a schedule, whose jobs have no ID yet.
