@@ -326,17 +326,6 @@ def _find_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-__all__ = [
-    "Document",
-    "FieldProblem",
-    "check_document",
-    "did_you_mean",
-    "field_error",
-    "fields_error",
-    "find_problems",
-    "read_document",
-]
-
 Model = TypeVar("Model", bound=BaseModel)
 _READ_FIXES: dict[type[OSError], str] = {
     FileNotFoundError: "correct the path",
@@ -403,10 +392,7 @@ def read_document(path: Path, *, code: str) -> Document:
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
         raise _marked_error(code, path, err) from err
-    except (
-        YAMLError,
-        ValueError,
-    ) as err:  # a character that YAML does not allow, or an invalid value
+    except (YAMLError, ValueError) as err:  # a character or a value that YAML does not allow
         position = getattr(err, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
         raise _syntax_error(code, path, str(err).splitlines()[0], line=line) from err

@@ -8,6 +8,7 @@ situation of each fix that is a `runner` command.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 
 
 class ExitCode(IntEnum):
@@ -110,14 +111,9 @@ class RunnerError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle all parts. The default would only pass `what`."""
-        return _rebuild, (type(self), self.code, self.what, self.why, self.fix, self.exit_code)
+        rebuild = partial(type(self), why=self.why, fix=self.fix, exit_code=self.exit_code)
+        return rebuild, (self.code, self.what)
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that a notebook shows instead of a traceback."""
         return str(self).splitlines()
-
-
-def _rebuild(
-    kind: type[RunnerError], code: str, what: str, why: str, fix: str, exit_code: ExitCode
-) -> RunnerError:
-    return kind(code, what, why=why, fix=fix, exit_code=exit_code)

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from runner.protocol.codec import FORMAT, JsonDocument, now_text, parse_json, read, wire
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_selected_output
 
 if TYPE_CHECKING:
@@ -41,16 +41,6 @@ SUMMARY_METADATA = "summary"  # the metadata of a version's blob, which listings
 
 class ModelError(RunnerError):
     """The model registry rejects a name, a request or a document."""
-
-    def __init__(
-        self,
-        code: str,
-        what: str,
-        why: str = "",
-        fix: str = "",
-        exit_code: ExitCode | None = None,
-    ) -> None:
-        super().__init__(code, what, why=why, fix=fix, exit_code=exit_code)
 
 
 class ModelBlobs:
@@ -113,7 +103,7 @@ class ModelRequest(JsonDocument):
         """Return the request. Raise ModelError for an invalid name or alias."""
         if not self.name:
             raise ModelError(
-                "R-MODEL-REQUEST", "run.json names no model", "", "submit the run again"
+                "R-MODEL-REQUEST", "run.json names no model", fix="submit the run again"
             )
         check_name(self.name)
         for alias in self.aliases:
@@ -129,8 +119,8 @@ def check_name(name: str) -> str:
     raise ModelError(
         "R-MODEL-NAME",
         f"invalid model name {name!r}",
-        "a name has 1 to 63 characters of a-z, 0-9, - and _, and begins with a letter or digit",
-        f"use {plain}" if plain else "use another name, such as mnist",
+        why="a name has 1 to 63 characters of a-z, 0-9, - and _, and begins with a letter or digit",
+        fix=f"use {plain}" if plain else "use another name, such as mnist",
     )
 
 
@@ -143,7 +133,10 @@ def check_alias(alias: str) -> str:
     else:
         why = "an alias has 1 to 63 characters of a-z, 0-9, - and _, and begins with a letter"
     raise ModelError(
-        "R-MODEL-ALIAS", f"invalid alias {alias!r}", why, "use another alias, such as production"
+        "R-MODEL-ALIAS",
+        f"invalid alias {alias!r}",
+        why=why,
+        fix="use another alias, such as production",
     )
 
 
@@ -214,14 +207,14 @@ def _no_files(request: ModelRequest, run_id: str, outputs: Iterable[ModelDocumen
         return ModelError(
             "R-MODEL-FILES",
             f"run {run_id} has no outputs",
-            "a model consists of files that the script writes to $RUNNER_OUTPUT_DIR",
-            "save the model to $RUNNER_OUTPUT_DIR in the script, and train again",
+            why="a model consists of files that the script writes to $RUNNER_OUTPUT_DIR",
+            fix="save the model to $RUNNER_OUTPUT_DIR in the script, and train again",
         )
     return ModelError(
         "R-MODEL-FILES",
         f"no output of run {run_id} matches {request.path!r}",
-        f"it exported {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}",
-        f"runner models register {run_id} {request.name} --path '{names[0]}'",
+        why=f"it exported {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}",
+        fix=f"runner models register {run_id} {request.name} --path '{names[0]}'",
     )
 
 
@@ -278,8 +271,8 @@ def _checked(body: bytes, blob: str) -> ModelDocument:
         raise ModelError(
             "R-MODEL-FORMAT",
             f"{blob} has format {version}; this runner reads up to {FORMAT}",
-            "a newer version of runner wrote it",
-            "run `pip install --upgrade azure-batch-runner`",
+            why="a newer version of runner wrote it",
+            fix="run `pip install --upgrade azure-batch-runner`",
         )
     return raw
 
@@ -293,8 +286,8 @@ def damaged_model_document(blob: str, why: str) -> ModelError:
     return ModelError(
         "R-MODEL-BROKEN",
         f"{blob} cannot be read",
-        why,
-        "the blob is damaged: restore an earlier version of it, or register under another name",
+        why=why,
+        fix="the blob is damaged: restore an earlier version of it, or register under another name",
     )
 
 
@@ -549,8 +542,8 @@ class ModelRegistry:
         raise ModelError(
             "R-MODEL-CHANGED",
             f"{file['path']} differs from the file that the run exported",
-            "it was changed or deleted in storage after the run",
-            "train again",
+            why="it was changed or deleted in storage after the run",
+            fix="train again",
         )
 
     def aliases(self) -> dict[str, int]:
@@ -614,8 +607,8 @@ class ModelRegistry:
         raise ModelError(
             "R-MODEL-BUSY",
             f"the aliases of {self._blobs.name} are being changed by others",
-            f"{_ALIAS_TRIES} attempts to write them failed",
-            "try again",
+            why=f"{_ALIAS_TRIES} attempts to write them failed",
+            fix="try again",
         )
 
     def _aliases(self) -> tuple[ModelDocument, str | None]:
@@ -641,8 +634,8 @@ def _check_same(document: ModelDocument, draft: ModelDocument) -> None:
     raise ModelError(
         "R-MODEL-OTHER-FILES",
         f"run {run_id} is already registered as {name}@{version}, with other files",
-        f"the version contains {', '.join(file['path'] for file in document['files'][:5])}",
-        f"register under another name, or run `runner models rm {name}@{version}` first",
+        why=f"the version contains {', '.join(file['path'] for file in document['files'][:5])}",
+        fix=f"register under another name, or run `runner models rm {name}@{version}` first",
     )
 
 

@@ -101,7 +101,7 @@ def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bo
             blob, model_document_bytes(tombstone), found[1], version_summary(tombstone)
         ):
             return True
-    raise ModelError("R-MODEL-BUSY", f"{blob} is being changed by other processes", "", "try again")
+    raise ModelError("R-MODEL-BUSY", f"{blob} is being changed by other processes", fix="try again")
 
 
 def delete_unused_files(

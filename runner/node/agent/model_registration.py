@@ -256,7 +256,7 @@ def _register_version(
             raise ModelError(
                 "R-MODEL-ACCESS",
                 "the model was not registered",
-                "the task has no access to the container `models`",
+                why="the task has no access to the container `models`",
             )
         draft = draft_version(request.check(), run.to_json(), result)
         prefix = RunPaths(run.run_id).root + str(result.get("output") or "output/")
