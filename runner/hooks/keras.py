@@ -117,18 +117,17 @@ class Checkpoint(_Callback):
         if found is not None:
             restore_random_states(found["epoch_randomness"])
         self._epoch_randomness = random_states()
-        if found is None or not found["step"]:
-            return
-        self._skip_batches(found)
+        if found is not None and found["step"]:
+            self._skip_batches(found)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Save if it is due. Saving at the end of a batch would wait for the device."""
         del logs
         if self._states is None:
             return
-        if not self._skip and batch and (self._sigterm.requested or self._interval.due):
+        if not self._skip and batch:
             self.step = batch
-            self._save()
+            self._save_if_due()
         self._sigterm.raise_deferred()
         self.step = batch + self.model.steps_per_execution
         self._trained += 0 if self._skip else self.model.steps_per_execution
@@ -139,9 +138,7 @@ class Checkpoint(_Callback):
         if self._states is None or self._epoch_randomness is None:
             return
         self._before_validation = ModelState(self.model).metrics(), random_states()
-        if self._sigterm.requested or self._interval.due:
-            self._save()
-        self._sigterm.raise_deferred()
+        self._save_if_due()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Save on SIGTERM during a validation."""
@@ -161,9 +158,7 @@ class Checkpoint(_Callback):
             self._history.setdefault(name, []).append(value)
         self.epoch, self.step = epoch + 1, 0
         self._epoch_randomness = random_states()
-        if self._sigterm.requested or self._interval.due:
-            self._save()
-        self._sigterm.raise_deferred()
+        self._save_if_due()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Save the finished training, because later steps of the script may be interrupted."""
@@ -210,6 +205,11 @@ class Checkpoint(_Callback):
             return (logs, arguments[0]) if len(arguments) > 1 else logs
 
         model.train_function = skip
+
+    def _save_if_due(self) -> None:
+        if self._sigterm.requested or self._interval.due:
+            self._save()
+        self._sigterm.raise_deferred()
 
     def _save(self, *, stopped: bool = False) -> None:
         assert self._states is not None  # noqa: S101

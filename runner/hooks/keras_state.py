@@ -5,27 +5,23 @@ from __future__ import annotations
 import copy
 import importlib
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 Arrays = list[tuple[str, Any]]
-_PLAIN = (bool, int, float, str, type(None))
+_NUMBERS = (bool, int, float, type(None))
 
 
 class OtherModelError(Exception):
     """The saved state belongs to another model."""
 
 
-class Stateful(Protocol):
-    """An object whose state can be saved and restored."""
+class Stateful(NamedTuple):
+    """Access to the state of an object: `state` returns a copy of it, `restore` sets it."""
 
-    def state(self) -> Any:
-        """Return a copy of the state."""
-        ...
-
-    def restore(self, state: Any) -> None:
-        """Restore a state."""
-        ...
+    state: Callable[[], Any]
+    restore: Callable[[Any], object]
 
 
 class ModelState:
@@ -90,9 +86,10 @@ def stateful(thing: Any) -> Stateful:
     """
     for take, put in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
         if hasattr(thing, take) and hasattr(thing, put):
-            return _ByMethods(getattr(thing, take), getattr(thing, put))
+            return Stateful(partial(_copy_of, getattr(thing, take)), getattr(thing, put))
     if hasattr(thing, "on_train_begin"):
-        return _ByAttributes(thing)
+        attributes: dict[str, Any] = thing.__dict__
+        return Stateful(partial(_plain_values, attributes), attributes.update)
     raise TypeError(
         f"{type(thing).__name__} has neither get_state and set_state nor state_dict and "
         "load_state_dict, and is not a callback: its state cannot be saved"
@@ -144,51 +141,27 @@ class CallbackCounters:
 
     def get_state(self) -> dict[str, Any]:
         """Return the numbers and arrays by attribute."""
-        return {name: value for name, value in self._values.items() if _is_number(value)}
+        return {name: value for name, value in self._values.items() if _is_plain(value, _NUMBERS)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Set the attributes."""
         self._values.update(state)
 
 
-def _is_number(value: Any) -> bool:
+def _copy_of(take: Callable[[], Any]) -> Any:
+    return copy.deepcopy(take())
+
+
+def _plain_values(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return copies of the attributes of a callback that are plain values or arrays."""
+    return {k: copy.deepcopy(v) for k, v in attributes.items() if _is_plain(v)}
+
+
+def _is_plain(value: Any, kinds: tuple[type, ...] = (*_NUMBERS, str)) -> bool:
+    """Return True for values of these kinds, arrays, and lists of them."""
     if isinstance(value, (list, tuple)):
-        return all(map(_is_number, cast("list[Any]", value)))
-    return isinstance(value, (bool, int, float, type(None))) or type(value).__module__ == "numpy"
-
-
-class _ByMethods:
-    def __init__(self, take: Any, put: Any) -> None:
-        self._take = take
-        self._put = put
-
-    def state(self) -> Any:
-        return copy.deepcopy(self._take())
-
-    def restore(self, state: Any) -> None:
-        self._put(state)
-
-
-class _ByAttributes:
-    """Access to the attributes of a callback that are plain values or arrays."""
-
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-
-    def state(self) -> Any:
-        attributes: dict[str, Any] = self._thing.__dict__
-        return {k: copy.deepcopy(v) for k, v in attributes.items() if _is_plain(v)}
-
-    def restore(self, state: Any) -> None:
-        attributes: dict[str, Any] = self._thing.__dict__
-        attributes.update(state)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        return all(_is_plain(item) for item in items)
-    return isinstance(value, _PLAIN) or type(value).__module__ == "numpy"
+        return all(_is_plain(item, kinds) for item in cast("list[Any]", value))
+    return isinstance(value, kinds) or type(value).__module__ == "numpy"
 
 
 def _global_seeds(used: bool | None) -> list[Any]:
