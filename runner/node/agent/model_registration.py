@@ -15,13 +15,12 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
-from xml.etree import ElementTree
 
 from runner.node.failures import StageFailedError
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue, Shipper
 from runner.node.script.streams import EventLog, Report
-from runner.node.storage.blobs import AppendBlob, ContainerClient
+from runner.node.storage.blobs import AppendBlob, ContainerClient, expect_success
 from runner.node.storage.http import StorageRequestError, StorageResponse
 from runner.protocol.codec import now_text, parse_json
 from runner.protocol.models import (
@@ -57,7 +56,7 @@ class AgentModelStore:
         answer = self._transport.send("GET", name)
         if _is_missing(answer):
             return None
-        answer = _expect(answer, "GET", name)
+        answer = expect_success(answer, "GET", name)
         return answer.body, answer.headers.get("etag", "")
 
     def create(self, name: str, body: bytes, summary: str = "") -> bool:
@@ -76,26 +75,20 @@ class AgentModelStore:
         answer = self._transport.send("PUT", name, headers=headers, body=body)
         if answer.status in (409, 412):
             return False
-        _expect(answer, "PUT", name)
+        expect_success(answer, "PUT", name)
         return True
 
     def list(self, prefix: str) -> list[StoredModelBlob]:
         """Return all blobs below a prefix."""
-        found: list[StoredModelBlob] = []
-        query = {"restype": "container", "comp": "list", "prefix": prefix}
-        query["include"] = "metadata"
-        while True:
-            answer = _expect(self._transport.send("GET", "", query=query), "list", prefix)
-            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - storage
-            for node in root.iterfind("Blobs/Blob"):
-                size = node.findtext("Properties/Content-Length") or "0"
-                etag = node.findtext("Properties/Etag") or ""
-                summary = node.findtext(f"Metadata/{SUMMARY_METADATA}") or ""
-                found.append(StoredModelBlob(node.findtext("Name") or "", int(size), etag, summary))
-            marker = root.findtext("NextMarker")
-            if not marker:
-                return found
-            query["marker"] = marker
+        return [
+            StoredModelBlob(
+                node.findtext("Name") or "",
+                int(node.findtext("Properties/Content-Length") or 0),
+                node.findtext("Properties/Etag") or "",
+                node.findtext(f"Metadata/{SUMMARY_METADATA}") or "",
+            )
+            for node in self._models.list_blobs(prefix, include="metadata")
+        ]
 
     def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
         """Copy a blob of the container `runs` within the service, in as many blocks as it needs.
@@ -121,7 +114,7 @@ class AgentModelStore:
             )
             if _is_missing(answer):
                 return False
-            _expect(answer, "copy", source)
+            expect_success(answer, "copy", source)
         latest = "".join(f"<Latest>{block_id}</Latest>" for block_id in ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         query = {"comp": "blocklist"}
@@ -131,7 +124,7 @@ class AgentModelStore:
     def _commit(self, answer: StorageResponse, name: str) -> bool:
         # A concurrent copy that committed first has discarded our blocks: the blob exists.
         if answer.status not in (409, 412) and answer.code != "InvalidBlockList":
-            _expect(answer, "PUT", name)
+            expect_success(answer, "PUT", name)
         return True
 
     def digest(self, name: str) -> tuple[int, str] | None:
@@ -155,19 +148,13 @@ class AgentModelStore:
         answer = self._transport.send("PUT", name, query={"comp": "metadata"})
         if _is_missing(answer):
             return False
-        _expect(answer, "touch", name)
+        expect_success(answer, "touch", name)
         return True
 
 
 def _is_missing(answer: StorageResponse) -> bool:
     """Return True for a missing blob. A missing container is an error."""
     return answer.status == 404 and answer.code != "ContainerNotFound"
-
-
-def _expect(answer: StorageResponse, verb: str, name: str) -> StorageResponse:
-    if answer.status >= 300:
-        raise StorageRequestError(answer.status, answer.code, f"{verb} {name}")
-    return answer
 
 
 logger = logging.getLogger(__name__)
@@ -191,17 +178,15 @@ def register_model(
         if request is None or not request.register:
             return
         result: ModelDocument = parse_json(runs.get(paths.result) or b"{}")
-        if result.get("status") == "succeeded" and not _is_done(runs, run.run_id, request):
+        record: ModelDocument = parse_json(
+            runs.get(model_record_blob(run.run_id, request.name)) or b"{}"
+        )
+        if result.get("status") == "succeeded" and not record.get("version"):
             _register(runs, models, run, request, result, redactor)
     except (StorageRequestError, OSError) as err:
         logger.warning("the model was not registered: %s", err)
     except Exception:
         logger.exception("the model was not registered")
-
-
-def _is_done(runs: ContainerClient, run_id: str, request: ModelRequest) -> bool:
-    record: ModelDocument = parse_json(runs.get(model_record_blob(run_id, request.name)) or b"{}")
-    return bool(record.get("version"))
 
 
 def _register(
@@ -213,28 +198,19 @@ def _register(
     redactor: Redactor,
 ) -> None:
     run_id, name = run.run_id, request.name
+    blob = model_record_blob(run_id, name)
+    record: ModelDocument = {"format": RECORD_FORMAT, "name": name, "version": None}
     events = AppendBlob(runs, RunPaths(run_id).attempt_events(int(result["attempt"])))
     try:
         with _stage(events, f"registering the model {name}", redactor) as report:
             registered = _register_version(runs, models, run, request, result, report)
     except StageFailedError as err:
-        problem = {
-            "version": None,
-            "problem": redactor.text(err.message),
-            "fix": f"runner models register {run_id}",
-            "time": now_text(),
-        }
+        record |= {"problem": redactor.text(err.message), "fix": f"runner models register {run_id}"}
         # `create`, not `put`: do not replace the record of a version that another agent registered.
-        record = {"format": RECORD_FORMAT, "name": name, **problem}
-        runs.create(model_record_blob(run_id, name), json.dumps(record).encode())
+        runs.create(blob, json.dumps({**record, "time": now_text()}).encode())
         return
-    record = {
-        "format": RECORD_FORMAT,
-        "name": name,
-        "version": registered.version,
-        "time": now_text(),
-    }
-    runs.put(model_record_blob(run_id, name), json.dumps(record).encode())
+    record["version"] = registered.version
+    runs.put(blob, json.dumps({**record, "time": now_text()}).encode())
     logger.info("registered %s@%d", name, registered.version)
 
 

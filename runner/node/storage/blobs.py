@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
@@ -84,19 +85,19 @@ class ContainerClient:
     def get(self, name: str) -> bytes | None:
         """Return the whole blob, or None if it does not exist."""
         answer = self.transport.send("GET", name)
-        return None if answer.status == 404 else _expect(answer, "GET", name).body
+        return None if answer.status == 404 else expect_success(answer, "GET", name).body
 
     def get_range(self, name: str, first_byte: int, size: int) -> bytes:
         """Return `size` bytes from `first_byte`."""
         headers = {"x-ms-range": f"bytes={first_byte}-{first_byte + size - 1}"}
-        return _expect(self.transport.send("GET", name, headers=headers), "GET", name).body
+        return expect_success(self.transport.send("GET", name, headers=headers), "GET", name).body
 
     def head(self, name: str) -> BlobProperties | None:
         """Return size and block count, or None if the blob does not exist."""
         answer = self.transport.send("HEAD", name)
         if answer.status == 404:
             return None
-        headers = _expect(answer, "HEAD", name).headers
+        headers = expect_success(answer, "HEAD", name).headers
         return BlobProperties(
             int(headers["content-length"]),
             int(headers.get("x-ms-blob-committed-block-count", "0")),
@@ -106,17 +107,11 @@ class ContainerClient:
     def put(self, name: str, body: bytes) -> None:
         """Write a block blob, replacing an existing one."""
         answer = self.transport.send("PUT", name, headers=_block_blob(name), body=body)
-        _expect(answer, "PUT", name)
+        expect_success(answer, "PUT", name)
 
     def create(self, name: str, body: bytes) -> bool:
         """Write a block blob that must not exist. Return False if another writer was first."""
-        headers = {**_block_blob(name), "If-None-Match": "*"}
-        answer = self.transport.send("PUT", name, headers=headers, body=body)
-        if answer.status not in (409, 412):
-            _expect(answer, "PUT", name)
-            return True
-        # If the answer to an earlier try was lost, that try may have written the existing blob.
-        return answer.tries > 1 and self.get(name) == body
+        return self._put_if(name, body, {"If-None-Match": "*"})
 
     def put_metadata(
         self, name: str, metadata: Mapping[str, str], *, overwrite: bool = True
@@ -126,7 +121,7 @@ class ContainerClient:
         headers = {**_block_blob(name), **named, **({} if overwrite else {"If-None-Match": "*"})}
         answer = self.transport.send("PUT", name, headers=headers)
         if overwrite or answer.status not in (409, 412):
-            _expect(answer, "PUT", name)
+            expect_success(answer, "PUT", name)
 
     def put_file(self, name: str, path: Path, on_bytes: OnBytes = ignore_bytes) -> tuple[int, str]:
         """Upload a file. Return the size and SHA-256 of the bytes sent, even if the file changes.
@@ -201,7 +196,7 @@ class ContainerClient:
     def put_block(self, name: str, number: int, block: bytes) -> None:
         """Stage block `number`, counted from 0, for `put_block_list`."""
         query = {"comp": "block", "blockid": _block_id(number)}
-        _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+        expect_success(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
 
     def put_block_list(self, name: str, blocks: Iterable[int]) -> None:
         """Commit staged blocks as the blob, in this order, replacing an existing one."""
@@ -211,13 +206,13 @@ class ContainerClient:
         answer = self.transport.send(
             "PUT", name, query={"comp": "blocklist"}, headers=headers, body=body
         )
-        _expect(answer, "PUT", name)
+        expect_success(answer, "PUT", name)
 
     def delete(self, name: str) -> None:
         """Delete a blob if it exists. Auth errors are not retried."""
         answer = self.transport.send("DELETE", name, retry_auth_errors=False)
         if answer.status != 404:
-            _expect(answer, "DELETE", name)
+            expect_success(answer, "DELETE", name)
 
     def create_append(self, name: str) -> BlobProperties | None:
         """Create an empty append blob and return its properties, or None if it exists."""
@@ -229,7 +224,7 @@ class ContainerClient:
         answer = self.transport.send("PUT", name, headers=headers)
         if answer.status in (409, 412):
             return None
-        etag = _expect(answer, "PUT", name).headers.get("etag", "")
+        etag = expect_success(answer, "PUT", name).headers.get("etag", "")
         return BlobProperties(0, 0, etag)
 
     def append(self, name: str, data: bytes, to: BlobProperties) -> Appended:
@@ -242,7 +237,7 @@ class ContainerClient:
         )
         if answer.status == 412 or answer.code == "BlobNotFound":
             return Appended(None, answer.tries)
-        etag = _expect(answer, "append", name).headers.get("etag", "")
+        etag = expect_success(answer, "append", name).headers.get("etag", "")
         size, blocks = to.size_bytes + len(data), to.blocks + 1
         return Appended(BlobProperties(size, blocks, etag), answer.tries)
 
@@ -255,7 +250,7 @@ class ContainerClient:
         answer = self.transport.send("PUT", name, query={"comp": "metadata"})
         if answer.status == 404:
             return None
-        _expect(answer, "PUT metadata", name)
+        expect_success(answer, "PUT metadata", name)
         return self.head(name)
 
     def list_names(self, prefix: str) -> list[str]:
@@ -264,55 +259,49 @@ class ContainerClient:
 
     def list_sizes(self, prefix: str) -> dict[str, int]:
         """Return the sizes in bytes of all blobs that start with `prefix`, by name."""
-        sizes: dict[str, int] = {}
-        query = {"restype": "container", "comp": "list", "prefix": prefix}
-        while True:
-            answer = _expect(self.transport.send("GET", "", query=query), "list", prefix)
-            root = _parse_list(answer.body)
-            for blob in root.iterfind("Blobs/Blob"):
-                size = blob.findtext("Properties/Content-Length")
-                sizes[blob.findtext("Name") or ""] = int(size or 0)
-            marker = root.findtext("NextMarker")
-            if not marker:
-                return sizes
-            query["marker"] = marker
+        return {
+            blob.findtext("Name") or "": int(blob.findtext("Properties/Content-Length") or 0)
+            for blob in self.list_blobs(prefix)
+        }
 
     def list_metadata(self, prefix: str, limit: int | None = None) -> dict[str, dict[str, str]]:
         """Return the metadata of the blobs that start with `prefix`, by name.
 
-        With `limit`, return only about that many, the first by name.
+        With `limit`, return at most that many, the first by name.
         """
-        found: dict[str, dict[str, str]] = {}
-        query = {"restype": "container", "comp": "list", "prefix": prefix, "include": "metadata"}
-        if limit is not None:
-            query["maxresults"] = str(limit)
+        first = {} if limit is None else {"maxresults": str(limit)}
+        return {
+            blob.findtext("Name") or "": {
+                pair.tag: pair.text or "" for pair in blob.iterfind("Metadata/*")
+            }
+            for blob in islice(self.list_blobs(prefix, include="metadata", **first), limit)
+        }
+
+    def list_blobs(self, prefix: str, **options: str) -> Iterator[Element]:
+        """Yield the elements of the blobs that start with `prefix`, with further options."""
+        from xml.etree import ElementTree  # noqa: PLC0415  many runs list no blobs
+
+        query = {"restype": "container", "comp": "list", "prefix": prefix, **options}
         while True:
-            answer = _expect(self.transport.send("GET", "", query=query), "list", prefix)
-            root = _parse_list(answer.body)
-            for blob in root.iterfind("Blobs/Blob"):
-                pairs = blob.find("Metadata")
-                found[blob.findtext("Name") or ""] = {
-                    pair.tag: pair.text or "" for pair in (() if pairs is None else pairs)
-                }
-            marker = root.findtext("NextMarker")
-            if not marker or (limit is not None and len(found) >= limit):
-                return found
-            query["marker"] = marker
+            answer = expect_success(self.transport.send("GET", "", query=query), "list", prefix)
+            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - our own storage
+            yield from root.iterfind("Blobs/Blob")
+            query["marker"] = root.findtext("NextMarker") or ""
+            if not query["marker"]:
+                return
 
     def replace(self, name: str, body: bytes, etag: str) -> bool:
         """Write a block blob that must still have this ETag. Return False if it changed."""
-        headers = {**_block_blob(name), "If-Match": etag}
+        return self._put_if(name, body, {"If-Match": etag})
+
+    def _put_if(self, name: str, body: bytes, condition: Mapping[str, str]) -> bool:
+        headers = {**_block_blob(name), **condition}
         answer = self.transport.send("PUT", name, headers=headers, body=body)
         if answer.status not in (409, 412):
-            _expect(answer, "PUT", name)
+            expect_success(answer, "PUT", name)
             return True
+        # If the answer to an earlier try was lost, that try may have written the existing blob.
         return answer.tries > 1 and self.get(name) == body
-
-
-def _parse_list(body: bytes) -> Element:
-    from xml.etree import ElementTree  # noqa: PLC0415  many runs list no blobs
-
-    return ElementTree.fromstring(body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - our own storage
 
 
 def content_type(name: str) -> str:
@@ -335,7 +324,8 @@ def _block_blob(name: str) -> Mapping[str, str]:
     return {"x-ms-blob-type": "BlockBlob", "x-ms-blob-content-type": content_type(name)}
 
 
-def _expect(answer: StorageResponse, verb: str, name: str) -> StorageResponse:
+def expect_success(answer: StorageResponse, verb: str, name: str) -> StorageResponse:
+    """Return the answer. Raise StorageRequestError if it is an error."""
     if answer.status >= 300:
         what = f"{verb} {name}"
         raise StorageRequestError(
