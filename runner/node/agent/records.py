@@ -20,7 +20,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.codec import DAMAGED, now_text, parse_json
-from runner.protocol.metrics import MetricValue, range_problems
+from runner.protocol.metrics import range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     AttemptEnd,
@@ -230,52 +230,20 @@ class RunRecords:
         """Return end.json, or None if it is missing (the attempt was lost) or damaged."""
         return AttemptEnd.load(self._runs.get(self.paths.attempt_end(number)) or b"")
 
-    def commit_attempt(  # noqa: PLR0913 - one argument for each part of the document
-        self,
-        *,
-        attempt: int,
-        started: str,
-        stages_s: Mapping[str, float],
-        metrics: Mapping[str, MetricValue],
-        outputs: Sequence[OutputFile] = (),
-        failure: StageFailedError | None = None,
-        checkpoint: Mapping[str, Any] | None = None,
-        left_out: Sequence[LeftOut] = (),
-        early: str | None = None,
-    ) -> bool:
-        """Write the outcome of a run whose last attempt ended.
+    def commit_attempt(self, result: RunResult, failure: StageFailedError | None = None) -> bool:
+        """Write the outcome of a run whose last attempt ended. Return False if an outcome existed.
 
         Args:
-            attempt: the number of the last attempt.
-            started: when it started, as ISO 8601 text.
-            stages_s: the seconds of each stage.
-            metrics: the last value of each metric.
-            outputs: the exported files.
+            result: the outcome if there is no failure, without the fields that are added here.
             failure: why the run failed, or None if it succeeded.
-            checkpoint: the summary of its checkpoints.
-            left_out: files that were not kept.
-            early: why the sweep stopped this trial early, which counts as a success.
-
-        Returns:
-            False if an outcome existed.
         """
-        result = RunResult(
-            status="succeeded",
-            attempt=attempt,
-            evicted=self._count_evicted(attempt),
-            exit_code=0,
-            step=None,
-            code=STOPPED_EARLY if early else None,
-            message=f"stopped early: {early}" if early else None,
-            started=datetime.fromisoformat(started),
+        is_early = result.code is not None
+        result = replace(
+            result,
+            evicted=self._count_evicted(result.attempt),
             ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
-            stages_s=stages_s,
-            metrics={n: float(v) if isinstance(v, str) else v for n, v in metrics.items()},
-            outputs=tuple(outputs),
-            output=self.paths.output(attempt).removeprefix(self.paths.root),
-            checkpoint=checkpoint,
-            partial=(failure is not None or early is not None) and bool(outputs),
-            left_out=tuple(left_out),
+            output=self.paths.output(result.attempt).removeprefix(self.paths.root),
+            partial=(failure is not None or is_early) and bool(result.outputs),
         )
         if failure is not None:
             result = replace(
@@ -295,15 +263,9 @@ class RunRecords:
             status=status,
             attempt=0,
             evicted=0,
-            exit_code=None,
-            step=None,
             code=code,
             message=message,
-            started=None,
             ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
-            stages_s={},
-            metrics={},
-            outputs=(),
         )
         return self._commit(result)
 
@@ -593,18 +555,21 @@ class AttemptOutcome:
         events = self._attempt.events if self._attempt is not None else None
         if events is not None and events.content is not None:
             self._records.keep(self._records.paths.attempt_events(self._number), events.content)
-        first = self._records.commit_attempt(
+        metrics = self._streams.metrics.last() if self._streams else {}
+        result = RunResult(
+            status="succeeded",
             attempt=self._number,
-            started=self._started,
+            exit_code=0,
+            code=STOPPED_EARLY if early else None,
+            message=f"stopped early: {early}" if early else None,
+            started=datetime.fromisoformat(self._started),
             stages_s=events.stages_s if events is not None else {},
-            metrics=self._streams.metrics.last() if self._streams else {},
-            outputs=outputs,
-            failure=failure,
+            metrics={name: float(value) for name, value in metrics.items()},
+            outputs=tuple(outputs),
             checkpoint=self._checkpoint_summary(),
-            left_out=left_out,
-            early=early,
+            left_out=tuple(left_out),
         )
-        if not first:
+        if not self._records.commit_attempt(result, failure):
             logger.info("the run's outcome was decided before this attempt ended")
             recorded = self._records.exit_code()
             return FAILED_EXIT_CODE if recorded is None else recorded

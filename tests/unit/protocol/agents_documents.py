@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from runner.node.storage.retries import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.models import ModelRegistry
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptEnd, OutputFile
+from runner.protocol.results import AttemptEnd, OutputFile, RunResult
 from runner.protocol.schedules import GroupAccess
 from tests.unit.node.attempt_parts import context_of
 from tests.unit.node.fake_blob import FakeBlobs
@@ -86,14 +87,17 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
     write_list(runs, rank.attempt_outputs(number), OUTPUTS)
     end = AttemptEnd(number, NOW_TEXT, "succeeded", 0, None, checkpoint=told)
     records.write_end(end)
-    records.commit_attempt(
+    result = RunResult(
+        status="succeeded",
         attempt=number,
-        started=NOW_TEXT,
+        exit_code=0,
+        started=datetime.fromisoformat(NOW_TEXT),
         stages_s=STAGES,
-        metrics=METRICS,
-        outputs=OUTPUTS,
+        metrics={name: float(value) for name, value in METRICS.items()},
+        outputs=tuple(OUTPUTS),
         checkpoint=told,
     )
+    records.commit_attempt(result)
     return {
         "attempt-start.json": f"{run_id}/attempts/1/start.json",
         "attempt-end-lost.json": f"{run_id}/attempts/1/end.json",
@@ -128,13 +132,9 @@ def _failures(runs: ContainerClient) -> dict[str, str]:
     failed, blocked = "cats-20261121-143005-hhhh", "cats-20261121-143005-iiii"
     failure = StageFailedError("command", "CommandFailed", "the command ended with exit code 3", 3)
     failure.rank = 2
-    RunRecords(runs, RunPaths(failed)).commit_attempt(
-        attempt=1,
-        started=NOW_TEXT,
-        stages_s={"code": 0.1},
-        metrics={},
-        failure=failure,
-    )
+    started = datetime.fromisoformat(NOW_TEXT)
+    result = RunResult(status="succeeded", attempt=1, started=started, stages_s={"code": 0.1})
+    RunRecords(runs, RunPaths(failed)).commit_attempt(result, failure)
     why = f"blocked by {failed}, which failed"
     RunRecords(runs, RunPaths(blocked)).commit_unstarted("cancelled", BLOCKED_CODE, why)
     return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from runner.node.script import outputs as export
 from runner.node.settings import NodeSettings
 from runner.node.storage import blobs
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import RunResult
 from tests.unit.node.attempt_parts import outputs_of
 from tests.unit.node.races import Process, Race, sha256
 
@@ -92,15 +94,15 @@ class Story:
             prefix = names.output(number)
             made = outputs_of(runs, folder, run_id=RUN, number=number)
             outputs = made.restore(made.export(prefix, lambda *_: None))
-        first = records.commit_attempt(
+        result = RunResult(
+            status="succeeded",
             attempt=number,
-            started="2026-11-21T15:31:17+00:00",
-            stages_s={},
+            exit_code=0,
+            started=datetime.fromisoformat("2026-11-21T15:31:17+00:00"),
             metrics={"loss": float(number)},
-            outputs=outputs,
-            failure=failure,
+            outputs=tuple(outputs),
         )
-        if first:
+        if records.commit_attempt(result, failure):
             return failure.exit_code or 1 if failure else 0
         recorded = records.exit_code()
         assert recorded is not None, "somebody decided"
