@@ -14,9 +14,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from runner.node.settings import SettingsError
+from runner.protocol.codec import JsonDocument
 
 # The emulator's nodes share one machine, so the route to the primary does not identify a node.
 NODE_IP_VARIABLE = "BATCH_EMULATOR_NODE_IP"
@@ -111,8 +111,8 @@ SINGLE_NODE = {"RUNNER_NODES": "1", "RUNNER_NODE_RANK": "0"}
 
 
 @dataclass(frozen=True)
-class ClusterSpec:
-    """All nodes of an attempt.
+class ClusterSpec(JsonDocument):
+    """All nodes of an attempt, as the primary sends them to the workers.
 
     `ports` has one free port for each rank, and `processes` the number of processes that the
     launcher starts on each rank. `master_port` and `jax_port` are free ports of rank 0.
@@ -123,29 +123,6 @@ class ClusterSpec:
     master_port: int
     jax_port: int
     processes: tuple[int, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the message that the primary sends to the workers."""
-        return {
-            "addresses": list(self.addresses),
-            "ports": list(self.ports),
-            "master_port": self.master_port,
-            "jax_port": self.jax_port,
-            "processes": list(self.processes),
-        }
-
-
-def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
-    """Parse the result of `ClusterSpec.to_json`."""
-    addresses: Sequence[Any] = raw["addresses"]
-    ports: Sequence[Any] = raw["ports"]
-    return ClusterSpec(
-        tuple(str(one) for one in addresses),
-        tuple(int(one) for one in ports),
-        int(raw["master_port"]),
-        int(raw["jax_port"]),
-        tuple(int(one) for one in raw["processes"]),
-    )
 
 
 def single_node_variables(read: Sequence[str]) -> dict[str, str]:

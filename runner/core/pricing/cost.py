@@ -18,6 +18,7 @@ from typing import Any
 from runner.contract import PoolOutput
 from runner.core.pricing.prices import Price, PriceTable
 from runner.core.units import format_duration
+from runner.protocol.codec import JsonDocument
 from runner.protocol.errors import RunnerError
 
 MICROS_PER_USD = 1_000_000
@@ -73,7 +74,7 @@ class KindCost:
 
 
 @dataclass(frozen=True, slots=True)
-class CostCap:
+class CostCap(JsonDocument):
     """A cap, and the limits that enforce it.
 
     Attributes:
@@ -89,16 +90,6 @@ class CostCap:
     nodes: int
     job_s: int
     script_s: int
-
-    def to_json(self) -> dict[str, int]:
-        """Return the limits for `-o json`."""
-        return {
-            "cap_micros": self.cap_micros,
-            "bound_micros": self.bound_micros,
-            "nodes": self.nodes,
-            "job_s": self.job_s,
-            "script_s": self.script_s,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,14 +307,10 @@ def _compute_cap(
             why=f"to boot, work for {format_duration(SHORTEST_JOB_S - BOOT_S)} and leave the pool, "
             f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
             f"cost{'s' * (nodes == 1)} {usd_text(least)}",
-            fix=f"--max-cost {_round_up_to_cents(least)}",
+            fix=f"--max-cost {-(-least // 10_000) / 100:.2f}",  # rounded up
         )
     script_s = job_s - BOOT_S - _EXPORT_S if job_s > 2 * SHORTEST_JOB_S else job_s
     return CostCap(cap_micros, _cost(rate, nodes * (job_s + after_s)), nodes, job_s, script_s)
-
-
-def _round_up_to_cents(micros: int) -> str:
-    return f"{-(-micros // 10_000) / 100:.2f}"
 
 
 def _unknown_price(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:

@@ -21,7 +21,7 @@ from runner.node.checkpoints.committer import SNAPSHOTS_FOLDER, AttemptCheckpoin
 from runner.node.checkpoints.shards import ShardWriter
 from runner.node.checkpoints.snapshot import TooManyFilesError, UnsettledError
 from runner.node.checkpoints.store import CheckpointStore
-from runner.node.cluster import HeartbeatConfig, Hosts, free_port, listen, parse_cluster_spec
+from runner.node.cluster import ClusterSpec, HeartbeatConfig, Hosts, free_port, listen
 from runner.node.context import TaskContext
 from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.gate import Ring, check_gpus, check_node, has_gpus
@@ -224,9 +224,8 @@ class Worker:
         self._primary.handlers[PrimaryOrder.FINISH] = lambda _: launched.finish()
         with listen(self._hosts.own or "", 0) as listener:
             prepared |= self._wait_until_ready(attempt, listener, inherited)
-            cluster_spec = parse_cluster_spec(
-                self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
-            )
+            order = self._primary.await_order(PrimaryOrder.START)
+            cluster_spec = ClusterSpec.from_json(order["cluster_spec"])
         self._has_started = True
         launched.start()
         progress = ProgressReport(attempt.hang_watch(), self._primary.send_event)
@@ -261,7 +260,7 @@ class Worker:
         gpus = check_gpus if has_gpus(attempt.spec) else None
         self._primary.handlers[PrimaryOrder.CHECK] = lambda order: threading.Thread(
             target=self._check,
-            args=(Ring.from_json(self._rank, order), listener, gpus),
+            args=(Ring.from_json(order, rank=self._rank), listener, gpus),
             daemon=True,
         ).start()
         self._primary.send_event(

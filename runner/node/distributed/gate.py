@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from runner.protocol.codec import NOT_STORED, JsonDocument
 from runner.protocol.run_spec import RunSpec
 
 GATE_S = 20.0  # time limit of the ring
@@ -41,29 +41,16 @@ class GateReport:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """The ring of nodes as one of them, `rank`, sees it.
+class Ring(JsonDocument):
+    """The ring of nodes as one of them, `rank`, sees it. The order CHECK has the other fields.
 
     `ports` has the port of each agent's listener, by rank. `nonce` is new for each check.
     """
 
-    rank: int
+    rank: int = field(metadata=NOT_STORED)
     addresses: Sequence[str]
     ports: Sequence[int]
     nonce: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the order CHECK, which are the same for all ranks."""
-        return {
-            "addresses": list(self.addresses),
-            "ports": list(self.ports),
-            "nonce": self.nonce,
-        }
-
-    @classmethod
-    def from_json(cls, rank: int, raw: Mapping[str, Any]) -> Ring:
-        """Return the ring as `rank` sees it."""
-        return cls(rank, raw["addresses"], raw["ports"], str(raw["nonce"]))
 
     def greeting(self, rank: int) -> bytes:
         """Return the bytes that the agent of a rank sends first, to identify itself."""

@@ -16,11 +16,12 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runner.node.script.code_text import CodeText
+from runner.protocol.codec import JsonDocument
 from runner.protocol.paths import stored_path
 from runner.protocol.results import LeftOut
 from runner.protocol.run_spec import KeepRule, RunSpec
@@ -94,7 +95,7 @@ _State = tuple[int, int, int, int, int]  # mode, size, mtime, ctime, inode
 
 
 @dataclass(frozen=True)
-class Collected:
+class Collected(JsonDocument):
     """The files that a script wrote elsewhere, by their path as an output.
 
     Attributes:
@@ -106,16 +107,6 @@ class Collected:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     left_out: tuple[LeftOut, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document that `from_json` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Collected:
-        """Read the document that `to_json` returned."""
-        left_out = tuple(LeftOut.from_json(each) for each in raw["left_out"])
-        return cls(raw["files"], raw["sources"], left_out)
 
 
 @dataclass(frozen=True)
