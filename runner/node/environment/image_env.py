@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from runner.node.environment.virtual_env import (
     add_pip,
     is_usable,
     missing_packages,
+    new_environment,
     remove_environment,
 )
 from runner.node.failures import StageFailedError
@@ -164,12 +164,8 @@ class ImageEnvironment:
 
         `arguments` of `uv pip install` or `pip install` say what to install.
         """
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for left in target.parent.glob(f"{target.name}.building*"):
-            remove_tree(left)
-        building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
         environment = uv_environment(self._root / "uv-of-containers")
-        try:
+        with new_environment(target) as building:
             create, install = self._plan_commands(image_python, arguments, building)
             run_uv(create, environment, cwd=code_dir, report=self._report, check=self._check)
             _add_image_packages(image_python, building)
@@ -177,8 +173,6 @@ class ImageEnvironment:
             _move_scripts(building, target)
             add_pip(building)
             building.rename(target)
-        finally:
-            remove_tree(building)
 
     def _plan_commands(
         self, image_python: ImagePython, arguments: Sequence[str | Path], building: Path

@@ -24,6 +24,9 @@ POLL_S = 0.1
 QUERY_TIMEOUT_S = 120.0  # uv may first run every interpreter of a busy node
 RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
 DONE = re.compile(r"^(Prepared|Installed|Bytecode compiled) (\d+) (packages?|files?)")
+_AFFECT_UV = frozenset({
+    "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX",
+})  # fmt: skip
 DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
 
 
@@ -48,15 +51,7 @@ def find_uv(shared_dir: Path) -> Path:
 
 def uv_environment(cache_dir: Path) -> dict[str, str]:
     """Return the task's environment without variables that would affect uv."""
-    environment = dict(os.environ)
-    for name in (
-        "VIRTUAL_ENV",
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "CONDA_PREFIX",
-    ):
-        environment.pop(name, None)
+    environment = {name: value for name, value in os.environ.items() if name not in _AFFECT_UV}
     return {**environment, "UV_CACHE_DIR": str(cache_dir), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 

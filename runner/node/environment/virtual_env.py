@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,23 @@ def remove_environment(path: Path) -> None:
         renamed = path.with_name(f"{path.name}.old-{secrets.token_hex(16)}")
         path.rename(renamed)
         remove_tree(renamed)
+
+
+@contextmanager
+def new_environment(target: Path) -> Generator[Path]:
+    """Yield a new folder for building an environment, which the block renames to `target`.
+
+    The caller holds the lock of `target`, so existing build folders are of killed tasks. Their uv
+    may still be writing, so the new folder has a new name.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f"{target.name}.building*"):
+        remove_tree(left)
+    building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
+    try:
+        yield building
+    finally:
+        remove_tree(building)
 
 
 LAYER_FOLDER = "venv"  # in the task's working directory
@@ -587,14 +604,8 @@ class EnvironmentBuilder:
         `arguments` of `uv pip install` say what to install.
         """
         uv = find_uv(self._shared_dir)
-        # The lock is held, so existing build folders are of killed tasks. Their uv may still be
-        # writing, so the new folder has a new name.
-        self._envs.mkdir(parents=True, exist_ok=True)
-        for left in self._envs.glob(f"{target.name}.building*"):
-            remove_tree(left)
-        building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
         environment = uv_environment(self._cache / "uv")
-        try:
+        with new_environment(target) as building:
             # Relocatable, because the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
             run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
@@ -611,8 +622,6 @@ class EnvironmentBuilder:
             (building / ".lock").unlink(missing_ok=True)  # of uv; a script could hold it
             add_pip(building)
             building.rename(target)
-        finally:
-            remove_tree(building)
 
     def _install(
         self,
