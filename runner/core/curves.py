@@ -37,7 +37,8 @@ def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = Non
     values: dict[str, dict[int, float]] = {}
     for point in points:
         seen = values.setdefault(point.name, {})
-        seen[_next_step(point, seen)] = point.value
+        step = max(seen, default=0) + 1 if point.step is None else point.step
+        seen[step] = point.value
     return [
         Curve(run_id, name, tuple(sorted(seen.items()))[-last if last else 0 :])
         for name, seen in values.items()
@@ -67,10 +68,6 @@ def differing(params: Sequence[Mapping[str, object]]) -> dict[str, tuple[object,
     }
 
 
-def _next_step(point: MetricPoint, seen: Mapping[int, float]) -> int:
-    return max(seen, default=0) + 1 if point.step is None else point.step
-
-
 class Extent:
     """The range of the steps and values of one or more points."""
 
@@ -95,7 +92,7 @@ def _fraction(value: float, low: float, high: float) -> float:
 # Okabe and Ito: also distinct for people with a color vision deficiency.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c8c")
 _DASHES = ("", "7 3", "2 3")  # one dash pattern per group of eight runs, which reuse the colors
-_WIDTH, _PANEL_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 270, 80, 20, 34, 48
+WIDTH, _PANEL_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 270, 80, 20, 34, 48
 _LEGEND_LINE_HEIGHT = 18
 _MAX_TICKS = 6  # approximate maximum of the labels on an axis
 
@@ -114,30 +111,39 @@ def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
     body = [_legend(run_id, n) for n, run_id in enumerate(runs)]
     tops = range(legend, height, _PANEL_HEIGHT)
     body += [_panel(*panel, top) for panel, top in zip(panels.items(), tops, strict=True)]
+    return svg_document(height, "".join(body))
+
+
+def svg_document(height: int, body: str) -> str:
+    """Return an SVG document. With its background, black letters are readable on dark pages."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12">\n'
-        # With its own background, black letters are readable on a dark page too.
-        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{"".join(body)}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}</svg>\n'
     )
 
 
 def draw_html(title: str, panels: Mapping[str, Sequence[Curve]]) -> str:
     """Return an HTML page with the panels of `draw_svg`. The page loads no other files."""
+    return html_page(title, f"<h1>{escape(title)}</h1>\n{draw_svg(panels)}")
+
+
+def html_page(title: str, body: str) -> str:
+    """Return an HTML page."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
-        f"</title></head>\n<body>\n<h1>{escape(title)}</h1>\n{draw_svg(panels)}</body></html>\n"
+        f"</title></head>\n<body>\n{body}</body></html>\n"
     )
 
 
-def _escape(words: str) -> str:
+def to_xml(words: object) -> str:
     """Escape text, and replace characters that XML cannot hold."""
-    return escape("".join(char if char.isprintable() else "\ufffd" for char in words))
+    return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
 
 
 def _panel(name: str, curves: Sequence[Curve], top: int) -> str:
     points = [point for curve in curves for point in curve.finite]
-    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{_escape(name)}</text>\n'
+    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{to_xml(name)}</text>\n'
     if not points:
         return title + f'<text x="{_LEFT}" y="{top + 60}">no finite value</text>\n'
     scale = _PanelScale(points, top)
@@ -153,7 +159,7 @@ class _PanelScale(Extent):
         self.top, self.bottom = top + _TOP, top + _PANEL_HEIGHT - _BOTTOM
 
     def x(self, step: float) -> float:
-        return _LEFT + super().x(step) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + super().x(step) * (WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
         return self.bottom - super().y(value) * (self.bottom - self.top)
@@ -182,7 +188,7 @@ def _stroke(number: int) -> str:
 
 def _axes(scale: _PanelScale) -> str:
     lines = [
-        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{scale.y(value):.1f}" '
+        f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{scale.y(value):.1f}" '
         f'y2="{scale.y(value):.1f}" stroke="#dddddd"/>\n'
         f'<text x="{_LEFT - 8}" y="{scale.y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>\n'
         for value in _ticks(*scale.values, whole=False)
@@ -192,7 +198,7 @@ def _axes(scale: _PanelScale) -> str:
         f'text-anchor="middle">{step:g}</text>\n'
         for step in _ticks(*scale.steps, whole=True)
     ]
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    middle = (_LEFT + WIDTH - _RIGHT) / 2
     lines.append(f'<text x="{middle:g}" y="{scale.bottom + 34}" text-anchor="middle">step</text>\n')
     return "".join(lines)
 

@@ -12,14 +12,13 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from runner.core.curves import Curve, draw_svg
+from runner.core.curves import WIDTH, Curve, draw_svg, svg_document, to_xml
 from runner.protocol.metrics import Goal, format_metric
 
 MAX_CURVES = 20  # only the best trials get a learning curve
-_WIDTH, _HEIGHT, _LEFT, _TOP = 720, 300, 60, 50
+_HEIGHT, _LEFT, _TOP = 300, 60, 50
 _BAR_HEIGHT = 24
 _MAX_GROUPS = 5  # for a numeric parameter, see `importance`
 
@@ -102,19 +101,7 @@ def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTria
     for part in parts:
         body += f'<g transform="translate(0 {height})">\n{part.body}</g>\n'
         height += part.height
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}</svg>\n'
-    )
-
-
-def sweep_html(title: str, svg: str) -> str:
-    """Return an HTML page with the plots."""
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
-        f"</title></head>\n<body>\n{svg}</body></html>\n"
-    )
+    return svg_document(height, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +115,15 @@ def _to_part(svg: str) -> _Part:
     return _Part(svg, int(found[1]) if found else _HEIGHT)
 
 
-def _escape(words: object) -> str:
-    """Escape text, and replace characters that XML cannot hold."""
-    return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
-
-
 def _label(trial: PlottedTrial) -> str:
     params = " ".join(f"{name}={value}" for name, value in trial.params.items())
-    return _escape(f"{trial.name}: {params}")[:90]
+    return to_xml(f"{trial.name}: {params}")[:90]
 
 
 def _heading(title: str, subtitle: str) -> str:
     return (
-        f'<text x="{_LEFT}" y="24" font-size="16" font-weight="bold">{_escape(title)}</text>\n'
-        f'<text x="{_LEFT}" y="42" fill="#555555">{_escape(subtitle)}</text>\n'
+        f'<text x="{_LEFT}" y="24" font-size="16" font-weight="bold">{to_xml(title)}</text>\n'
+        f'<text x="{_LEFT}" y="42" fill="#555555">{to_xml(subtitle)}</text>\n'
     )
 
 
@@ -181,13 +163,13 @@ def _number(value: float) -> str:
 
 def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:
     """Return one line per trial through its parameters to the metric, the best trial on top."""
-    title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {_escape(metric)}</text>\n'
+    title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {to_xml(metric)}</text>\n'
     if not trials:
         return _Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
     names = list(dict.fromkeys(name for each in trials for name in each.params))
     axes = [_Axis(name, [t.params[name] for t in trials if name in t.params]) for name in names]
     axes.append(_Axis(metric, [each.value for each in trials]))
-    gap = (_WIDTH - 2 * _LEFT) / max(len(axes) - 1, 1)
+    gap = (WIDTH - 2 * _LEFT) / max(len(axes) - 1, 1)
     xs = [_LEFT + gap * number for number in range(len(axes))]
     bottom = _HEIGHT - 40
 
@@ -212,11 +194,11 @@ def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -
         lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}" stroke="#000"/>\n')
         scale = " (log)" if axis.is_log else ""
         lines.append(
-            f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{_escape(axis.name)}{scale}'
+            f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{to_xml(axis.name)}{scale}'
             "</text>\n"
         )
         lines += [
-            f'<text x="{x + 4:.1f}" y="{y(share) + 4:.1f}" font-size="10">{_escape(words)}</text>\n'
+            f'<text x="{x + 4:.1f}" y="{y(share) + 4:.1f}" font-size="10">{to_xml(words)}</text>\n'
             for share, words in axis.labels()
         ]
     return _Part(title + "".join(lines), _HEIGHT)
@@ -233,14 +215,14 @@ def _draw_importance(metric: str, shares: Mapping[str, float]) -> _Part:
     lines = [
         (
             f'<text x="{_LEFT}" y="20" font-weight="bold">share of the variance of '
-            f"{_escape(metric)} that a parameter explains alone</text>\n"
+            f"{to_xml(metric)} that a parameter explains alone</text>\n"
         )
     ]
     for number, (name, share) in enumerate(shares.items()):
         y = 34 + number * _BAR_HEIGHT
-        width = share * (_WIDTH - 2 * _LEFT - 160)
+        width = share * (WIDTH - 2 * _LEFT - 160)
         lines.append(
-            f'<text x="{_LEFT + 140}" y="{y + 13}" text-anchor="end">{_escape(name)[:24]}</text>\n'
+            f'<text x="{_LEFT + 140}" y="{y + 13}" text-anchor="end">{to_xml(name)[:24]}</text>\n'
             f'<rect x="{_LEFT + 148}" y="{y}" width="{width:.1f}" height="16" fill="#0072b2"/>\n'
             f'<text x="{_LEFT + 154 + width:.1f}" y="{y + 13}">{share:.0%}</text>\n'
         )

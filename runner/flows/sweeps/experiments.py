@@ -15,10 +15,11 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
+from runner.core.curves import html_page
 from runner.core.pricing.cost import MICROS_PER_USD
 from runner.core.pricing.ledger import EVICTED, NodeCosts
 from runner.core.states import RunState, WaitCause
-from runner.core.sweep_plots import PlottedTrial, draw_sweep, sweep_html
+from runner.core.sweep_plots import PlottedTrial, draw_sweep
 from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.group_documents import list_group_ids, with_later_runs
@@ -345,7 +346,7 @@ def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str
     ]
     goal = goal_of(board.rows, metric)
     svg = draw_sweep(sweep.group_id, metric, goal, trials)
-    return sweep_html(sweep.group_id, svg) if page else svg
+    return html_page(sweep.group_id, svg) if page else svg
 
 
 def _unclear(measured: Iterable[str]) -> str:

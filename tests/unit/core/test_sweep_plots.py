@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runner.core.sweep_plots import PlottedTrial, draw_sweep, importance, sweep_html
+from runner.core.curves import html_page
+from runner.core.sweep_plots import PlottedTrial, draw_sweep, importance
 
 
 def sampled(count: int, seed: int = 3) -> list[PlottedTrial]:
@@ -43,7 +44,7 @@ def test_picture_of_a_thousand_trials_is_one_document_drawn_quickly() -> None:
     assert sum(1 for _ in lines) == 1000 + 20
     assert "net &lt;1&gt;" in svg
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
-    assert sweep_html("net", svg).startswith("<!doctype html>")
+    assert html_page("net", svg).startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(
