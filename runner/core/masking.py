@@ -157,18 +157,13 @@ def _named_words(words: Sequence[Any], name: str) -> Iterable[tuple[Any, str]]:
         before = word if isinstance(word, str) else ""
 
 
-def find_secret_values(variables: Mapping[str, str]) -> set[str]:
-    """Return the values of environment variables that are secrets, by name, and of their URLs."""
-    return find_document_secrets(variables)
-
-
 def find_document_secrets(document: object) -> set[str]:
-    """Return the secrets of a JSON document, so that they can be masked in other files.
+    """Return the secrets of a JSON document or of variables, to mask them in other files.
 
     They are values below secret names, values of secret options in a command, and passwords in
     URLs and connection strings.
     """
-    found = {value for name, value in _named_texts(document, "") if _is_secret(name)}
+    found = {value for name, value in _named_texts(document, "") if is_secret_name(name)}
     for _, value in _named_texts(document, ""):
         found.update(_passwords(value))
     return {value for value in found if len(value) >= MIN_BYTES}
@@ -179,10 +174,6 @@ def _is_text(value: str) -> bool:
     with suppress(UnicodeEncodeError):
         return bool(value.encode("utf-8", "surrogateescape"))
     return False
-
-
-def _is_secret(name: str) -> bool:
-    return bool(name) and is_secret_name(name)
 
 
 def _named_texts(value: object, name: str) -> Iterable[tuple[str, str]]:
@@ -204,5 +195,5 @@ def _passwords(text: str) -> Iterable[str]:
             yield urlsplit(text).password or ""
     for part in _SEPARATOR.split(text):
         name, _, value = part.partition("=")
-        if value and _is_secret(name.strip(" -")):
+        if value and is_secret_name(name.strip(" -")):
             yield value.strip()

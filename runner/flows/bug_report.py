@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner.core.home import HomePaths, existing_folder, runner_home
-from runner.core.masking import Mask, find_document_secrets, find_secret_values
+from runner.core.masking import Mask, find_document_secrets
 from runner.core.settings import PROJECT_FILE, Settings, load_settings, user_config_file
 from runner.flows.extras import DISTRIBUTION
 from runner.protocol.codec import parse_json
@@ -159,7 +159,7 @@ class _Collector:
     def __init__(self, env: Mapping[str, str]) -> None:
         self.report = BugReport()
         self.env = env
-        self.values = find_secret_values(env)
+        self.values = find_document_secrets(env)
         self.mask = Mask(self.values)
 
     def know(self, values: set[str]) -> None:

@@ -10,7 +10,6 @@ import pytest
 from runner.core.masking import (
     Mask,
     find_document_secrets,
-    find_secret_values,
     is_secret_name,
 )
 
@@ -101,7 +100,7 @@ def test_values_of_secret_variables_and_passwords_of_urls_are_found() -> None:
         "http_proxy": "http://[broken@",
         "SHORT_KEY_TOKEN": "abc",
     }
-    assert find_secret_values(variables) == {"token-value", "indexpass"}
+    assert find_document_secrets(variables) == {"token-value", "indexpass"}
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "apiKey", "db-password", "SAS", "clientSecret"])
