@@ -338,20 +338,13 @@ def _connection_error(broken: AzureError, doing: str, err: AzureError) -> Runner
             what = "cannot connect to the services"
     elif not _is_reachable(address):
         what, fix = "the local services are not running", "runner local up"
-    return RunnerError(
-        SERVICES_DOWN,
-        what,
-        why=f"while {doing}: {_first_line(err)}",
-        fix=fix,
-    )
+    return RunnerError(SERVICES_DOWN, what, why=f"while {doing}: {_first_line(err)}", fix=fix)
 
 
 def _address(err: AzureError) -> tuple[str, int] | None:
     """Return host and port of a request without a response, or None if the SDK has neither."""
     inner: Any = err.inner_exception
-    if (
-        connection := getattr(inner, "conn", None)
-    ) is not None:  # from urllib3: the connection was not established
+    if (connection := getattr(inner, "conn", None)) is not None:  # of urllib3: not established
         return str(connection.host), int(connection.port)
     if (request := getattr(inner, "request", None)) is not None:
         url = urlsplit(str(request.url))

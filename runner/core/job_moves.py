@@ -21,7 +21,7 @@ from runner.protocol.run_spec import RunSpec
 NOTE = "runner"  # name of the metadata item of a job
 Action = Literal["pause", "move", "drain"]
 Running = Literal["requeue", "wait", "terminate"]  # how running tasks are treated
-_PAUSED_STATES = frozenset({"disabling", "disabled"})
+PAUSED_STATES = frozenset({"disabling", "disabled"})
 _CLOSED_STATES = frozenset({"terminating", "completed", "deleting"})
 
 
@@ -86,7 +86,7 @@ class JobSnapshot:
     @property
     def disabled(self) -> bool:
         """True if none of its tasks starts."""
-        return self.state in _PAUSED_STATES
+        return self.state in PAUSED_STATES
 
     @property
     def closed(self) -> bool:

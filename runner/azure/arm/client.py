@@ -129,7 +129,7 @@ _BY_STATUS: Mapping[int, FaultText] = {401: _TOKEN, 403: _NO_RIGHT, 429: _BUSY}
 def to_arm_error(status: int, code: str, body: Mapping[str, Any], path: str) -> RunnerError:
     """Return the error for a response with status 400 or above."""
     fault = _TABLE.get(code) or _BY_STATUS.get(status)
-    message = _error_message(body)
+    message = _first_lines(_error_field(body, "message"))
     if fault is None:
         return RunnerError(
             "R-AZURE",
@@ -186,12 +186,6 @@ def parse_body(text: str) -> Mapping[str, Any]:
     if isinstance(parsed, dict):
         return cast("dict[str, Any]", parsed)
     return {"value": parsed}
-
-
-def _error_message(body: Mapping[str, Any]) -> str:
-    error: Any = body.get("error")
-    found: Any = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else None
-    return _first_lines(str(found or body.get("message") or ""))
 
 
 def _first_lines(text: str) -> str:
@@ -294,7 +288,10 @@ class ArmClient:
             url = str(body.get("nextLink") or "")
             if not url:
                 return
-            self._check_link(url)
+            here, there = urlsplit(self.endpoint), urlsplit(url)
+            if (here.scheme, here.netloc.lower()) != (there.scheme, there.netloc.lower()):
+                # The token is sent only to the endpoint.
+                raise unreachable(url, "the next page of the list is on another host")
         raise unreachable(path, f"the list has more than {_MAX_PAGES} pages")
 
     def send(
@@ -321,22 +318,13 @@ class ArmClient:
         parameters = {"api-version": api_version, **query}
         return f"{self.endpoint}{quote(path)}?{urlencode(parameters, quote_via=quote, safe='')}"
 
-    def _check_link(self, url: str) -> None:
-        """Raise RunnerError for another host, because the token is sent only to the endpoint."""
-        here, there = urlsplit(self.endpoint), urlsplit(url)
-        if (here.scheme, here.netloc.lower()) != (there.scheme, there.netloc.lower()):
-            raise unreachable(url, "the next page of the list is on another host")
-
     @property
     def _audience(self) -> str:
         return f"{self.endpoint}/.default"
 
     @cached_property
     def _credential(self) -> TokenCredential:
-        if self._given_credential is not None:
-            return self._given_credential
-
-        return default_credential()
+        return self._given_credential or default_credential()
 
     @cached_property
     def _client(self) -> PipelineClient[Any, Any]:
@@ -361,9 +349,13 @@ class ArmClient:
 
 def arm_error_code(body: Mapping[str, Any]) -> str:
     """Return `error.code` of a response, or an empty string."""
+    return _error_field(body, "code")
+
+
+def _error_field(body: Mapping[str, Any], name: str) -> str:
     error: Any = body.get("error")
-    found: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-    return str(found or body.get("code") or "")
+    found: Any = cast("dict[str, Any]", error).get(name) if isinstance(error, dict) else None
+    return str(found or body.get(name) or "")
 
 
 _ABSENT = frozenset(

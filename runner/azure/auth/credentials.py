@@ -315,8 +315,15 @@ class Connection:
 
     def share_client(self) -> ShareClient:
         """Return the client of the stack's file share. Raise RunnerError if the stack has none."""
-        name = self._share_name()
-        return self._file.get_share_client(name)
+        if self.outputs.file_share and self.outputs.file_endpoint:
+            return self._file.get_share_client(self.outputs.file_share)
+        raise RunnerError(
+            "R-SHARE-NONE",
+            "this stack has no file share",
+            why="the file share is off by default, because nodes need an account key to mount it",
+            fix="set storage.file_share_gib in the stack's configuration and run `runner up`, "
+            "or use a container: data:PATH",
+        )
 
     def with_account_options(self, command: str) -> str:
         """Return a command of `az batch` with the options that select this account."""
@@ -509,22 +516,9 @@ class Connection:
             "account_key": self._keys["storage"],
         }
 
-    def _share_name(self) -> str:
-        if self.outputs.file_share and self.outputs.file_endpoint:
-            return self.outputs.file_share
-        raise RunnerError(
-            "R-SHARE-NONE",
-            "this stack has no file share",
-            why="the file share is off by default, because nodes need an account key to mount it",
-            fix="set storage.file_share_gib in the stack's configuration and run `runner up`, "
-            "or use a container: data:PATH",
-        )
-
     @cached_property
     def _token(self) -> TokenCredential | None:
-        if self._keys is not None:
-            return None
-        return default_credential()
+        return default_credential() if self._keys is None else None
 
     @property
     def _proxy_options(self) -> dict[str, Any]:

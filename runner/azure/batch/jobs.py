@@ -28,7 +28,7 @@ from runner.azure.faults import (
     to_runner_error,
     was_repeated,
 )
-from runner.core.job_moves import JobNote
+from runner.core.job_moves import PAUSED_STATES, JobNote
 from runner.core.states import TaskView
 from runner.protocol.errors import RunnerError
 
@@ -154,8 +154,6 @@ def _rejected_error(job_id: str, outcome: AddedTasks) -> RunnerError:
     )
 
 
-_CLOSED_STATES = frozenset({"terminating", "completed", "deleting"})
-_PAUSED_STATES = frozenset({"disabling", "disabled"})
 _JOB_PROPERTIES = [
     *("id", "state", "poolInfo", "usesTaskDependencies", "onAllTasksComplete", "metadata"),
 ]
@@ -272,19 +270,18 @@ def _closed_error(err: HttpResponseError, doing: str) -> JobClosedError:
 
 
 def _accepts_tasks(connection: Connection, job: models.BatchJob, pool_id: str) -> bool:
-    state = wire_text(job.state)
-    if state in _PAUSED_STATES:
-        note = to_snapshot(job).note
+    found = to_snapshot(job)
+    if found.disabled:
+        note = found.note
         enable = connection.with_account_options(f"az batch job enable --job-id {job.id}")
         raise JobDisabledError(
             "R-JOB-DISABLED",
-            f"job {job.id} is {state}, so its tasks would not start",
+            f"job {job.id} is {found.state}, so its tasks would not start",
             why=note.describe(str(job.id)) if note else "",
             fix="use another name with --experiment, or enable the job: "
             + (note.command if note else enable),
         )
-    same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
-    return state not in _CLOSED_STATES and same_pool and bool(job.uses_task_dependencies)
+    return not found.closed and found.is_in(pool_id) and bool(job.uses_task_dependencies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +306,7 @@ class JobView:
     @property
     def disabled(self) -> bool:
         """True if none of its tasks starts."""
-        return self.state in _PAUSED_STATES
+        return self.state in PAUSED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +377,7 @@ def read_max_parallel(connection: Connection, job_id: str) -> int | None:
 def has_ended(connection: Connection, job_id: str) -> bool:
     """Return True if the job has ended, so that its waiting tasks never start."""
     job = _find_job(connection, job_id, select=["id", "state"])
-    return job is not None and wire_text(job.state) in _CLOSED_STATES
+    return job is not None and to_snapshot(job).closed
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:
@@ -441,9 +438,7 @@ def delete_tasks(connection: Connection, job_id: str, task_ids: Collection[str])
 def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
     """Return True if a job is open and its tasks may depend on one another."""
     job = _find_job(connection, job_id, select=_JOB_PROPERTIES)
-    if job is None or wire_text(job.state) in _CLOSED_STATES:
-        return False
-    return bool(job.uses_task_dependencies)
+    return job is not None and not to_snapshot(job).closed and bool(job.uses_task_dependencies)
 
 
 def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:

@@ -445,11 +445,13 @@ class BlobContainer:
         if root is None:  # the SDK raises its error
             blobs = self.client.list_blobs(name_starts_with=prefix, include=["metadata"])
             return [(str(blob.name), dict(blob.metadata or {})) for blob in blobs], None
-        found: list[tuple[str, Mapping[str, str]]] = []
-        for blob in root.iterfind("Blobs/Blob"):
-            pairs = blob.find("Metadata")
-            metadata = {each.tag: each.text or "" for each in (() if pairs is None else pairs)}
-            found.append((_listed_name(blob), metadata))
+        found: list[tuple[str, Mapping[str, str]]] = [
+            (
+                _listed_name(blob),
+                {each.tag: each.text or "" for each in blob.iterfind("Metadata/*")},
+            )
+            for blob in root.iterfind("Blobs/Blob")
+        ]
         return found, root.findtext("NextMarker") or None
 
     def _page(
@@ -600,7 +602,8 @@ class BlobStore:
 
     def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
         """See `FileStore.get`."""
-        with service_errors(f"downloading {file.path}"), _open_part(target) as part:
+        mode = "r+b" if target.exists() else "w+b"
+        with service_errors(f"downloading {file.path}"), target.open(mode) as part:
             digest = _hash_part(part, file.size_bytes)
             on_bytes(part.tell())
             for data in self._read_ranges(file, part.tell()):
@@ -767,10 +770,6 @@ def _block_id(listed: str) -> str:
         return base64.b64decode(listed, validate=True).decode()
     except ValueError:
         return listed
-
-
-def _open_part(target: Path) -> IO[bytes]:
-    return target.open("r+b" if target.exists() else "w+b")
 
 
 def _hash_part(part: IO[bytes], size: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 from typing import Any
 
 from azure.core import MatchConditions
@@ -91,7 +90,8 @@ class ModelContainer:
             False if the source does not exist.
         """
         if not size_bytes:
-            return self._put_empty(name, replace=replace)
+            self._container.put_metadata(name, {}, overwrite=replace)
+            return True
         client = self._client.get_blob_client(name)
         url, authorization = self._connection.copy_source(source)
         options: dict[str, Any] = {"source_authorization": authorization} if authorization else {}
@@ -113,11 +113,6 @@ class ModelContainer:
                 # If the commit of another process dropped the staged blocks, the blob exists.
                 if not isinstance(err, _CONFLICTS) and error_code(err) != "InvalidBlockList":
                     raise
-        return True
-
-    def _put_empty(self, name: str, *, replace: bool) -> bool:
-        with service_errors(f"writing {name}"), suppress(*_CONFLICTS):
-            self._client.get_blob_client(name).upload_blob(b"", overwrite=replace)
         return True
 
     def digest(self, name: str) -> tuple[int, str] | None:
