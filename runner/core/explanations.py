@@ -108,7 +108,7 @@ def _parse_entry(code: str, subject: str, body: str) -> Explanation:
         elif block.startswith(_WHY):
             why = _join(block.removeprefix(_WHY))
         elif block.startswith(_GUIDE):
-            guide = _to_guide(block.removeprefix(_GUIDE).strip())
+            guide = posixpath.normpath(f"{_GUIDES}/{block.removeprefix(_GUIDE).strip()}")
         elif why or ways:
             raise EntryError(f"{code}: unexpected paragraph {block[:40]!r}")
         else:
@@ -128,10 +128,6 @@ def _parse_ways(block: str) -> Iterator[Way]:
 
 def _join(text: str) -> str:
     return " ".join(text.split())
-
-
-def _to_guide(path: str) -> str:
-    return posixpath.normpath(f"{_GUIDES}/{path}")
 
 
 def find_code(text: str, known: Sequence[str]) -> str | None:

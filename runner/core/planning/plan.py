@@ -230,7 +230,7 @@ def plan_run(
     warnings: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return the draft of a run in the job of its experiment."""
-    recipe, experiment = run.recipe, experiment_name(run.recipe, run.options.experiment)
+    recipe, experiment = run.recipe, slug(run.options.experiment or run.recipe.name)
     if run.rehearsal is not None:
         _check_rehearsal(settings.target, pool)
     short = ", ".join(run.secrets.short()) if run.secrets else ""
@@ -404,11 +404,6 @@ def insert_parameters(
         given = iter(sorted(given, key=lambda n: args[n].startswith("-")))
     first = next(given, len(args))
     return *args[:first], *params, *args[first:]
-
-
-def experiment_name(recipe: Recipe, requested: str | None) -> str:
-    """Return the name of a run's experiment: `requested`, else the name of the recipe."""
-    return slug(requested or recipe.name)
 
 
 _SECRET_NAME = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")

@@ -20,9 +20,7 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
     """
     refuse_pool_of_other_team(wanted, outputs)
     fitting = tuple(pool for pool in outputs.pools if _fits(pool, image))
-    named = next(
-        (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
-    )
+    named = _find_named(wanted, outputs)
     if named is not None and named not in fitting:
         raise _unsuitable(f"pool {named.id}", image, fitting)
     if outputs.pools and not fitting:
@@ -42,9 +40,7 @@ def pools_for_all(
         return pools_for(next(iter(images.values())), wanted, outputs)
     refuse_pool_of_other_team(wanted, outputs)
     fitting = tuple(pool for pool in outputs.pools if pool.containers is None)
-    named = next(
-        (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
-    )
+    named = _find_named(wanted, outputs)
     if named is None and (fitting or wanted is not None):  # an unknown pool is rejected later
         return replace(outputs, pools=fitting or outputs.pools)
     if named is not None and named in fitting:
@@ -75,22 +71,23 @@ def refuse_pool_of_other_team(wanted: str | None, outputs: StackOutputs) -> None
     if found is None or found.team == own:
         return
     owner = "the shared part of the stack" if found.team is None else f"team {found.team!r}"
+    part = "the shared part" if own is None else f"team {own!r}"
     ours = [pool.id for pool in outputs.stack_pools if pool.team == own]
     raise RunnerError(
         "R-POOL-TEAM",
         f"pool {found.id!r} belongs to {owner}",
-        why=f"its nodes have no access to the runs of {_name_part(own)}",
+        why=f"its nodes have no access to the runs of {part}",
         fix=f"--team {found.team or SHARED_TEAM}" + (f", or --pool {ours[0]}" if ours else ""),
     )
-
-
-def _name_part(team: str | None) -> str:
-    return "the shared part" if team is None else f"team {team!r}"
 
 
 def is_mixed(images: Mapping[str, str | None]) -> bool:
     """Return True if some tasks have an image and others have none."""
     return len({image is None for image in images.values()}) > 1
+
+
+def _find_named(wanted: str | None, outputs: StackOutputs) -> PoolOutput | None:
+    return next((pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None)
 
 
 def _fits(pool: PoolOutput, image: str | None) -> bool:

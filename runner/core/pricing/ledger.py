@@ -276,6 +276,10 @@ class _NodeUse:
         return self.ended_ms if self.usage.ended is not None else self.known_ms
 
     @property
+    def has_recorded_end(self) -> bool:
+        return self.segments[-1][0] == "evicted"
+
+    @property
     def started_ms(self) -> int:
         return self.segments[0][1]
 
@@ -413,7 +417,7 @@ def _divide_life(
         start = min(start, *starts)
     if exists and ended < now_ms:
         ended = now_ms
-    elif not exists and not (final.run.is_running or final.is_lost or _has_recorded_end(final)):
+    elif not exists and not (final.run.is_running or final.is_lost or final.has_recorded_end):
         gaps.append(_gap("end", final.run, final.usage, ended))
     stay, usage = first.stay, first.usage
     spot = stay.spot if usage.dedicated is None else not usage.dedicated
@@ -423,11 +427,6 @@ def _divide_life(
     for payers, begin, end in _split_life(uses, start, ended):
         _charge(spent, life, payers, begin, end)
     return life
-
-
-def _has_recorded_end(use: _NodeUse) -> bool:
-    """Return True if the end of the node is on record."""
-    return use.segments[-1][0] == "evicted"
 
 
 # By run: the purpose, and True if the node was used at most.

@@ -55,10 +55,6 @@ class PriceTable:
         wanted = vm_size.lower()
         return tuple(sorted({key.location for key in self.rows if key.vm_size == wanted}))
 
-    def with_rows(self, newer: Mapping[PriceKey, Price]) -> PriceTable:
-        """Return this table with `newer` rows added or replaced."""
-        return PriceTable({**self.rows, **newer})
-
 
 def load_price_table(home: Path | None) -> PriceTable:
     """Return the packaged table, updated with the rows of `runner skus --refresh` in `home`.
@@ -76,7 +72,7 @@ def load_price_table(home: Path | None) -> PriceTable:
         return PriceTable(packaged)
     except (OSError, UnicodeDecodeError) as err:
         raise _invalid_table(path, str(err)) from err
-    return PriceTable(packaged).with_rows(parse_prices(text, path))
+    return PriceTable(packaged | parse_prices(text, path))
 
 
 def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
