@@ -309,7 +309,8 @@ class Attempt:
         environment = self._script_environment(inherited, prepared, place, written)
         write_shell_file(self._dirs.logs, environment, self.spec.secret_names)
         left_s = self._start_time_limit()
-        protect = self._protect_node()
+        shared = self._node.shared_dir
+        protect = protect_node(shared, writable=[compiled_folder(shared, self.spec.code.sha256)])
         if protect is not None:
             hooks = hook_folders(self._node.work_dir)
             self._compiling = compile_later(Path(prepared["VIRTUAL_ENV"]), hooks)
@@ -333,11 +334,6 @@ class Attempt:
         if self.finished is not None and self.streams is not None:
             where = Path(prepared["VIRTUAL_ENV"])
             self.finished.save(self.number, where, self.outputs.collect(), self.streams)
-
-    def _protect_node(self) -> Callable[[], None] | None:
-        """Return what makes the files that later runs execute read-only for the script."""
-        shared, code = self._node.shared_dir, self.spec.code.sha256
-        return protect_node(shared, writable=[compiled_folder(shared, code)])
 
     def _watch_files(self, inherited: Mapping[str, str]) -> WrittenFiles:
         home, dirs, node = Path(inherited.get("HOME") or "/"), self._dirs, self._node

@@ -189,7 +189,10 @@ def _attempt(task: TaskContext, records: RunRecords, environment: Mapping[str, s
         dirs = make_dirs(task.node.work_dir, keep_written=finished.attempt is not None)
         record_attempt(dirs.logs, spec.run_id, number)
     except OSError as err:
-        failure = disk_full("code", err) if is_disk_full(err) else _folder_error(err)
+        failure = disk_full("code", err)
+        if not is_disk_full(err):
+            text = f"cannot make the task's folders: {err}"
+            failure = StageFailedError("code", "AgentFailed", text)
         logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
         return AttemptOutcome(task, records, number, started).failed(failure, spec.retries)
     events = EventLog(LineQueue(), task.redactor)
@@ -465,10 +468,6 @@ def _wait_for_eviction(task: TaskContext, outcome: AttemptOutcome) -> int | None
         time.sleep(POLL_S)
     outcome.await_writers()
     return None
-
-
-def _folder_error(err: OSError) -> StageFailedError:
-    return StageFailedError("code", "AgentFailed", f"cannot make the task's folders: {err}")
 
 
 def exit_now(code: int) -> None:

@@ -91,7 +91,7 @@ class NodePreparation:
                     raise _error(f"waited for that of another task until {limit}")
 
             with node_lock(self.lock, while_waiting):
-                if self.is_done():
+                if not self._is_container and self._recorded() == self._done:
                     report("the node is prepared")
                     return
                 with self.record(self._events.summarise):
@@ -112,10 +112,6 @@ class NodePreparation:
                         raise _error(f"was stopped after {limit}")
                     if ended.exit_code:
                         raise _error(f"exited with code {ended.exit_code}")
-
-    def is_done(self) -> bool:
-        """Return True if this task need not run the commands."""
-        return not self._is_container and self._recorded() == self._done
 
     @contextmanager
     def record(self, notify: Callable[[str], None]) -> Generator[None]:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from runner.node.checkpoints.snapshot import BLOCK_BYTES, HeldFile, Snapshot, UnsettledError
@@ -143,10 +142,7 @@ class CheckpointStore:
         return draft, missing
 
     def _create(self, draft: CheckpointManifest, listed: Iterable[str]) -> CheckpointManifest:
-        taken = [
-            number for name in listed if (number := self._paths.parse_number(name)) is not None
-        ]
-        number = max([self._number, *taken]) + 1
+        number = max([self._number, *self._numbers(listed)]) + 1
         while True:
             checkpoint = replace(draft, number=number)
             if self._runs.create(self._paths.manifest(number), checkpoint.to_bytes()):
@@ -156,6 +152,9 @@ class CheckpointStore:
         self._manifests[number] = checkpoint
         return checkpoint
 
+    def _numbers(self, names: Iterable[str]) -> set[int]:
+        return {n for name in names if (n := self._paths.parse_number(name)) is not None}
+
     def _prune(self, newest: CheckpointManifest, names: set[str]) -> None:
         """Delete old checkpoints: first manifests, then files that no manifest refers to.
 
@@ -163,35 +162,27 @@ class CheckpointStore:
         """
         try:
             manifests = self._read_manifests(names, newest)
-            ours = sorted(
-                (
-                    found
-                    for found in manifests
-                    if found.attempt <= self._attempt
-                    and not (self._is_kept and self._is_kept(found))
-                ),
-                key=lambda found: found.order,
-                reverse=True,
-            )
-            old = ours[self._keep :]
+            may_go = [
+                found
+                for found in manifests
+                if found.attempt <= self._attempt and not (self._is_kept and self._is_kept(found))
+            ]
+            old = sorted(may_go, key=lambda found: found.order, reverse=True)[self._keep :]
             for checkpoint in old:
                 self._runs.delete(self._paths.manifest(checkpoint.number))
                 self._manifests.pop(checkpoint.number, None)
             used = {file.blob for found in manifests if found not in old for file in found.files}
-            unused = [name for name in names - used if self._may_delete(name)]
-            _in_parallel(self._runs.delete, unused)
+            attempts = {name: self._paths.parse_attempt(name) for name in names - used}
+            ours = (name for name, by in attempts.items() if by is not None and by <= self._attempt)
+            _in_parallel(self._runs.delete, ours)
         except StorageRequestError as err:
             # Old checkpoints do no harm, and the next commit tries again.
             logger.warning("older checkpoints could not be deleted: %s", err)
 
-    def _may_delete(self, name: str) -> bool:
-        attempt = self._paths.parse_attempt(name)
-        return attempt is not None and attempt <= self._attempt
-
     def _read_manifests(
         self, names: Iterable[str], newest: CheckpointManifest
     ) -> list[CheckpointManifest]:
-        numbers = {n for name in names if (n := self._paths.parse_number(name)) is not None}
+        numbers = self._numbers(names)
         for number in numbers - self._manifests.keys():
             body = self._runs.get(self._paths.manifest(number))
             try:
@@ -232,7 +223,9 @@ class _CheckpointUpload:
         self._lock = threading.Lock()
 
     def send(self, number: int) -> None:
-        block = _read_block(self._file.held, number)
+        with self._file.held.open("rb") as source:
+            source.seek(number * BLOCK_BYTES)
+            block = source.read(BLOCK_BYTES)
         found = (hashlib.sha256(block).hexdigest(),) if block else ()
         if found != self._file.block_sha256[number : number + 1]:  # an empty file has no block
             raise UnsettledError(f"{self._file.path} was written to in place")
@@ -245,12 +238,6 @@ class _CheckpointUpload:
             is_last = self._left == 0
         if is_last:
             self._runs.put_block_list(self._name, range(self.blocks))
-
-
-def _read_block(path: Path, number: int) -> bytes:
-    with path.open("rb") as source:
-        source.seek(number * BLOCK_BYTES)
-        return source.read(BLOCK_BYTES)
 
 
 def _in_parallel(

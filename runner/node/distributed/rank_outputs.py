@@ -69,9 +69,5 @@ class CheckpointWatch(threading.Thread):
         except TooManyFilesError:
             return _TOO_MANY
         new = {path: file for path, file in now.items() if before.get(path) != file}
-        return _amount_text(FolderListing(new)) if new else ""
-
-
-def _amount_text(found: FolderListing) -> str:
-    count = len(found.files)
-    return f"{count} file{'s'[: count > 1]} ({format_size(found.size_bytes)})"
+        size, count = FolderListing(new).size_bytes, len(new)
+        return f"{count} file{'s'[: count > 1]} ({format_size(size)})" if new else ""

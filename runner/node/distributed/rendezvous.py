@@ -90,7 +90,8 @@ class RendezvousServer(threading.Thread):
                 if not self._closed:
                     time.sleep(RETRY_S)  # for example, there was no free file descriptor
                 continue
-            if self._closed or not self._acquire_slot(peer[0]):
+            is_free = peer[0] in self._known or self._unauthenticated.acquire(blocking=False)
+            if self._closed or not is_free:
                 sock.close()
                 continue
             threading.Thread(
@@ -106,9 +107,6 @@ class RendezvousServer(threading.Thread):
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # returns from `accept`
         self._socket.close()
-
-    def _acquire_slot(self, peer: str) -> bool:
-        return peer in self._known or self._unauthenticated.acquire(blocking=False)
 
     def _authenticate(self, sock: socket.socket, peer: str) -> None:
         try:
@@ -154,10 +152,7 @@ def _try_connect(address: str, port: int, token: str) -> AgentConnection | None:
         return None
     try:
         return authenticate_primary(sock, token)
-    except (
-        AuthenticationFailedError,
-        OSError,
-    ):  # another program of that node listens on this port
+    except (AuthenticationFailedError, OSError):  # of another program on this port
         sock.close()
         return None
 

@@ -191,6 +191,7 @@ class AuthErrors:
 
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
+        self._signed = urllib.parse.parse_qs(credential.query(), keep_blank_values=True)
         self._succeeded = False
         # Stored, because the response to a HEAD has no body with the reason.
         self._signature_is_wrong = False
@@ -206,7 +207,8 @@ class AuthErrors:
             return False
         has_role = isinstance(self._credential, ManagedIdentityCredential)
         self._signature_is_wrong = self._signature_is_wrong or _WRONG_SIGNATURE in body
-        not_granted = code == _NO_PERMISSION and not has_role and not self._is_delegated
+        # The permissions of a user who delegated the signature may change.
+        not_granted = code == _NO_PERMISSION and not has_role and "skoid" not in self._signed
         if not_granted or self._signature_is_wrong:
             return False
         if isinstance(self._credential, ManagedIdentityCredential):
@@ -232,19 +234,12 @@ class AuthErrors:
 
     def _is_not_understood(self, code: str) -> bool:
         """Return True if an Azurite without scopes.js refused a signature that needs it."""
-        signed = urllib.parse.parse_qs(self._credential.query(), keep_blank_values=True)
-        return code == _UNKNOWN_SIGNATURE and "scope" in signed
-
-    @property
-    def _is_delegated(self) -> bool:
-        """True if the signature is delegated by a user, whose permissions may change."""
-        return "skoid" in urllib.parse.parse_qs(self._credential.query())
+        return code == _UNKNOWN_SIGNATURE and "scope" in self._signed
 
     def _expiry(self, headers: Mapping[str, str]) -> datetime | None:
         """Return when the signature expired, by the clock of the service; None if it is valid."""
         try:
-            text = urllib.parse.parse_qs(self._credential.query())["se"][0]
-            end = _to_aware(datetime.fromisoformat(text.replace("Z", "+00:00")))
+            end = _to_aware(datetime.fromisoformat(self._signed["se"][0].replace("Z", "+00:00")))
             now = _to_aware(parsedate_to_datetime(headers["date"]))
         except (KeyError, ValueError, TypeError):
             return None
