@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -11,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.node.environment.uv import STEP, find_uv, run_uv, uv_environment
+from runner.node.environment.uv import STEP, find_uv, uv_environment
 from runner.node.environment.virtual_env import (
-    Requirements,
+    Builder,
     add_pip,
+    environment_hash,
     is_usable,
-    missing_packages,
     new_environment,
+    read_requirements,
     remove_environment,
 )
 from runner.node.failures import StageFailedError
@@ -82,17 +81,15 @@ class ImagePython:
         )
 
 
-class ImageEnvironment:
-    """Builds `shared/runner/envs/<hash>` on top of an image; `check` may raise to stop a build."""
+class ImageEnvironment(Builder):
+    """Builds environments on top of an image."""
 
     def __init__(
         self, shared_dir: Path, image: str, report: Report, check: Callable[[], None]
     ) -> None:
-        self._shared_dir = shared_dir
+        super().__init__(shared_dir, report, check)
         self._root = shared_dir / "runner"
         self._image = image
-        self._report = report
-        self._check = check
         path = os.environ.get(IMAGE_PYTHON_VARIABLE, sys.executable)
         self._python = ImagePython.describe(path) if path else None
 
@@ -115,12 +112,16 @@ class ImageEnvironment:
             listed = requirements_file or ", ".join(packages)
             message = f"the image has no Python to install {listed} for"
             raise StageFailedError(STEP, "EnvironmentFailed", message)
-        requirements = (
-            Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
+        requirements, packages = read_requirements(code_dir, requirements_file, packages)
+        target = self._envs / environment_hash(
+            requirements,
+            packages,
+            code_sha256,
+            layout=LAYOUT_VERSION,
+            image=self._image,
+            constraints=sorted(constraints),
+            python=[self._python.path, self._python.version],
         )
-        packages = missing_packages(packages, requirements)
-        key = self._hash(self._python, requirements, code_sha256, constraints, packages)
-        target = self._root / "envs" / key
         pins = code_dir.parent / "constraints.txt"
         pins.write_text("\n".join(constraints), encoding="utf-8")
         # Not in `cache`, which may be a link to a folder that is not mounted in the container.
@@ -149,10 +150,6 @@ class ImageEnvironment:
             (folder / "bin" / "python").symlink_to(python.path)
         return folder
 
-    def _while_waiting(self) -> None:
-        self._report("another task is building the same environment")
-        self._check()
-
     def _build(
         self,
         image_python: ImagePython,
@@ -167,9 +164,9 @@ class ImageEnvironment:
         environment = uv_environment(self._root / "uv-of-containers")
         with new_environment(target) as building:
             create, install = self._plan_commands(image_python, arguments, building)
-            run_uv(create, environment, cwd=code_dir, report=self._report, check=self._check)
+            self._run_uv(create, environment, code_dir)
             _add_image_packages(image_python, building)
-            run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
+            self._run_uv(install, environment, code_dir)
             _move_scripts(building, target)
             add_pip(building)
             building.rename(target)
@@ -210,25 +207,6 @@ class ImageEnvironment:
         except (StageFailedError, OSError, subprocess.TimeoutExpired):
             return None
         return uv if done.returncode == 0 else None
-
-    def _hash(
-        self,
-        image_python: ImagePython,
-        requirements: Requirements | None,
-        code_sha256: str,
-        constraints: Sequence[str],
-        packages: Sequence[str],
-    ) -> str:
-        key = {
-            "layout": LAYOUT_VERSION,
-            "image": self._image,
-            "requirements": requirements.texts if requirements else None,
-            **({"packages": sorted(packages)} if packages else {}),
-            "code": code_sha256 if requirements and requirements.local else None,
-            "constraints": sorted(constraints),
-            "python": [image_python.path, image_python.version],
-        }
-        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _add_image_packages(image_python: ImagePython, building: Path) -> None:

@@ -14,7 +14,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +115,17 @@ class Requirements:
             self.local = True
 
 
-def missing_packages(packages: Sequence[str], requirements: Requirements | None) -> list[str]:
-    """Return the packages that the requirements do not list at the start of a line."""
+def read_requirements(
+    code_dir: Path, file: str | None, packages: Sequence[str]
+) -> tuple[Requirements | None, list[str]]:
+    """Return the requirements, and the packages that they do not list at the start of a line."""
+    requirements = Requirements(code_dir / file, code_dir) if file else None
     text = "\n".join(requirements.texts.values()) if requirements else ""
 
     def is_listed(name: str) -> bool:
         return re.search(rf"(?im)^[#\s\"']*{re.escape(name)}(?![\w.-])", text) is not None
 
-    return [name for name in packages if not is_listed(name)]
+    return requirements, [name for name in packages if not is_listed(name)]
 
 
 def _is_local(requirement: str) -> bool:
@@ -519,16 +521,52 @@ MIN_PYTHON = (3, 11)
 NEWER_PYTHON = "3.12"
 
 
-class EnvironmentBuilder:
+def environment_hash(
+    requirements: Requirements | None, packages: Sequence[str], code_sha256: str, **more: object
+) -> str:
+    """Return the name of an environment: a hash of all that decides its content."""
+    key = {
+        "requirements": requirements.texts if requirements else None,
+        **({"packages": sorted(packages)} if packages else {}),
+        # Packages that are installed from the code change with it.
+        "code": code_sha256 if requirements and requirements.local else None,
+        **more,
+    }
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Builder:
     """Builds environments as `shared/runner/envs/<hash>`; `check` may raise to stop a build."""
 
     def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
         self._shared_dir = shared_dir
         self._envs = shared_dir / "runner" / "envs"
-        self._cache = shared_dir / "runner" / "cache"
-        self._store = EnvironmentStore(self._cache)
         self._report = report
         self._check = check
+
+    def _while_waiting(self) -> None:
+        self._report("another task is building the same environment")
+        self._check()
+
+    def _run_uv(
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        cwd: Path,
+        protect: Callable[[], None] | None = None,
+    ) -> None:
+        run_uv(
+            command, environment, cwd=cwd, report=self._report, check=self._check, protect=protect
+        )
+
+
+class EnvironmentBuilder(Builder):
+    """Builds environments with the Python of the node, or another one that uv installs."""
+
+    def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
+        super().__init__(shared_dir, report, check)
+        self._cache = shared_dir / "runner" / "cache"
+        self._store = EnvironmentStore(self._cache)
 
     def ensure(
         self,
@@ -553,16 +591,20 @@ class EnvironmentBuilder:
         Raises:
             StageFailedError: the environment cannot be built.
         """
-        requirements = (
-            Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
-        )
-        packages = missing_packages(packages, requirements)
+        requirements, packages = read_requirements(code_dir, requirements_file, packages)
         if python is None and sys.version_info[:2] < MIN_PYTHON:
             python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(python)
         settings = _uv_settings(code_dir) if requirements or packages else {}
-        target = self._envs / _environment_hash(
-            requirements, interpreter, python, code_sha256, packages, settings
+        target = self._envs / environment_hash(
+            requirements,
+            packages,
+            code_sha256,
+            layout=LAYOUT_VERSION,
+            python=str(interpreter.resolve()),
+            version=sys.version if python is None else python,
+            platform=[sysconfig.get_platform(), *_find_libc()],
+            **({"settings": settings} if settings else {}),
         )
         if constraints and (requirements or packages) and not _has_versions(target, constraints):
             name = f"{target.name}:{json.dumps(sorted(constraints))}"
@@ -587,10 +629,6 @@ class EnvironmentBuilder:
                 self._store.add(target.name, target)
         return target
 
-    def _while_waiting(self) -> None:
-        self._report("another task is building the same environment")
-        self._check()
-
     def _build(
         self,
         interpreter: Path,
@@ -608,7 +646,7 @@ class EnvironmentBuilder:
         with new_environment(target) as building:
             # Relocatable, because the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
-            run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
+            self._run_uv(venv, environment, code_dir)
             if arguments:
                 install = [uv, "pip", "install", "--python", building / "bin" / "python"]
                 if constraints:
@@ -635,7 +673,6 @@ class EnvironmentBuilder:
         Packages that are built from source run their own code for that. Where the node can be
         protected, uv first tries without them; else they write to a copy of the cache.
         """
-        run = partial(run_uv, cwd=code_dir, report=self._report, check=self._check)
         own, cache = building.with_name(f"{building.name}.cache"), self._cache / "uv"
         for folder in (own, cache):
             folder.mkdir(parents=True, exist_ok=True)
@@ -644,13 +681,13 @@ class EnvironmentBuilder:
         try:
             if protect is not None:
                 try:
-                    run([*install[:3], "--no-build", *install[3:]], environment)
+                    self._run_uv([*install[:3], "--no-build", *install[3:]], environment, code_dir)
                     return
                 except StageFailedError as err:
                     if err.code != "EnvironmentFailed":
                         raise
                 environment = {**environment, "UV_LINK_MODE": "copy"}
-            run(install, environment, protect=protect)
+            self._run_uv(install, environment, code_dir, protect)
         finally:
             remove_tree(own)
 
@@ -676,7 +713,7 @@ class EnvironmentBuilder:
             self._report(f"no Python {request} on this node: downloading it")
             install = [uv, "python", "install", "--no-bin", request]
             try:
-                run_uv(install, environment, cwd=Path.cwd(), report=self._report, check=self._check)
+                self._run_uv(install, environment, Path.cwd())
             except StageFailedError as err:
                 if err.code == "DiskFull":
                     raise
@@ -708,25 +745,3 @@ def _uv_settings(code_dir: Path) -> dict[str, str]:
             if name == "uv.toml" or "tool.uv" in text.replace('"', "").replace(" ", ""):
                 found[name] = text
     return found
-
-
-def _environment_hash(
-    requirements: Requirements | None,
-    interpreter: Path,
-    python: str | None,
-    code_sha256: str,
-    packages: Sequence[str] = (),
-    settings: Mapping[str, str] | None = None,
-) -> str:
-    key = {
-        "layout": LAYOUT_VERSION,
-        "requirements": requirements.texts if requirements else None,
-        **({"settings": settings} if settings else {}),
-        **({"packages": sorted(packages)} if packages else {}),
-        # Packages that are installed from the code change with it.
-        "code": code_sha256 if requirements and requirements.local else None,
-        "python": str(interpreter.resolve()),
-        "version": sys.version if python is None else python,
-        "platform": [sysconfig.get_platform(), *_find_libc()],
-    }
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
