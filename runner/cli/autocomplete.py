@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ def complete_run_or_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return names of schedules."""
-    from runner.core.features import load_feature
-
     found = load_feature("schedules.manage").list_schedules
     return _from_services(ctx, lambda given: [one.schedule_id for one in found(given)], incomplete)
 

@@ -3,11 +3,11 @@
 `_CORE` lists the verbs of the core in the order of `--help`, each with its heading, its module in
 `runner.cli.commands`, and a name in the module: a function (the first line of its docstring is the
 help), or a `typer.Typer` for a noun with its own verbs. `VERBS` has those of the optional features,
-too, which the packages in `runner/features` declare. At its top, a command module imports only
-typer, modules of `runner.cli`, units and errors. It imports everything else in its functions, so
-that `--help` loads neither an Azure SDK nor pydantic. A verb returns on success, raises RunnerError
-for an expected failure, and raises `typer.Exit(ExitCode.RUN_FAILED)` if the command succeeded but
-the run failed.
+too, which the packages in `runner/features` declare. At its top, a command module imports only the
+standard library, typer, modules of `runner.cli`, and what these need: units, metrics and errors. It
+imports everything else in its functions, so that `--help` loads neither an Azure SDK nor pydantic.
+A verb returns on success, raises RunnerError for an expected failure, and raises
+`typer.Exit(ExitCode.RUN_FAILED)` if the command succeeded but the run failed.
 """
 
 from __future__ import annotations

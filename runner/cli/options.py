@@ -24,7 +24,9 @@ from runner.cli.autocomplete import (
     complete_team,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.core.home import HomePaths, disk_reserve
 from runner.core.recipe.options import OPTIONS, RunOptions, is_repeatable, parse_env
+from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -144,8 +146,6 @@ class Invocation:
 
         If the disk of the local services is full, the command uses their reserve.
         """
-        from runner.core.home import HomePaths, disk_reserve
-
         settings, connection = self.open()
         self.until_end.enter_context(disk_reserve(HomePaths(settings.home)))
         return settings, connection
@@ -364,8 +364,6 @@ def to_stuck_limit_s(fail_if_stuck: str | None, *, detach: bool = False) -> floa
     Raises:
         RunnerError: the text is not a duration, or the run is detached.
     """
-    from runner.core.units import parse_duration_flag
-
     if fail_if_stuck is None:
         return None
     if detach:

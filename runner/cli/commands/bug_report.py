@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.options import StackOption, TargetOption, YesOption
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
+from runner.core.units import format_count
+from runner.protocol.host import format_size
 
 if TYPE_CHECKING:
     from runner.flows.bug_report import BugReport
@@ -67,15 +70,10 @@ def bug_report(
 
 
 def _default_name() -> str:
-    from datetime import datetime
-
     return f"runner-bug-report-{datetime.now().astimezone():%Y%m%d-%H%M%S}.zip"
 
 
 def _list(out: Output, report: BugReport) -> None:
-    from runner.core.units import format_count
-    from runner.protocol.host import format_size
-
     rows = [
         {
             "file": f"{each.name} (its end)" if each.cut else each.name,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
 
 from runner.cli.options import PoolOption, StackOption, TargetOption, TeamOption
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
 config_app = typer.Typer(help="Show settings and their origins.")
@@ -30,10 +31,7 @@ def show(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print every setting with its value and origin."""
-    from pathlib import Path
-
     from runner.core.settings import load_settings
-    from runner.core.units import format_duration
 
     flags = {"target": target, "stack": stack, "team": team, "pool": pool}
     settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from runner.cli.options import Invocation, YesOption, on_target
-from runner.core.units import format_count
+from runner.cli.ui.output import local_time
+from runner.core.units import format_count, format_size
 
 app = typer.Typer(no_args_is_help=True, help="Upload, download, list and delete files in storage.")
 
@@ -106,8 +107,6 @@ def ls(
     ] = False,
 ) -> None:
     """List stored files, and folders with their total size."""
-    from runner.cli.ui.output import local_time
-    from runner.core.units import format_size
     from runner.flows.data.commands import listing
 
     out = call.out
@@ -142,7 +141,6 @@ def rm(
     yes: YesOption = False,
 ) -> None:
     """Delete stored files; runs that used them can no longer be reproduced."""
-    from runner.core.units import format_size
     from runner.flows.data.commands import files_to_remove, place_to_remove
     from runner.flows.data.stores import open_store, remove_files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,9 @@ import typer
 
 from runner.cli.autocomplete import complete_model
 from runner.cli.options import Invocation, RunArgument, YesOption, on_target
+from runner.cli.ui.output import local_time
+from runner.core.units import format_age, format_count, format_size
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.flows.models.versions import Model, ModelVersion
@@ -74,10 +78,6 @@ def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
 
 def version_pairs(version: ModelVersion) -> dict[str, str]:
     """Return the lines of `models show`."""
-    from runner.cli.ui.output import local_time
-    from runner.core.units import format_size
-    from runner.protocol.metrics import format_metric
-
     document: Mapping[str, Any] = version.document or {}
     pairs = {
         "deleted": str(document.get("deleted") or ""),
@@ -99,8 +99,6 @@ def version_pairs(version: ModelVersion) -> dict[str, str]:
 
 
 def _lineage(lineage: Mapping[str, Any]) -> dict[str, str]:
-    import shlex
-
     code, data, image = (_part(lineage, name) for name in ("code", "data", "image"))
     git = str(code.get("git_revision") or "")
     dirty = " and changes" if code.get("git_dirty") else ""
@@ -130,8 +128,6 @@ def _part(lineage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _metric(version: ModelVersion | None) -> str:
-    from runner.protocol.metrics import format_metric
-
     name = version.primary_metric if version else None
     value = version.metric(name) if version else None
     return "" if name is None or value is None else f"{name} {format_metric(value)}"
@@ -142,16 +138,12 @@ def _created(version: ModelVersion | None) -> str | None:
 
 
 def _age(version: ModelVersion | None) -> str:
-    from runner.core.units import format_age
-
     if version is None or version.created is None:
         return ""
     return format_age(datetime.now(UTC) - version.created)
 
 
 def _size(version: ModelVersion | None) -> str:
-    from runner.core.units import format_size
-
     return "" if version is None else format_size(version.size_bytes)
 
 
@@ -317,7 +309,6 @@ def rm(
     yes: YesOption = False,
 ) -> None:
     """Delete a version, or all versions of a model; their numbers are not reused."""
-    from runner.core.units import format_count, format_size
     from runner.flows.models.remove import find_to_remove, remove_versions
 
     out = call.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,8 +43,6 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new folder.")],
 ) -> None:
     """Create a folder with a train.yaml and a script to start from."""
-    from pathlib import Path
-
     from runner.flows.recipes import new_recipe
 
     out = Output()
@@ -58,8 +57,6 @@ def check(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Check a recipe and print what would run; errors name file and line."""
-    from pathlib import Path
-
     from runner.core.recipe.file import load_recipe
 
     recipe = load_recipe(ref, cwd=Path.cwd())
@@ -82,8 +79,6 @@ def show(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show a recipe: toolkit, data, parameters, variants and expected metrics."""
-    from pathlib import Path
-
     from runner.core.recipe.file import load_recipe
 
     recipe = load_recipe(ref, cwd=Path.cwd())

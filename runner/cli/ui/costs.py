@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.core.units import format_count
+from runner.core.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from runner.core.pricing.cost import KindCost, SubmissionCost
@@ -18,7 +18,6 @@ _NO_LIMIT = {
 def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
     """Return the lines of a plan about its costs, by label; empty for nodes on this machine."""
     from runner.core.pricing.cost import usd_text
-    from runner.core.units import format_duration
 
     if cost is None:
         return {}

@@ -9,7 +9,9 @@ import typer
 
 from runner.cli.ui.groups import watch_group
 from runner.cli.ui.output import Output
+from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -126,9 +128,6 @@ def trial_document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
 
 def trial_text(document: dict[str, Any]) -> dict[str, Any]:
     """Return a trial as a row of a table, without its parameters."""
-    from runner.core.units import format_duration
-    from runner.protocol.metrics import format_metric
-
     value, took, evicted = document["value"], document["took_s"], document["evicted"]
     return {
         "trial": document["trial"],

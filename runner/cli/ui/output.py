@@ -26,6 +26,7 @@ from runner.cli.ui.terminal import (
     wrapped,
 )
 from runner.core.units import format_duration
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.protocol.errors import RunnerError
@@ -192,8 +193,6 @@ class Output:
         self, question: str, code: str, what: str, *, yes: bool, fix: str = _FIX_DECLINED
     ) -> None:
         """Ask, unless `yes`. Raise RunnerError if the answer is no, or there is no terminal."""
-        from runner.protocol.errors import RunnerError
-
         if not (yes or self.confirm(question)):
             raise RunnerError(code, what, why=why_declined(), fix=fix)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
+from collections import Counter, deque
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.ui.output import Output, local_time
+from runner.cli.ui.output import Output, format_stages, local_time
 from runner.cli.ui.terminal import StageDisplay
+from runner.core.progress import Progress
+from runner.core.units import format_duration, format_size
+from runner.protocol.metrics import describe_non_finite, format_metric, range_problems
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -88,14 +91,11 @@ class RunDisplay:
             self._print(line)
 
     def _boot(self, state: StageState, message: str) -> None:
-        from runner.core.progress import Progress
-
         if self._booting:
             self._booting = state != "end"
             self._view.on_progress(Progress("boot", state, message))
 
     def _stage_reported(self, event: StageEvent) -> None:
-        from runner.core.progress import Progress
         from runner.protocol.results import SIDE_STAGES
 
         if event.attempt != self._attempt:
@@ -113,9 +113,6 @@ class RunDisplay:
         )
 
     def _metric(self, name: str, value: float, step: int | None) -> None:
-        from runner.core.progress import Progress
-        from runner.protocol.metrics import format_metric
-
         self._metrics[name] = format_metric(value)
         if not self._command_runs:
             return
@@ -124,8 +121,6 @@ class RunDisplay:
         self._view.on_progress(Progress("command", "progress", message))
 
     def _skipped(self, stream: str, size_bytes: int) -> None:
-        from runner.core.units import format_size
-
         flag = " --stderr" if stream == "stderr" else ""
         self._print(
             f"skipped {format_size(size_bytes)} of older {stream}; "
@@ -193,8 +188,6 @@ def result_document(
     model: RunModel | None = None,
 ) -> dict[str, Any]:
     """Return the outcome for `-o json`: `result.json`, with all locations."""
-    from runner.protocol.metrics import range_problems
-
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
     return {
         **result,
@@ -225,8 +218,6 @@ def print_summary(
     model: RunModel | None = None,
 ) -> None:
     """Print the summary on stderr; `view` has the times since the command started."""
-    from runner.protocol.metrics import range_problems
-
     pairs = {"status": _status_line(ended)}
     if ended.result is None and ended.status.fix:
         pairs["fix"] = ended.status.fix
@@ -297,9 +288,6 @@ def took_pairs(result: RunResult, first_started: datetime | None = None) -> dict
         result: the outcome.
         first_started: the start of the first attempt, None if there was only one.
     """
-    from runner.cli.ui.output import format_stages
-    from runner.core.units import format_duration
-
     if result.started is None or result.ended is None:
         return {}
     stages = format_stages(result.stages_s)
@@ -327,7 +315,6 @@ def _result_pairs(
     spec: RunSpec, result: RunResult, first_started: datetime | None
 ) -> dict[str, str]:
     from runner.core.states import advice_for_result
-    from runner.protocol.metrics import describe_non_finite, format_metric
 
     pairs: dict[str, str] = {}
     if result.status != "succeeded" and result.message:
@@ -347,8 +334,6 @@ def _result_pairs(
 
 def expected_text(spec: RunSpec, result: RunResult) -> str:
     """Return the expected ranges of a run and whether it is within them; empty without any."""
-    from runner.protocol.metrics import range_problems
-
     if result.status == "cancelled" or not spec.expect:
         return ""
     if problems := range_problems(spec.expect, result.metrics):
@@ -377,10 +362,6 @@ def output_pairs(
         listed: Maximum number of names to show.
         sizes: True shows the size of each file.
     """
-    from collections import Counter
-
-    from runner.core.units import format_size
-
     files = result.outputs
     if not files and result.status != "succeeded" and not result.left_out:
         return {}
@@ -407,9 +388,6 @@ def output_pairs(
 
 def _total_time(result: RunResult, view: StageDisplay) -> dict[str, str]:
     """Return the total time, including the stages on this machine: services, upload, download."""
-    from runner.cli.ui.output import format_stages
-    from runner.core.units import format_duration
-
     inside = {"azurite", *result.stages_s}  # the stage `services` includes `azurite`
     around = format_stages({k: s for k, s in view.seconds.items() if k not in inside})
     total = format_duration(time.monotonic() - view.began)

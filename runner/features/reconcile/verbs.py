@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ def reconcile(
     out: Output, report: CostReport, path: Path, account: str, since: datetime | None
 ) -> None:
     """Print the costs of pools in Azure's bill next to the recorded costs."""
-    from itertools import groupby
-
     from runner.features.reconcile.bill import compare_bills, load_export, total
 
     export = load_export(path, account)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_schedule
-from runner.cli.commands.runs.repeat import SendEnvOption
+from runner.cli.commands.runs.repeat import SendEnvOption, show_submitted, to_consent
 from runner.cli.options import Invocation, on_target, with_run_options
-from runner.cli.ui.output import Output
+from runner.cli.ui.groups import draw_group
+from runner.cli.ui.output import Output, local_time
 from runner.core.recipe.options import RunOptions
+from runner.core.units import format_age
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -160,7 +163,6 @@ def resume(call: Invocation, schedule: NameArgument) -> None:
 @on_target
 def trigger(call: Invocation, schedule: NameArgument, send_env: SendEnvOption = None) -> None:
     """Start a run now, in addition to the scheduled ones."""
-    from runner.cli.commands.runs.repeat import show_submitted, to_consent
     from runner.features.schedules.manage import find_schedule
     from runner.features.schedules.trigger import trigger as start_run
     from runner.protocol.groups import RunGroup
@@ -216,10 +218,6 @@ def _firing(one: Firing, rows: Mapping[str, RunRow]) -> dict[str, Any]:
 
 def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -> None:
     """Print the newest firings with the states of their runs."""
-    from collections import Counter
-
-    from runner.core.units import format_age
-
     newest = made[: -_MAX_FIRINGS - 1 : -1]
     rows = _rows(connection, newest)
     table: list[dict[str, Any]] = []
@@ -274,7 +272,6 @@ def _format_ids(ids: list[str]) -> str:
 
 def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups: list[str]) -> None:
     """Draw the newest group with the states of its runs, or only the tasks if there is no group."""
-    from runner.cli.ui.groups import draw_group
     from runner.core.recipe.submit_file import draw_tree
     from runner.flows.runs.group_documents import find_group
     from runner.flows.sweeps.groups import load_group_view
@@ -299,8 +296,6 @@ def _texts(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _local(moment: str | None) -> str:
-    from runner.cli.ui.output import local_time
-
     return local_time(datetime.fromisoformat(moment)) if moment else ""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +18,7 @@ from runner.cli.commands.runs.ps import SinceOption
 from runner.cli.options import ChartOption, Invocation, on_target
 from runner.cli.ui.output import Output
 from runner.core.features import load_feature
+from runner.core.units import parse_since
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -95,9 +98,6 @@ def show(
     chart: ChartOption = None,
 ) -> None:
     """Show the costs of runs: useful work, boot, evictions and idle nodes."""
-    from datetime import UTC, datetime
-
-    from runner.core.units import parse_since
     from runner.flows.costs.report import CostQuery, report_costs
     from runner.flows.runs.documents import find_run
 
@@ -210,8 +210,6 @@ def _gap_document(gap: Gap) -> dict[str, Any]:
 
 
 def _time(ms: int | None) -> str | None:
-    from datetime import UTC, datetime, timedelta
-
     if ms is None:
         return None
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat()
@@ -268,8 +266,6 @@ _GAPS = {
 
 
 def _print_notes(out: Output, report: CostReport) -> None:
-    from collections import Counter
-
     for cause, count in sorted(Counter(gap.cause for gap in report.gaps).items()):
         out.note(f"not on record: {_GAPS[cause]}: {count}", style="yellow")
     if report.gaps:

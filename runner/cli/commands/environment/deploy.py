@@ -14,8 +14,8 @@ import typer
 from runner.cli.options import StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
-from runner.core.progress import Warnings
-from runner.core.units import format_count
+from runner.core.progress import Warnings, ignore_progress
+from runner.core.units import format_count, format_size
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -225,7 +225,6 @@ def run_stack_checks(
     out: Output, settings: Settings, folder: Path, *, quiet: bool = False
 ) -> Sequence[Check]:
     """Run the checks of a stack, with progress on stderr unless `quiet`."""
-    from runner.core.progress import ignore_progress
     from runner.flows.environment.check import run_checks
 
     with out.stages() as view:
@@ -540,8 +539,6 @@ def _show_removal(
 
 
 def _remaining_row(part: tuple[str, int | None, float | None]) -> dict[str, str]:
-    from runner.core.units import format_size
-
     what, size_bytes, usd = part
     return {
         "what": what,

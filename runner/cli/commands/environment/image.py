@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.options import StackOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.core.progress import Progress
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -82,8 +84,6 @@ def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABL
 
 
 def _open(stack: str | None) -> tuple[ArmClient, ImageHome]:
-    import os
-
     from runner.azure.arm.client import ArmClient, arm_endpoint
     from runner.azure.auth.credentials import load_outputs
     from runner.flows.environment.images import locate_image
@@ -111,8 +111,6 @@ def _follow(out: Output, management: ArmClient, template: str, before: BuildStat
 
 def _draw(view: StageDisplay, phase: str, status: BuildStatus) -> str:
     """Show the current phase of the build, and return it."""
-    from runner.core.progress import Progress
-
     now = "" if status.over else (status.sub_state or status.state).lower()
     if phase and now != phase:
         failed = status.over and status.state != "Succeeded"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.autocomplete import complete_node
 from runner.cli.options import YesOption
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
+from runner.core.home import HomePaths
+from runner.core.units import format_size, parse_duration_flag
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -53,8 +59,6 @@ def up(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start the services; omitted options keep their last values."""
-    from functools import partial
-
     from runner.flows.local import lifecycle
 
     out, settings = Output(output), _settings()
@@ -111,8 +115,6 @@ def status(output: OutputOption = OutputFormat.TABLE) -> None:
 @app.command()
 def env(output: OutputOption = OutputFormat.TABLE) -> None:
     """Print shell exports for other clients of Azure Batch and Blob."""
-    import shlex
-
     from runner.flows.local import lifecycle
 
     out = Output(output)
@@ -198,8 +200,6 @@ def evict(
 
 
 def _when(not_before: str | None) -> str:
-    from runner.cli.ui.output import local_time
-
     return local_time(datetime.fromisoformat(not_before)) if not_before else "now"
 
 
@@ -230,8 +230,6 @@ def reset(
 
 
 def _show_kept(out: Output, settings: Settings) -> None:
-    from runner.core.home import HomePaths
-    from runner.core.units import format_size
     from runner.flows.local.prune import kept_by_reset
 
     kept = kept_by_reset(HomePaths(settings.home))
@@ -257,7 +255,6 @@ def prune(
     Keeps runs with their files (`runner rm` deletes those), running services, and folders with
     files that a run did not keep.
     """
-    from runner.core.units import format_size
     from runner.flows.local.prune import plan_prune
     from runner.flows.local.prune import prune as prune_flow
 
@@ -285,9 +282,6 @@ def prune(
 
 
 def _settings() -> Settings:
-    import os
-    from pathlib import Path
-
     from runner.core.settings import load_settings
 
     return load_settings({"target": "local"}, cwd=Path.cwd(), env=os.environ)
@@ -326,8 +320,6 @@ def _show(out: Output, found: LocalStatus) -> None:
 
 
 def _seconds(flag: str, text: str | None) -> float | None:
-    from runner.core.units import parse_duration_flag
-
     if text is None:
         return None
     return parse_duration_flag(flag, text, "0s", "366d").total_seconds()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from runner.cli.autocomplete import complete_pool
 from runner.cli.options import Invocation, YesOption, on_target
-from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
+from runner.core.home import runner_home
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode
 
@@ -63,8 +68,6 @@ def list_(call: Invocation) -> None:
 
 def _hint_at_azure(out: Output, settings: Settings) -> None:
     """Mention the stack in this folder, because the user may have expected its pools."""
-    from pathlib import Path
-
     if Path(f"Pulumi.{settings.stack}.yaml").is_file():
         out.note(
             f"these pools are local; for those of stack {settings.stack!r}: "
@@ -298,8 +301,6 @@ def rm(
 
     Refuses while unfinished runs or schedules need the pool.
     """
-    import shlex
-
     from runner.flows.environment.pools import plan_pool_removal, remove_pool
 
     out, settings = call.out, call.settings()
@@ -409,8 +410,6 @@ def _last_run(scale: PoolAutoscale | None) -> str:
 
 
 def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
-    from runner.cli.ui.output import local_time
-
     node = found.node
     since = node.since
     row: dict[str, Any] = {
@@ -468,10 +467,6 @@ def skus(
     Prices are for one Linux node per hour in USD. --refresh --region REGION loads unknown and old
     prices from the Azure Retail Prices API and stores them. --live needs a sign-in to Azure.
     """
-    import os
-    from datetime import UTC, datetime
-
-    from runner.core.home import runner_home
     from runner.core.pricing.machines import region_name
     from runner.flows.environment.skus import list_skus, load_facts, refresh_region
 
@@ -561,8 +556,6 @@ def _text_or_unknown(value: object) -> str:
 
 def price_text(price: Price | None) -> str:
     """Return `0.209`, with a star if the price is older than 90 days, or `unknown`."""
-    from datetime import UTC, datetime
-
     if price is None:
         return "unknown"
     old = (datetime.now(UTC).date() - price.as_of).days > 90

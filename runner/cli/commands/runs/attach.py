@@ -11,9 +11,12 @@ import typer
 
 from runner.cli import options
 from runner.cli.autocomplete import complete_pool
+from runner.cli.ui.groups import follow_group
+from runner.cli.ui.leaderboard import follow_sweep
 from runner.cli.ui.output import Output
+from runner.cli.ui.run_display import RunDisplay, print_failure, print_summary, result_document
 from runner.cli.ui.terminal import StageDisplay
-from runner.core.units import format_count
+from runner.core.units import format_count, format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -78,9 +81,6 @@ def _attach_group(
     out: Output, connection: Connection, group: RunGroup, *, one_run_only: bool
 ) -> None:
     """Watch the trials of a sweep, or the tasks of a group, to their end."""
-    from runner.cli.ui.groups import follow_group
-    from runner.cli.ui.leaderboard import follow_sweep
-
     if one_run_only:
         raise RunnerError(
             "R-ATTACH-GROUP",
@@ -108,7 +108,6 @@ def follow(
     Raises:
         typer.Exit: 130 after Ctrl-C; the run stays active.
     """
-    from runner.cli.ui.run_display import RunDisplay
     from runner.flows.runs.watch import WatchOptions
 
     to_stderr = not out.as_text
@@ -145,7 +144,6 @@ def report(
 
     `view` has the times of the stages on this machine.
     """
-    from runner.cli.ui.run_display import print_failure, print_summary, result_document
     from runner.core.states import RunState
 
     ended, folder = followed.ended, followed.folder
@@ -188,8 +186,6 @@ def _restored(each: RehearsedEviction, run_id: str) -> str:
 
 def _missed(found: RehearsalReport) -> str:
     """Return when the first eviction would have happened."""
-    from runner.core.units import format_duration
-
     if found.missed is None:
         return ""
     after, notice = (format_duration(each) for each in found.missed)
@@ -201,8 +197,6 @@ def _missed(found: RehearsalReport) -> str:
 
 def show_rehearsal(out: Output, spec: RunSpec, found: RehearsalReport) -> None:
     """Print what each eviction of a rehearsal cost."""
-    from runner.core.units import format_duration
-
     if not found.evictions:
         out.note("rehearsal: the run ended before its first eviction" + _missed(found))
         return

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runner.cli.commands.runs.attach import detached
 from runner.cli.options import Invocation, on_target, with_run_options
+from runner.cli.ui.costs import cost_summary
 from runner.cli.ui.output import Output, local_time
+from runner.cli.ui.run_display import RunDisplay
 from runner.core.recipe.options import RunOptions
+from runner.core.units import format_duration, parse_duration_flag
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -39,9 +43,7 @@ def dev(
     options: RunOptions,
 ) -> None:
     """Keep a node with the code and data of a folder, to work on it with `runner ssh`."""
-    from runner.cli.ui.costs import cost_summary
     from runner.core.recipe.file import load_workspace
-    from runner.core.units import format_duration, parse_duration_flag
     from runner.flows.shell import (
         JUPYTER_PACKAGES,
         Forward,
@@ -108,8 +110,6 @@ def _print_commands(out: Output, run_id: str, ends: datetime) -> None:
 
 def _await_start(view: StageDisplay, connection: Connection, spec: RunSpec) -> None:
     """Show the stages of the run until its node is ready; Ctrl-C leaves it running."""
-    from runner.cli.commands.runs.attach import detached
-    from runner.cli.ui.run_display import RunDisplay
     from runner.flows.runs.events import RunEnded, StageReported
     from runner.flows.runs.watch import watch_run
 

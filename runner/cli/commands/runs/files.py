@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +15,8 @@ from runner.cli.options import (
     RunOrGroupArgument,
     on_target,
 )
+from runner.cli.ui.output import local_time
+from runner.core.units import format_size, parse_duration_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +47,6 @@ def ls(
     ] = None,
 ) -> None:
     """List the exported files and the logs of a run; with -o json also their URLs."""
-    from runner.core.units import parse_duration_flag
     from runner.flows.runs.documents import find_run
 
     out = call.out
@@ -71,11 +74,6 @@ def _add_urls(
     out: Output, connection: Connection, rows: list[dict[str, Any]], lifetime: timedelta | None
 ) -> None:
     """Replace the blob name of each row by its URL, signed for `lifetime` if that is given."""
-    from datetime import UTC, datetime
-    from functools import partial
-
-    from runner.cli.ui.output import local_time
-
     container = connection.outputs.container_runs
     url_of = partial(connection.blob_url, container)
     if lifetime is not None and rows:
@@ -111,8 +109,6 @@ def _checkpoint_files(connection: Connection, spec: RunSpec) -> list[dict[str, A
 
 
 def _row(file: RunFile | CheckpointFile) -> dict[str, Any]:
-    from runner.core.units import format_size
-
     return {
         "path": file.path,
         "size": format_size(file.size_bytes),

@@ -16,8 +16,9 @@ import typer
 from runner.cli.autocomplete import complete_experiment, complete_group, complete_state
 from runner.cli.options import Invocation, on_target
 from runner.cli.ui.output import Output
-from runner.core.units import format_count
+from runner.core.units import format_age, format_count, format_duration, parse_since
 from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -180,7 +181,6 @@ class _Extra:
     def values(self, row: RunRow, *, as_text: bool) -> dict[str, Any]:
         """Return the values of a run by column."""
         from runner.protocol.commands import get_parameter
-        from runner.protocol.metrics import format_metric
 
         found = [get_parameter(row.params, name) for name in self.params]
         if self.metric is not None:
@@ -217,8 +217,6 @@ def _group_run_ids(connection: Connection, group: str) -> list[str]:
 
 
 def _parse_moment(since: str | None) -> datetime | None:
-    from runner.core.units import parse_since
-
     return None if since is None else parse_since(since, datetime.now(UTC))
 
 
@@ -307,9 +305,6 @@ def _row(row: RunRow) -> dict[str, Any]:
 
 
 def _text_row(row: RunRow) -> dict[str, Any]:
-    from runner.core.units import format_age, format_duration
-    from runner.protocol.metrics import format_metric
-
     spec, status = row.spec, row.status
     ended, reason = row.is_over, row.reason
     state = status.label if status else "unreadable"
@@ -330,9 +325,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
 
 
 def _sweep_row(line: SweepLine) -> dict[str, Any]:
-    from runner.core.units import format_age
     from runner.flows.sweeps.ranking import MetricOrder, compared_metric, rank
-    from runner.protocol.metrics import format_metric
 
     specs = [row.spec for row in line.rows if row.spec]
     states = ", ".join(f"{count} {state}" for state, count in line.states.items())

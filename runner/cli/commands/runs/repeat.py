@@ -10,7 +10,9 @@ import typer
 
 from runner.cli import options
 from runner.cli.autocomplete import complete_run
-from runner.cli.ui.output import Output
+from runner.cli.commands.runs.attach import follow, report
+from runner.cli.ui.output import Output, why_declined
+from runner.core.progress import ignore_progress
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ SendEnvOption = Annotated[
 
 def to_consent(out: Output, names: list[str] | None, again: str, group: str = "") -> Consent:
     """Return what the user agrees to send; `again` is the command without --send-env."""
-    from runner.cli.ui.output import why_declined
     from runner.flows.submit.consent import Consent
 
     return Consent(frozenset(names or ()), out.confirm, again, why_declined, group)
@@ -57,7 +58,6 @@ def submit_and_follow(
     Raises:
         typer.Exit: 130 after Ctrl-C; the run stays active.
     """
-    from runner.cli.commands.runs.attach import follow
     from runner.flows.runs.outputs import check_output_folder
 
     if output_dir is not None and not detach:
@@ -78,8 +78,6 @@ def submit_and_follow(
 
 def finish(out: Output, connection: Connection, spec: RunSpec, followed: Followed | None) -> None:
     """Print how the run ended, and exit with 1 unless it succeeded. Or print how to watch it."""
-    from runner.cli.commands.runs.attach import report
-
     if followed is not None:
         report(out, connection, spec, followed)
         return
@@ -187,7 +185,6 @@ def _retry_all(
     pool: str | None,
     consent: Consent,
 ) -> None:
-    from runner.core.progress import ignore_progress
     from runner.flows.submit.repeat import list_to_retry, retry_each
 
     found = list_to_retry(connection, experiment)

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.autocomplete import complete_run
-from runner.cli.commands.runs.repeat import OtherPoolOption, SendEnvOption
+from runner.cli.commands.runs.attach import report
+from runner.cli.commands.runs.repeat import (
+    OtherPoolOption,
+    SendEnvOption,
+    show_submitted,
+    submit_and_follow,
+    to_consent,
+)
 from runner.cli.options import DetachOption, Invocation, RunArgument, on_target
 from runner.cli.ui.output import Output, OutputFormat
 from runner.protocol.errors import ExitCode
+from runner.protocol.metrics import format_metric as text
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -63,8 +71,6 @@ def _run(
     detach: bool,
 ) -> RunSpec | None:
     """Return the new run if it succeeded, or None if detached. Exit with 1 if it failed."""
-    from runner.cli.commands.runs.attach import report
-    from runner.cli.commands.runs.repeat import show_submitted, submit_and_follow, to_consent
     from runner.core.states import RunState
     from runner.flows.submit.reproduce import reproduce_run
 
@@ -117,8 +123,6 @@ def _document(found: Comparison) -> dict[str, Any]:
 
 
 def _show(out: Output, found: Comparison) -> None:
-    from runner.protocol.metrics import format_metric as text
-
     out.rows(_files(found), _FILE_COLUMNS, empty="no outputs")
     out.text()
     for name, (was, now) in found.metrics.items():

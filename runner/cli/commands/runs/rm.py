@@ -12,6 +12,13 @@ from runner.cli.autocomplete import complete_run_or_group
 from runner.cli.commands.runs.ps import ExperimentOption, StatusOption
 from runner.cli.options import Invocation, YesOption, on_target
 from runner.cli.ui.output import Output
+from runner.core.units import (
+    format_age,
+    format_count,
+    format_duration,
+    format_size,
+    parse_duration_flag,
+)
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -95,7 +102,6 @@ def apply_retention(
     out: Output, settings: Settings, connection: Connection, retention: timedelta
 ) -> None:
     """Delete runs older than `retention` of the settings. A failure is only a warning."""
-    from runner.core.units import format_duration
     from runner.flows.removal import remove_expired
 
     try:
@@ -146,8 +152,6 @@ def _selection(
 
 def _age(text: str) -> timedelta:
     """Return the age of `--older-than`, which has the same minimum as `retention`."""
-    from runner.core.units import parse_duration_flag
-
     if text.strip().isdecimal():
         raise RunnerError(
             "R-FLAG-VALUE",
@@ -159,8 +163,6 @@ def _age(text: str) -> timedelta:
 
 
 def _what(plan: RemovalPlan) -> str:
-    from runner.core.units import format_count, format_size
-
     runs = format_count(len(plan.runs), "run")
     return f"{runs}, {format_count(plan.blobs, 'file')}, {format_size(plan.size_bytes)}"
 
@@ -179,7 +181,6 @@ def _show_kept(out: Output, kept: Sequence[KeptRun]) -> None:
 
 
 def _row(run: RunToDelete) -> dict[str, Any]:
-    from runner.core.units import format_age, format_size
     from runner.protocol.paths import submission_time
 
     submitted = submission_time(run.run_id)
@@ -194,8 +195,6 @@ def _row(run: RunToDelete) -> dict[str, Any]:
 
 
 def _report(out: Output, plan: RemovalPlan, removed: RemovedRuns | None) -> None:
-    from runner.core.units import format_size
-
     if out.as_text:
         if removed is not None and plan.runs:
             code = f"; unused code: {format_size(removed.archive_bytes)}"

@@ -6,12 +6,15 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
+from runner.cli.ui.groups import show_group
 from runner.cli.ui.output import local_time
+from runner.cli.ui.run_display import expected_text, output_pairs, output_url, took_pairs
 from runner.core.units import format_duration, format_size
-from runner.protocol.metrics import format_metric
+from runner.protocol.metrics import describe_non_finite, format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -144,9 +147,6 @@ def data(shown: RunDetails) -> dict[str, str]:
 
 def metrics(shown: RunDetails) -> dict[str, str]:
     """Return the lines about the last and best value of each metric, and the expected ranges."""
-    from runner.cli.ui.run_display import expected_text
-    from runner.protocol.metrics import describe_non_finite
-
     found = {summary.name: _metric(summary) for summary in shown.metrics}
     last = {summary.name: summary.last for summary in shown.metrics}
     result = shown.view.result
@@ -158,10 +158,6 @@ def metrics(shown: RunDetails) -> dict[str, str]:
 
 def time(shown: RunDetails) -> dict[str, str]:
     """Return the lines about the duration of the run, and of its last attempt if it had several."""
-    from datetime import datetime
-
-    from runner.cli.ui.run_display import took_pairs
-
     if shown.view.result is None:
         return {}
     began = shown.attempts[0].started if shown.attempts else ""
@@ -170,8 +166,6 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 def outputs(shown: RunDetails) -> dict[str, str]:
     """Return the lines about kept files with their origin, other files, and the URL."""
-    from runner.cli.ui.run_display import output_pairs, output_url
-
     result = shown.view.result
     if result is None:
         return {}
@@ -200,8 +194,6 @@ def models(shown: RunDetails) -> dict[str, str]:
 
 def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
     """Return the rows of the table of attempts."""
-    from datetime import datetime
-
     return [
         {
             "attempt": row.attempt,
@@ -249,7 +241,6 @@ def _metric(summary: MetricSummary) -> str:
 @on_target
 def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     """Show state, parameters, metrics, attempts and outputs of a run, or the states of a group."""
-    from runner.cli.ui.groups import show_group
     from runner.flows.runs.group_documents import find_run_or_group
     from runner.flows.submit.submit_group import finish_interrupted
     from runner.flows.sweeps.groups import load_group_view
@@ -300,8 +291,6 @@ def _load(connection: Connection, spec: RunSpec) -> RunDetails:
 
 
 def _document(shown: RunDetails) -> dict[str, Any]:
-    from runner.cli.ui.run_display import output_url
-
     view = shown.view
     return {
         "run_id": view.spec.run_id,

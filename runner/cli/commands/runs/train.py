@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from runner.cli.commands.runs.attach import detached, follow, report
+from runner.cli.commands.runs.repeat import show_submitted
 from runner.cli.options import (
     DetachOption,
     DownloadOption,
@@ -22,9 +25,12 @@ from runner.cli.options import (
     to_stuck_limit_s,
     with_run_options,
 )
+from runner.cli.ui.costs import cost_lines, cost_summary
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
+from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
+from runner.core.units import format_count, format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -87,8 +93,6 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
 
 
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks: bool) -> None:
-    from runner.cli.ui.costs import cost_lines
-    from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import dry_run_services, plan_submission
 
     plan = plan_submission(
@@ -109,10 +113,6 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks
 
 
 def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
-    import shlex
-
-    from runner.core.units import format_count, format_size
-
     recipe, code, pool = plan.recipe, plan.content.code, plan.pool
     nodes = recipe.resources.nodes
     at_once = f", {nodes} nodes at once" if nodes > 1 else ""
@@ -143,8 +143,6 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
 
 
 def _evictions(plan: RunPlan) -> dict[str, str]:
-    from runner.core.units import format_duration
-
     if plan.rehearsal is None:
         return {}
     planned = plan.rehearsal["evictions"]
@@ -154,8 +152,6 @@ def _evictions(plan: RunPlan) -> dict[str, str]:
 
 
 def _limits(recipe: Recipe) -> str:
-    from runner.core.units import format_duration
-
     time = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
     return f"{time}, {recipe.retries} retries"
 
@@ -169,9 +165,6 @@ def _train(
     download: bool,
     fail_if_stuck_s: float | None,
 ) -> None:
-    from runner.cli.commands.runs.attach import follow, report
-    from runner.cli.commands.runs.repeat import show_submitted
-    from runner.cli.ui.costs import cost_summary
     from runner.flows.local.lifecycle import check_packages_room
     from runner.flows.runs.outputs import check_output_folder
     from runner.flows.submit.submit_run import submit_run
@@ -218,7 +211,6 @@ def _plan(
 
 def _interrupted(view: StageDisplay, connection: Connection, run_id: str) -> typer.Exit:
     """Report an interrupted submission: whether the run exists, and how to attach to it."""
-    from runner.cli.commands.runs.attach import detached
     from runner.flows.submit.submit_run import find_submitted
 
     try:

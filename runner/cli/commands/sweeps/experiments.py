@@ -9,6 +9,8 @@ import typer
 
 from runner.cli.autocomplete import complete_experiment
 from runner.cli.options import Invocation, on_target
+from runner.core.units import format_age, format_duration
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.flows.sweeps.experiments import Experiment
@@ -95,9 +97,6 @@ def _document(experiment: Experiment, metric: str | None) -> dict[str, Any]:
 
 
 def _texts(document: dict[str, Any]) -> dict[str, Any]:
-    from runner.core.units import format_age, format_duration
-    from runner.protocol.metrics import format_metric
-
     def age(name: str) -> str:
         return format_age(datetime.now(UTC) - datetime.fromisoformat(document[name])) + " ago"
 

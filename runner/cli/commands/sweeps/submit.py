@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,12 @@ from runner.cli.options import (
     on_target,
     with_run_options,
 )
+from runner.cli.ui.costs import cost_lines, cost_summary
+from runner.cli.ui.groups import follow_group
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.features import load_feature
+from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
@@ -44,7 +48,6 @@ def submit(
     run_checks: RunChecksOption = False,
 ) -> None:
     """Submit the tasks of a file as one group, or create the schedule that it declares."""
-    from runner.cli.ui.groups import follow_group
     from runner.core.recipe.submit_file import load_submit_file
     from runner.flows.submit.group import check_file
 
@@ -83,10 +86,6 @@ def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> Non
 
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
-    import shlex
-
-    from runner.cli.ui.costs import cost_lines
-    from runner.core.progress import ignore_progress
     from runner.core.recipe.submit_file import draw_tree
     from runner.flows.submit.pipeline import dry_run_services, plan_submission
 
@@ -130,7 +129,6 @@ def submit_tasks(
 
     The group exists nevertheless if Ctrl-C came after all its tasks had been added.
     """
-    from runner.cli.ui.costs import cost_summary
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,6 +10,7 @@ import typer
 
 from runner.cli.autocomplete import complete_group, complete_model
 from runner.cli.commands.runs.repeat import SendEnvOption, to_consent
+from runner.cli.commands.sweeps.submit import submit_tasks
 from runner.cli.options import (
     DetachOption,
     DryRunOption,
@@ -21,7 +23,18 @@ from runner.cli.options import (
     warn_renamed,
     with_run_options,
 )
+from runner.cli.ui.charts import chart_kind, write_plot
+from runner.cli.ui.costs import cost_lines
+from runner.cli.ui.leaderboard import (
+    follow_sweep,
+    format_states,
+    parameter_names,
+    show_leaderboard,
+    trial_document,
+    trial_text,
+)
 from runner.cli.ui.output import Output, local_time
+from runner.core.progress import ignore_progress
 from runner.core.recipe.options import OPTIONS, RunOptions, with_options
 from runner.core.units import format_count, format_names
 from runner.protocol.errors import ExitCode, RunnerError
@@ -166,9 +179,6 @@ def start(
 
 
 def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: bool) -> None:
-    from runner.cli.commands.sweeps.submit import submit_tasks
-    from runner.cli.ui.leaderboard import follow_sweep
-
     with out.stages() as view:
         connection, group = submit_tasks(view, checked, settings)
     if detach:
@@ -180,11 +190,6 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
 
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
-    import shlex
-
-    from runner.cli.ui.costs import cost_lines
-    from runner.cli.ui.leaderboard import parameter_names
-    from runner.core.progress import ignore_progress
     from runner.flows.submit.pipeline import dry_run_services, plan_submission
     from runner.protocol.groups import MERGE_TASK
 
@@ -228,7 +233,6 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
 @on_target
 def ls(call: Invocation) -> None:
     """List the sweeps, newest first."""
-    from runner.cli.ui.leaderboard import parameter_names
     from runner.flows.sweeps.experiments import list_sweeps
 
     out = call.out
@@ -266,8 +270,6 @@ def show(
     ] = False,
 ) -> None:
     """Compare the trials of a sweep, the best first."""
-    from runner.cli.ui.charts import chart_kind, write_plot
-    from runner.cli.ui.leaderboard import show_leaderboard
     from runner.flows.sweeps.experiments import load_leaderboard, plot_sweep, trial_costs
 
     out = call.out
@@ -297,7 +299,6 @@ def best(
     ] = None,
 ) -> None:
     """Show the best trial that succeeded, or register its model."""
-    from runner.cli.ui.leaderboard import format_states, trial_document, trial_text
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.sweeps.experiments import has_outputs, load_leaderboard
 
@@ -366,7 +367,6 @@ def resume(
     detach: DetachOption = False,
 ) -> None:
     """Start the failed, cancelled and lost trials again, each from its newest checkpoint."""
-    from runner.cli.ui.leaderboard import follow_sweep
     from runner.flows.runs.group_documents import find_group
     from runner.flows.submit.resume_sweep import merge_partially, resume_trials
     from runner.protocol.groups import MERGE_TASK

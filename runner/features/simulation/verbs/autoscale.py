@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,8 +204,6 @@ def apply(
 
 
 def _show_change(out: Output, change: FormulaChange) -> None:
-    import difflib
-
     old = change.pool.autoscale.formula.splitlines() if change.pool.autoscale else []
     lines = [*difflib.ndiff(old, change.formula.splitlines())]
     for line in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -219,8 +220,6 @@ def _show_interval(
 def _document(
     found: OptionComparison, best: CheckpointInterval | None, measured: Measured | None
 ) -> dict[str, Any]:
-    import dataclasses
-
     return {
         "deadline_s": found.deadline_ms / 1000,
         "options": [_option(each) for each in found.options],
