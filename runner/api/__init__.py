@@ -19,41 +19,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.api import data as data
-from runner.api import local as local
+from runner.api import data, local
 from runner.api.arguments import checked
-from runner.api.catalogue import Pool as Pool
-from runner.api.catalogue import new_recipe as new_recipe
-from runner.api.catalogue import pool as pool
-from runner.api.catalogue import pools as pools
-from runner.api.catalogue import recipe as recipe
-from runner.api.catalogue import recipes as recipes
-from runner.api.catalogue import settings as settings
-from runner.api.catalogue import skus as skus
-from runner.api.group_object import Group as Group
-from runner.api.group_object import submit as submit
-from runner.api.group_object import sweep as sweep
-from runner.api.history import Retried as Retried
-from runner.api.history import Runs as Runs
-from runner.api.history import group as group
-from runner.api.history import retry_failed as retry_failed
-from runner.api.history import run as run
-from runner.api.history import runs as runs
-from runner.api.html import Table as Table
-from runner.api.models import alias_model as alias_model
-from runner.api.models import get_model as get_model
-from runner.api.models import model as model
-from runner.api.models import models as models
-from runner.api.models import remove_model as remove_model
-from runner.api.models import unalias_model as unalias_model
-from runner.api.progress import OnUpdate as OnUpdate
-from runner.api.progress import RunnerWarning as RunnerWarning
-from runner.api.progress import Update as Update
-from runner.api.progress import live
+from runner.api.catalogue import Pool, new_recipe, pool, pools, recipe, recipes, settings, skus
+from runner.api.group_object import Group, submit, sweep
+from runner.api.history import Retried, Runs, group, retry_failed, run, runs
+from runner.api.html import Table
+from runner.api.models import alias_model, get_model, model, models, remove_model, unalias_model
+from runner.api.progress import OnUpdate, RunnerWarning, Update, live
 from runner.api.requests import TrainArguments, accepts, load_call_settings, to_options
-from runner.api.run_object import Command as Command
-from runner.api.run_object import Metric as Metric
-from runner.api.run_object import Run
+from runner.api.run_object import Command, Metric, Run, Session
 from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
 
@@ -61,6 +36,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from runner.flows.runs.metrics import MetricComparison
+
+__all__ = [
+    "Command", "Group", "Metric", "OnUpdate", "Pool", "Retried", "Run", "RunnerError",
+    "RunnerWarning", "Runs", "Table", "Update", "alias_model", "compare", "data", "get_model",
+    "group", "local", "model", "models", "new_recipe", "pool", "pools", "recipe", "recipes",
+    "remove_model", "retry_failed", "run", "runs", "settings", "skus", "submit", "sweep",
+    "tensorboard", "train", "unalias_model",
+]  # fmt: skip
 
 
 @checked
@@ -88,8 +71,6 @@ def train(
         on_progress: called with updates.
     """
     from runner.core.recipe.file import load_recipe
-    from runner.flows.session import Session
-    from runner.flows.submit.check_and_read import check_run
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_run import submit_run
 

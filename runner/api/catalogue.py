@@ -12,6 +12,9 @@ from runner.api import html
 from runner.api.arguments import checked
 from runner.api.html import Table
 from runner.api.requests import attach, load_call_settings
+from runner.core.home import runner_home
+from runner.core.pricing.machines import region_name
+from runner.flows.recipes import new_recipe as make
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt
@@ -43,8 +46,6 @@ def recipe(ref: str | Path) -> Recipe:
 @checked
 def new_recipe(name: str) -> Path:
     """Create a folder with a train.yaml and a script to start from. Return its path."""
-    from runner.flows.recipes import new_recipe as make
-
     return make(name, cwd=Path.cwd())
 
 
@@ -66,8 +67,6 @@ def skus(
         refresh: load and store current prices of the region from the Azure Retail Prices API.
         retired: include retired sizes.
     """
-    from runner.core.home import runner_home
-    from runner.core.pricing.machines import region_name
     from runner.flows.environment.skus import list_skus, refresh_region
 
     home, today = runner_home(os.environ), datetime.now(UTC).date()

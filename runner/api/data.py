@@ -21,6 +21,7 @@ from runner.api.arguments import checked
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
 from runner.api.requests import connect
+from runner.core.units import format_size
 
 if TYPE_CHECKING:
     from runner.flows.data.commands import GetResult, PutResult
@@ -135,8 +136,6 @@ def rm(
 
 
 def _cells(entry: Entry) -> dict[str, object]:
-    from runner.core.units import format_size
-
     return {
         "path": entry.path,
         "size": format_size(entry.size_bytes),

@@ -12,7 +12,9 @@ from runner.api import html
 from runner.api.arguments import checked
 from runner.api.progress import LiveView, OnUpdate, live, timeout_error
 from runner.api.requests import RunArguments, accepts, load_call_settings, to_options
-from runner.api.run_object import Run
+from runner.api.run_object import Run, Session
+from runner.core.job_moves import JobNote
+from runner.core.progress import Progress, ignore_progress
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from runner.core.settings import Settings
     from runner.flows.runs.rows import RunRow
-    from runner.flows.session import Session
     from runner.flows.submit.group import CheckedFile
     from runner.flows.sweeps.groups import GroupView
     from runner.protocol.groups import RunGroup as Document
@@ -155,7 +156,6 @@ class Group(Mapping[str, Run]):
             RunnerError: the first error, if no trial could be started; R-MERGE-PARTIAL, the merge
                 task cannot start.
         """
-        from runner.core.progress import ignore_progress
         from runner.flows.runs.group_documents import find_group
         from runner.flows.submit.consent import Consent
         from runner.flows.submit.resume_sweep import merge_partially, resume_trials
@@ -185,8 +185,6 @@ class Group(Mapping[str, Run]):
         Raises:
             RunnerError: R-JOB-ENDED, all runs have ended; R-JOB-MOVING, a move was interrupted.
         """
-        from runner.core.job_moves import JobNote
-        from runner.core.progress import ignore_progress
         from runner.flows.sweeps.moves import find_jobs, pause_jobs
 
         connection = self.session.connection
@@ -213,8 +211,6 @@ class Group(Mapping[str, Run]):
         Raises:
             RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run could not run there; R-JOB-ENDED.
         """
-        from runner.core.job_moves import JobNote
-        from runner.core.progress import ignore_progress
         from runner.flows.runs.group_documents import find_group
         from runner.flows.sweeps.moves import find_jobs, move_jobs, plan_move
 
@@ -328,7 +324,6 @@ def sweep(
         check: wait, and raise RunnerError (R-RUN-FAILED) unless all succeed.
         on_progress: called with updates.
     """
-    from runner.core.progress import Progress
     from runner.core.recipe.file import load_recipe
     from runner.core.recipe.sweep import change_sweep, replace_trials
     from runner.flows.submit.sweep import check_sweep, find_blobs
@@ -365,7 +360,6 @@ def _start(
     wait: bool,
     check: bool,
 ) -> Group:
-    from runner.flows.session import Session
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
 

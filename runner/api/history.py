@@ -12,14 +12,15 @@ from runner.api.group_object import Group
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
 from runner.api.requests import connect
-from runner.api.run_object import Run, run_cells
+from runner.api.run_object import Run, Session, run_cells
+from runner.core.states import parse_states
+from runner.core.units import parse_since
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt
 
     from runner.flows.runs.rows import RunRow
-    from runner.flows.session import Session
 
 
 class Runs(Table[Run]):
@@ -87,7 +88,6 @@ def runs(
         target: "local" or "azure".
         stack: Pulumi stack of the target.
     """
-    from runner.core.states import parse_states
     from runner.flows.runs.history import RunFilter, list_runs
     from runner.flows.sweeps.ranking import MetricOrder, list_ranked
 
@@ -144,8 +144,6 @@ def retry_failed(
 
 
 def _parse_since(since: str | datetime | timedelta | None) -> datetime | None:
-    from runner.core.units import parse_since
-
     if isinstance(since, timedelta):
         return datetime.now(UTC) - since
     if isinstance(since, datetime):

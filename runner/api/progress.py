@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from runner.api.html import coloured, pairs
 from runner.core.progress import Progress
 from runner.core.units import format_duration
+from runner.flows.runs import events as kinds
+from runner.flows.runs.events import RunEnded
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
@@ -110,8 +112,6 @@ class LiveView:
 
     def follow(self, events: Iterator[WatchEvent], timeout_s: float | None) -> RunStatus:
         """Show a run until it has ended. Raise RunnerError (R-TIMEOUT) after `timeout_s`."""
-        from runner.flows.runs.events import RunEnded
-
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for event in events:
             if isinstance(event, RunEnded):
@@ -126,8 +126,6 @@ class LiveView:
         raise AssertionError("watching ends with RunEnded")
 
     def _handle(self, event: WatchEvent) -> None:
-        from runner.flows.runs import events as kinds
-
         match event:
             case kinds.StatusChanged(status):
                 self._state = status.state.value

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from runner.api.arguments import to_overrides
+from runner.api.run_object import Run, Session
+from runner.core.recipe.options import OPTIONS, RunOptions
 
 if TYPE_CHECKING:
-    from runner.api.run_object import Run
-    from runner.core.recipe.options import RunOptions
     from runner.core.settings import Settings
-    from runner.flows.session import Session
     from runner.protocol.run_spec import Capacity
 
 P = ParamSpec("P")
@@ -22,9 +21,10 @@ R = TypeVar("R")
 
 def connect(target: str | None, stack: str | None) -> Session:
     """Return a session. Raise RunnerError if the services of the target are not running."""
-    from runner.flows.session import open_session
+    from runner.azure.auth import credentials
 
-    return open_session(load_call_settings(target, stack))
+    settings = load_call_settings(target, stack)
+    return Session(settings, credentials.connect(settings))
 
 
 def load_call_settings(target: str | None, stack: str | None, pool: str | None = None) -> Settings:
@@ -65,7 +65,6 @@ class TrainArguments(RunArguments, total=False):
 
 def accepts(arguments: type[RunArguments]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function with `**options` so that its signature and help list the arguments."""
-    from runner.core.recipe.options import OPTIONS
 
     def expand(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -94,8 +93,6 @@ def accepts(arguments: type[RunArguments]) -> Callable[[Callable[P, R]], Callabl
 
 def to_options(given: Mapping[str, Any]) -> RunOptions:
     """Return the options of a call with the arguments of TrainArguments."""
-    from runner.core.recipe.options import RunOptions
-
     convert: dict[str, Callable[[Any], Any]] = {
         "set": to_overrides,
         "args": tuple,

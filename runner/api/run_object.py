@@ -13,19 +13,22 @@ from runner.api.arguments import checked, to_overrides
 from runner.api.html import Table
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.core.features import load_feature
+from runner.core.points import final_points
+from runner.core.progress import ignore_progress
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import format_metric
+from runner.protocol.metrics import format_metric, summarize_metrics
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt, PositiveInt
 
+    from runner.azure.auth.credentials import Connection
     from runner.core.planning.reproduction import Drift
+    from runner.core.settings import Settings
     from runner.core.states import RunStatus
     from runner.flows.models.versions import ModelVersion
     from runner.flows.runs.attempts import AttemptRow
     from runner.flows.runs.events import LogStream, WatchEvent
-    from runner.flows.session import Session
     from runner.flows.submit.reproduce import Comparison
     from runner.protocol.checkpoints import CheckpointManifest
     from runner.protocol.metrics import MetricPoint
@@ -33,6 +36,14 @@ if TYPE_CHECKING:
     from runner.protocol.run_spec import RunSpec
 
 _MAX_FILES = 10  # outputs that a notebook shows
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Settings, and a connection to the services of their target."""
+
+    settings: Settings
+    connection: Connection
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -160,9 +171,6 @@ class Run:
 
     def metrics(self) -> dict[str, Metric]:
         """Return the metrics by name. If several attempts reported a step, use the last value."""
-        from runner.core.points import final_points
-        from runner.protocol.metrics import summarize_metrics
-
         points = self.points()
         series: dict[str, list[tuple[int, float]]] = {}
         for point in final_points(points):
@@ -305,7 +313,6 @@ class Run:
 
     def remove(self) -> None:
         """Delete the run with all its files. Raise RunnerError if something still needs them."""
-        from runner.core.progress import ignore_progress
         from runner.flows.removal import RunSelection, plan_removal, remove_runs
 
         connection = self.session.connection

@@ -15,14 +15,14 @@ from runner.api.history import Runs
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
 from runner.api.requests import attach, connect, load_call_settings, to_options
-from runner.api.run_object import Run
+from runner.api.run_object import Run, Session
+from runner.protocol.groups import RunGroup as Document
 
 if TYPE_CHECKING:
     from pydantic import PositiveInt
 
     from runner.features.schedules.manage import Firing
     from runner.features.schedules.manage import ScheduleRecord as Found
-    from runner.flows.session import Session
 
 
 class _BoundSchedule:
@@ -75,7 +75,6 @@ class Schedule(_BoundSchedule):
         """
         from runner.features.schedules.trigger import trigger
         from runner.flows.submit.consent import Consent
-        from runner.protocol.groups import RunGroup as Document
 
         made = trigger(self.session.connection, self._reload(), Consent(frozenset(send_env)))
         if isinstance(made, Document):
