@@ -11,7 +11,7 @@ from typing import Any, cast
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.raw import RawResponse, send_raw
 from runner.core.progress import OnProgress, Progress
-from runner.features.selftest.scenario import CREATED, Request, scenario
+from runner.features.selftest.scenario import CREATED, VM_SIZE, Request, scenario
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import StageState
 
@@ -81,8 +81,8 @@ class ContractRun:
         self._on_progress = on_progress
         self._deadline = time.monotonic() + limit_s
         until = datetime.now(UTC) + timedelta(seconds=limit_s)
-        names = {name: f"selftest-{name}-{suffix}" for _, name, _ in CREATED}
-        self._names = {**names, "until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        self._names = {name: f"selftest-{name}-{suffix}" for _, name, _ in CREATED}
+        self._names |= {"until": until.strftime("%Y-%m-%dT%H:%M:%SZ"), "vm_size": VM_SIZE}
 
     def answers(self, steps: Sequence[Request] | None = None) -> list[Answer]:
         """Return the answers to all steps, in order."""
