@@ -42,94 +42,34 @@ from runner.flows.task_shell import capture, find_task_folder, run_apart, switch
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
-from runner.protocol.task import SHELL_FILE
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 
-# Runs as the user of the task. Arguments: folder of the task, then the command, if any.
-_ENTER = "; ".join(
-    (
-        'cd "${1:-$AZ_BATCH_TASK_WORKING_DIR}" || exit 69',
-        "shift",
-        f"if [ -r logs/{SHELL_FILE} ]",
-        f"then . ./logs/{SHELL_FILE}",
-        "cd code",
-        "fi",
-        'if [ $# -gt 0 ]; then exec "$@"',
-        "fi",
-        r"""PS1='[\u \W] \$ '""",
-        "export PS1",
-        "if [ -t 0 ] && command -v bash >/dev/null 2>&1; then exec bash --norc -i",
-        "fi",
-        "exec sh",
-    )
-)
-# Azure documents the first three as AZ_BATCH_NODE_ROOT_DIR; its nodes have the folders in `tasks`.
-_NODE_ROOTS = ("/mnt/batch", "/mnt/resource/batch", "/opt/batch/data")
-# Runs as root on a node, and executes nothing of the folder: it only enters the folder, refuses
-# links, and switches to the owner of what it has entered. Arguments: `_ENTER`, the folder of the
-# task below the root of the node, the command.
-_SWITCH = "; ".join(
-    (
-        "enter=$1",
-        "below=$2",
-        "shift 2",
-        f"for root in {' '.join(f'{root}/tasks {root}' for root in _NODE_ROOTS)}",
-        'do if cd -P "$root/$below" 2>/dev/null',
-        "then real=$(pwd -P)",
-        'if [ "$real" != "$(cd -P "$root" && pwd -P)/$below" ]',
-        'then echo "refused: $root/$below is reached through a link" >&2',
-        "exit 69",
-        "fi",
-        "owner=$(stat -c %u .) || exit 69",
-        'if [ "$owner" = 0 ]; then echo "refused: $real belongs to root" >&2',
-        "exit 69",
-        "fi",
-        'exec sudo -n -u "#$owner" sh -c "$enter" runner . "$@"',
-        "fi",
-        "done",
-        'echo "this node has no folder $below" >&2',
-        "exit 69",
-    )
-)
-# Runs as the user that signs in, an administrator, because others cannot enter folders of tasks.
-# Arguments: `_SWITCH` and its arguments.
-_AS_OWNER = 'switch=$1; shift; exec sudo -n sh -c "$switch" runner "$@"'
-# The second argument is the ID of the container. A user without access to the engine uses sudo. The
-# engine of the emulator may be podman.
-_IN_CONTAINER = "; ".join(
-    (
-        "enter=$1",
-        "id=$2",
-        "shift 2",
-        "tty=-i",
-        "if [ -t 0 ]; then tty=-it",
-        "fi",
-        'for engine in docker podman "sudo -n docker"',
-        'do if $engine inspect "$id" >/dev/null 2>&1',
-        'then exec $engine exec $tty "$id" sh -c "$enter" runner "" "$@"',
-        "fi",
-        "done",
-        'echo "no container engine of this node has container $id" >&2',
-        "exit 69",
-    )
-)
+_SCRIPTS = Path(__file__).with_name("shell_scripts")
+
+
+def _script(name: str) -> str:
+    """Return a script as one line, so that a printed command can be pasted."""
+    text = (_SCRIPTS / f"{name}.sh").read_text(encoding="utf-8")
+    lines = map(str.strip, text.splitlines())
+    return "; ".join(line for line in lines if not line.startswith("#"))
 
 
 def shell_command(work_dir: str, command: Sequence[str]) -> list[str]:
     """Return the arguments that run `command`, or a shell, in a task's folder as its user."""
-    return ["sh", "-c", _ENTER, "runner", work_dir, *command]
+    return ["sh", "-c", _script("enter"), "runner", work_dir, *command]
 
 
 def _remote_command(folder: str, command: Sequence[str]) -> list[str]:
     """Return the arguments for a node; `folder` is that of the task below the node's root."""
-    return ["sh", "-c", _AS_OWNER, "runner", _SWITCH, _ENTER, f"{folder}/wd", *command]
+    outer, *inner = map(_script, ("as_owner", "switch", "enter"))
+    return ["sh", "-c", outer, "runner", *inner, f"{folder}/wd", *command]
 
 
 def _container_command(container: str, command: Sequence[str]) -> list[str]:
-    return ["sh", "-c", _IN_CONTAINER, "runner", _ENTER, container, *command]
+    return ["sh", "-c", _script("in_container"), "runner", _script("enter"), container, *command]
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,22 +375,11 @@ def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
 
 JUPYTER_PACKAGES = ("jupyterlab",)
 _JUPYTER_START_S = 120.0
-# Set a token, because Jupyter prints a generated one, and the log is uploaded to storage.
-_JUPYTER = "; ".join(
-    (
-        "umask 077",
-        "token=$(mktemp)",
-        "od -An -v -N24 -tx1 /dev/urandom | tr -d ' \\n' >\"$token\"",
-        "export JUPYTER_TOKEN_FILE=$token",
-        'set -- "$1" jupyter lab --ip=127.0.0.1 --port=0 --no-browser --allow-root',
-        'exec timeout --preserve-status "$@" --ServerApp.root_dir=.',
-    )
-)
 
 
 def jupyter_command(seconds: int) -> tuple[str, ...]:
     """Return the command of a run that serves JupyterLab on its node for some seconds."""
-    return ("sh", "-c", _JUPYTER, "jupyter", str(seconds))
+    return ("sh", "-c", _script("jupyter"), "jupyter", str(seconds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from runner.flows.shell import make_key, prune_keys, shell_command
 from runner.flows.task_shell import TaskFolder
 from runner.node.script.workspace import write_shell_file
 from runner.protocol.errors import RunnerError
+from runner.protocol.task import SHELL_FILE
 
 HOSTILE = {
     "QUOTES": 'it\'s "so" `date` $(date) $HOME',
@@ -58,12 +59,14 @@ def place() -> shell.RunLocation:
 def node_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the task of `place` on a node whose root is a temporary folder."""
     root = tmp_path / "batch"
-    roots = " ".join(shell._NODE_ROOTS)
-    assert roots.split()[0] in shell._SWITCH
-    changed = shell._SWITCH
-    for each in shell._NODE_ROOTS:
+    script = shell._script
+    changed = script("switch")
+    for each in ("/mnt/batch", "/mnt/resource/batch", "/opt/batch/data"):
+        assert f" {each}/tasks {each}" in changed
         changed = changed.replace(each, str(root))
-    monkeypatch.setattr(shell, "_SWITCH", changed)
+    monkeypatch.setattr(
+        shell, "_script", lambda name: {"switch": changed}.get(name) or script(name)
+    )
     folder = root / "tasks" / "workitems" / "job" / "job-1" / "mnist-1" / "wd"
     for name in ("code", "logs"):
         (folder / name).mkdir(parents=True)
@@ -91,6 +94,10 @@ def test_run_continues_without_a_file_for_shells(
 ) -> None:
     write_shell_file(tmp_path / "gone", {"A": "1"})
     assert "cannot write the environment for a shell" in caplog.text
+
+
+def test_shell_reads_the_file_that_the_agent_writes() -> None:
+    assert f"then . ./logs/{SHELL_FILE};" in shell._script("enter")
 
 
 def test_shell_starts_in_the_task_folder_before_the_command(tmp_path: Path) -> None:
