@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli import autocomplete
-from runner.cli.autocomplete import (
-    complete_pool,
-    complete_recipe,
-    complete_run,
-    complete_run_or_group,
-    complete_stack,
-    complete_target,
-    complete_team,
-)
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.core.home import HomePaths, disk_reserve
 from runner.core.recipe.options import OPTIONS, RunOptions, is_repeatable, parse_env
@@ -34,16 +25,17 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
 
 
-RunArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Run ID, unique prefix, or @last.", autocompletion=complete_run
-    ),
-]
+_RUN: Any = typer.Argument(
+    metavar="RUN",
+    help="Run ID, unique prefix, or @last.",
+    autocompletion=autocomplete.complete_run,
+)
+RunArgument = Annotated[str, _RUN]
+RunOrNoneArgument = Annotated[str | None, _RUN]
 _RUN_OR_GROUP: Any = typer.Argument(
     metavar="RUN",
     help="ID of a run, sweep or group, unique prefix, or @last.",
-    autocompletion=complete_run_or_group,
+    autocompletion=autocomplete.complete_run_or_group,
 )
 RunOrGroupArgument = Annotated[str, _RUN_OR_GROUP]
 RunOrGroupOrNoneArgument = Annotated[str | None, _RUN_OR_GROUP]
@@ -52,7 +44,7 @@ TargetOption = Annotated[
     typer.Option(
         help="Where runs execute: local or azure.",
         show_default="local, unless the settings name another",
-        autocompletion=complete_target,
+        autocompletion=autocomplete.complete_target,
     ),
 ]
 StackOption = Annotated[
@@ -60,7 +52,7 @@ StackOption = Annotated[
     typer.Option(
         help="Pulumi stack of the Azure environment.",
         show_default="dev, unless the settings name another",
-        autocompletion=complete_stack,
+        autocompletion=autocomplete.complete_stack,
     ),
 ]
 TeamOption = Annotated[
@@ -68,7 +60,7 @@ TeamOption = Annotated[
     typer.Option(
         help="Team of the stack whose runs, models and pools to use.",
         show_default="the shared part of the stack",
-        autocompletion=complete_team,
+        autocompletion=autocomplete.complete_team,
     ),
 ]
 OutputDirOption = Annotated[
@@ -101,13 +93,6 @@ def open_settings(
     return load_call_settings({**given, "pool": pool, "output_dir": output_dir})
 
 
-def open_connection(target: str | None, stack: str | None, team: str | None = None) -> Connection:
-    """Connect to the services of the target, which have to be running."""
-    from runner.azure.auth.credentials import connect
-
-    return connect(open_settings(target, stack, team=team))
-
-
 class Invocation:
     """The target, the stack, the team and the output format that a command was called with."""
 
@@ -132,7 +117,7 @@ class Invocation:
 
     def connect(self) -> Connection:
         """Connect to the services of the target, which have to be running."""
-        return open_connection(self._target, self._stack, self._team)
+        return self.open()[1]
 
     def open(self, output_dir: Path | None = None) -> tuple[Settings, Connection]:
         """Return the settings, and a connection as `connect` does."""
@@ -151,15 +136,29 @@ class Invocation:
         return settings, connection
 
 
-def on_target(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add `--target`, `--stack`, `--team` and `-o` to a command, which gets an Invocation."""
+def with_parameters(
+    command: Callable[..., None], parameters: Iterable[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return a command for which Typer finds these parameters; options are keyword-only."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    found = [each if each.name == "call" else each.replace(kind=kind) for each in parameters]
+    command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in found}
+    return command
+
+
+def on_target(verb: Callable[..., None], *, formats: bool = True) -> Callable[..., None]:
+    """Add `--target`, `--stack`, `--team` and `-o` to a command, which gets an Invocation.
+
+    Without `formats`, the command has no `-o`.
+    """
 
     @functools.wraps(verb)
     def command(
         target: str | None,
         stack: str | None,
         team: str | None,
-        output: OutputFormat,
+        output: OutputFormat = OutputFormat.TABLE,
         **options: object,
     ) -> None:
         call = Invocation(target, stack, team, output)
@@ -174,11 +173,12 @@ def on_target(verb: Callable[..., None]) -> Callable[..., None]:
         ("output", OutputOption, OutputFormat.TABLE),
     )
     kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [each.replace(kind=kind) for each in own]
-    parameters += [inspect.Parameter(n, kind, annotation=a, default=d) for n, a, d in shared]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    added = [inspect.Parameter(n, kind, annotation=a, default=d) for n, a, d in shared]
+    return with_parameters(command, [*own, *(added if formats else added[:-1])])
+
+
+# For a command that prints lines, which no program reads as a document.
+on_target_as_text = functools.partial(on_target, formats=False)
 
 
 def _hint(name: str) -> Any:
@@ -288,11 +288,7 @@ def with_run_options(
                     parameters += _parameters(name, **wording.get(name, {}))
             else:
                 parameters.append(own)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [parameters[0], *(each.replace(kind=kind) for each in parameters[1:])]
-        )
-        return command
+        return with_parameters(command, parameters)
 
     return decorate
 
@@ -302,7 +298,7 @@ RecipeArgument = Annotated[
     typer.Argument(
         metavar="RECIPE",
         help="Built-in recipe, folder, script or notebook.",
-        autocompletion=complete_recipe,
+        autocompletion=autocomplete.complete_recipe,
     ),
 ]
 
@@ -327,7 +323,7 @@ PoolOption = Annotated[
     typer.Option(
         help=OPTIONS["pool"].help,
         show_default=OPTIONS["pool"].unset or False,
-        autocompletion=complete_pool,
+        autocompletion=autocomplete.complete_pool,
     ),
 ]
 DryRunOption = Annotated[

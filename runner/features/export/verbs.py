@@ -73,7 +73,9 @@ def export(
     out.record({"run_id": spec.run_id, **found})
 
 
+@options.on_target_as_text
 def tensorboard(
+    call: options.Invocation,
     runs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -86,18 +88,13 @@ def tensorboard(
             min=0, max=65535, help="Port to listen on.", show_default="6006, or a free one"
         ),
     ] = None,
-    target: options.TargetOption = None,
-    stack: options.StackOption = None,
-    team: options.TeamOption = None,
 ) -> None:
     """Show metrics and event files of runs in TensorBoard until Ctrl-C."""
-    from runner.azure.auth.credentials import connect
     from runner.features.export.tensorboard import show_runs
     from runner.flows.runs.documents import find_run
 
-    out = Output()
-    settings = options.open_settings(target, stack, team=team)
-    connection = connect(settings)
+    out = call.out
+    settings, connection = call.open()
     specs = {spec.run_id: spec for run in runs or ["@last"] for spec in [find_run(connection, run)]}
     with show_runs(connection, list(specs.values()), settings.home, port) as shown:
         out.text(shown.url)

@@ -154,17 +154,11 @@ class _ShownWarnings(Warnings):
         self._shown = len(self.found)
 
 
-def _azure_settings(stack: str | None) -> Settings:
-    from runner.core.settings import load_settings
-
-    return load_settings({"target": "azure", "stack": stack}, cwd=Path.cwd(), env=os.environ)
-
-
 def _read_plan(stack: str | None, *, example: bool = False) -> tuple[Settings, Plan]:
     """Read and plan the stack's file; `example` fills in a missing subscription and region."""
     from runner.flows.environment.plan import EXAMPLE, plan_stack
 
-    settings = _azure_settings(stack)
+    settings = open_settings("azure", stack)
     env = {**EXAMPLE, **os.environ} if example else os.environ
     return settings, plan_stack(settings, cwd=Path.cwd(), env=env, now=datetime.now(UTC))
 
@@ -480,7 +474,7 @@ def down(
     from runner.flows.environment.plan import find_project, never_deployed
 
     out = Output(output)
-    settings = _azure_settings(stack)
+    settings = open_settings("azure", stack)
     folder = find_project(Path.cwd())
     if never_deployed(settings, os.environ):
         _print_not_deployed(out, settings)

@@ -19,7 +19,7 @@ from runner.cli.commands.environment.deploy import (
     run_stack_checks,
     show_checks,
 )
-from runner.cli.options import StackOption
+from runner.cli.options import StackOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
 from runner.protocol.errors import ExitCode, RunnerError
@@ -83,8 +83,6 @@ def init(
 
     Without a terminal, it does not ask: it uses the options and the defaults.
     """
-    from runner.core.settings import load_settings
-
     given = {
         "subscription": subscription,
         "batch_account": adopt,
@@ -97,7 +95,7 @@ def init(
         "email": email,
     }
     out = Output(output)
-    settings = load_settings({"target": "azure", "stack": stack}, cwd=Path.cwd(), env=os.environ)
+    settings = open_settings("azure", stack)
     asking = not yes and is_terminal(sys.stdin)
     try:
         answers, plan, written = _ask_and_write(out, settings, given, asking=asking, force=force)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.autocomplete import complete_node
-from runner.cli.options import YesOption
+from runner.cli.options import YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
 from runner.core.home import HomePaths
 from runner.core.units import format_size, parse_duration_flag
@@ -282,9 +280,7 @@ def prune(
 
 
 def _settings() -> Settings:
-    from runner.core.settings import load_settings
-
-    return load_settings({"target": "local"}, cwd=Path.cwd(), env=os.environ)
+    return open_settings("local", None)
 
 
 def _show(out: Output, found: LocalStatus) -> None:

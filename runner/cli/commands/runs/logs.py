@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import (
-    RunOrGroupArgument,
-    StackOption,
-    TargetOption,
-    TeamOption,
-    open_connection,
-)
+from runner.cli.options import Invocation, RunOrGroupArgument, on_target_as_text
 from runner.cli.ui.output import Output
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -25,7 +19,9 @@ if TYPE_CHECKING:
     from runner.protocol.run_spec import RunSpec
 
 
+@on_target_as_text
 def logs(
+    call: Invocation,
     run: RunOrGroupArgument = "@last",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
@@ -56,9 +52,6 @@ def logs(
             help="Print the logs of all runs of this experiment, oldest first.",
         ),
     ] = None,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    team: TeamOption = None,
 ) -> None:
     """Print the standard output or standard error of a run, or of all runs of a sweep or group."""
     from runner.flows.runs.group_documents import find_run_or_group
@@ -80,8 +73,7 @@ def logs(
             why="-f follows the newest attempt",
             fix="remove one of them",
         )
-    out = Output()
-    connection = open_connection(target, stack, team)
+    out, connection = call.out, call.connect()
     stream: LogStream = "stderr" if stderr else "stdout"
     if experiment is not None:
         from runner.flows.sweeps.experiments import find_experiment

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli import options
-from runner.cli.autocomplete import complete_run
 from runner.cli.commands.runs.attach import follow, report
 from runner.cli.ui.output import Output, why_declined
 from runner.core.progress import ignore_progress
@@ -92,12 +91,6 @@ def show_submitted(out: Output, spec: RunSpec) -> None:
 
 _COLUMNS = ("run_id", "retry_of", "pool")
 
-RunOrNoneArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN", help="Run ID, unique prefix, or @last.", autocompletion=complete_run
-    ),
-]
 FailedOption = Annotated[
     bool,
     typer.Option(
@@ -114,7 +107,7 @@ ExperimentOption = Annotated[
 @options.on_target
 def retry(
     call: options.Invocation,
-    run: RunOrNoneArgument = None,
+    run: options.RunOrNoneArgument = None,
     failed: FailedOption = False,
     experiment: ExperimentOption = None,
     pool: OtherPoolOption = None,

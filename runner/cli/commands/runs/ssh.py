@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.options import RunArgument, StackOption, TargetOption, TeamOption, open_settings
-from runner.cli.ui.output import Output
+from runner.cli.options import Invocation, RunArgument, on_target_as_text
 from runner.cli.ui.terminal import is_terminal
 
 if TYPE_CHECKING:
@@ -33,41 +32,28 @@ ForwardOption = Annotated[
 ]
 
 
+@on_target_as_text
 def ssh(
+    call: Invocation,
     run: RunArgument = "@last",
     node: NodeOption = None,
     forward: ForwardOption = None,
     print_: PrintOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    team: TeamOption = None,
 ) -> None:
     """Open a shell on the node of a run, in its folder and environment."""
-    enter(
-        run,
-        (),
-        node=node,
-        target=target,
-        stack=stack,
-        team=team,
-        printed=print_,
-        forward=forward or (),
-    )
+    enter(call, run, (), node, printed=print_, forward=forward or ())
 
 
 def enter(
+    call: Invocation,
     run: str,
     command: Sequence[str],
-    *,
     node: str | None,
-    target: str | None,
-    stack: str | None,
-    team: str | None,
+    *,
     printed: bool,
     forward: Sequence[str] = (),
 ) -> None:
     """Run a command or a shell on the node of a run; exit with its exit code."""
-    from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.shell import (
         find_location,
@@ -78,10 +64,9 @@ def enter(
         ssh_failed,
     )
 
-    out = Output()
+    out = call.out
     forwards = [parse_forward(text) for text in forward]
-    settings = open_settings(target, stack, team=team)
-    connection = connect(settings)
+    settings, connection = call.open()
     place = find_location(connection, find_run(connection, run), node)
     if printed:
         out.text(print_login(connection, settings.home, place, command, forwards))
@@ -110,16 +95,15 @@ def enter(
     raise typer.Exit(code)
 
 
+@on_target_as_text
 def exec(  # noqa: A001  name of the verb
+    call: Invocation,
     run: RunArgument,
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND", help="Command and its arguments.")
     ],
     node: NodeOption = None,
     print_: PrintOption = False,
-    target: TargetOption = None,
-    stack: StackOption = None,
-    team: TeamOption = None,
 ) -> None:
     """Run a command on the node of a run, in its folder and environment."""
-    enter(run, command, node=node, target=target, stack=stack, team=team, printed=print_)
+    enter(call, run, command, node, printed=print_)

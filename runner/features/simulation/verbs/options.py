@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runner.cli.options import ChartOption, Invocation, PlotOption
+from runner.cli.options import ChartOption, Invocation, PlotOption, with_parameters
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.core.units import format_duration, parse_duration_flag
 from runner.protocol.errors import RunnerError
@@ -226,13 +226,7 @@ def with_scenario(verb: Callable[..., None]) -> Callable[..., None]:
 
     own = inspect.signature(verb, eval_str=True).parameters.values()
     shared = inspect.signature(ScenarioOptions, eval_str=True).parameters.values()
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [each for each in own if each.name != "given"]
-    parameters += [each.replace(kind=kind) for each in shared]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [parameters[0], *(each.replace(kind=kind) for each in parameters[1:])]
-    )
-    return command
+    return with_parameters(command, [*(each for each in own if each.name != "given"), *shared])
 
 
 def to_interval_s(text: str | None) -> float | None:
