@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -263,7 +263,9 @@ def _load_tasks(
     while True:
         listed = in_parallel(lambda job_id: list_tasks(connection, job_id), jobs)
         by_job = dict(zip(jobs, listed, strict=True))
-        active = [job for job, tasks in by_job.items() if _has_active(tasks)]
+        active = [
+            job for job, tasks in by_job.items() if any(t.phase == "active" for t in tasks.values())
+        ]
         ended = {job for job in active if has_ended(connection, job)}
         found = {
             row.run_id: task
@@ -276,10 +278,6 @@ def _load_tasks(
         if not late or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_S)
-
-
-def _has_active(tasks: Mapping[str, TaskView]) -> bool:
-    return any(task.phase == "active" for task in tasks.values())
 
 
 def _is_unfinished(task: TaskView | None) -> bool:

@@ -53,7 +53,8 @@ def bug_report(
     from runner.flows.bug_report import check_path, collect_report, write_report
 
     out = Output(output)
-    path = file or Path(_default_name())
+    now = datetime.now().astimezone()
+    path = file or Path(f"runner-bug-report-{now:%Y%m%d-%H%M%S}.zip")
     check_path(path)
     flags = {"target": target, "stack": stack}
     report = collect_report(flags, run, cwd=Path.cwd(), env=os.environ)
@@ -67,10 +68,6 @@ def bug_report(
         out.record({"path": str(path) if written else None, **report.contents()})
     elif written:
         out.note(f"wrote {path}; read it before you attach it to an issue")
-
-
-def _default_name() -> str:
-    return f"runner-bug-report-{datetime.now().astimezone():%Y%m%d-%H%M%S}.zip"
 
 
 def _list(out: Output, report: BugReport) -> None:

@@ -180,7 +180,8 @@ def ls(
     connection = call.connect()
     as_text = out.as_text
     if name is None:
-        models = [m for m in list_models(connection) if m.live or everything or _has_problem(m)]
+        known = list_models(connection)
+        models = [m for m in known if m.live or everything or any(v.problem for v in m.versions)]
         rows = [model_row(model, as_text=as_text) for model in models]
         columns = MODEL_COLUMNS
         empty = (
@@ -196,10 +197,6 @@ def ls(
     out.rows(rows, columns if as_text else tuple(rows[0]) if rows else (), empty=empty, spare=SPARE)
     for problem in [v for m in models for v in m.versions if v.problem]:
         out.warning(f"{problem}: {problem.problem}")
-
-
-def _has_problem(model: Model) -> bool:
-    return any(version.problem for version in model.versions)
 
 
 @app.command("show")

@@ -16,7 +16,6 @@ from runner.core.planning.plan import CheckedRun, RunPlan
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
-from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.submit_file import ScheduleFile, SubmitFile, load_submit_file
 from runner.core.recurrence import Recurrence, ScheduleSpec, plan_recurrence
 from runner.core.settings import Settings
@@ -186,20 +185,15 @@ def plan_schedule(
         if service.get_schedule(connection, request.schedule_id) is not None:
             raise service.schedule_exists(request.schedule_id)
 
-    if isinstance(submission, CheckedRun):
-        _check_one_node(submission.recipe)
-    checks = [(f"schedule {request.schedule_id}", check)]
-    return plan_submission(submission, services, on_progress, scheduled=True, checks=checks)
-
-
-def _check_one_node(recipe: Recipe) -> None:
-    if (nodes := recipe.resources.nodes) > 1:
+    if isinstance(submission, CheckedRun) and (nodes := submission.recipe.resources.nodes) > 1:
         raise RunnerError(
             "R-SCHEDULE-NODES",
-            f"a schedule of a recipe cannot run {recipe.name} on {nodes} nodes",
+            f"a schedule of a recipe cannot run {submission.recipe.name} on {nodes} nodes",
             why="a Batch schedule starts a job manager task, which uses one node",
             fix="write it as a task in a file with `schedule:`, and run `runner submit FILE`",
         )
+    checks = [(f"schedule {request.schedule_id}", check)]
+    return plan_submission(submission, services, on_progress, scheduled=True, checks=checks)
 
 
 def _new_record(
@@ -299,7 +293,8 @@ def _with_task_names(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str,
 def _request(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> ScheduleRequest:
     spec = _spec(written, flags)
     recurrence = plan_recurrence(spec, datetime.now(UTC))
-    return ScheduleRequest(_checked_name(flags.name or name), spec, recurrence)
+    schedule_id = slug(flags.name or name)[:40].strip("-_") or "schedule"
+    return ScheduleRequest(schedule_id, spec, recurrence)
 
 
 def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
@@ -342,8 +337,3 @@ def _parse_moment(flag: str, text: str | None) -> datetime | None:
             f"invalid --{flag} {text!r}",
             fix=f"use --{flag} 2026-12-31, or --{flag} 2026-12-31T06:00+01:00",
         ) from err
-
-
-def _checked_name(name: str) -> str:
-    found = slug(name)[:40].strip("-_")
-    return found or "schedule"

@@ -117,15 +117,13 @@ def firings(connection: Connection, schedule: ScheduleRecord) -> list[Firing]:
 def _firing(body: bytes) -> Firing | None:
     """Return the firing of a document, or None if it cannot be read."""
     with suppress(*DAMAGED):
-        return _parsed_firing(parse_json(body))
+        raw: dict[str, Any] = parse_json(body)
+        runs: dict[str, str] = raw.get("runs") or {}
+        found = tuple(runs.values()) if runs else (str(raw["run_id"]),)
+        triggered = bool(raw.get("triggered"))
+        created, job_id = str(raw["created"]), str(raw["job_id"])
+        return Firing(created, job_id, raw.get("group_id"), found, triggered)
     return None
-
-
-def _parsed_firing(raw: dict[str, Any]) -> Firing:
-    runs: dict[str, str] = raw.get("runs") or {}
-    found = tuple(runs.values()) if runs else (str(raw["run_id"]),)
-    triggered = bool(raw.get("triggered"))
-    return Firing(str(raw["created"]), str(raw["job_id"]), raw.get("group_id"), found, triggered)
 
 
 def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Firing]) -> str | None:
@@ -173,7 +171,10 @@ def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[st
     made = [run_id for one in firings(connection, schedule) for run_id in reversed(one.runs)]
 
     def cancel(run_id: str) -> bool:
-        return load_result(container, run_id) is None and _cancel(connection, container, run_id)
+        if load_result(container, run_id) is not None:
+            return False
+        body = container.read(RunPaths(run_id).run)
+        return body is not None and cancel_run(connection, parse_run(body, run_id)).changed
 
     changed = in_parallel(cancel, made)
     cancelled = [run_id for run_id, one in zip(made, changed, strict=True) if one]
@@ -189,11 +190,6 @@ def _stop_firing(connection: Connection, schedule: ScheduleRecord) -> None:
         service.pause_schedule(connection, schedule.schedule_id)
     if schedule.tasks and view is not None and view.recent_job is not None:
         terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may still create runs
-
-
-def _cancel(connection: Connection, container: BlobContainer, run_id: str) -> bool:
-    body = container.read(RunPaths(run_id).run)
-    return body is not None and cancel_run(connection, parse_run(body, run_id)).changed
 
 
 def schedule_blob(schedule_id: str) -> str:

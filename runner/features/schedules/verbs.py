@@ -265,8 +265,6 @@ def show_created(out: Output, schedule: ScheduleRecord) -> None:
 
 def _format_ids(ids: list[str]) -> str:
     """Return the number of IDs, and the newest five."""
-    if not ids:
-        return "none"
     return f"{len(ids)}: {', '.join(reversed(ids[-5:]))}{', ...' if len(ids) > 5 else ''}"
 
 

@@ -124,7 +124,7 @@ class ContractRun:
     def _answer(self, step: Request) -> Answer:
         found = self._send(step)
         wait_s = _POLL_S
-        while step.until is not None and not _has(found, *step.until):
+        while step.until is not None and _value(found, step.until[0]) not in step.until[1]:
             if time.monotonic() > self._deadline:
                 path, values = step.until
                 state = f"{path} {_value(found, path)!r}, expected {' or '.join(values)}"
@@ -169,10 +169,6 @@ def _value(found: RawResponse, path: str) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return value
-
-
-def _has(found: RawResponse, path: str, values: Sequence[str]) -> bool:
-    return _value(found, path) in values
 
 
 def to_answer(step: str, found: RawResponse) -> Answer:

@@ -83,7 +83,12 @@ def plan_own_stack(
     """
     project = find_project(cwd)
     if settings.stack == STACK or (project / f"Pulumi.{STACK}.yaml").exists():
-        raise _name_taken(project)
+        raise RunnerError(
+            "R-SELFTEST-STACK",
+            f"you already have a stack {STACK!r}",
+            why=f"the self-test deploys and deletes a stack with that name; see {project}",
+            fix=f"rename Pulumi.{STACK}.yaml, or use --stack with the name of another stack",
+        )
     config = plan_stack(settings, cwd=cwd, env=env, now=now).config
     folder = settings.home / "selftest"
     is_new = not (folder / f"Pulumi.{STACK}.yaml").exists()
@@ -217,12 +222,3 @@ def _remove(
         report.left += [Leftover(f"{r.type} {r.name}", again) for r in remains.resources]
         return
     shutil.rmtree(own.folder, ignore_errors=True)
-
-
-def _name_taken(project: Path) -> RunnerError:
-    return RunnerError(
-        "R-SELFTEST-STACK",
-        f"you already have a stack {STACK!r}",
-        why=f"the self-test deploys and deletes a stack with that name; see {project}",
-        fix=f"rename Pulumi.{STACK}.yaml, or use --stack with the name of another stack",
-    )

@@ -291,11 +291,21 @@ def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
 
     try:
         if not fetch_file(store, file, target, moved, f"{file.path} {file.etag}", is_right):
-            raise _damaged(file)
+            raise RunnerError(
+                "R-DATA-HASH",
+                f"the content of {file.path} does not match its stored MD5",
+                why="the transfer or the stored file is damaged; nothing was written",
+                fix="run the command again; if that fails, too, upload the file again",
+            )
     except ChangedError as err:
         raise changed(file.path) from err
     except OSError as err:
-        raise _unwritable(target, err) from err
+        raise RunnerError(
+            "R-DATA-FOLDER",
+            f"cannot write {target}",
+            why=err.strerror or str(err),
+            fix="use another folder, or free disk space; downloaded data is not downloaded again",
+        ) from err
 
 
 def _targets(found: Found, local: Path | None) -> Targets:
@@ -315,32 +325,10 @@ def _targets(found: Found, local: Path | None) -> Targets:
     try:
         targets = plan_targets(folder, names.values())
     except ValueError as err:
-        raise _leaves_folder(str(err)) from err
+        raise RunnerError(
+            "R-DATA-LEAVES",
+            str(err),
+            why="a file would be written outside the folder",
+            fix="use another folder, or download the file separately",
+        ) from err
     return replace(targets, by_path={path: targets.by_path[name] for path, name in names.items()})
-
-
-def _leaves_folder(what: str) -> RunnerError:
-    return RunnerError(
-        "R-DATA-LEAVES",
-        what,
-        why="a file would be written outside the folder",
-        fix="use another folder, or download the file separately",
-    )
-
-
-def _damaged(file: StoredFile) -> RunnerError:
-    return RunnerError(
-        "R-DATA-HASH",
-        f"the content of {file.path} does not match its stored MD5",
-        why="the transfer or the stored file is damaged; nothing was written",
-        fix="run the command again; if that fails, too, upload the file again",
-    )
-
-
-def _unwritable(target: Path, err: OSError) -> RunnerError:
-    return RunnerError(
-        "R-DATA-FOLDER",
-        f"cannot write {target}",
-        why=err.strerror or str(err),
-        fix="use another folder, or free disk space; downloaded data is not downloaded again",
-    )

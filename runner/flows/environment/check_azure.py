@@ -345,7 +345,9 @@ class AzureChecks:
         for plan in self.pools:
             found = offered.get(plan.machine.vm_size.lower())
             if plan.caps.spot and found is not None and found.spot_capable is False:
-                yield failed("sizes", _never_spot(plan))
+                what = f"pool {plan.pool.id}: {plan.machine.vm_size} has no spot nodes"
+                fix = "set max_spot to 0 and max_dedicated to 1 or more, or use another VM size"
+                yield failed("sizes", RunnerError("R-MACHINE-SPOT", what, fix=fix))
         yield from self._trusted_launch()
 
     def _trusted_launch(self) -> Iterator[Check]:
@@ -360,7 +362,14 @@ class AzureChecks:
             return
         for plan in own:
             if plan.machine.vm_size.lower() in without:
-                yield failed("sizes", _no_trusted_launch(plan))
+                size = f"pool {plan.pool.id}: {plan.machine.vm_size}"
+                error = RunnerError(
+                    "R-POOL-IMAGE",
+                    f"{size} cannot use the stack's custom image",
+                    why="the image needs trusted launch, which the VM size does not support",
+                    fix="remove image from the pool, or use another VM size",
+                )
+                yield failed("sizes", error)
 
     def _builder_size(self, size: str, restrictions: Mapping[str, str]) -> Check:
         """Check the size that builds the VM image. A problem is a warning."""
@@ -468,23 +477,6 @@ class AzureChecks:
     def _builder_quota(self, size: Machine) -> Check:
         where = self.stack.location
         return builder_quota(size, ask.load_free_cores(self.management, where, size.family), where)
-
-
-def _never_spot(plan: PoolPlan) -> RunnerError:
-    return RunnerError(
-        "R-MACHINE-SPOT",
-        f"pool {plan.pool.id}: {plan.machine.vm_size} has no spot nodes",
-        fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
-    )
-
-
-def _no_trusted_launch(plan: PoolPlan) -> RunnerError:
-    return RunnerError(
-        "R-POOL-IMAGE",
-        f"pool {plan.pool.id}: {plan.machine.vm_size} cannot use the stack's custom image",
-        why="the image needs trusted launch, which the VM size does not support",
-        fix="remove image from the pool, or use another VM size",
-    )
 
 
 def _name_taken(kind: str, name: str, answer: ask.NameAvailability, where: str) -> RunnerError:

@@ -56,14 +56,36 @@ def download_files(
     try:
         targets = plan_targets(folder, (str(file["path"]) for file in version.files))
         placed = {targets.by_path[str(file["path"])]: file for file in version.files}
-        wanted = [(target, file) for target, file in placed.items() if not _is_there(target, file)]
-        if not force:
-            _refuse_to_overwrite([target for target, _ in wanted if _is_taken(target)], version)
+        wanted = [
+            (target, file)
+            for target, file in placed.items()
+            if not has_content(target, int(file["size_bytes"]), str(file["sha256"]))
+        ]
+        taken = [target for target, _ in wanted if target.exists() or target.is_symlink()]
+        if taken and not force:
+            more = f", and {len(taken) - 1} more" if len(taken) > 1 else ""
+            raise RunnerError(
+                "R-MODEL-OVERWRITE",
+                f"{taken[0]} exists with different content{more}",
+                why=f"its content differs from {version}; nothing was written",
+                fix=f"runner models get {version} ANOTHER_FOLDER, or --force",
+            )
         _download(connection, version, wanted, on_progress, targets.note)
     except ValueError as err:
-        raise _leaves(str(err)) from err
+        raise RunnerError(
+            "R-MODEL-PATH",
+            str(err),
+            why="a file would be written outside the folder",
+            fix="remove links from the folder, or use another folder",
+        ) from err
     except OSError as err:
-        raise _unwritable(version, folder, err) from err
+        other = shlex.quote(f"{folder}-2")
+        raise RunnerError(
+            "R-MODEL-FOLDER",
+            f"cannot write to {folder}",
+            why=err.strerror or str(err),
+            fix=f"use another folder: runner models get {version} {other}",
+        ) from err
     return DownloadedModel(folder, tuple(str(file["path"]) for file in version.files), len(wanted))
 
 
@@ -104,35 +126,6 @@ def _fetch(store: BlobStore, version: ModelVersion, moved: BytesMoved, wanted: W
         raise _damaged(version, file) from err
 
 
-def _is_taken(target: Path) -> bool:
-    return target.exists() or target.is_symlink()
-
-
-def _is_there(target: Path, file: ModelDocument) -> bool:
-    return has_content(target, int(file["size_bytes"]), str(file["sha256"]))
-
-
-def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:
-    if not taken:
-        return
-    more = f", and {len(taken) - 1} more" if len(taken) > 1 else ""
-    raise RunnerError(
-        "R-MODEL-OVERWRITE",
-        f"{taken[0]} exists with different content{more}",
-        why=f"its content differs from {version}; nothing was written",
-        fix=f"runner models get {version} ANOTHER_FOLDER, or --force",
-    )
-
-
-def _leaves(what: str) -> RunnerError:
-    return RunnerError(
-        "R-MODEL-PATH",
-        what,
-        why="a file would be written outside the folder",
-        fix="remove links from the folder, or use another folder",
-    )
-
-
 def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
     run_id = (version.document or {}).get("run_id")
     return RunnerError(
@@ -141,14 +134,4 @@ def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
         why="its content does not have the registered hash; the file was not written",
         fix=f"try again; if it fails again, and the run still exists: "
         f"runner models register {run_id} {version.name}",
-    )
-
-
-def _unwritable(version: ModelVersion, folder: Path, err: OSError) -> RunnerError:
-    other = shlex.quote(f"{folder}-2")
-    return RunnerError(
-        "R-MODEL-FOLDER",
-        f"cannot write to {folder}",
-        why=err.strerror or str(err),
-        fix=f"use another folder: runner models get {version} {other}",
     )

@@ -35,7 +35,6 @@ _STAGE = "model"
 _POLL_S = 0.15
 # Wait for an agent that copies files, because it is closer to storage than the client.
 _AGENT_TIMEOUT_S = 900.0
-_OVER = frozenset({"completed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,6 @@ class RunModel:
         if self.version is None:
             return f"{self.name} was not registered: {self.problem}"
         return f"{self.reference} ({self.problem})" if self.problem else self.reference
-
-
-def wanted_model(spec: RunSpec) -> ModelRequest | None:
-    """Return the model that the recipe of a run asks to register, or None."""
-    return spec.model.check() if spec.model else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +115,7 @@ def default_request(
 ) -> ModelRequest:
     """Return the user's request, completed from the recipe of the run."""
     try:
-        wanted = wanted_model(spec)
+        wanted = spec.model.check() if spec.model else None
     except RunnerError:
         if name is None:
             raise
@@ -170,9 +164,8 @@ def _await_agent(connection: Connection, spec: RunSpec, name: str) -> RunModel |
         if over or found is not None or time.monotonic() > until:
             return None
         task = get_task(connection, spec.job_id, spec.task_id)
-        over = (
-            task is None or task.phase in _OVER
-        )  # read again, because the agent may have written before its end
+        # Read again, because the agent may have written before its end.
+        over = task is None or task.phase == "completed"
         if not over:
             time.sleep(_POLL_S)
 

@@ -172,16 +172,16 @@ def list_models(connection: Connection) -> list[Model]:
 
     A model that cannot be read has one version 0, which has the `problem`.
     """
-    return in_parallel(lambda name: _load_listed(connection, name), model_names(connection))
 
+    def load(name: str) -> Model:
+        try:
+            return load_model(connection, name)
+        except RunnerError as err:
+            if err.code not in ("R-MODEL-BROKEN", "R-MODEL-FORMAT"):
+                raise
+            return Model(name, (ModelVersion(name, 0, None, problem=err.summary),))
 
-def _load_listed(connection: Connection, name: str) -> Model:
-    try:
-        return load_model(connection, name)
-    except RunnerError as err:
-        if err.code not in ("R-MODEL-BROKEN", "R-MODEL-FORMAT"):
-            raise
-        return Model(name, (ModelVersion(name, 0, None, problem=err.summary),))
+    return in_parallel(load, model_names(connection))
 
 
 def load_model(connection: Connection, name: str) -> Model:
@@ -204,9 +204,7 @@ def _version(name: str, number: int, entry: ModelDocument | ModelError) -> Model
 def _with_aliases(version: ModelVersion, named: dict[str, int]) -> ModelVersion:
     own = [alias for alias in ("latest", "best") if named.get(alias) == version.version]
     others = sorted(a for a, n in named.items() if n == version.version and a not in own)
-    return ModelVersion(
-        version.name, version.version, version.document, (*own, *others), version.problem
-    )
+    return replace(version, aliases=(*own, *others))
 
 
 def existing_model(connection: Connection, name: str) -> Model:
@@ -325,15 +323,6 @@ def _nothing_left(model: Model, wanted: str) -> RunnerError:
     )
 
 
-def _elsewhere(name: str, alias: str, there: int, wanted: int) -> RunnerError:
-    return RunnerError(
-        "R-MODEL-ALIAS-MOVED",
-        f"{name}@{alias} is {name}@{there}, not {name}@{wanted}",
-        why="the alias was moved, and was not removed",
-        fix=f"runner models alias {name} {alias} --unalias",
-    )
-
-
 def set_alias(
     connection: Connection, reference: str, alias: str
 ) -> tuple[ModelVersion, int | None]:
@@ -354,7 +343,12 @@ def drop_alias(connection: Connection, reference: str, alias: str) -> int:
     registry = open_model_registry(connection, model.name)
     set_ones = registry.aliases()
     if number is not None and set_ones.get(alias, number) != number:
-        raise _elsewhere(model.name, alias, set_ones[alias], number)
+        raise RunnerError(
+            "R-MODEL-ALIAS-MOVED",
+            f"{name}@{alias} is {name}@{set_ones[alias]}, not {name}@{number}",
+            why="the alias was moved, and was not removed",
+            fix=f"runner models alias {name} {alias} --unalias",
+        )
     if alias in set_ones:
         registry.set_alias(alias, None)
         return set_ones[alias]

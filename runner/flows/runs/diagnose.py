@@ -27,7 +27,6 @@ from runner.azure.batch.pools import (
     list_pools,
     list_supported_images,
     read_node_file,
-    start_task_log,
 )
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.diagnosis import (
@@ -60,6 +59,7 @@ from runner.flows.runs.stuck import (
     find_failing_node,
     find_work,
     load_pool_facts,
+    read_start_log,
 )
 from runner.protocol.checkpoints import ResumeHistory
 from runner.protocol.errors import RunnerError
@@ -443,16 +443,13 @@ def _with_cause(
         return replace(blank, message=blank.message or cause.message)
     name = "Evicted" if cause.code == "Preempted" else cause.code
     source = f"pool {facts.id}"
-    dated = [Evidence(source, cause.message, cause.since or _changed(facts))]
+    since = cause.since or (facts.pool.since if facts.pool else None)
+    dated = [Evidence(source, cause.message, since)]
     dated += [Evidence(source, line.strip()) for line in cause.evidence]
     return replace(
         blank, cause=name, message=cause.message, evidence=tuple(dated), fix=cause.fix,
         command=_pool_command(name, facts, spec),
     )  # fmt: skip
-
-
-def _changed(facts: PoolFacts) -> datetime | None:
-    return facts.pool.since if facts.pool else None
 
 
 def _at_cap(cause: WaitCause, facts: PoolFacts) -> WaitCause | None:
@@ -550,7 +547,7 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
         return _failing(connection, blank, whole)
     alone = replace(whole, nodes=(node,))
     if node.state == "starttaskfailed" and not alone.log:
-        alone = replace(alone, log=_start_log(connection, facts.id, node))
+        alone = replace(alone, log=read_start_log(connection, facts.id, node))
     cause = explain_wait(NodeNeed(""), alone, datetime.now(UTC))
     found = _with_cause(connection, blank, cause, alone)
     if found.cause and node.state == "offline":
@@ -560,13 +557,6 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
             command=f"runner pool enable {facts.id} {node.id}",
         )  # fmt: skip
     return replace(found, command=f"runner pool nodes {facts.id}") if found.cause else found
-
-
-def _start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
-    try:
-        return start_task_log(connection, pool_id, node)
-    except RunnerError:  # the cause is known without the log
-        return ()
 
 
 # -- groups and jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 from runner.azure.auth.credentials import Connection
@@ -50,7 +50,15 @@ def find_group(connection: Connection, reference: str) -> RunGroup:
         names = [blobs[last]]
     if len(names) == 1 and (content := container.read(names[0])) is not None:
         return with_later_runs(container, parse_group(content, names[0]))
-    raise _several(text, names) if names else _no_group(container, text)
+    if not names:
+        raise _no_group(container, text)
+    shown = ", ".join(_group_id(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
+    raise RunnerError(
+        "R-GROUP-AMBIGUOUS",
+        f"prefix {text!r} matches {len(names)} groups",
+        why=shown,
+        fix=f"use more characters of the ID, for example {_group_id(names[-1])}",
+    )
 
 
 def with_later_runs(container: BlobContainer, group: RunGroup) -> RunGroup:
@@ -63,16 +71,6 @@ def with_later_runs(container: BlobContainer, group: RunGroup) -> RunGroup:
         LaterRun.parse(name, content or b"") for name, content in zip(names, contents, strict=True)
     )
     return group.with_later(each for each in found if each is not None)
-
-
-def _several(text: str, names: Sequence[str]) -> RunnerError:
-    shown = ", ".join(_group_id(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
-    return RunnerError(
-        "R-GROUP-AMBIGUOUS",
-        f"prefix {text!r} matches {len(names)} groups",
-        why=shown,
-        fix=f"use more characters of the ID, for example {_group_id(names[-1])}",
-    )
 
 
 def _no_group(container: BlobContainer, text: str) -> RunnerError:

@@ -7,7 +7,7 @@ unfinished runs Batch is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -300,7 +300,23 @@ class _Listing:
             line.rows = [row for row in self.rows([*left]) if row is not None]
 
     def _row(self, run_id: str) -> RunRow | None:
-        return _row(self._connection, run_id, self._reader, self._waiting)
+        """Return one run, or None if it was deleted or its submission was not completed."""
+        container = runs_container(self._connection)
+        content = read_run(container, run_id, self._waiting)
+        if content is None:
+            lost = container.size(RunPaths(run_id).result) is not None
+            problem = "run.json is missing in storage, but the outputs exist"
+            return RunRow(run_id, None, None, None, problem=problem) if lost else None
+        try:
+            spec = parse_run(content, run_id)
+            result = load_result(container, run_id)
+            if result is not None:
+                return with_first_start(container, ended_row(spec, result))
+        except RunnerError as err:
+            return unreadable_row(run_id, err)
+        from runner.flows.runs.live import live_row  # noqa: PLC0415  loads the Batch SDK
+
+        return live_row(self._connection, spec, self._reader())
 
     def _indexed(self, ids: Iterable[str]) -> dict[str, RunRow | None]:
         if self._index is None:
@@ -344,28 +360,3 @@ class _Listing:
         with self._lock:
             self._pools = self._pools or PoolReader(self._connection)
             return self._pools
-
-
-def _row(
-    connection: Connection,
-    run_id: str,
-    reader: Callable[[], PoolReader],
-    waiting: WaitingTrialsCache,
-) -> RunRow | None:
-    """Return one run, or None if it was deleted or its submission was not completed."""
-    container = runs_container(connection)
-    content = read_run(container, run_id, waiting)
-    if content is None:
-        lost = container.size(RunPaths(run_id).result) is not None
-        problem = "run.json is missing in storage, but the outputs exist"
-        return RunRow(run_id, None, None, None, problem=problem) if lost else None
-    try:
-        spec = parse_run(content, run_id)
-        result = load_result(container, run_id)
-        if result is not None:
-            return with_first_start(container, ended_row(spec, result))
-    except RunnerError as err:
-        return unreadable_row(run_id, err)
-    from runner.flows.runs.live import live_row  # noqa: PLC0415  loads the Batch SDK
-
-    return live_row(connection, spec, reader())

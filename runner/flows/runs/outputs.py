@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import EACCES, ENOTDIR
@@ -140,11 +140,18 @@ def download_outputs(
     files = _matching(found, patterns, spec.run_id)
     folder = output_dir / spec.run_id
     try:
-        targets = _targets(folder, files)
+        targets = plan_targets(folder, (file.path for file in files))
         wanted = [
             f for f in files if not has_content(targets.by_path[f.path], f.size_bytes, f.sha256)
         ]
         _download(runs_container(connection), targets, wanted, on_progress)
+    except ValueError as err:
+        raise RunnerError(
+            "R-OUTPUT-PATH",
+            str(err),
+            why="a file would be written outside the output folder",
+            fix="remove links from the output folder, or use another folder with --output-dir",
+        ) from err
     except OSError as err:
         raise _unwritable(folder, err) from err
     return Downloaded(folder, files, len(wanted))
@@ -202,15 +209,14 @@ def _download(
     total = sum(file.size_bytes for file in wanted)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     on_bytes = BytesMoved("download", total, on_progress).add
-    in_parallel(partial(_download_one, container, targets, on_bytes), wanted)
+
+    def download(file: RunFile) -> None:
+        target = targets.by_path[file.path]
+        container.download(file.blob, target, on_bytes, partial(_check, file))
+
+    in_parallel(download, wanted)
     text = format_count(len(wanted), "file") + targets.note
     on_progress(Progress("download", "end", text, total, total, "bytes"))
-
-
-def _download_one(
-    container: BlobContainer, targets: Targets, on_bytes: Callable[[int], None], file: RunFile
-) -> None:
-    container.download(file.blob, targets.by_path[file.path], on_bytes, partial(_check, file))
 
 
 def _check(file: RunFile, part: Path) -> None:
@@ -241,22 +247,6 @@ def _matching(
 
 def _matches(path: str, pattern: str) -> bool:
     return bool(pattern) and is_selected_output(path, pattern)
-
-
-def _targets(folder: Path, files: Iterable[RunFile]) -> Targets:
-    try:
-        return plan_targets(folder, (file.path for file in files))
-    except ValueError as err:
-        raise _leaves(str(err)) from err
-
-
-def _leaves(what: str) -> RunnerError:
-    return RunnerError(
-        "R-OUTPUT-PATH",
-        what,
-        why="a file would be written outside the output folder",
-        fix="remove links from the output folder, or use another folder with --output-dir",
-    )
 
 
 def check_output_folder(folder: Path) -> None:

@@ -125,10 +125,15 @@ def load_pool_facts(
 
 def _read_log(connection: Connection, facts: PoolFacts) -> tuple[str, ...]:
     shown = _example(facts.broken)
-    if shown.state != "starttaskfailed":  # other nodes may not respond, even after long retries
-        return ()
+    # Other nodes may not respond, even after long retries.
+    is_failed = shown.state == "starttaskfailed"
+    return read_start_log(connection, facts.id, shown) if is_failed else ()
+
+
+def read_start_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
+    """Return the end of the output of a node's start task; empty if it cannot be read."""
     try:
-        return start_task_log(connection, facts.id, shown)
+        return start_task_log(connection, pool_id, node)
     except RunnerError:  # the cause is known without the log
         return ()
 
@@ -270,10 +275,6 @@ def _move_advice(need: NodeNeed) -> str:
 
 def _target(pool: PoolView) -> int:
     return pool.spot_target + pool.dedicated_target
-
-
-def _clock(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%H:%M} UTC"
 
 
 # -- nodes that cannot run tasks
@@ -437,7 +438,8 @@ def _retry_advice(pool: PoolView) -> str:
 def _next_evaluation(scale: PoolAutoscale) -> str:
     if scale.evaluated is None:
         return f" within {format_duration(scale.interval_s)}"
-    return f" at {_clock(scale.evaluated + timedelta(seconds=scale.interval_s))}"
+    due = scale.evaluated + timedelta(seconds=scale.interval_s)
+    return f" at {due.astimezone(UTC):%H:%M} UTC"
 
 
 # -- formulas

@@ -21,7 +21,7 @@ from runner.flows.runs.waiting import WaitingTrialsCache, list_started, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, levels
 from runner.protocol.paths import RunPaths
-from runner.protocol.run_spec import RunSpec, parse_run
+from runner.protocol.run_spec import parse_run
 from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
 
 _END_POLL_S = 0.2  # a terminated job ends as soon as its running tasks do
@@ -155,7 +155,8 @@ def cancel_pool(
     refuse_pool_of_other_team(pool_id, connection.outputs)
     going_on = frozenset(state for state in RunState if not state.final)
     rows = list_runs(connection, limit=None, only=RunFilter(states=going_on)).rows
-    here = {row.run_id: row.spec for row in rows if row.spec and _is_on(row.spec, pool_id)}
+    wanted = pool_id.lower()
+    here = {r.run_id: r.spec for r in rows if r.spec and r.spec.pool.lower() == wanted}
     elsewhere = {row.spec.group for row in rows if row.spec and row.run_id not in here}
     groups = {spec.group for spec in here.values() if spec.group} - elsewhere
     done: dict[str, Cancelled] = {}
@@ -170,7 +171,3 @@ def cancel_pool(
         else cancel_run(connection, find_run(connection, run_id))
         for run_id in here
     }
-
-
-def _is_on(spec: RunSpec, pool_id: str) -> bool:
-    return spec.pool.lower() == pool_id.lower()

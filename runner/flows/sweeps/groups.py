@@ -58,17 +58,17 @@ def load_group_view(
         from runner.flows.runs.stuck import PoolReader  # noqa: PLC0415
 
         live = live_rows(connection, list(specs.values()), PoolReader(connection))
-        found |= {run_id: row for run_id, row in live.items() if row and _is_certain(row)}
+        found |= {
+            run_id: row
+            for run_id, row in live.items()
+            if row and row.status and (row.result is not None or not row.status.state.final)
+        }
     unknown = [run_id for run_id in ids if run_id not in found]
     if unknown:
         found |= {row.run_id: row for row in list_runs(connection, limit=None, ids=unknown).rows}
     # Keep the order of the group.
     present = {name: row for run_id, name in ids.items() if (row := found.get(run_id))}
     return GroupView(group, rows | present)
-
-
-def _is_certain(row: RunRow) -> bool:
-    return row.status is not None and (row.result is not None or not row.status.state.final)
 
 
 _POLL_S = 1.0

@@ -105,8 +105,15 @@ def find_jobs(
         if err.code not in ("R-GROUP-UNKNOWN", "R-GROUP-AMBIGUOUS"):
             raise
         rows = list_runs(connection, limit=None, only=RunFilter(reference)).rows
+        if not rows and err.code == "R-GROUP-AMBIGUOUS":
+            raise
         if not rows:
-            raise _unknown(reference, err) from err
+            raise RunnerError(
+                "R-SWEEP-UNKNOWN",
+                f"no sweep, group or experiment {reference!r}",
+                why="no run belongs to any of that name",
+                fix=err.fix if "did you mean" in err.fix else "runner experiments ls",
+            ) from err
     else:
         name = group.group_id
         look = f"runner sweep resume {name}" if group.trials else f"runner ps --group {name}"
@@ -125,17 +132,6 @@ def find_jobs(
             fix=look,
         )
     return name, found
-
-
-def _unknown(reference: str, err: RunnerError) -> RunnerError:
-    if err.code == "R-GROUP-AMBIGUOUS":
-        return err
-    return RunnerError(
-        "R-SWEEP-UNKNOWN",
-        f"no sweep, group or experiment {reference!r}",
-        why="no run belongs to any of that name",
-        fix=err.fix if "did you mean" in err.fix else "runner experiments ls",
-    )
 
 
 def load_job_runs(connection: Connection, job: JobSnapshot) -> JobRuns:
@@ -388,13 +384,11 @@ def _record_group(connection: Connection, group_id: str, pool: str) -> None:
     with suppress(RunnerError):  # the document may be damaged or deleted
         group = find_group(connection, group_id)
         if group.pool != pool and container.size(blob) is not None:
-            own = replace(group, pool=pool, runs=_first_runs(group.runs, group.earlier))
-            container.put(blob, own.to_json())
-
-
-def _first_runs(runs: Mapping[str, str], earlier: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the first run of each trial, as the document of a sweep has it."""
-    return {name: (*earlier.get(name, ()), run_id)[0] for name, run_id in runs.items()}
+            # The document of a sweep has the first run of each trial.
+            first = {
+                name: (*group.earlier.get(name, ()), run)[0] for name, run in group.runs.items()
+            }
+            container.put(blob, replace(group, pool=pool, runs=first).to_json())
 
 
 # -- pauses

@@ -65,7 +65,12 @@ def rank(rows: Sequence[RunRow], order: MetricOrder) -> list[RunRow]:
     name = order.metric
     known = {metric for row in rows for metric in row.metrics}
     if known and name not in known:
-        raise _unknown(name, sorted(known))
+        raise RunnerError(
+            "R-METRIC-UNKNOWN",
+            f"no run has a metric {name!r}",
+            why=f"metrics: {', '.join(sorted(known))}",
+            fix=did_you_mean(name, sorted(known)) or "use one of these metrics",
+        )
     largest = order.largest_first
     if largest is None:
         largest = goal_of(rows, name) == "max"
@@ -121,12 +126,3 @@ def with_metrics(connection: Connection, row: RunRow) -> RunRow:
         return row
     found = load_metrics(connection, row.spec)
     return replace(row, measured={each.name: each.last for each in found})
-
-
-def _unknown(name: str, known: Sequence[str]) -> RunnerError:
-    return RunnerError(
-        "R-METRIC-UNKNOWN",
-        f"no run has a metric {name!r}",
-        why=f"metrics: {', '.join(known)}",
-        fix=did_you_mean(name, known) or "use one of these metrics",
-    )

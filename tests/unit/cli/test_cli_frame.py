@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from runner.azure.auth.credentials import connect
 from runner.cli import main as cli
 from runner.cli.main import VERBS, build_app, main
-from runner.cli.options import open_connection
+from runner.cli.options import open_settings
 from runner.core.home import HomePaths
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
@@ -456,7 +457,7 @@ def test_completion_times_out_on_a_silent_network() -> None:
         port = silent.getsockname()[1]
         outputs = local_outputs(LocalState(batch_port=port, blob_port=port, nodes=1, slots=1))
         paths.local_outputs.write_text(outputs.to_json())
-        assert open_connection("local", None).outputs == outputs
+        assert connect(open_settings("local", None)).outputs == outputs
         words = {"COMP_WORDS": "runner show mn", "COMP_CWORD": "2"}
         # A client waits for a response for six times one minute; `_runner` waits for one minute.
         done = _runner(env={"_RUNNER_COMPLETE": "complete_bash", **words})

@@ -128,7 +128,10 @@ def show(
     if not out.as_text:
         _print_document(out, report)
         return
-    rows = [_text_row(report, row) for row in report.rows]
+    rows: list[dict[str, Any]] = [
+        {report.by: row.name, "runs": len(row.runs), **_texts(report, row.spent)}
+        for row in report.rows
+    ]
     if len(rows) > 1:
         rows.append({report.by: "total", **_texts(report, report.total)})
         rows[-1]["runs"] = sum(len(row.runs) for row in report.rows)
@@ -226,10 +229,6 @@ def _flat(report: CostReport, row: CostRow) -> dict[str, Any]:
         **{f"{part}_ms": ms for part, ms in spent.ms.items()},
         "bound_ms": sum(spent.bound_ms.values()),
     }
-
-
-def _text_row(report: CostReport, row: CostRow) -> dict[str, Any]:
-    return {report.by: row.name, "runs": len(row.runs), **_texts(report, row.spent)}
 
 
 def _texts(report: CostReport, spent: NodeCosts) -> dict[str, Any]:

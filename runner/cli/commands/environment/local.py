@@ -188,17 +188,15 @@ def evict(
             "node": e.node,
             "pool": e.pool,
             "state": e.state,
-            "evicted": _when(e.not_before) if as_text else e.not_before or "now",
+            "evicted": local_time(datetime.fromisoformat(e.not_before))
+            if e.not_before and as_text
+            else e.not_before or "now",
         }
         for e in found
     ]
     out.rows(rows, ("node", "pool", "state", "evicted"))
     if as_text:
         out.note("tasks of these nodes run again on the next idle node", style="dim")
-
-
-def _when(not_before: str | None) -> str:
-    return local_time(datetime.fromisoformat(not_before)) if not_before else "now"
 
 
 @app.command()

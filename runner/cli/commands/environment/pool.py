@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from runner.azure.batch.pools import PoolAutoscale
     from runner.core.pricing.prices import Price
-    from runner.core.settings import Settings
     from runner.flows.environment.pools import NodeStatus, PoolStatus
     from runner.flows.environment.skus import SkuRow
 
@@ -62,13 +61,9 @@ def list_(call: Invocation) -> None:
     )
     if as_text and any(each.usd_per_hour is None for each in found):
         out.note("to load unknown prices: runner skus --refresh --region REGION", style="dim")
-    if as_text and not settings.target.has_stacks and settings.origins["target"] == "built-in":
-        _hint_at_azure(out, settings)
-
-
-def _hint_at_azure(out: Output, settings: Settings) -> None:
-    """Mention the stack in this folder, because the user may have expected its pools."""
-    if Path(f"Pulumi.{settings.stack}.yaml").is_file():
+    by_default = not settings.target.has_stacks and settings.origins["target"] == "built-in"
+    if as_text and by_default and Path(f"Pulumi.{settings.stack}.yaml").is_file():
+        # The user may have expected the pools of the stack in this folder.
         out.note(
             f"these pools are local; for those of stack {settings.stack!r}: "
             "runner pool ls --target azure"

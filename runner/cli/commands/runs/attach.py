@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from runner.flows.runs.events import RunEnded
     from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction
     from runner.flows.runs.watch import WatchOptions
-    from runner.protocol.groups import RunGroup
     from runner.protocol.run_spec import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -68,27 +67,19 @@ def attach(
     settings, connection = call.open(output_dir=output_dir)
     spec = find_run_or_group(connection, run)
     if isinstance(spec, RunGroup):
-        one_run_only = tail is not None or download or stuck_s is not None
-        _attach_group(out, connection, spec, one_run_only=one_run_only)
+        if tail is not None or download or stuck_s is not None:
+            raise RunnerError(
+                "R-ATTACH-GROUP",
+                "--tail, --download and --fail-if-stuck require a single run",
+                why=f"{spec.group_id} has {len(spec.runs)} runs",
+                fix="remove these options, or use the ID of one run",
+            )
+        (follow_sweep if spec.trials else follow_group)(out, connection, spec)
         return
     with out.stages() as view:
         folder = settings.output_dir if download else None
         followed = follow(out, view, connection, spec, folder, tail=tail, fail_if_stuck_s=stuck_s)
     report(out, connection, spec, followed)
-
-
-def _attach_group(
-    out: Output, connection: Connection, group: RunGroup, *, one_run_only: bool
-) -> None:
-    """Watch the trials of a sweep, or the tasks of a group, to their end."""
-    if one_run_only:
-        raise RunnerError(
-            "R-ATTACH-GROUP",
-            "--tail, --download and --fail-if-stuck require a single run",
-            why=f"{group.group_id} has {len(group.runs)} runs",
-            fix="remove these options, or use the ID of one run",
-        )
-    (follow_sweep if group.trials else follow_group)(out, connection, group)
 
 
 def follow(

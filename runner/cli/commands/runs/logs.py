@@ -86,7 +86,12 @@ def logs(
     found = find_run_or_group(connection, run)
     if isinstance(found, RunGroup):
         if follow or attempt is not None or node is not None:
-            raise _one_run_only(found)
+            raise RunnerError(
+                "R-LOGS-GROUP",
+                "--follow, --attempt and --node require a single run",
+                why=f"{found.group_id} has {len(found.runs)} runs",
+                fix=f"runner logs {next(iter(found.runs.values()))}",
+            )
         lines = read_group_log(connection, _specs(connection, found), stream, tail=tail)
         _print(out, lines, tail, lambda: f"no run of {found.group_id} has written output yet")
         return
@@ -122,16 +127,6 @@ def _lines(text: Iterable[str]) -> Iterator[str]:
         yield from lines
     if rest:
         yield rest
-
-
-def _one_run_only(group: RunGroup) -> RunnerError:
-    first = next(iter(group.runs.values()))
-    return RunnerError(
-        "R-LOGS-GROUP",
-        "--follow, --attempt and --node require a single run",
-        why=f"{group.group_id} has {len(group.runs)} runs",
-        fix=f"runner logs {first}",
-    )
 
 
 def _specs(connection: Connection, group: RunGroup) -> dict[str, RunSpec]:

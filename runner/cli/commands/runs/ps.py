@@ -21,7 +21,6 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
     from runner.core.states import RunStatus
     from runner.flows.runs.history import GroupedHistory, RunHistory, SweepLine
     from runner.flows.runs.rows import RunRow
@@ -117,6 +116,7 @@ def ps(
     With --trials, --group, --status, --param or --sort, its trials are listed one by one.
     """
     from runner.core.states import parse_states
+    from runner.flows.runs.group_documents import find_group
     from runner.flows.runs.history import (
         EVERY_RUN,
         RunFilter,
@@ -127,7 +127,8 @@ def ps(
     from runner.flows.sweeps.ranking import MetricOrder, list_ranked
 
     out = call.out
-    only = RunFilter(experiment, parse_states(status or ()), _parse_moment(since))
+    after = None if since is None else parse_since(since, datetime.now(UTC))
+    only = RunFilter(experiment, parse_states(status or ()), after)
     if watch and not out.as_text:
         raise RunnerError(
             "R-WATCH-FORMAT",
@@ -136,7 +137,7 @@ def ps(
             fix=f"runner ps -o {out.format.value}",
         )
     connection = call.connect()
-    ids = None if group is None else _group_run_ids(connection, group)
+    ids = None if group is None else list(find_group(connection, group).runs.values())
     most = None if all_ or ids else limit
     names = [name for text in param or () for name in text.split(",") if name]
 
@@ -196,28 +197,16 @@ class _Extra:
         params = [row.params for row in rows] if self.params else []
         for name in self.params:
             if params and all(get_parameter(each, name) is None for each in params):
-                raise _unknown_param(name, sorted({name for each in params for name in each}))
+                from runner.core.yaml_files import did_you_mean
 
-
-def _unknown_param(name: str, known: Sequence[str]) -> RunnerError:
-    from runner.core.yaml_files import did_you_mean
-
-    return RunnerError(
-        "R-PARAM-UNKNOWN",
-        f"no listed run has a parameter {name!r}",
-        why=f"parameters: {', '.join(known)}" if known else "the listed runs have no parameters",
-        fix=did_you_mean(name, known) or "use one of these, or remove --param",
-    )
-
-
-def _group_run_ids(connection: Connection, group: str) -> list[str]:
-    from runner.flows.runs.group_documents import find_group
-
-    return list(find_group(connection, group).runs.values())
-
-
-def _parse_moment(since: str | None) -> datetime | None:
-    return None if since is None else parse_since(since, datetime.now(UTC))
+                known = sorted({name for each in params for name in each})
+                named = f"parameters: {', '.join(known)}"
+                raise RunnerError(
+                    "R-PARAM-UNKNOWN",
+                    f"no listed run has a parameter {name!r}",
+                    why=named if known else "the listed runs have no parameters",
+                    fix=did_you_mean(name, known) or "use one of these, or remove --param",
+                )
 
 
 def _watch(

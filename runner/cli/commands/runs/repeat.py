@@ -79,8 +79,8 @@ def finish(out: Output, connection: Connection, spec: RunSpec, followed: Followe
     """Print how the run ended, and exit with 1 unless it succeeded. Or print how to watch it."""
     if followed is not None:
         report(out, connection, spec, followed)
-        return
-    show_submitted(out, spec)
+    else:
+        show_submitted(out, spec)
 
 
 def show_submitted(out: Output, spec: RunSpec) -> None:
@@ -188,14 +188,10 @@ def _retry_all(
             problems.append(again)
             out.warning(f"{row.run_id}: {again.what}")
         else:
-            rows.append(_row(row.run_id, again))
+            rows.append({"run_id": again.run_id, "retry_of": row.run_id, "pool": again.pool})
     out.rows(rows, _COLUMNS, empty="no failed runs to retry")
     if problems:
         raise problems[0]
-
-
-def _row(run_id: str, again: RunSpec) -> dict[str, str]:
-    return {"run_id": again.run_id, "retry_of": run_id, "pool": again.pool}
 
 
 SetOption = Annotated[

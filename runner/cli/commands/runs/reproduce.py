@@ -109,17 +109,13 @@ def _compare(out: Output, connection: Connection, original: RunSpec, repeated: R
 
     found = compare_runs(connection, original, repeated)
     if out.format is OutputFormat.JSON:
-        out.record(_document(found))
+        out.record({**dataclasses.asdict(found), "same_model": found.same_model})
     elif out.format is OutputFormat.TSV:
         out.rows(_files(found), _FILE_COLUMNS)
     else:
         _show(out, found)
     if not found.same_model:
         raise typer.Exit(ExitCode.RUN_FAILED)
-
-
-def _document(found: Comparison) -> dict[str, Any]:
-    return {**dataclasses.asdict(found), "same_model": found.same_model}
 
 
 def _show(out: Output, found: Comparison) -> None:

@@ -81,7 +81,8 @@ def rm(
     selection, words = _selection(settings, runs, older_than, experiment, status)
     plan = plan_removal(connection, selection)
     if out.as_text:
-        _show(out, plan)
+        out.rows([_row(run) for run in plan.runs], _COLUMNS, empty="no runs to delete")
+        _show_kept(out, plan.kept)
     removed = None
     if plan.runs and dry_run:
         out.note("dry run: nothing was deleted")
@@ -165,11 +166,6 @@ def _age(text: str) -> timedelta:
 def _what(plan: RemovalPlan) -> str:
     runs = format_count(len(plan.runs), "run")
     return f"{runs}, {format_count(plan.blobs, 'file')}, {format_size(plan.size_bytes)}"
-
-
-def _show(out: Output, plan: RemovalPlan) -> None:
-    out.rows([_row(run) for run in plan.runs], _COLUMNS, empty="no runs to delete")
-    _show_kept(out, plan.kept)
 
 
 def _show_kept(out: Output, kept: Sequence[KeptRun]) -> None:

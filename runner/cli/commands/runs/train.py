@@ -56,6 +56,7 @@ def train(
     evict: EvictOption = None,
 ) -> None:
     """Train a recipe, a folder, a script or a notebook, and download its outputs."""
+    from runner.core.rehearsal import plan_rehearsal
     from runner.flows.submit.check_and_read import check_run
 
     out = call.out
@@ -63,17 +64,12 @@ def train(
     stuck_s = to_stuck_limit_s(fail_if_stuck, detach=detach)
     check_args(options.args, "--set")
     recipe = _load(out, ref, options.entry)
-    checked = check_run(recipe, options, rehearsal=_rehearsal(evict))
+    rehearsal = None if evict is None else plan_rehearsal(evict)
+    checked = check_run(recipe, options, rehearsal=rehearsal)
     if dry_run:
         _dry_run(out, checked, settings, run_checks=run_checks)
         return
     _train(out, checked, settings, detach=detach, download=download, fail_if_stuck_s=stuck_s)
-
-
-def _rehearsal(text: str | None) -> dict[str, Any] | None:
-    from runner.core.rehearsal import plan_rehearsal
-
-    return None if text is None else plan_rehearsal(text)
 
 
 def _load(out: Output, ref: str, entry: str | None) -> Recipe:
@@ -116,6 +112,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
     recipe, code, pool = plan.recipe, plan.content.code, plan.pool
     nodes = recipe.resources.nodes
     at_once = f", {nodes} nodes at once" if nodes > 1 else ""
+    limit = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
     return {
         "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size}){at_once}",
         "job": plan.job_id,
@@ -134,7 +131,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "outputs": ", ".join(recipe.outputs) or "none required",
-        "limits": _limits(recipe),
+        "limits": f"{limit}, {recipe.retries} retries",
         "after": ", ".join(plan.after) or "nothing",
         "priority": str(recipe.priority),
         "takes": recipe.estimate or "unknown",
@@ -149,11 +146,6 @@ def _evictions(plan: RunPlan) -> dict[str, str]:
     first = ", ".join(format_duration(after) for after, *_ in planned[:3])
     more = ", ..." if len(planned) > 3 else ""
     return {"evictions": f"{first}{more} after the start of an attempt"}
-
-
-def _limits(recipe: Recipe) -> str:
-    time = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
-    return f"{time}, {recipe.retries} retries"
 
 
 def _train(
@@ -194,8 +186,8 @@ def _train(
         apply_retention(out, settings, connection, settings.retention)
     if followed:
         report(out, connection, spec, followed, view)
-        return
-    show_submitted(out, spec)
+    else:
+        show_submitted(out, spec)
 
 
 def _plan(
