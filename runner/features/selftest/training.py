@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.azure.auth.credentials import Connection
+from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.raw import send_raw
 from runner.core.planning.plan import CheckedRun
 from runner.core.progress import OnProgress, Progress
@@ -133,8 +133,6 @@ class EvictedTraining:
         """Remove the model version of the run. Return it if it could not be removed."""
         if not self._settings.target.runs_here or not self._model:
             return []  # the stack is deleted with everything in it
-        from runner.azure.auth.credentials import connect  # noqa: PLC0415
-
         try:
             connection = connect(self._settings)
             model, versions, _ = find_to_remove(connection, self._model)

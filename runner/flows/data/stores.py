@@ -16,6 +16,8 @@ from runner.azure.storage.blobs import BlobStore
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import OnProgress, Progress
 from runner.core.storage_paths import SHARE, StoragePath
+from runner.core.units import format_count
+from runner.flows.local_files import BytesMoved
 from runner.protocol.errors import RunnerError
 
 T = TypeVar("T")
@@ -163,9 +165,25 @@ def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnP
     return removed
 
 
-def transfers_at_once(sizes: Iterable[int]) -> int:
-    """Return how many files to transfer in parallel, by their sizes in bytes."""
-    return MAX_PARALLEL_SMALL if max(sizes, default=0) <= _SMALL_BYTES else MAX_PARALLEL
+def transfer_each(
+    stage: str,
+    transfer: Callable[[T, BytesMoved], object],
+    files: Sequence[T],
+    sizes: Sequence[int],
+    on_progress: OnProgress,
+    texts: tuple[str, str] | None = None,
+) -> None:
+    """Call `transfer` in threads for files of these sizes, and report the stage in bytes.
+
+    `texts` are the messages of its start and end; the default is the number of files.
+    """
+    begun, done = texts or ("", format_count(len(files), "file"))
+    stop, total = Event(), sum(sizes)
+    moved = BytesMoved(stage, total, on_progress, stop)
+    on_progress(Progress(stage, "start", begun, 0, total, "bytes"))
+    threads = MAX_PARALLEL_SMALL if max(sizes, default=0) <= _SMALL_BYTES else MAX_PARALLEL
+    run_in_threads(lambda file: transfer(file, moved), files, stop, threads)
+    on_progress(Progress(stage, "end", done, total, total, "bytes"))
 
 
 def run_in_threads(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Literal
@@ -19,7 +20,7 @@ from runner.flows.data.stores import (
     find_files,
     named,
     run_in_threads,
-    transfers_at_once,
+    transfer_each,
 )
 from runner.flows.local_files import BytesMoved, Targets, fetch_file, md5_of, plan_targets
 from runner.protocol.errors import RunnerError
@@ -81,11 +82,8 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
     wanted = [upload for upload in uploads if upload.state != "same"]
     if not wanted:
         return 0
-    stop = Event()
-    total = sum(upload.size_bytes for upload in wanted)
-    moved = BytesMoved("upload", total, on_progress, stop)
 
-    def send(upload: Upload) -> None:
+    def send(upload: Upload, moved: BytesMoved) -> None:
         try:
             store.put(upload.path, upload.source, moved.add, upload.replaced)
         except ChangedError as err:
@@ -101,10 +99,8 @@ def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgre
         except OSError as err:
             raise _unreadable(upload.source, err) from err
 
-    on_progress(Progress("upload", "start", "", 0, total, "bytes"))
-    threads = transfers_at_once(upload.size_bytes for upload in wanted)
-    run_in_threads(send, wanted, stop, threads)
-    on_progress(Progress("upload", "end", format_count(len(wanted), "file"), total, total, "bytes"))
+    sizes = [upload.size_bytes for upload in wanted]
+    transfer_each("upload", send, wanted, sizes, on_progress)
     return len(wanted)
 
 
@@ -271,15 +267,8 @@ def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnPr
     wanted = [download for download in downloads if download.state != "same"]
     if not wanted:
         return 0
-    stop = Event()
-    total = sum(download.file.size_bytes for download in wanted)
-    moved = BytesMoved("download", total, on_progress, stop)
-    on_progress(Progress("download", "start", "", 0, total, "bytes"))
-    threads = transfers_at_once(download.file.size_bytes for download in wanted)
-    run_in_threads(lambda download: _fetch(store, download, moved), wanted, stop, threads)
-    on_progress(
-        Progress("download", "end", format_count(len(wanted), "file"), total, total, "bytes")
-    )
+    sizes = [download.file.size_bytes for download in wanted]
+    transfer_each("download", partial(_fetch, store), wanted, sizes, on_progress)
     return len(wanted)
 
 

@@ -187,15 +187,13 @@ def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> s
     Raises:
         RunnerError: it is none of these.
     """
-    by_name = {each.name.lower(): each.id for each in accounts}
-    numbers = {str(number): each.id for number, each in enumerate(accounts, 1)}
     if text.lower() in ("", NEW):
         return ""
     if text.startswith("/"):
         return text
-    if found := numbers.get(text) or by_name.get(text.lower()):
+    if found := _find_listed(text, accounts):
         return found
-    names = ", ".join(each.name for each in accounts[:_LISTED])
+    names = _names_of(accounts)
     raise RunnerError(
         "R-INIT-VALUE",
         f"invalid {option} {text!r}",
@@ -283,9 +281,7 @@ def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) ->
     Raises:
         RunnerError: it is none of these.
     """
-    by_name = {each.name.lower(): each.id for each in subscriptions}
-    numbers = {str(number): each.id for number, each in enumerate(subscriptions, 1)}
-    found = numbers.get(text) or by_name.get(text.lower())
+    found = _find_listed(text, subscriptions)
     if found or not _names_of(subscriptions) or _ID.fullmatch(text) or not text:
         return found or text
     raise RunnerError(
@@ -296,8 +292,15 @@ def find_subscription(text: str, subscriptions: Sequence[ListedSubscription]) ->
     )
 
 
-def _names_of(subscriptions: Sequence[ListedSubscription]) -> str:
-    return ", ".join(each.name for each in subscriptions[:_LISTED])
+def _find_listed(text: str, listed: Sequence[ListedSubscription | ListedAccount]) -> str:
+    """Return the ID of what has this number in the list or this name, or an empty string."""
+    known = {each.name.lower(): each.id for each in listed}
+    known |= {str(number): each.id for number, each in enumerate(listed, 1)}
+    return known.get(text.lower(), "")
+
+
+def _names_of(listed: Sequence[ListedSubscription | ListedAccount]) -> str:
+    return ", ".join(each.name for each in listed[:_LISTED])
 
 
 def region_lines(settings: Settings) -> Sequence[str]:
@@ -317,29 +320,21 @@ def _usd(price: Price | None) -> str:
 def check_location(location: str, known: Collection[str]) -> None:
     """Raise RunnerError for an unknown region, if the known regions could be listed."""
     if known and location not in known:
-        fix = (
-            did_you_mean(location, known)
-            or "run `az account list-locations -o table` to list all regions"
-        )
+        list_all = "run `az account list-locations -o table` to list all regions"
         raise RunnerError(
             "R-AZURE-REGION",
             f"unknown region {location!r}",
             why="the subscription has no such region",
-            fix=fix,
+            fix=did_you_mean(location, known) or list_all,
             exit_code=ExitCode.USAGE,
         )
 
 
 def size_lines(settings: Settings, location: str) -> Sequence[str]:
     """Return lines with the default size and the cheapest GPU sizes of a region."""
-    rows = list_skus(
-        settings.home,
-        gpu=None,
-        region=location,
-        include_retired=False,
-        today=datetime.now(UTC).date(),
-    )
-    rows = [row for row in rows if row.machine.gpu]
+    today = datetime.now(UTC).date()
+    found = list_skus(settings.home, gpu=None, region=location, include_retired=False, today=today)
+    rows = [row for row in found if row.machine.gpu]
     prices = {id(row): row.spot or row.dedicated for row in rows}
     if not any(prices.values()):
         return (f"no prices are known; to load them: runner skus --refresh --region {location}",)
@@ -421,12 +416,9 @@ def plan_answers(answers: Answers, settings: Settings, env: Mapping[str, str]) -
             ) from err
         # The answers take precedence; an example stands for an unknown subscription.
         kept = {key: value for key, value in env.items() if key not in EXAMPLE}
-        example = {} if answers.subscription else {"ARM_SUBSCRIPTION_ID": _example_id()}
-        return plan_stack(settings, cwd=folder, env={**kept, **example}, now=datetime.now(UTC))
-
-
-def _example_id() -> str:
-    return EXAMPLE["ARM_SUBSCRIPTION_ID"]
+        if not answers.subscription:
+            kept["ARM_SUBSCRIPTION_ID"] = EXAMPLE["ARM_SUBSCRIPTION_ID"]
+        return plan_stack(settings, cwd=folder, env=kept, now=datetime.now(UTC))
 
 
 def stack_file(folder: Path, stack: str) -> Path:

@@ -165,7 +165,9 @@ def watch_build(management: ArmClient, template: str, before: BuildStatus) -> It
             if now.over:
                 return
         elif time.monotonic() - begin > _BEGINS_WITHIN_S:
-            raise _not_started(template)
+            name = template.rpartition("/")[2]
+            why = f"template {name} accepted the request, but no run started within 15 minutes"
+            raise _failed(why, "run `runner image build` again")
         time.sleep(POLL_S)
 
 
@@ -200,18 +202,10 @@ def list_versions(management: ArmClient, home: ImageHome) -> list[ImageVersion]:
     found.sort(key=lambda v: _numbers(v.version), reverse=True)
     users = _pools_by_version(management, home)
     ready = [v.version for v in found if v.state == "Succeeded"]
-    latest = ready[0] if ready else None
-    return [
-        replace(each, pools=(*users.get(each.version, ()), *_latest(users, each, latest)))
-        for each in found
-    ]
-
-
-def _latest(
-    users: Mapping[str, list[str]], version: ImageVersion, latest: str | None
-) -> Iterator[str]:
-    if version.version == latest:
-        yield from (f"{pool} (latest)" for pool in users.get("", ()))
+    if ready:
+        of_latest = [f"{pool} (latest)" for pool in users.get("", ())]
+        users.setdefault(ready[0], []).extend(of_latest)
+    return [replace(each, pools=tuple(users.get(each.version, ()))) for each in found]
 
 
 def _pools_by_version(management: ArmClient, home: ImageHome) -> dict[str, list[str]]:
@@ -270,12 +264,6 @@ def _dict(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def _not_started(template: str) -> RunnerError:
-    name = template.rpartition("/")[2]
-    why = f"template {name} accepted the request, but no run started within 15 minutes"
-    return _failed(why, "run `runner image build` again")
-
-
 def _failed(why: str, fix: str) -> RunnerError:
     return RunnerError("R-IMAGE-BUILD", "the image was not built", why=why, fix=fix)
 
@@ -317,16 +305,11 @@ _IMAGE = "azure-native:compute:GalleryImage"
 _DELETING_OPS = ("delete", "replace")
 
 
-def deletes_image(changes: Sequence[Change]) -> bool:
-    """Return True if a deployment would delete or replace the image definition."""
-    return any(change.type == _IMAGE and change.op in _DELETING_OPS for change in changes)
-
-
 def deleted_images(
     stack: PulumiStack, changes: Sequence[Change], env: Mapping[str, str]
 ) -> tuple[Sequence[Deployed], Sequence[str]]:
     """Return deployed resources and image versions if a deployment deletes the definition."""
-    if not deletes_image(changes):
+    if not any(change.type == _IMAGE and change.op in _DELETING_OPS for change in changes):
         return (), ()
     from runner_infra.engine.automation import deployed  # noqa: PLC0415  pulumi
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection, connect, load_outputs
 from runner.azure.batch.pools import (
     FREE_STATES,
     NodeView,
@@ -240,15 +240,11 @@ def remove_pool(settings: Settings, plan: PoolRemoval) -> None:
 
 def pool_names(settings: Settings) -> Sequence[str]:
     """Return the IDs of the pools in the target's outputs, without a request."""
-    from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  for a shell that completes
-
     return [pool.id for pool in load_outputs(settings).stack_pools]
 
 
 def team_names(settings: Settings) -> Sequence[str]:
     """Return the teams in the target's outputs, without a request."""
-    from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  as above
-
     return [team.name for team in load_outputs(settings.for_whole_stack()).teams]
 
 

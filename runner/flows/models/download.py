@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobStore
 from runner.azure.storage.stores import ChangedError
-from runner.core.progress import OnProgress, Progress
-from runner.flows.data.stores import run_in_threads, transfers_at_once
+from runner.core.progress import OnProgress
+from runner.flows.data.stores import transfer_each
 from runner.flows.local_files import (
     BytesMoved,
     fetch_file,
@@ -99,16 +98,12 @@ def _download(
     if not wanted:
         return
     sizes = [int(file["size_bytes"]) for _, file in wanted]
-    total, stop = sum(sizes), Event()
-    moved = BytesMoved("download", total, on_progress, stop)
     store = BlobStore(connection.blob_service(), connection.outputs.container_models)
-    on_progress(Progress("download", "start", str(version), 0, total, "bytes"))
-    fetch = partial(_fetch, store, version, moved)
-    run_in_threads(fetch, wanted, stop, transfers_at_once(sizes))
-    on_progress(Progress("download", "end", f"{version}{note}", total, total, "bytes"))
+    fetch, texts = partial(_fetch, store, version), (str(version), f"{version}{note}")
+    transfer_each("download", fetch, wanted, sizes, on_progress, texts)
 
 
-def _fetch(store: BlobStore, version: ModelVersion, moved: BytesMoved, wanted: Wanted) -> None:
+def _fetch(store: BlobStore, version: ModelVersion, wanted: Wanted, moved: BytesMoved) -> None:
     target, file = wanted
     sha256 = str(file["sha256"])
     stored = store.find(str(file["blob"]))

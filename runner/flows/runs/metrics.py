@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
-from runner.core.curves import Curve, differing, to_curves
+from runner.core.curves import Curve, comparison_html, differing, to_curves
 from runner.flows.runs.documents import load_points
 from runner.protocol.commands import other_arguments
 from runner.protocol.errors import RunnerError
@@ -51,8 +51,6 @@ class MetricComparison:
 
     def _repr_html_(self) -> str:
         """Return the table and the plot of `runner metrics --compare` for a notebook."""
-        from runner.core.curves import comparison_html  # noqa: PLC0415  only in notebooks
-
         ids = [run.spec.run_id for run in self.runs]
         summaries = [run.summaries for run in self.runs]
         panels = {name: self.curves(name) for name in self.names}

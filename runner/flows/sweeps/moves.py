@@ -40,6 +40,7 @@ from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.progress import OnProgress, Progress
 from runner.core.states import TaskView
 from runner.core.units import format_count
+from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
 from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.history import RunFilter, list_runs
@@ -193,8 +194,6 @@ class _Pools:
         refuse_pool_of_other_team(pool_id, self._outputs)
         found = self.find(pool_id)
         if found is None:
-            from runner.core.yaml_files import did_you_mean  # noqa: PLC0415  only a mistake needs it
-
             names = [pool.id for pool in self._views.values() if pool.state != "deleting"]
             raise RunnerError(
                 "R-POOL-UNKNOWN",
