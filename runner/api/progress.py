@@ -12,19 +12,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.api.html import coloured, pairs
 from runner.core.progress import Progress
+from runner.core.states import RunStatus
 from runner.core.units import format_duration
 from runner.flows.runs import events as kinds
-from runner.flows.runs.events import RunEnded
+from runner.flows.runs.events import LogText, RunEnded, WatchEvent
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
-
-if TYPE_CHECKING:
-    from runner.core.states import RunStatus
-    from runner.flows.runs.events import LogText, WatchEvent
 
 _MAX_LINES = 8
 _MAX_LINE_LENGTH = 300

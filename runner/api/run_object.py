@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,9 +16,14 @@ from runner.api.progress import LiveView, OnUpdate, live
 from runner.core.features import load_feature
 from runner.core.points import final_points
 from runner.core.progress import ignore_progress
+from runner.core.states import RunStatus
 from runner.core.units import format_duration, format_size
+from runner.flows.runs.events import LogStream, WatchEvent
+from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import format_metric, summarize_metrics
+from runner.protocol.metrics import MetricPoint, format_metric, summarize_metrics
+from runner.protocol.results import OutputFile, RunResult
+from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt, PositiveInt
@@ -25,15 +31,9 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.planning.reproduction import Drift
     from runner.core.settings import Settings
-    from runner.core.states import RunStatus
     from runner.flows.models.versions import ModelVersion
     from runner.flows.runs.attempts import AttemptRow
-    from runner.flows.runs.events import LogStream, WatchEvent
     from runner.flows.submit.reproduce import Comparison
-    from runner.protocol.checkpoints import CheckpointManifest
-    from runner.protocol.metrics import MetricPoint
-    from runner.protocol.results import OutputFile, RunResult
-    from runner.protocol.run_spec import RunSpec
 
 _MAX_FILES = 10  # outputs that a notebook shows
 
@@ -332,17 +332,10 @@ class Run:
 
         A run that was not submitted from this machine gets the variables in `send_env` only.
         """
-        from runner.flows.submit.consent import Consent
         from runner.flows.submit.repeat import retry_run
 
-        connection = self.session.connection
-        return self._submit_again(
-            lambda view: retry_run(
-                connection, self.spec, pool, view.on_progress, Consent(frozenset(send_env))
-            ),
-            wait=wait,
-            on_progress=on_progress,
-        )
+        again = partial(retry_run, self.session.connection, self.spec, pool)
+        return self._submit_again(again, send_env, wait=wait, on_progress=on_progress)
 
     @checked
     def resume(
@@ -369,25 +362,13 @@ class Run:
             wait: return when the new run has ended.
             on_progress: called with updates.
         """
-        from runner.flows.submit.consent import Consent
         from runner.flows.submit.repeat import resume_run
 
-        connection, overrides = self.session.connection, to_overrides(set)
-        return self._submit_again(
-            lambda view: resume_run(
-                connection,
-                self.spec,
-                pool,
-                overrides,
-                view.on_progress,
-                checkpoint,
-                nodes=nodes,
-                fresh=fresh,
-                consent=Consent(frozenset(send_env)),
-            ),
-            wait=wait,
-            on_progress=on_progress,
-        )
+        again = partial(
+            resume_run, self.session.connection, self.spec, pool, to_overrides(set),
+            number=checkpoint, nodes=nodes, fresh=fresh,
+        )  # fmt: skip
+        return self._submit_again(again, send_env, wait=wait, on_progress=on_progress)
 
     @checked
     def reproduce(
@@ -402,17 +383,10 @@ class Run:
 
         A run that was not submitted from this machine gets the variables in `send_env` only.
         """
-        from runner.flows.submit.consent import Consent
         from runner.flows.submit.reproduce import reproduce_run
 
-        connection = self.session.connection
-        return self._submit_again(
-            lambda view: reproduce_run(
-                connection, self.spec, pool, view.on_progress, Consent(frozenset(send_env))
-            ),
-            wait=wait,
-            on_progress=on_progress,
-        )
+        again = partial(reproduce_run, self.session.connection, self.spec, pool)
+        return self._submit_again(again, send_env, wait=wait, on_progress=on_progress)
 
     @checked
     def drift(self, *, pool: str | None = None) -> tuple[Drift, ...]:
@@ -429,10 +403,18 @@ class Run:
         return compare_runs(self.session.connection, self.spec, repeated.spec)
 
     def _submit_again(
-        self, submit: Callable[[LiveView], RunSpec], *, wait: bool, on_progress: OnUpdate | None
+        self,
+        submit: Callable[..., RunSpec],
+        send_env: Sequence[str],
+        *,
+        wait: bool,
+        on_progress: OnUpdate | None,
     ) -> Run:
+        from runner.flows.submit.consent import Consent
+
+        consent = Consent(frozenset(send_env))
         with live(on_progress) as view:
-            run = Run(self.session, submit(view))
+            run = Run(self.session, submit(view.on_progress, consent=consent))
             view.submitted(run.id)
             if wait:
                 run.follow(view)

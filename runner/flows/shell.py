@@ -23,8 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from runner.azure.auth.credentials import Connection
 from runner.azure.batch.node_users import (
     Address,
     TaskPlace,
@@ -42,10 +42,6 @@ from runner.flows.task_shell import capture, find_task_folder, run_apart, switch
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
-
 
 _SCRIPTS = Path(__file__).with_name("shell_scripts")
 

@@ -47,8 +47,7 @@ def explain(
     found = find_code(text, list(known))
     if found is None:
         raise _unknown(text, list(known))
-    if not out.as_text:
-        out.record(_document(known[found]))
+    if out.document(_document(known[found])):
         return
     for line in _lines(known[found]):
         out.text(line)

@@ -248,8 +248,7 @@ def register(
     with out.stages() as view:
         registered = register_with_aliases(connection, spec, request, aliases, view.on_progress)
     version = str(registered.version)
-    if not out.as_text:
-        out.record({**registered.document, "new": registered.new})
+    if out.document({**registered.document, "new": registered.new}):
         return
     out.text(version)
     done = "registered" if registered.new else "already registered"
@@ -316,15 +315,14 @@ def rm(
         question = f"Delete {name} with {format_count(len(numbers), 'version')}?"
         out.require(question, "R-MODEL-DECLINED", "nothing was deleted", yes=yes)
     removed = remove_versions(connection, found, numbers, force=force)
-    if not out.as_text:
-        out.record(
-            {
-                "name": name,
-                "versions": list(removed.versions),
-                "files": removed.files,
-                "size_bytes": removed.size_bytes,
-            }
-        )
+    if out.document(
+        {
+            "name": name,
+            "versions": list(removed.versions),
+            "files": removed.files,
+            "size_bytes": removed.size_bytes,
+        }
+    ):
         return
     files = format_count(removed.files, "file")
     deleted = ", ".join(f"{name}@{number}" for number in removed.versions)

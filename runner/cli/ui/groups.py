@@ -31,24 +31,23 @@ FEW_TASKS = 12  # a group with more tasks is shown as counts
 def show_group(out: Output, view: GroupView) -> None:
     """Print the tree, or the same data as JSON or TSV."""
     group = view.group
-    if not out.as_text:
-        out.record(
-            {
-                "group": group.group_id,
-                "job_id": group.job_id,
-                "pool": group.pool,
-                "created": group.created.isoformat(),
-                "tasks": [
-                    {
-                        "task": name,
-                        "run_id": run_id,
-                        "after": list(group.after[name]),
-                        **_state(view.rows.get(name)),
-                    }
-                    for name, run_id in group.runs.items()
-                ],
-            }
-        )
+    if out.document(
+        {
+            "group": group.group_id,
+            "job_id": group.job_id,
+            "pool": group.pool,
+            "created": group.created.isoformat(),
+            "tasks": [
+                {
+                    "task": name,
+                    "run_id": run_id,
+                    "after": list(group.after[name]),
+                    **_state(view.rows.get(name)),
+                }
+                for name, run_id in group.runs.items()
+            ],
+        }
+    ):
         return
     draw_group(out, view)
 

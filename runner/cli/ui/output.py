@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -27,10 +27,6 @@ from runner.cli.ui.terminal import (
 )
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
-
-if TYPE_CHECKING:
-    from runner.protocol.errors import RunnerError
-
 
 _ANY_WIDTH = 1_000_000  # width of a table that a program reads
 _SENTENCE = 30  # columns with at least this width and several words may be wrapped
@@ -125,6 +121,12 @@ class Output:
         }
         for line in _pair_lines(shown, sys.stdout):
             self.text(line)
+
+    def document(self, record: Mapping[str, Any]) -> bool:
+        """Print a record for a program and return True; return False for the table format."""
+        if not self.as_text:
+            self.record(record)
+        return not self.as_text
 
     def text(self, line: str = "") -> None:
         """Print a line of data on stdout; control characters are escaped on a terminal."""

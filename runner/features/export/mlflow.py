@@ -14,9 +14,10 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+from runner.azure.auth.credentials import Connection
 from runner.core.file_lock import file_lock
 from runner.core.home import HomePaths
 from runner.core.masking import Mask
@@ -29,9 +30,6 @@ from runner.flows.runs.outputs import download_outputs
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
 
 _QUERY = re.compile(r"(https?://[^\s\"'?]+)\?[^\s\"']*")
 _TAG = "runner.run_id"

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
+from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import list_task_files, read_task_range
 from runner.azure.faults import TRANSIENT_CODES
 from runner.core.home import HomePaths, not_writable
@@ -47,10 +48,6 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
-
 
 _MARK = "tfevents"
 _SUBFOLDERS = {"wd/output": "", "wd/checkpoints": "checkpoints/"}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.core.progress import OnProgress
 from runner.core.settings import Settings
@@ -16,11 +16,8 @@ from runner.features.selftest.contract import Leftover
 from runner.features.selftest.report import PoolUpdate, SelftestReport, charging
 from runner.features.selftest.scenario import VM_SIZE
 from runner.features.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
-from runner.flows.environment.plan import find_project, need_pulumi, plan_stack
+from runner.flows.environment.plan import PoolCost, find_project, need_pulumi, plan_stack
 from runner.protocol.errors import RunnerError
-
-if TYPE_CHECKING:
-    from runner.flows.environment.plan import PoolCost
 
 STACK = "selftest"
 # Charged time of a node after the test: a formula is evaluated every five minutes, and removing a

@@ -124,8 +124,7 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
 
 
 def _show(out: Output, found: SelftestReport, page: Path) -> None:
-    if not out.as_text:
-        out.record(found.to_json())
+    if out.document(found.to_json()):
         return
     rows = [
         {

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from ruamel.yaml import YAML
+
 from runner.core.home import not_writable
 from runner.core.pricing.prices import Price, load_price_table
 from runner.core.settings import Settings
@@ -65,59 +67,10 @@ class Question:
     otherwise: str = ""  # text for an empty value
 
 
-QUESTIONS = (
-    Question(
-        "subscription",
-        "Subscription (number, name or ID)",
-        "Azure bills this subscription. You need Owner, or Contributor plus Role Based Access "
-        "Control Administrator, or the same in a resource group that the stack adopts. The stack "
-        "changes nothing outside its resource group and the accounts that it adopts.",
-    ),
-    Question(
-        "batch_account",
-        "Batch account to adopt (number, name or ID)",
-        "The stack can use a Batch account that exists: it adds its pools, and changes and deletes "
-        "nothing else of it. `new` creates an account.",
-        NEW,
-    ),
-    Question(
-        "storage_account",
-        "Storage account to adopt (number, name or ID)",
-        "The same for storage: the stack adds three containers. The default is the account that "
-        "is linked to the Batch account.",
-        NEW,
-    ),
-    Question(
-        "resource_group",
-        "Resource group for identities, alerts and budget",
-        "`new` creates a group, for which you need rights in the subscription; in a group that "
-        "exists, rights in the group are enough.",
-        NEW,
-    ),
-    Question(
-        "location",
-        "Region",
-        "Storage and nodes are in one region. Quotas and prices differ by region.",
-    ),
-    Question(
-        "vm_size",
-        "VM size of the spot nodes",
-        "US dollars per node and hour, where a price is known (`runner skus` lists all sizes):",
-    ),
-    Question(
-        "max_nodes",
-        "Maximum number of spot nodes",
-        "The pool starts with 0 nodes, grows with the runs up to this number, and goes back to 0.",
-    ),
-    Question(
-        "budget",
-        "Budget in US dollars per month (0: none)",
-        "Azure sends an e-mail at 50, 80 and 100 percent of it, but does not stop spending.",
-    ),
-    Question(
-        "email", "E-mail for the budget", "Without an address, only the portal shows the budget."
-    ),
-)
+def load_questions() -> Sequence[Question]:
+    """Return the questions in their order."""
+    parser: Any = YAML(typ="safe", pure=True)
+    return [Question(**each) for each in parser.load(Path(__file__).with_name("questions.yaml"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def _ask_and_write(
     answers = first_files.default_answers(settings, subscriptions, os.environ)
     answers = replace(answers, stack=stack)
     known = _Known(subscriptions, why, (), {})
-    for question in first_files.QUESTIONS:
+    for question in first_files.load_questions():
         text = given[question.field]
         if question.field == "email" and answers.budget == "0":
             continue

@@ -78,8 +78,7 @@ def show(call: Invocation, pool: PoolArgument) -> None:
 
     out = call.out
     found = pool_status(call.settings(), pool)
-    if not out.as_text:
-        out.record(_row(found))
+    if out.document(_row(found)):
         return
     view = found.pool
     spot, dedicated = (found.states.get(kind, {}) for kind in (True, False))
@@ -148,8 +147,7 @@ def enable(
 
     out = call.out
     jobs, nodes = end_drain(call.connect(), pool)
-    if not out.as_text:
-        out.record({"pool": pool, "nodes": nodes, "jobs": [each.to_json() for each in jobs]})
+    if out.document({"pool": pool, "nodes": nodes, "jobs": [each.to_json() for each in jobs]}):
         return
     out.note(f"tasks are assigned again to {format_count(len(nodes), 'node')} of pool {pool}")
     if jobs:
@@ -191,16 +189,15 @@ def drain(
         again = f"runner pool drain {note.name}" + (f" --to {note.to}" if note.to else "")
         out.note(f"interrupted; to continue it: {again}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    if not out.as_text:
-        out.record(
-            {
-                "pool": note.name,
-                "to": note.to or None,
-                "jobs": [each.to_json() for each in done.jobs],
-                "nodes": list(done.nodes),
-                "left_alone": list(done.foreign),
-            }
-        )
+    if out.document(
+        {
+            "pool": note.name,
+            "to": note.to or None,
+            "jobs": [each.to_json() for each in done.jobs],
+            "nodes": list(done.nodes),
+            "left_alone": list(done.foreign),
+        }
+    ):
         return
     runs = sum(each.runs for each in done.jobs)
     what = f"moved to pool {note.to}" if note.to else "paused"
@@ -221,8 +218,7 @@ def _schedule(call: Invocation, pool: str, node: str, *, enabled: bool) -> None:
 
     out = call.out
     changed = schedule_on_node(call.settings(), pool, node, enabled=enabled)
-    if not out.as_text:
-        out.record({"pool": pool, "node": node, "enabled": enabled, "changed": changed})
+    if out.document({"pool": pool, "node": node, "enabled": enabled, "changed": changed}):
         return
     done = "takes tasks" if enabled else "gets no more tasks"
     out.note(f"node {node} {done}" + ("" if changed else "; nothing was changed"))
@@ -259,18 +255,17 @@ def resize(
     )
     before = done.before
     cost = "unknown" if done.usd_per_hour is None else f"{done.usd_per_hour:.3f}"
-    if not out.as_text:
-        out.record(
-            {
-                "pool": before.id,
-                "spot_target": done.spot,
-                "dedicated_target": done.dedicated,
-                "spot_target_before": before.spot_target,
-                "dedicated_target_before": before.dedicated_target,
-                "usd_per_hour": done.usd_per_hour,
-                "formula_removed": before.autoscale is not None,
-            }
-        )
+    if out.document(
+        {
+            "pool": before.id,
+            "spot_target": done.spot,
+            "dedicated_target": done.dedicated,
+            "spot_target_before": before.spot_target,
+            "dedicated_target_before": before.dedicated_target,
+            "usd_per_hour": done.usd_per_hour,
+            "formula_removed": before.autoscale is not None,
+        }
+    ):
         return
     out.note(
         f"pool {before.id}: {before.spot_target} to {done.spot} spot, "

@@ -21,7 +21,6 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.cli.ui.run_display import RunDisplay
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import RunEnded
     from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,16 +17,11 @@ from runner.cli.options import (
     RunOrGroupArgument,
     on_target,
 )
-from runner.cli.ui.output import local_time
+from runner.cli.ui.output import Output, local_time
 from runner.core.units import format_size, parse_duration_flag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
-    from pathlib import Path
-
     from runner.azure.auth.credentials import Connection
-    from runner.cli.ui.output import Output
     from runner.flows.runs.outputs import RunFile
     from runner.protocol.checkpoints import CheckpointFile
     from runner.protocol.groups import RunGroup

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runner.cli import options
-from runner.cli.commands.runs.attach import follow, report
+from runner.cli.commands.runs.attach import Followed, follow, report
 from runner.cli.ui.output import Output, why_declined
-from runner.core.progress import ignore_progress
+from runner.core.progress import OnProgress, ignore_progress
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.cli.commands.runs.attach import Followed
-    from runner.core.progress import OnProgress
     from runner.flows.submit.consent import Consent
     from runner.protocol.run_spec import RunSpec
 
@@ -75,8 +74,18 @@ def submit_and_follow(
         return spec, follow(out, view, connection, spec, output_dir)
 
 
-def finish(out: Output, connection: Connection, spec: RunSpec, followed: Followed | None) -> None:
-    """Print how the run ended, and exit with 1 unless it succeeded. Or print how to watch it."""
+def _repeat(
+    out: Output,
+    connection: Connection,
+    submit: Callable[[OnProgress], RunSpec],
+    *,
+    detach: bool,
+    output_dir: Path | None,
+) -> None:
+    """Submit a run and watch it. Print how it ended, or how to watch it if detached."""
+    spec, followed = submit_and_follow(
+        out, connection, submit, detach=detach, output_dir=output_dir
+    )
     if followed is not None:
         report(out, connection, spec, followed)
     else:
@@ -133,20 +142,10 @@ def retry(
         _retry_all(out, connection, experiment, pool, consent)
         return
     spec = _find_run(connection, run)
-    again, followed = submit_and_follow(
-        out,
-        connection,
-        lambda on_progress: retry_run(
-            connection,
-            spec,
-            pool,
-            on_progress,
-            to_consent(out, send_env, f"runner retry {spec.run_id}"),
-        ),
-        detach=detach,
-        output_dir=settings.output_dir if download else None,
-    )
-    finish(out, connection, again, followed)
+    consent = to_consent(out, send_env, f"runner retry {spec.run_id}")
+    again = partial(retry_run, connection, spec, pool, consent=consent)
+    folder = settings.output_dir if download else None
+    _repeat(out, connection, again, detach=detach, output_dir=folder)
 
 
 def _find_run(connection: Connection, reference: str) -> RunSpec:
@@ -239,22 +238,10 @@ def resume(
     out = call.out
     settings, connection = call.open(output_dir=output_dir)
     spec = _find_run(connection, run)
-    overrides = tuple(set_ or ())
-    again, followed = submit_and_follow(
-        out,
-        connection,
-        lambda on_progress: resume_run(
-            connection,
-            spec,
-            pool,
-            overrides,
-            on_progress,
-            checkpoint,
-            nodes=nodes,
-            fresh=fresh,
-            consent=to_consent(out, send_env, f"runner resume {spec.run_id}"),
-        ),
-        detach=detach,
-        output_dir=settings.output_dir if download else None,
-    )
-    finish(out, connection, again, followed)
+    consent = to_consent(out, send_env, f"runner resume {spec.run_id}")
+    again = partial(
+        resume_run, connection, spec, pool, tuple(set_ or ()),
+        number=checkpoint, nodes=nodes, fresh=fresh, consent=consent,
+    )  # fmt: skip
+    folder = settings.output_dir if download else None
+    _repeat(out, connection, again, detach=detach, output_dir=folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,19 +75,9 @@ def _run(
     from runner.core.states import RunState
     from runner.flows.submit.reproduce import reproduce_run
 
-    repeated, followed = submit_and_follow(
-        out,
-        connection,
-        lambda on_progress: reproduce_run(
-            connection,
-            original,
-            pool,
-            on_progress,
-            to_consent(out, send_env, f"runner reproduce {original.run_id}"),
-        ),
-        detach=detach,
-        output_dir=None,
-    )
+    consent = to_consent(out, send_env, f"runner reproduce {original.run_id}")
+    again = partial(reproduce_run, connection, original, pool, consent=consent)
+    repeated, followed = submit_and_follow(out, connection, again, detach=detach, output_dir=None)
     if followed is None:
         show_submitted(out, repeated)
         out.note(f"to compare: runner reproduce {original.run_id} --against {repeated.run_id}")

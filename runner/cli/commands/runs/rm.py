@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,9 +23,6 @@ from runner.core.units import (
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
-
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
     from runner.flows.removal import (

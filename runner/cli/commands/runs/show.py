@@ -14,7 +14,7 @@ from runner.cli.ui.groups import show_group
 from runner.cli.ui.output import local_time
 from runner.cli.ui.run_display import expected_text, output_pairs, output_url, took_pairs
 from runner.core.units import format_duration, format_size
-from runner.protocol.metrics import describe_non_finite, format_metric
+from runner.protocol.metrics import MetricSummary, describe_non_finite, format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from runner.flows.runs.attempts import AttemptRow
     from runner.flows.runs.live import RunView
     from runner.protocol.checkpoints import CheckpointManifest
-    from runner.protocol.metrics import MetricSummary
     from runner.protocol.run_spec import RunSpec
 
 
@@ -254,8 +253,7 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
         show_group(out, load_group_view(connection, spec))
         return
     shown = _load(connection, spec)
-    if not out.as_text:
-        out.record(_document(shown))
+    if out.document(_document(shown)):
         return
     out.record(lines(shown), title=spec.run_id)
     if shown.attempts:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from runner.cli.options import Invocation, RunArgument, on_target_as_text
 from runner.cli.ui.terminal import is_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 NodeOption = Annotated[
     str | None,

@@ -67,8 +67,7 @@ def show(
         }
         for cause, rows in found.failures.items()
     ]
-    if not out.as_text:
-        out.record({**document, "failures": failures})
+    if out.document({**document, "failures": failures}):
         return
     out.record({name: value for name, value in _texts(document).items() if value})
     if metric is None and found.metric_problem:

@@ -320,8 +320,7 @@ def best(
         with out.stages() as view:
             made = register_with_aliases(connection, row.spec, request, (), view.on_progress)
         document["model"] = str(made.version)
-    if not out.as_text:
-        out.record(document)
+    if out.document(document):
         return
     params = " ".join(f"{name}={value}" for name, value in document.pop("params").items())
     out.record({**trial_text(document), "params": params})
@@ -341,8 +340,7 @@ def stop(call: Invocation, sweep: SweepArgument) -> None:
     with out.stages() as view:
         done = cancel_group(connection, group, view.on_progress)
     changed = [name for name, cancelled in done.items() if cancelled.changed]
-    if not out.as_text:
-        out.record({"sweep": group.group_id, "cancelled": changed})
+    if out.document({"sweep": group.group_id, "cancelled": changed}):
         return
     out.note(f"{len(changed)} of {len(group.trials)} trials cancelled; the others had ended")
 
@@ -463,8 +461,9 @@ def move(
         out.note("interrupted; its trials do not start until the move is complete")
         out.note(f"to continue it: {note.command}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    if not out.as_text:
-        out.record({"name": name, "pool": pool.view.id, "jobs": [each.to_json() for each in done]})
+    if out.document(
+        {"name": name, "pool": pool.view.id, "jobs": [each.to_json() for each in done]}
+    ):
         return
     runs = format_count(sum(each.runs for each in done), "unfinished run")
     if not any(each.changed for each in done):
@@ -491,8 +490,7 @@ def pause(call: Invocation, experiment: JobsArgument, running: RunningOption = "
         done = pause_jobs(
             connection, jobs, note, running, view.on_progress, wait_for_tasks=wait_for_tasks
         )
-    if not out.as_text:
-        out.record({"name": name, "jobs": [each.to_json() for each in done]})
+    if out.document({"name": name, "jobs": [each.to_json() for each in done]}):
         return
     out.note(f"paused {format_count(sum(each.runs for each in done), 'unfinished run')}")
     out.note(f"to continue: {note.command}")
@@ -508,8 +506,7 @@ def unpause(call: Invocation, experiment: JobsArgument) -> None:
     connection = call.connect()
     name, jobs = find_jobs(connection, experiment, paused=True)
     done = continue_jobs(connection, jobs)
-    if not out.as_text:
-        out.record({"name": name, "jobs": [each.to_json() for each in done]})
+    if out.document({"name": name, "jobs": [each.to_json() for each in done]}):
         return
     runs = format_count(sum(each.runs for each in done), "unfinished run")
     if any(each.changed for each in done):
