@@ -144,10 +144,8 @@ def _as_user(uid: int | None) -> dict[str, Any]:
 
 def _in_pipes(argv: list[str], options: Mapping[str, Any]) -> int:
     """Run a program; streams that are a terminal are replaced by pipes."""
-    replaced = [number for number in range(3) if os.isatty(number)]
-    pipes = dict(zip(("stdin", "stdout", "stderr"), (None,) * 3, strict=True)) | {
-        ("stdin", "stdout", "stderr")[number]: subprocess.PIPE for number in replaced
-    }
+    names = ("stdin", "stdout", "stderr")
+    pipes = {name: subprocess.PIPE if os.isatty(n) else None for n, name in enumerate(names)}
     started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []  # signals that arrive while the program starts
 

@@ -1,13 +1,20 @@
-"""The costs of a submission as text."""
+"""The costs of a submission as text, and the plan of a dry run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from runner.cli.ui.output import Output
+from runner.core.progress import ignore_progress
 from runner.core.units import format_count, format_duration
 
 if TYPE_CHECKING:
+    from runner.core.planning.plan import CheckedRun
     from runner.core.pricing.cost import KindCost, SubmissionCost
+    from runner.core.settings import Settings
+    from runner.flows.submit.group import CheckedFile
+    from runner.flows.submit.pipeline import SubmissionPlan
 
 _NO_LIMIT = {
     True: "no limit, because evicted tasks start again",
@@ -55,3 +62,33 @@ def cost_summary(cost: SubmissionCost) -> str:
     kind = "spot" if cost.uses_spot else "dedicated"
     cap = f"; cost cap {lines['cost cap']}" if cost.cap else ""
     return f"costs on {kind} nodes: {lines[f'costs on {kind}']}{cap}"
+
+
+def plan_dry_run(
+    out: Output,
+    checked: CheckedRun | CheckedFile,
+    settings: Settings,
+    *,
+    run_checks: bool,
+    plan: Callable[..., SubmissionPlan] | None = None,
+) -> SubmissionPlan:
+    """Plan a submission, start nothing, and print the warnings; `plan` replaces the usual plan."""
+    from runner.flows.submit.pipeline import dry_run_services, plan_submission
+
+    services = dry_run_services(settings, runs_code=run_checks)
+    found = (plan or plan_submission)(checked, services=services, on_progress=ignore_progress)
+    for text in found.warnings:
+        out.warning(text)
+    return found
+
+
+def group_document(plan: SubmissionPlan, **more: object) -> dict[str, Any]:
+    """Return the plan of a group as data."""
+    return {
+        **plan.run_group.to_json(),
+        "priority": plan.job.priority,
+        "cost": plan.cost.to_json() if plan.cost else None,
+        "not_looked_up": plan.unanswered_json(),
+        **more,
+        "runs": plan.documents(),
+    }

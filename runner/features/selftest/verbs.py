@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.autocomplete import complete_stack
+from runner.cli.commands.environment.deploy import run_stack_checks
 from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import ExitCode
@@ -94,21 +95,11 @@ def selftest(
 def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool) -> OwnStack:
     """Plan the stack of the test, and run the checks before its deployment."""
     from runner.features.selftest.own_stack import plan_own_stack
-    from runner.flows.environment.check import first_failure, run_checks
+    from runner.flows.environment.check import first_failure
 
     now = datetime.now(UTC)
     own = plan_own_stack(settings, cwd=Path.cwd(), env=os.environ, now=now, max_usd=max_usd)
-    if not check:
-        return own
-    with out.stages() as view:
-        found = run_checks(
-            own.settings,
-            folder=own.folder,
-            env=os.environ,
-            today=now.date(),
-            on_progress=view.on_progress,
-        )
-    if failure := first_failure(found):
+    if check and (failure := first_failure(run_stack_checks(out, own.settings, own.folder))):
         raise failure
     return own
 

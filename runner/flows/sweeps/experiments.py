@@ -33,6 +33,7 @@ from runner.flows.sweeps.ranking import (
     rank,
     with_metrics,
 )
+from runner.protocol.codec import JsonDocument
 from runner.protocol.commands import swept_parameters
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import (
@@ -294,15 +295,11 @@ def _is_decided(row: RunRow) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialCost:
+class TrialCost(JsonDocument):
     """The costs of all runs of a trial, and the part due to evictions; None if unknown."""
 
     cost_usd: float | None
     evictions_usd: float | None
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return the columns of the leaderboard."""
-        return {"cost_usd": self.cost_usd, "evictions_usd": self.evictions_usd}
 
 
 def trial_costs(

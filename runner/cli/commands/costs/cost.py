@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -159,16 +160,7 @@ def _print_document(out: Output, report: CostReport) -> None:
                 for row in report.rows
             ],
             "total": _document(report.total),
-            "prices": [
-                {
-                    "vm_size": each.vm_size,
-                    "spot": each.spot,
-                    "usd_per_hour": each.usd_per_hour,
-                    "as_of": each.as_of,
-                    "source": each.source or None,
-                }
-                for each in report.prices
-            ],
+            "prices": [{**asdict(each), "source": each.source or None} for each in report.prices],
             "gaps": [_gap_document(gap) for gap in report.gaps],
         }
     )

@@ -300,16 +300,8 @@ def show_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check
 
 def check_rows(found: Sequence[Check]) -> list[dict[str, str]]:
     """Return one row per check."""
-    return [
-        {
-            "check": each.name,
-            "state": each.state,
-            "detail": each.detail,
-            "fix": each.fix,
-            "code": each.code,
-        }
-        for each in found
-    ]
+    names = ("state", "detail", "fix", "code")
+    return [{"check": each.name, **{name: getattr(each, name) for name in names}} for each in found]
 
 
 def _project_folder(cwd: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -282,15 +283,8 @@ def _settings() -> Settings:
 
 
 def _show(out: Output, found: LocalStatus) -> None:
-    services: dict[str, Any] = {
-        service.name: {
-            "state": service.state,
-            "pid": service.pid,
-            "endpoint": service.endpoint,
-            "log": service.log,
-        }
-        for service in found.services
-    }
+    documents = [asdict(service) for service in found.services]
+    services: dict[str, Any] = {document.pop("name"): document for document in documents}
     if out.format is OutputFormat.JSON:
         sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
         kept_apart = found.isolation or None

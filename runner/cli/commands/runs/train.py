@@ -25,10 +25,9 @@ from runner.cli.options import (
     to_stuck_limit_s,
     with_run_options,
 )
-from runner.cli.ui.costs import cost_lines, cost_summary
+from runner.cli.ui.costs import cost_lines, cost_summary, plan_dry_run
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
-from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count, format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
@@ -89,17 +88,10 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
 
 
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks: bool) -> None:
-    from runner.flows.submit.pipeline import dry_run_services, plan_submission
-
-    plan = plan_submission(
-        checked, dry_run_services(settings, runs_code=run_checks), ignore_progress
-    )
-    for text in plan.warnings:
-        out.warning(text)
+    plan = plan_dry_run(out, checked, settings, run_checks=run_checks)
     [document] = plan.documents().values()
-    if not out.as_text:
-        cost = plan.cost.to_json() if plan.cost else None
-        out.record({**document, "cost": cost, "not_looked_up": plan.unanswered_json()})
+    cost = plan.cost.to_json() if plan.cost else None
+    if out.document({**document, "cost": cost, "not_looked_up": plan.unanswered_json()}):
         return
     shown = {**_plan_text(plan.run, document["data"]), **cost_lines(plan.cost)}
     if unknown := plan.unanswered_text():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +17,11 @@ from runner.cli.options import (
     on_target,
     with_run_options,
 )
-from runner.cli.ui.costs import cost_lines, cost_summary
+from runner.cli.ui.costs import cost_lines, cost_summary, group_document, plan_dry_run
 from runner.cli.ui.groups import follow_group
 from runner.cli.ui.output import Output
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.features import load_feature
-from runner.core.progress import ignore_progress
 from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
@@ -87,27 +87,16 @@ def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> Non
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
     from runner.core.recipe.submit_file import draw_tree
-    from runner.flows.submit.pipeline import dry_run_services, plan_submission
 
-    services = dry_run_services(settings, runs_code=run_checks)
-    request = None
-    if checked.file.schedule is None:
-        plan = plan_submission(checked, services, ignore_progress)
-    else:
+    request, plan_with = None, None
+    if checked.file.schedule is not None:
         flow = load_feature("schedules.create")
         request = flow.file_schedule(checked)
-        plan = flow.plan_schedule(checked, request, services, ignore_progress)
-    for text in plan.warnings:
-        out.warning(text)
+        plan_with = partial(flow.plan_schedule, request=request)
+    plan = plan_dry_run(out, checked, settings, run_checks=run_checks, plan=plan_with)
     group = plan.run_group
-    if not out.as_text:
-        more = {
-            "priority": plan.job.priority,
-            "cost": plan.cost.to_json() if plan.cost else None,
-            "not_looked_up": plan.unanswered_json(),
-        }
-        schedule = {"schedule": request.to_json()} if request else {}
-        out.record({**group.to_json(), **more, **schedule, "runs": plan.documents()})
+    schedule = {"schedule": request.to_json()} if request else {}
+    if out.document(group_document(plan, **schedule)):
         return
     notes = {name: shlex.join(run.command) for name, run in plan.runs.items()}
     for line in draw_tree(group.after, notes):

@@ -24,7 +24,7 @@ from runner.cli.options import (
     with_run_options,
 )
 from runner.cli.ui.charts import chart_kind, write_plot
-from runner.cli.ui.costs import cost_lines
+from runner.cli.ui.costs import cost_lines, group_document, plan_dry_run
 from runner.cli.ui.leaderboard import (
     follow_sweep,
     format_states,
@@ -34,7 +34,6 @@ from runner.cli.ui.leaderboard import (
     trial_text,
 )
 from runner.cli.ui.output import Output, local_time
-from runner.core.progress import ignore_progress
 from runner.core.recipe.options import OPTIONS, RunOptions, with_options
 from runner.core.units import format_count, format_names
 from runner.protocol.errors import ExitCode, RunnerError
@@ -190,21 +189,10 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
 
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
-    from runner.flows.submit.pipeline import dry_run_services, plan_submission
     from runner.protocol.groups import MERGE_TASK
 
-    plan = plan_submission(
-        checked, dry_run_services(settings, runs_code=run_checks), ignore_progress
-    )
-    for text in plan.warnings:
-        out.warning(text)
-    if not out.as_text:
-        more = {
-            "priority": plan.job.priority,
-            "cost": plan.cost.to_json() if plan.cost else None,
-            "not_looked_up": plan.unanswered_json(),
-        }
-        out.record({**plan.run_group.to_json(), **more, "runs": plan.documents()})
+    plan = plan_dry_run(out, checked, settings, run_checks=run_checks)
+    if out.document(group_document(plan)):
         return
     trials = list(checked.trials.items())
     rows = [{"trial": name, **trial} for name, trial in trials[:_SHOWN_TRIALS]]
