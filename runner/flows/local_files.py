@@ -38,9 +38,15 @@ class BytesMoved:
     """Counts moved bytes and reports them as progress."""
 
     def __init__(
-        self, stage: str, total: int, on_progress: OnProgress, stop: Event | None = None
+        self,
+        stage: str,
+        total: int,
+        on_progress: OnProgress,
+        stop: Event | None = None,
+        message: str = "",
     ) -> None:
         self._stage = stage
+        self._message = message
         self._total = total
         self._on_progress = on_progress
         self._stop = stop or Event()
@@ -58,9 +64,9 @@ class BytesMoved:
             if self._reported is not None and now - self._reported < _EVERY_S:
                 return
             self._reported = now
-            self._on_progress(
-                Progress(self._stage, "progress", "", self._done, self._total, "bytes")
-            )
+            done = min(self._done, self._total)
+            step = Progress(self._stage, "progress", self._message, done, self._total, "bytes")
+            self._on_progress(step)
 
 
 def target_within(folder: Path, path: str) -> Path:

@@ -26,6 +26,7 @@ from runner.flows.environment.images import (
     versions_of,
 )
 from runner.protocol.errors import RunnerError
+from runner.protocol.results import StageState
 from runner_infra.engine import automation
 from runner_infra.engine.cli_archive import cli_version
 
@@ -174,11 +175,10 @@ class StepReport:
         self._total = self.done
         self._report("end", f"{self.done} resources")
 
-    def _report(self, state: str, text: str) -> None:
+    def _report(self, state: StageState, text: str) -> None:
         done = None if self._total is None else float(min(self.done, self._total))
         total = None if self._total is None else float(self._total)
-        kind = "failed" if state == "failed" else "end" if state == "end" else "progress"
-        self._on_progress(Progress(self._stage, kind, text, done, total, "resources"))
+        self._on_progress(Progress(self._stage, state, text, done, total, "resources"))
 
 
 _ACTIVE_SHOWN = 5

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.flows.local_files import BytesMoved
 from runner.flows.models.versions import ModelVersion, find_version, open_model_registry, set_alias
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.codec import now_text, parse_json
@@ -98,8 +98,10 @@ def register_run(
     for alias in request.aliases:
         check_alias(alias)
     draft = draft_version(request, spec.to_json(), result.raw)
-    on_bytes = _counter(draft, on_progress)
-    on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
+    total = sum(int(file["size_bytes"]) for file in draft["files"])
+    doing = f"registering {request.name}"
+    on_bytes = BytesMoved(_STAGE, total, on_progress, message=doing).add
+    on_progress(Progress(_STAGE, "start", doing))
     prefix = RunPaths(spec.run_id).root + result.output
     registered = open_model_registry(connection, request.name).register(
         draft, lambda path: prefix + path, anew=anew, on_bytes=on_bytes
@@ -237,18 +239,3 @@ def _succeeded(result: RunResult | None, spec: RunSpec) -> RunResult:
             exit_code=ExitCode.RUN_FAILED,
         )
     return result
-
-
-def _counter(draft: ModelDocument, on_progress: OnProgress) -> Callable[[int], None]:
-    total = sum(int(file["size_bytes"]) for file in draft["files"])
-    done = 0
-    lock = Lock()  # files are copied in several threads
-
-    def count(new: int) -> None:
-        nonlocal done
-        with lock:
-            done += new
-            text = f"registering {draft['name']}"
-            on_progress(Progress(_STAGE, "progress", text, min(done, total), total, "bytes"))
-
-    return count

@@ -22,26 +22,13 @@ from runner.core.states import (
     decide_status,
 )
 from runner.core.units import format_duration
+from runner.flows.runs import events
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import (
     LineCursor,
     TextCursor,
     load_result,
     runs_container,
-)
-from runner.flows.runs.events import (
-    ContactLost,
-    ContactRestored,
-    LogSkipped,
-    LogStream,
-    LogText,
-    MetricSeen,
-    NodesSeen,
-    RunEnded,
-    StageReported,
-    StatusChanged,
-    StillWatching,
-    WatchEvent,
 )
 from runner.flows.runs.logs import tail_offset, task_output
 from runner.flows.runs.stuck import (
@@ -87,7 +74,7 @@ class WatchOptions:
     """
 
     tail: int | None = None
-    streams: tuple[LogStream, ...] = ("stdout", "stderr")
+    streams: tuple[events.LogStream, ...] = ("stdout", "stderr")
     intervals: PollIntervals = PollIntervals()
     contact_timeout_s: float = CONTACT_TIMEOUT_S
     beats: bool = False
@@ -97,7 +84,7 @@ class WatchOptions:
 
 def watch_run(
     connection: Connection, spec: RunSpec, options: WatchOptions | None = None
-) -> Iterator[WatchEvent]:
+) -> Iterator[events.WatchEvent]:
     """Yield the events of a run from now on; the last one is RunEnded.
 
     Raises:
@@ -109,12 +96,12 @@ def watch_run(
     beat = _Timer()
     while not watcher.ended:
         if options.beats and beat.due(_BEAT_S):
-            yield StillWatching()
+            yield events.StillWatching()
         try:
             for event in watcher.poll():
-                if lost_since is not None and isinstance(event, RunEnded):
+                if lost_since is not None and isinstance(event, events.RunEnded):
                     lost_since = None
-                    yield ContactRestored()
+                    yield events.ContactRestored()
                 yield event
             watcher.give_up_if_stuck()
         except RunnerError as err:
@@ -126,12 +113,12 @@ def watch_run(
                 raise
             if lost_since is None:
                 lost_since = now
-                yield ContactLost(err.why)
+                yield events.ContactLost(err.why)
             time.sleep(options.intervals.retry)
             continue
         if lost_since is not None:
             lost_since = None
-            yield ContactRestored()
+            yield events.ContactRestored()
         if not watcher.ended:
             time.sleep(options.intervals.tick)
 
@@ -156,8 +143,8 @@ class _Timer:
 class _LogTail:
     """One log stream."""
 
-    def __init__(self, stream: LogStream, cursor: TextCursor, rank: int) -> None:
-        self.stream: LogStream = stream
+    def __init__(self, stream: events.LogStream, cursor: TextCursor, rank: int) -> None:
+        self.stream: events.LogStream = stream
         self.rank = rank
         self.cursor = cursor
         self.timer = _Timer()
@@ -203,7 +190,7 @@ class _RunWatcher:
         self._gave_up: WaitCause | None = None
         self._timers: dict[str, _Timer] = {}
 
-    def poll(self) -> Generator[WatchEvent]:
+    def poll(self) -> Generator[events.WatchEvent]:
         """Read every source that is due, Batch last: blob storage usually has the answer."""
         yield from self._open_logs()
         self._after_lost_contact()
@@ -248,8 +235,8 @@ class _RunWatcher:
         return self._timers.setdefault(name, _Timer()).due(interval_s)
 
     def _retrying(
-        self, name: str, poll: Callable[[], Generator[WatchEvent]]
-    ) -> Generator[WatchEvent]:
+        self, name: str, poll: Callable[[], Generator[events.WatchEvent]]
+    ) -> Generator[events.WatchEvent]:
         try:
             yield from poll()
         except RunnerError:
@@ -267,11 +254,11 @@ class _RunWatcher:
     def _waiting(self) -> bool:
         return self._status is not None and self._status.state is RunState.QUEUED
 
-    def _open_logs(self) -> Generator[WatchEvent]:
+    def _open_logs(self) -> Generator[events.WatchEvent]:
         if self._logs is not None:
             return
         logs: list[_LogTail] = []
-        skipped: list[LogSkipped] = []
+        skipped: list[events.LogSkipped] = []
         options = self._options
         for rank, stream in itertools.product(options.ranks, options.streams):
             blob = RunPaths(self._paths.run_id, rank).log(stream)
@@ -279,7 +266,7 @@ class _RunWatcher:
             if options.tail is not None:
                 offset = tail_offset(self._container, blob, options.tail)
             if offset:
-                skipped.append(LogSkipped(stream, offset))
+                skipped.append(events.LogSkipped(stream, offset))
             logs.append(_LogTail(stream, TextCursor(self._container, blob, offset), rank))
         self._logs = logs
         yield from skipped
@@ -292,7 +279,7 @@ class _RunWatcher:
                 log.lost_from = log.cursor.lost_from()
             self.contact_was_lost = False
 
-    def _poll_logs(self) -> Generator[WatchEvent]:
+    def _poll_logs(self) -> Generator[events.WatchEvent]:
         for log in self._logs or ():
             quiet = time.monotonic() - log.last_output > self._intervals.quiet_after
             if not log.timer.due(self._intervals.quiet_log if quiet else self._intervals.log):
@@ -300,19 +287,19 @@ class _RunWatcher:
             if text := log.read():
                 log.last_output = time.monotonic()
                 log.timer.soon()  # more text may follow
-                yield LogText(log.stream, text, log.rank)
+                yield events.LogText(log.stream, text, log.rank)
 
-    def _drain_logs(self) -> Generator[WatchEvent]:
+    def _drain_logs(self) -> Generator[events.WatchEvent]:
         for log in self._logs or ():
             while text := log.read():
-                yield LogText(log.stream, text, log.rank)
+                yield events.LogText(log.stream, text, log.rank)
 
-    def _poll_metrics(self) -> Generator[WatchEvent]:
+    def _poll_metrics(self) -> Generator[events.WatchEvent]:
         for line in self._metrics.read():
             if point := MetricPoint.load(line):
-                yield MetricSeen(point)
+                yield events.MetricSeen(point)
 
-    def _poll_events(self) -> Generator[WatchEvent]:
+    def _poll_events(self) -> Generator[events.WatchEvent]:
         self._find_attempt()
         if self._events is None:
             return
@@ -321,7 +308,7 @@ class _RunWatcher:
             if event is None:
                 continue
             if event.stage in SIDE_STAGES:
-                yield StageReported(event)
+                yield events.StageReported(event)
                 continue
             if event.stage != self._stage:
                 self._timers.setdefault("task", _Timer()).soon()
@@ -329,7 +316,7 @@ class _RunWatcher:
             self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST_STAGE
             if event.stage == "command" and event.state in {"end", "failed"}:
                 yield from self._drain_logs()  # show all output of the script before its end
-            yield StageReported(event)
+            yield events.StageReported(event)
 
     def _find_attempt(self) -> None:
         """Continue with the next attempt once it has started."""
@@ -343,11 +330,11 @@ class _RunWatcher:
             for log in self._logs or ():
                 log.begin_attempt()
 
-    def _poll_nodes(self) -> Generator[WatchEvent]:
+    def _poll_nodes(self) -> Generator[events.WatchEvent]:
         self._facts = load_pool_facts(self._connection, self._pool, self._facts)
-        yield NodesSeen(self._facts.counts)
+        yield events.NodesSeen(self._facts.counts)
 
-    def _poll_task(self) -> Generator[WatchEvent]:
+    def _poll_task(self) -> Generator[events.WatchEvent]:
         task: TaskView | None = None
         result = load_result(self._container, self._spec.run_id)
         if result is None:
@@ -365,7 +352,7 @@ class _RunWatcher:
             return
         if status != self._status:
             self._status = status
-            yield StatusChanged(status, self._attempt)
+            yield events.StatusChanged(status, self._attempt)
 
     def _read_pool(self, pool_id: str) -> PoolFacts | None:
         """Return the facts of a pool, or None if the last ones are of another pool."""
@@ -375,7 +362,7 @@ class _RunWatcher:
 
     def _end(
         self, status: RunStatus, result: RunResult | None, task: TaskView | None
-    ) -> Generator[WatchEvent]:
+    ) -> Generator[events.WatchEvent]:
         yield from self._poll_events()
         yield from self._drain_logs()
         yield from self._poll_metrics()
@@ -383,4 +370,4 @@ class _RunWatcher:
         if result is None and task is not None:
             output = task_output(self._connection, self._spec, _TASK_OUTPUT_CHARS)
         self.ended = True
-        yield RunEnded(status, result, output, self._gave_up)
+        yield events.RunEnded(status, result, output, self._gave_up)
