@@ -28,7 +28,7 @@ from runner.api.html import Table
 from runner.api.models import alias_model, get_model, model, models, remove_model, unalias_model
 from runner.api.progress import OnUpdate, RunnerWarning, Update, live
 from runner.api.requests import TrainArguments, accepts, load_call_settings, to_options
-from runner.api.run_object import Command, Metric, Run, Session
+from runner.api.run_object import Command, Metric, Run
 from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
 
@@ -71,6 +71,8 @@ def train(
         on_progress: called with updates.
     """
     from runner.core.recipe.file import load_recipe
+    from runner.flows.session import Session
+    from runner.flows.submit.check_and_read import check_run
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_run import submit_run
 

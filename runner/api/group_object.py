@@ -12,7 +12,7 @@ from runner.api import html
 from runner.api.arguments import checked
 from runner.api.progress import LiveView, OnUpdate, live, timeout_error
 from runner.api.requests import RunArguments, accepts, load_call_settings, to_options
-from runner.api.run_object import Run, Session
+from runner.api.run_object import Run
 from runner.core.job_moves import JobNote
 from runner.core.progress import Progress, ignore_progress
 from runner.protocol.errors import RunnerError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from runner.core.settings import Settings
     from runner.flows.runs.rows import RunRow
+    from runner.flows.session import Session
     from runner.flows.submit.group import CheckedFile
     from runner.flows.sweeps.groups import GroupView
     from runner.protocol.groups import RunGroup as Document
@@ -360,6 +361,7 @@ def _start(
     wait: bool,
     check: bool,
 ) -> Group:
+    from runner.flows.session import Session
     from runner.flows.submit.pipeline import open_and_plan
     from runner.flows.submit.submit_group import submit_group
 

@@ -12,7 +12,7 @@ from runner.api.group_object import Group
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
 from runner.api.requests import connect
-from runner.api.run_object import Run, Session, run_cells
+from runner.api.run_object import Run, run_cells
 from runner.core.states import parse_states
 from runner.core.units import parse_since
 from runner.protocol.errors import RunnerError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic import NonNegativeInt
 
     from runner.flows.runs.rows import RunRow
+    from runner.flows.session import Session
 
 
 class Runs(Table[Run]):

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from runner.api.arguments import to_overrides
-from runner.api.run_object import Run, Session
+from runner.api.run_object import Run
 from runner.core.recipe.options import OPTIONS, RunOptions
 
 if TYPE_CHECKING:
     from runner.core.settings import Settings
+    from runner.flows.session import Session
     from runner.protocol.run_spec import Capacity
 
 P = ParamSpec("P")
@@ -21,10 +22,9 @@ R = TypeVar("R")
 
 def connect(target: str | None, stack: str | None) -> Session:
     """Return a session. Raise RunnerError if the services of the target are not running."""
-    from runner.azure.auth import credentials
+    from runner.flows.session import open_session
 
-    settings = load_call_settings(target, stack)
-    return Session(settings, credentials.connect(settings))
+    return open_session(load_call_settings(target, stack))
 
 
 def load_call_settings(target: str | None, stack: str | None, pool: str | None = None) -> Settings:

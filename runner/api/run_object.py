@@ -28,22 +28,13 @@ from runner.protocol.run_spec import RunSpec
 if TYPE_CHECKING:
     from pydantic import NonNegativeInt, PositiveInt
 
-    from runner.azure.auth.credentials import Connection
     from runner.core.planning.reproduction import Drift
-    from runner.core.settings import Settings
     from runner.flows.models.versions import ModelVersion
     from runner.flows.runs.attempts import AttemptRow
+    from runner.flows.session import Session
     from runner.flows.submit.reproduce import Comparison
 
 _MAX_FILES = 10  # outputs that a notebook shows
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Settings, and a connection to the services of their target."""
-
-    settings: Settings
-    connection: Connection
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,7 +15,7 @@ from runner.api.history import Runs
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
 from runner.api.requests import attach, connect, load_call_settings, to_options
-from runner.api.run_object import Run, Session
+from runner.api.run_object import Run
 from runner.protocol.groups import RunGroup as Document
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from runner.features.schedules.manage import Firing
     from runner.features.schedules.manage import ScheduleRecord as Found
+    from runner.flows.session import Session
 
 
 class _BoundSchedule:
