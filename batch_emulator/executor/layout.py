@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from batch_emulator.domain.model import job_folder
 from batch_emulator.folders import make_real_folder, remove_below
 
 
-@dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """Paths below AZ_BATCH_NODE_ROOT_DIR."""
+    """Paths below AZ_BATCH_NODE_ROOT_DIR, and of the emulator's own files beside that folder."""
 
-    root: Path
-
-    @property
-    def startup(self) -> Path:
-        """Task directory of the start task; its working directory is `startup/wd`."""
-        return self.root / "startup"
-
-    @property
-    def shared(self) -> Path:
-        """Folder that every task of the node shares."""
-        return self.root / "shared"
-
-    @property
-    def applications(self) -> Path:
-        """Folder of unpacked application packages."""
-        return self.root / "applications"
-
-    @property
-    def fsmounts(self) -> Path:
-        """Folder of mounted file systems."""
-        return self.root / "fsmounts"
-
-    @property
-    def volatile(self) -> Path:
-        """Scratch folder of the node."""
-        return self.root / "volatile"
-
-    @property
-    def workitems(self) -> Path:
-        """Folder of the jobs."""
-        return self.root / "workitems"
-
-    @property
-    def python(self) -> Path:
-        """The node's own Python environment; beside the root."""
-        return self.root.parent / "python"
-
-    @property
-    def elevated_python(self) -> Path:
-        """The Python environment of elevated tasks, which ordinary ones read; beside the root.
-
-        It exists only where tasks have a user of their own.
-        """
-        return self.root.parent / "elevated-python"
-
-    @property
-    def authorities(self) -> Path:
-        """Folder of the certificates that tasks trust for Azure's host names; beside the root."""
-        return self.root.parent / "authorities"
-
-    @property
-    def packages(self) -> Path:
-        """File with the variables of the packages of this boot, as JSON; beside the root."""
-        return self.root.parent / "packages.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.startup = root / "startup"  # task directory of the start task, which works in `wd`
+        self.shared = root / "shared"  # of all tasks of the node
+        self.applications = root / "applications"  # unpacked application packages
+        self.fsmounts = root / "fsmounts"  # mounted file systems
+        self.volatile = root / "volatile"  # scratch folder of the node
+        self.workitems = root / "workitems"  # the jobs
+        beside = root.parent
+        self.python = beside / "python"  # the node's own Python environment
+        # The Python environment of elevated tasks, which ordinary ones read. It exists only where
+        # tasks have a user of their own.
+        self.elevated_python = beside / "elevated-python"
+        self.authorities = beside / "authorities"  # that tasks trust for Azure's host names
+        self.packages = beside / "packages.json"  # variables of the packages of this boot
 
     def job_dir(self, job_id: str) -> Path:
         """Return the folder of a job, with the run number that the service puts below it."""
