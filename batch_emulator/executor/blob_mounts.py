@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from batch_emulator.executor.blob_client import (
@@ -104,6 +104,7 @@ class Blobfuse:
         self._config = beside / f"{_PREFIX}{key}.yaml"
         self._cache = beside / f"{_PREFIX}{key}.cache"
         self._log = beside / f"{_PREFIX}{key}.log"
+        self._mounting: asyncio.Task[None] | None = None
 
     async def mount(self) -> None:
         """Mount, and return when the files are visible. Raises BlobfuseError and OSError."""
@@ -124,7 +125,7 @@ class Blobfuse:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            await self.unmount()
+            await self._unmount()
             if isinstance(err, TimeoutError):
                 raise BlobfuseError(f"no answer within {_MOUNT_WITHIN_S:g} s") from err
             raise
@@ -166,8 +167,30 @@ class Blobfuse:
                 text = text.replace(secret, "***")
         return " ".join(text.split())
 
-    async def unmount(self) -> None:
+    def resume(self) -> None:
+        """Mount again after a restart of the emulator."""
+        self._mounting = asyncio.get_running_loop().create_task(self.mount())
+
+    async def pull(self) -> None:
+        """Wait until it is mounted."""
+        if self._mounting is not None:
+            await asyncio.shield(self._mounting)
+
+    async def push(self) -> None:
+        """Do nothing: files are written when they are closed."""
+
+    def forget(self) -> None:
+        """Cancel an attempt to mount."""
+        if self._mounting is not None:
+            self._mounting.cancel()
+
+    async def release(self) -> None:
         """Unmount, and return when nothing is mounted, or when that has failed."""
+        if self._mounting is not None:
+            await asyncio.gather(self._mounting, return_exceptions=True)
+        await self._unmount()
+
+    async def _unmount(self) -> None:
         await asyncio.shield(asyncio.to_thread(_unmount, self._command, self._config))
 
 
@@ -243,89 +266,7 @@ class ContainerError(Exception):
     """A container cannot be mounted; the message says why, without the key."""
 
 
-class _Mounted(Protocol):
-    async def mount(self) -> None: ...
-    def resume(self) -> None: ...
-    async def pull(self) -> None: ...
-    async def push(self) -> None: ...
-    def forget(self) -> None: ...
-    async def release(self) -> None: ...
-
-
-class _Mirrored:
-    """A folder that is synchronized with its container."""
-
-    def __init__(self, mirror: Mirror, storage: BlobClient) -> None:
-        self._mirror = mirror
-        self._storage = storage
-        self._following: asyncio.Task[None] | None = None
-
-    async def mount(self) -> None:
-        """Mount, and return when all blobs are downloaded."""
-        try:
-            await self._mirror.pull()
-        except BaseException:  # also if cancelled
-            self.forget()
-            await self.release()
-            raise
-        self.resume()
-
-    def resume(self) -> None:
-        """Continue to synchronize the folder."""
-        self._following = asyncio.get_running_loop().create_task(self._mirror.follow())
-
-    async def pull(self) -> None:
-        """Download changes of the container."""
-        await self._mirror.pull()
-
-    async def push(self) -> None:
-        """Upload changes of the folder."""
-        await self._mirror.push()
-
-    def forget(self) -> None:
-        """Stop uploading changes of the folder."""
-        self._mirror.closed = True
-        if self._following is not None:
-            self._following.cancel()
-
-    async def release(self) -> None:
-        """Close the connections."""
-        await self._storage.close()
-
-
-class _Fused:
-    """A container mounted by blobfuse2, which needs no synchronization."""
-
-    def __init__(self, fuse: Blobfuse) -> None:
-        self._fuse = fuse
-        self._mounting: asyncio.Task[None] | None = None
-
-    async def mount(self) -> None:
-        """Mount, and return when it is mounted."""
-        await self._fuse.mount()
-
-    def resume(self) -> None:
-        """Mount again after a restart of the emulator."""
-        self._mounting = asyncio.get_running_loop().create_task(self._fuse.mount())
-
-    async def pull(self) -> None:
-        """Wait until it is mounted."""
-        if self._mounting is not None:
-            await asyncio.shield(self._mounting)
-
-    async def push(self) -> None:
-        """Do nothing: files are written when they are closed."""
-
-    def forget(self) -> None:
-        """Cancel an attempt to mount."""
-        if self._mounting is not None:
-            self._mounting.cancel()
-
-    async def release(self) -> None:
-        """Unmount, and return when it is unmounted."""
-        if self._mounting is not None:
-            await asyncio.gather(self._mounting, return_exceptions=True)
-        await self._fuse.unmount()
+_Mounted = Mirror | Blobfuse
 
 
 class BlobMounts:
@@ -380,12 +321,11 @@ class BlobMounts:
             if self._owner is not None:
                 options += " --allow-other"  # otherwise only root, which mounts it, has access
             container = FuseContainer(account, name, endpoint, str(key or ""), sas)
-            return _Fused(Blobfuse(command, container, point, beside, short, options))
+            return Blobfuse(command, container, point, beside, short, options)
         url = f"{endpoint}/{quote(name, safe='$')}" + (f"?{sas}" if sas else "")
         storage = BlobClient(sign=sign)
         read_only = _READ_ONLY.search(options) is not None
-        mirror = Mirror(storage, url, point, known, read_only=read_only, owner=self._owner)
-        return _Mirrored(mirror, storage)
+        return Mirror(storage, url, point, known, read_only=read_only, owner=self._owner)
 
     def _key_for_identity(self, account: str, settings: Mapping[str, Any]) -> str | None:
         if not settings.get("identityReference"):

@@ -164,7 +164,32 @@ class Mirror:
         self._owner = owner
         self._records = MirrorRecords(known)
         self._lock = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
         self.closed = False
+
+    async def mount(self) -> None:
+        """Download all blobs, then synchronize the folder. Raises as `pull`."""
+        try:
+            await self.pull()
+        except BaseException:  # also if cancelled
+            self.forget()
+            await self.release()
+            raise
+        self.resume()
+
+    def resume(self) -> None:
+        """Continue to synchronize the folder."""
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def forget(self) -> None:
+        """Stop uploading changes of the folder."""
+        self.closed = True
+        if self._following is not None:
+            self._following.cancel()
+
+    async def release(self) -> None:
+        """Close the connections."""
+        await self._storage.close()
 
     def _require_mounted(self) -> int:
         """Return the inode of the mounted folder. Raises OSError if it was replaced.
@@ -298,7 +323,7 @@ class Mirror:
         # with the status before the upload, so that the next push sees a change during it
         self._records.put(name, Known(done.etag, status.st_size, status.st_mtime_ns))
 
-    async def follow(self) -> None:
+    async def _follow(self) -> None:
         """Push and pull until cancelled, and repeat failed attempts."""
         while not self.closed:
             await asyncio.sleep(SYNC_S)
