@@ -36,6 +36,7 @@ from batch_emulator.executor.isolation import Isolation, choose_isolation, remov
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
+from batch_emulator.executor.processes import kill_node_processes
 from batch_emulator.executor.task_containers import TaskContainers
 from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.folders import remove_below, remove_tree, shortage
@@ -174,7 +175,7 @@ class Emulator:
 
     def _load(self) -> None:
         self.containers.remove_leftovers()
-        Executor.kill_leftovers(self.launches.nodes)
+        kill_node_processes(self.launches.nodes)
         forget_leftovers(self.launches.nodes)
         newest = self.store.newest()
         if newest is not None:

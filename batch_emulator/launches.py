@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -391,8 +390,6 @@ class LaunchBuilder:
             is_dedicated=node.dedicated,
             layout=layout,
         )
-        settings: list[Json] = execution.body.get("environmentSettings") or []
-        kind = TaskKind(execution.kind.value)
         elevated = is_elevated(execution.body, node.pool.spec)
         extra = {
             **installed(layout),
@@ -408,10 +405,10 @@ class LaunchBuilder:
             extra |= self._names.task_variables(layout)
         return task_environment(
             facts,
-            kind,
+            execution.kind,
             directory,
             **_job_arguments(execution),
-            task_settings=settings,
+            task_settings=parts(execution.body, "environmentSettings"),
             extra=extra,
             node_path=self._path(layout, elevated=elevated),
             shares_path=not (elevated and layout.elevated_python.is_dir()),
@@ -437,7 +434,7 @@ def _job_arguments(execution: Execution) -> dict[str, Any]:
         "job_id": job.id,
         "task_id": _id_of_task(execution),
         "preparation_task_id": task_id(job, ExecutionKind.PREPARATION) if prepared else None,
-        "job_settings": job.spec.get("commonEnvironmentSettings") or [],
+        "job_settings": parts(job.spec, "commonEnvironmentSettings"),
     }
 
 
@@ -448,8 +445,7 @@ def _id_of_task(execution: Execution) -> str:
 
 
 def _wall_clock_s(execution: Execution) -> float | None:
-    constraints: dict[str, Any] = execution.body.get("constraints") or {}
-    text = constraints.get("maxWallClockTime")
+    text = part(execution.body, "constraints").get("maxWallClockTime")
     if execution.kind is ExecutionKind.RELEASE:
         text = execution.body.get("maxWallClockTime")
         if text is None:
@@ -459,15 +455,6 @@ def _wall_clock_s(execution: Execution) -> float | None:
 
 
 LINUX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class TaskKind(Enum):
-    """The kind of a task, which decides its variables."""
-
-    START = "start"
-    PREPARATION = "preparation"
-    RELEASE = "release"
-    TASK = "task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +471,7 @@ class NodeFacts:
 
 def task_environment(  # noqa: PLR0913 - one argument per input of the page
     node: NodeFacts,
-    kind: TaskKind,
+    kind: ExecutionKind,
     task_dir: Path,
     *,
     job_id: str | None = None,
@@ -514,10 +501,10 @@ def task_environment(  # noqa: PLR0913 - one argument per input of the page
         **_node_variables(node),
         **_task_variables(kind, task_dir),
     }
-    if kind is not TaskKind.START:
+    if kind is not ExecutionKind.START:
         environment["AZ_BATCH_JOB_ID"] = job_id or ""
         environment["AZ_BATCH_TASK_ID"] = task_id or ""
-    if preparation_task_id and job_id and kind in (TaskKind.TASK, TaskKind.RELEASE):
+    if preparation_task_id and job_id and kind in (ExecutionKind.TASK, ExecutionKind.RELEASE):
         prepared = node.layout.task_dir(job_id, preparation_task_id)
         environment["AZ_BATCH_JOB_PREP_DIR"] = str(prepared)
         environment["AZ_BATCH_JOB_PREP_WORKING_DIR"] = str(prepared / "wd")
@@ -538,8 +525,8 @@ def _node_variables(node: NodeFacts) -> dict[str, str]:
     }
 
 
-def _task_variables(kind: TaskKind, task_dir: Path) -> dict[str, str]:
-    is_start = kind is TaskKind.START
+def _task_variables(kind: ExecutionKind, task_dir: Path) -> dict[str, str]:
+    is_start = kind is ExecutionKind.START
     return {
         "AZ_BATCH_TASK_DIR": str(task_dir),
         "AZ_BATCH_TASK_WORKING_DIR": str(task_dir / "wd"),

@@ -271,9 +271,7 @@ class Loop:
             launch = self.launches.build(execution, self.clock.now())
             launch = self.node_setup.with_downloads(launch)
             outcome = await self.executor.run(
-                launch,
-                lambda _pid: None,
-                partial(executions.record_container, self.account, execution),
+                launch, partial(executions.record_container, self.account, execution)
             )
             if execution.stop is not Stop.LOST:
                 await self.node_setup.after_task(launch.root_dir)

@@ -85,7 +85,6 @@ class Executor:
     async def run(
         self,
         launch: LaunchSpec,
-        on_started: Callable[[int], None],
         on_container: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> ExecutionOutcome:
         """Run one launch to its end. Failures of the task are outcomes, not exceptions."""
@@ -98,7 +97,7 @@ class Executor:
         if launch.wall_clock_s is not None:
             timer = loop.call_later(launch.wall_clock_s, self._on_wall_clock, execution)
         try:
-            outcome = await self._run(execution, on_started)
+            outcome = await self._run(execution)
             used = execution.process.usage if execution.process else None
             return replace(outcome, usage=used)
         except ExecutionError as err:
@@ -150,17 +149,7 @@ class Executor:
         await asyncio.gather(*(self.release(key) for key in {*self._held, *(self._kept or ())}))
         await self._storage.close()
 
-    @staticmethod
-    def kill_leftovers(folder: Path) -> int:
-        """Kill every process of the nodes at or below a folder. Return their number.
-
-        This ends the processes that a crash of the emulator left.
-        """
-        return processes.kill_node_processes(folder)
-
-    async def _run(
-        self, execution: _Execution, on_started: Callable[[int], None]
-    ) -> ExecutionOutcome:
+    async def _run(self, execution: _Execution) -> ExecutionOutcome:
         launch = execution.launch
         if not _make_directories(launch, self._owner):
             await _end_left_processes(launch)
@@ -168,15 +157,7 @@ class Executor:
         if launch.prepare is not None:
             environment |= await _unless(execution.stop, launch.prepare()) or {}
         if launch.resource_files:
-            await _unless(
-                execution.stop,
-                task_files.download(
-                    self._storage,
-                    launch.resource_files,
-                    launch.resource_dir or launch.working_dir,
-                    launch.node_dir,
-                ),
-            )
+            await _unless(execution.stop, task_files.download(self._storage, launch))
         if execution.stop.done():
             return ExecutionOutcome(None, execution.stop.result(), retryable=False)
         owner = None if launch.elevated else self._owner
@@ -188,13 +169,8 @@ class Executor:
             if self._kept is not None and (launch.holds or launch.continues):
                 return await self._run_in_instance_container(execution, self._kept, container)
             return await self._run_container(execution, self._containers, container)
-        started = task_process.start(launch, environment, owner=owner)
-        execution.process = started
-        on_started(started.pid)
-        exit_code = await asyncio.shield(started.ended)  # cancelling run must not cancel it
-        if execution.ending:
-            await asyncio.gather(*execution.ending)
-        outcome = _outcome(exit_code, execution)
+        execution.process = started = task_process.start(launch, environment, owner=owner)
+        outcome = _outcome(await _exit_code(execution, started), execution)
         if launch.holds:
             self._held[launch.key] = _Held(started, launch.task_dir)
             if outcome.failure is not None:
@@ -214,11 +190,9 @@ class Executor:
                 await containers.remove(name)
                 return ExecutionOutcome(None, execution.stop.result(), retryable=False)
             command = await containers.start_command(name)
-            execution.process = task_process.start(launch, os.environ, command)
+            execution.process = started = task_process.start(launch, os.environ, command)
             execution.on_container({"containerId": container_id or "", "state": "running"})
-            exit_code = await asyncio.shield(execution.process.ended)
-            if execution.ending:
-                await asyncio.gather(*execution.ending)
+            exit_code = await _exit_code(execution, started)
             ended = await containers.finish(name)
         except BaseException:
             await asyncio.shield(containers.remove(name))
@@ -267,19 +241,14 @@ class Executor:
         client = {**os.environ, **inherited(container.environment)}
         with task_containers.variables(container.environment) as variables:
             collected = replace(execution.launch, holds=False)
-            execution.process = task_process.start(collected, client, command, variables)
-        exit_code = await asyncio.shield(execution.process.ended)
-        if execution.ending:
-            await asyncio.gather(*execution.ending)
-        return exit_code
+            started = task_process.start(collected, client, command, variables)
+        execution.process = started
+        return await _exit_code(execution, started)
 
     async def _upload(self, execution: _Execution, outcome: ExecutionOutcome) -> ExecutionOutcome:
         launch = execution.launch
-        context = task_files.UploadContext(
-            launch.root_dir, launch.task_dir, launch.working_dir, launch.environment
-        )
         succeeded = outcome.exit_code == 0 and outcome.failure is None
-        work = task_files.upload(self._storage, launch.output_files, context, succeeded=succeeded)
+        work = task_files.upload(self._storage, launch, succeeded=succeeded)
         failure = await _unless(execution.abandon, work)
         if execution.stop.done():
             return ExecutionOutcome(outcome.exit_code, execution.stop.result(), retryable=False)
@@ -401,6 +370,14 @@ async def _end_left_processes(launch: LaunchSpec) -> None:
     """
     if launch.task_dir.parent != launch.root_dir and not launch.continues:
         await asyncio.to_thread(processes.kill_left_processes, launch.task_dir)
+
+
+async def _exit_code(execution: _Execution, process: task_process.TaskProcess) -> int:
+    """Return the exit code of the command, once a request to end it has ended the rest, too."""
+    code = await asyncio.shield(process.ended)  # a cancelled launch must not cancel it
+    if execution.ending:
+        await asyncio.gather(*execution.ending)
+    return code
 
 
 def _outcome(exit_code: int, execution: _Execution) -> ExecutionOutcome:

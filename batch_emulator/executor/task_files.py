@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,13 +18,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.domain import launch
 from batch_emulator.domain.launch import (
     SERVER_ERROR,
     USER_ERROR,
     DiskStep,
     ExecutionError,
     FailureInfo,
+    LaunchSpec,
+    disk_failure,
 )
 from batch_emulator.domain.validation.properties import safe_parts
 from batch_emulator.domain.validation.task_rules import (
@@ -41,13 +42,7 @@ from batch_emulator.executor.blob_client import (
     blob_url,
     redact,
 )
-from batch_emulator.folders import (
-    create_below,
-    is_below,
-    opened_folder,
-    stat_below,
-    write_below,
-)
+from batch_emulator.folders import create_below, is_below, opened_folder, stat_below, write_below
 
 _DOWNLOAD_CODES = {
     "missing": (USER_ERROR, "BlobNotFound", "One of the specified Azure Blob(s) is not found"),
@@ -85,18 +80,13 @@ class _Transfer:
         return descriptor
 
 
-async def download(
-    storage: BlobClient,
-    resources: Iterable[Mapping[str, Any]],
-    working_dir: Path,
-    node_dir: Path,
-) -> None:
+async def download(storage: BlobClient, launch: LaunchSpec) -> None:
     """Download all resource files. Raises ExecutionError with the service's failureInfo."""
     transfers: dict[Path, _Transfer] = {}  # a later entry for the same file wins
-    for resource in resources:
-        for one in await _plan(storage, resource, working_dir):
+    for resource in launch.resource_files:
+        for one in await _plan(storage, resource, launch.resource_dir or launch.working_dir):
             transfers[one.target] = one
-    tasks = [asyncio.ensure_future(_fetch(one, node_dir)) for one in transfers.values()]
+    tasks = [asyncio.ensure_future(_fetch(one, launch.node_dir)) for one in transfers.values()]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -140,7 +130,7 @@ async def _fetch(one: _Transfer, node_dir: Path) -> None:
     try:
         await asyncio.to_thread(_make_parent, one, node_dir)
     except OSError as err:
-        failure = launch.disk_failure(DiskStep.MAKE_FOLDER, one.target.parent, err)
+        failure = disk_failure(DiskStep.MAKE_FOLDER, one.target.parent, err)
         raise ExecutionError(failure) from err
     try:
         await one.storage.download(one.url, lambda: one.create(node_dir))
@@ -148,9 +138,9 @@ async def _fetch(one: _Transfer, node_dir: Path) -> None:
         raise ExecutionError(_download_failure(one.url, one.target, err)) from err
     except LocalWriteError as err:
         step = DiskStep.WRITE_FILE if one.target.is_file() else DiskStep.CREATE_FILE
-        raise ExecutionError(launch.disk_failure(step, one.target, err.cause)) from err
+        raise ExecutionError(disk_failure(step, one.target, err.cause)) from err
     except OSError as err:
-        raise ExecutionError(launch.disk_failure(DiskStep.WRITE_FILE, one.target, err)) from err
+        raise ExecutionError(disk_failure(DiskStep.WRITE_FILE, one.target, err)) from err
 
 
 def _make_parent(one: _Transfer, node_dir: Path) -> None:
@@ -314,40 +304,17 @@ _UPLOAD_CODES = {
 _MISC = "Miscellaneous error encountered while uploading one of the output files"
 
 
-@dataclass(frozen=True, slots=True)
-class UploadContext:
-    """The folders of a task, and the variables that its patterns may contain."""
-
-    root_dir: Path
-    task_dir: Path
-    working_dir: Path
-    environment: Mapping[str, str]
-
-    def find(self, pattern: str) -> list[Match]:
-        """Return the files that match an expanded pattern, sorted. Raises PatternError. Blocks."""
-        return find_files(pattern, self.working_dir, self.task_dir, self.root_dir)
-
-
-async def upload(
-    storage: BlobClient,
-    outputs: Iterable[Mapping[str, Any]],
-    context: UploadContext,
-    *,
-    succeeded: bool,
-) -> FailureInfo | None:
+async def upload(storage: BlobClient, launch: LaunchSpec, *, succeeded: bool) -> FailureInfo | None:
     """Upload the files whose condition holds. Return the first failure, after trying all."""
-    wanted = [one for one in outputs if _wanted(upload_condition(one), succeeded)]
+    conditions = (DEFAULT_UPLOAD_CONDITION, "tasksuccess" if succeeded else "taskfailure")
+    wanted = [one for one in launch.output_files if upload_condition(one) in conditions]
     if not wanted:
         return None
     log = _Log()
     for one in wanted:
-        await _upload_one(storage, one, context, log)
-    await asyncio.to_thread(log.save, context)
+        await _upload_one(storage, one, launch, log)
+    await asyncio.to_thread(log.save, launch)
     return log.failure
-
-
-def _wanted(condition: str, succeeded: bool) -> bool:
-    return condition in (DEFAULT_UPLOAD_CONDITION, "tasksuccess" if succeeded else "taskfailure")
 
 
 class _Log:
@@ -368,25 +335,26 @@ class _Log:
         )
         self.failure = self.failure or failure
 
-    def save(self, context: UploadContext) -> None:
+    def save(self, launch: LaunchSpec) -> None:
         for name, lines in (("fileuploadout.txt", self._out), ("fileuploaderr.txt", self._err)):
             with suppress(OSError):  # a full disk: the outcome says what failed
                 text = "".join(lines).encode(errors="replace")
-                write_below(context.task_dir / name, context.root_dir.parent, text)
+                write_below(launch.task_dir / name, launch.node_dir, text)
 
 
 async def _upload_one(
-    storage: BlobClient, output: Mapping[str, Any], context: UploadContext, log: _Log
+    storage: BlobClient, output: Mapping[str, Any], launch: LaunchSpec, log: _Log
 ) -> None:
     problem = output_file_problem(output)
     if problem is not None:
         log.fail(_upload_failure("other", "", str(output.get("filePattern")), problem))
         return
     container: Mapping[str, Any] = output["destination"]["container"]
-    pattern = expand_variables(output["filePattern"], context.environment)
+    pattern = expand_variables(output["filePattern"], launch.environment)
     try:
         storage = storage.on_behalf(container.get("identityReference"), container["containerUrl"])
-        found = await asyncio.to_thread(context.find, pattern)
+        folders = launch.working_dir, launch.task_dir, launch.root_dir
+        found = await asyncio.to_thread(find_files, pattern, *folders)
     except BlobRequestError as err:
         log.fail(_upload_failure(err.kind, container["containerUrl"], pattern, err.detail))
         return

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import psutil
 
 from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
+from batch_emulator.domain.model import ExecutionKind
 from batch_emulator.executor.blob_client import BlobClient
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.launches import NodeFacts, TaskKind, task_environment
+from batch_emulator.launches import NodeFacts, task_environment
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Node:
         facts = NodeFacts("acc", "http://127.0.0.1/", "pool", "tvm-1", False, self.layout)
         environment = task_environment(
             facts,
-            TaskKind.TASK,
+            ExecutionKind.TASK,
             self.task_dir,
             job_id="job",
             task_id="task",
@@ -57,17 +58,13 @@ class Node:
         return replace(launch, **fields)
 
     def run(self, command_line: str, **fields: Any) -> ExecutionOutcome:
-        return in_executor(lambda e: e.run(self.launch(command_line, **fields), ignore))
+        return in_executor(lambda e: e.run(self.launch(command_line, **fields)))
 
     def stdout(self) -> str:
         return (self.task_dir / "stdout.txt").read_text()
 
     def stderr(self) -> str:
         return (self.task_dir / "stderr.txt").read_text()
-
-
-def ignore(_pid: int) -> None:
-    """Ignore the process ID."""
 
 
 _T = TypeVar("_T")

@@ -29,7 +29,7 @@ from batch_emulator.folders import (
 )
 from tests.planted import exchanging, linking, linux_only
 from tests.unit.emulator.blob_store import serve
-from tests.unit.emulator.launching import Node, ignore, in_executor
+from tests.unit.emulator.launching import Node, in_executor
 
 pytestmark = pytest.mark.attack
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can own files of two users")
@@ -299,7 +299,7 @@ def test_output_of_a_second_command_is_not_a_hard_link(node: Node, outside: Path
     (node.task_dir / "stdout.txt").hardlink_to(outside / "f")
     TASK_USER.own(node.task_dir)
 
-    in_executor(lambda e: e.run(node.launch("/bin/echo x", continues=True), ignore))
+    in_executor(lambda e: e.run(node.launch("/bin/echo x", continues=True)))
     assert (outside / "f").read_text() == "secret"
     assert (outside / "f").stat().st_uid == 0
 

@@ -2,23 +2,26 @@ from pathlib import Path
 
 import pytest
 
+from batch_emulator.domain.model import ExecutionKind
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.launches import NodeFacts, TaskKind, task_environment
+from batch_emulator.launches import NodeFacts, task_environment
 
 LAYOUT = NodeLayout(Path("/node/tasks"))
 NODE = NodeFacts("acc", "https://acc/", "pool", "tvm-1", True, LAYOUT)
 
 
-def environment(kind: TaskKind, **options: object) -> dict[str, str]:
-    task_dir = LAYOUT.startup if kind is TaskKind.START else LAYOUT.task_dir("job", "t")
+def environment(kind: ExecutionKind, **options: object) -> dict[str, str]:
+    task_dir = LAYOUT.startup if kind is ExecutionKind.START else LAYOUT.task_dir("job", "t")
     return task_environment(NODE, kind, task_dir, job_id="job", task_id="t", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", list(TaskKind))
-def test_every_task_has_variables_for_account_pool_node_and_folders(kind: TaskKind) -> None:
+@pytest.mark.parametrize("kind", list(ExecutionKind))
+def test_every_task_has_variables_for_account_pool_node_and_folders(kind: ExecutionKind) -> None:
     seen = environment(kind)
     folder = (
-        "/node/tasks/startup" if kind is TaskKind.START else "/node/tasks/workitems/job/job-1/t"
+        "/node/tasks/startup"
+        if kind is ExecutionKind.START
+        else "/node/tasks/workitems/job/job-1/t"
     )
     assert seen["AZ_BATCH_ACCOUNT_NAME"] == "acc"
     assert seen["AZ_BATCH_ACCOUNT_URL"] == "https://acc/"
@@ -35,7 +38,7 @@ def test_every_task_has_variables_for_account_pool_node_and_folders(kind: TaskKi
 
 
 def test_start_task_has_no_job(tmp_path: Path) -> None:
-    start, ordinary = environment(TaskKind.START), environment(TaskKind.TASK)
+    start, ordinary = environment(ExecutionKind.START), environment(ExecutionKind.TASK)
     assert set(ordinary) - set(start) == {"AZ_BATCH_JOB_ID", "AZ_BATCH_TASK_ID"}
     assert start["AZ_BATCH_TASK_USER"] == "_azbatchtask_start"
     assert ordinary["AZ_BATCH_TASK_USER"] == "_azbatch"
@@ -44,13 +47,15 @@ def test_start_task_has_no_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (TaskKind.START, False),
-        (TaskKind.PREPARATION, False),
-        (TaskKind.RELEASE, True),
-        (TaskKind.TASK, True),
+        (ExecutionKind.START, False),
+        (ExecutionKind.PREPARATION, False),
+        (ExecutionKind.RELEASE, True),
+        (ExecutionKind.TASK, True),
     ],
 )
-def test_variables_name_the_folders_of_the_preparation_task(kind: TaskKind, told: bool) -> None:
+def test_variables_name_the_folders_of_the_preparation_task(
+    kind: ExecutionKind, told: bool
+) -> None:
     seen = environment(kind, preparation_task_id="jobpreparation")
     prepared = "/node/tasks/workitems/job/job-1/jobpreparation"
     assert seen.get("AZ_BATCH_JOB_PREP_DIR") == (prepared if told else None)
@@ -59,7 +64,7 @@ def test_variables_name_the_folders_of_the_preparation_task(kind: TaskKind, told
 
 def test_task_settings_override_job_settings_which_override_the_node() -> None:
     seen = environment(
-        TaskKind.TASK,
+        ExecutionKind.TASK,
         extra={"A": "node", "B": "node", "CUDA_VISIBLE_DEVICES": "0"},
         job_settings=[{"name": "A", "value": "job"}, {"name": "B", "value": "job"}],
         task_settings=[{"name": "A", "value": "task"}, {"name": "EMPTY"}],
@@ -74,7 +79,7 @@ def test_task_settings_override_job_settings_which_override_the_node() -> None:
 
 def test_task_settings_cannot_override_batch_variables() -> None:
     seen = environment(
-        TaskKind.TASK, task_settings=[{"name": "AZ_BATCH_TASK_ID", "value": "other"}]
+        ExecutionKind.TASK, task_settings=[{"name": "AZ_BATCH_TASK_ID", "value": "other"}]
     )
     assert seen["AZ_BATCH_TASK_ID"] == "t"
 

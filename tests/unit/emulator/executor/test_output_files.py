@@ -22,7 +22,7 @@ from batch_emulator.executor.task_files import (
 )
 from batch_emulator.folders import open_below
 from tests.unit.emulator.blob_store import BlobStore, serve
-from tests.unit.emulator.launching import Node, eventually, ignore, in_executor
+from tests.unit.emulator.launching import Node, eventually, in_executor
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_terminated_task_still_uploads_and_a_lost_node_does_not(
             output_files=(output(blobs.container_url("out"), "../stdout.txt", kill),),
         )
         (node.working_dir / "ready").unlink(missing_ok=True)
-        task = asyncio.create_task(executor.run(launch, ignore))
+        task = asyncio.create_task(executor.run(launch))
         await eventually((node.working_dir / "ready").exists, "the command has begun")
         await getattr(executor, kill)(launch.key)
         return await asyncio.wait_for(task, 120)

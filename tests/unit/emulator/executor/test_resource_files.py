@@ -20,7 +20,7 @@ from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.folders import create_below
 from tests.unit.emulator.blob_store import BlobStore, serve
-from tests.unit.emulator.launching import Node, eventually, ignore, in_executor
+from tests.unit.emulator.launching import Node, eventually, in_executor
 
 HTTP = "http://h/c/b"
 
@@ -280,7 +280,7 @@ def test_disk_filled_during_the_download_is_disk_full(
 def test_kill_during_a_download_ends_the_launch(node: Node) -> None:
     async def scenario(executor: Executor, url: str) -> ExecutionOutcome:
         launch = node.launch("/bin/true", resource_files=({"httpUrl": url, "filePath": "a"},))
-        task = asyncio.create_task(executor.run(launch, ignore))
+        task = asyncio.create_task(executor.run(launch))
         await eventually((node.task_dir / "certs").exists, "the task has begun")
         await asyncio.sleep(0)
         await executor.kill(launch.key)

@@ -16,7 +16,8 @@ from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
 from batch_emulator.executor import processes, task_process
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from tests.unit.emulator.launching import Node, eventually, ignore, in_executor, running
+from batch_emulator.executor.processes import kill_node_processes
+from tests.unit.emulator.launching import Node, eventually, in_executor, running
 
 ESCAPE = """\
 import os, time
@@ -178,7 +179,7 @@ def run_and(
     """Run a command, wait for it to write the file `ready`, then call the executor's `kill`."""
 
     async def scenario(executor: Executor) -> tuple[ExecutionOutcome, str]:
-        task = asyncio.create_task(executor.run(node.launch(command), ignore))
+        task = asyncio.create_task(executor.run(node.launch(command)))
         file = node.working_dir / ready
         await eventually(lambda: file.exists() and bool(file.read_text()), f"{ready} is written")
         await getattr(executor, kill)("job/task/1")
@@ -240,7 +241,7 @@ def test_kill_of_an_unknown_key_does_nothing(node: Node) -> None:
     async def scenario(executor: Executor) -> ExecutionOutcome:
         await executor.kill("nobody")
         await executor.kill_now("nobody")
-        return await executor.run(node.launch("/bin/true"), ignore)
+        return await executor.run(node.launch("/bin/true"))
 
     assert in_executor(scenario).exit_code == 0
 
@@ -271,11 +272,11 @@ def test_kill_leftovers_finds_processes_by_node_root(
     try:
         while "AZ_BATCH_NODE_ROOT_DIR" not in mine.environ():
             os.sched_yield()  # exec closes its pipe to us before the kernel shows the environment
-        assert Executor.kill_leftovers(node.layout.root.parent.parent / "no") == 0
-        assert Executor.kill_leftovers(node.layout.root.parent) == 1
+        assert kill_node_processes(node.layout.root.parent.parent / "no") == 0
+        assert kill_node_processes(node.layout.root.parent) == 1
         assert mine.wait(60) == -9
         assert other.is_running()
-        assert Executor.kill_leftovers(node.layout.root) == 0
+        assert kill_node_processes(node.layout.root) == 0
     finally:
         for one in (mine, other):
             if one.poll() is None:
@@ -297,7 +298,7 @@ def test_many_launches_run_concurrently(node: Node) -> None:
                 {**one.environment, "AZ_BATCH_NUMBER": str(number)},
             )
 
-        return await asyncio.gather(*(executor.run(launch(n), ignore) for n in range(20)))
+        return await asyncio.gather(*(executor.run(launch(n)) for n in range(20)))
 
     assert [o.exit_code for o in in_executor(scenario)] == list(range(20))
 
@@ -327,17 +328,20 @@ def test_thread_waits_without_pidfd(
 
 
 def test_cancelling_run_kills_the_process(node: Node) -> None:
-    pids: list[int] = []
+    command = "/bin/sh -c 'echo $$; exec sleep 600'"
+    stdout = node.task_dir / "stdout.txt"
 
     async def scenario(executor: Executor) -> None:
-        task = asyncio.create_task(executor.run(node.launch("/bin/sleep 600"), pids.append))
-        await eventually(lambda: bool(pids), "the process is started")
+        task = asyncio.create_task(executor.run(node.launch(command)))
+        await eventually(
+            lambda: stdout.exists() and stdout.read_text().endswith("\n"), "the process is started"
+        )
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     in_executor(scenario)
-    assert not running(pids[0])
+    assert not running(int(node.stdout()))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads what /proc says")
@@ -346,7 +350,7 @@ def test_kill_leftovers_finds_processes_that_cleaned_their_environment(node: Nod
     with (node.layout.startup / "stdout.txt").open("wb") as stdout:
         bare = psutil.Popen(["/bin/sleep", "600"], env={}, stdout=stdout, cwd="/")
     try:
-        assert Executor.kill_leftovers(node.layout.root) == 1
+        assert kill_node_processes(node.layout.root) == 1
         assert bare.wait(60) == -9
     finally:
         if bare.poll() is None:
