@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
-from batch_emulator.domain.shared_key import SIGNED_HEADERS, secret_of, sign
+from batch_emulator.domain.shared_key import secret_of, sign
 from batch_emulator.executor.blob_sas import without_protocol
+from batch_emulator.files_share.auth import SignedRequest, strings_to_sign
 from batch_emulator.folders import open_below
 from batch_emulator.proxies import client_options
 
@@ -403,31 +404,17 @@ def signer(account: str, key: str) -> Callable[[httpx.Request], httpx.Request]:
     def signed(request: httpx.Request) -> httpx.Request:
         request.headers.setdefault("x-ms-version", API_VERSION)
         request.headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
-        text = _string_to_sign(account, request)
-        request.headers["Authorization"] = f"SharedKey {account}:{sign(text, key)}"
+        path, _, query = request.url.raw_path.decode("ascii").partition("?")
+        headers = {
+            name: " ".join(text.split()) if name.startswith("x-ms-") else text
+            for name, text in request.headers.items()
+        }
+        asked = SignedRequest(request.method, path, query, headers, client="")
+        signature = sign(strings_to_sign(asked, account)[0], key)
+        request.headers["Authorization"] = f"SharedKey {account}:{signature}"
         return request
 
     return signed
-
-
-def _string_to_sign(account: str, request: httpx.Request) -> str:
-    headers = request.headers
-    values = [headers.get(name, "") for name in SIGNED_HEADERS]
-    length = SIGNED_HEADERS.index("content-length")
-    if values[length] == "0":
-        values[length] = ""
-    own = sorted((name, text) for name, text in headers.items() if name.startswith("x-ms-"))
-    canonical = "".join(f"{name}:{' '.join(text.split())}\n" for name, text in own)
-    return "\n".join([request.method, *values, canonical]) + _resource(account, request)
-
-
-def _resource(account: str, request: httpx.Request) -> str:
-    path = request.url.raw_path.partition(b"?")[0].decode("ascii")
-    query: dict[str, list[str]] = {}
-    for name, value in parse_qsl(request.url.query.decode("ascii"), keep_blank_values=True):
-        query.setdefault(name.lower(), []).append(value)
-    lines = (f"\n{name}:{','.join(sorted(values))}" for name, values in sorted(query.items()))
-    return f"/{account}{path}{''.join(lines)}"
 
 
 _PORTS = {"http": 80, "https": 443}
