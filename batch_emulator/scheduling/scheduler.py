@@ -145,28 +145,27 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
     match action:
         case Advance() | Preempt() | ReturnNode() | FollowTrace():
             _apply_to_node(account, action, now)
-        case PlaceTask() | PlaceMultiInstance() | Displace():
-            _apply_to_task(account, action, now)
+        case PlaceTask(task, node) if _still_fits(task, (node,)):
+            executions.place(account, task, (node,), now)
+        case PlaceMultiInstance(task, chosen) if _still_fits(task, chosen):
+            executions.place(account, task, chosen, now)
+        case Displace(execution) if execution.stop is None:
+            stop_execution(account, execution, Stop.REQUEUE)
         case DeleteExpired():
             account.deletion_due = None
             account.effects.append(DeleteExpiredFolders())
-        case TerminateJob(job, reason):
-            if job.state in jobs.TERMINABLE:
-                jobs.terminate(account, job, reason, now)
-        case BeginRelease(job) | FinishJob(job):
-            if action in _job(job):  # otherwise it was terminated in the same turn
-                _apply_to_job(account, action, now)
-        case _:
-            _apply_to_pool(account, action, now)
-
-
-def _apply_to_job(account: Account, action: BeginRelease | FinishJob, now: datetime) -> None:
-    match action:
-        case BeginRelease(job):
+        case TerminateJob(job, reason) if job.state in jobs.TERMINABLE:
+            jobs.terminate(account, job, reason, now)
+        # otherwise the job was terminated in the same turn
+        case BeginRelease(job) if action in _job(job):
             job_preparation.begin_release(account, job, now)
-        case FinishJob(job):
+        case FinishJob(job) if action in _job(job):
             jobs.finish(account, job, now)
             pools.job_ended(account, job, now)
+        case AddNodes() | Leave() | EndResize() | ForgetPool() | Sample() | Evaluate():
+            _apply_to_pool(account, action, now)
+        case _:
+            pass  # an earlier action made it invalid
 
 
 def _apply_to_node(
@@ -174,9 +173,8 @@ def _apply_to_node(
 ) -> None:
     match action:
         case Advance(node):
-            preempted = (
-                node.state is NodeState.PREEMPTED
-            )  # in the same turn; `due` is then its return
+            # if it was preempted in the same turn, `due` is its return
+            preempted = node.state is NodeState.PREEMPTED
             if node.due is not None and node.due <= now and not preempted:
                 nodes.advance(account, node, now)
         case Preempt(node, why):
@@ -185,21 +183,6 @@ def _apply_to_node(
             eviction.return_node(account, node, now)
         case FollowTrace(pool):
             eviction.follow_trace(account, pool, now)
-
-
-def _apply_to_task(
-    account: Account, action: PlaceTask | PlaceMultiInstance | Displace, now: datetime
-) -> None:
-    match action:
-        case PlaceTask(task, node):
-            if _still_fits(task, (node,)):
-                executions.place(account, task, (node,), now)
-        case PlaceMultiInstance(task, chosen):
-            if _still_fits(task, chosen):
-                executions.place(account, task, chosen, now)
-        case Displace(execution):
-            if execution.stop is None:
-                stop_execution(account, execution, Stop.REQUEUE)
 
 
 def _apply_to_pool(
