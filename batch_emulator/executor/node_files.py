@@ -70,14 +70,10 @@ class FileRange:
                 yield chunk
 
 
-def list_files(root: Path, *, recursive: bool, prefix: str = "") -> list[FileEntry]:
-    """Return the entries below `root` by name; `prefix` is compared without case."""
-    wanted = prefix.casefold()
+def list_files(root: Path, *, recursive: bool) -> list[FileEntry]:
+    """Return the entries below `root` by name."""
     found = _scan(Path(os.path.realpath(root)), recursive=recursive)
-    return sorted(
-        (entry for entry in found if entry.name.casefold().startswith(wanted)),
-        key=lambda entry: entry.name,
-    )
+    return sorted(found, key=lambda entry: entry.name)
 
 
 def properties(root: Path, name: str) -> FileEntry:

@@ -92,7 +92,7 @@ def list_of(root: Root) -> Handler:
         folder, url = root(call)
         recursive = call.query.get("recursive", "false").lower() == "true"
         found = await _run_in_thread(lambda: node_files.list_files(folder, recursive=recursive))
-        rendered = sorted(((e.name, _render(e, url)) for e in found), key=lambda e: e[0])
+        rendered = ((entry.name, _render(entry, url)) for entry in found)
         reply = await call.listing(odata.FILE_FIELDS, odata.from_sorted(rendered))
         if recursive and reply.body is not None and "odata.nextLink" in reply.body:
             reply.body["odata.nextLink"] += "&recursive=true"  # clients follow the link as it is

@@ -35,10 +35,6 @@ def test_listing_shows_the_top_level_only_unless_recursive(root: Path) -> None:
     ]
 
 
-def test_listing_takes_a_prefix_regardless_of_case(root: Path) -> None:
-    assert names(root, recursive=True, prefix="WD/r") == ["wd/run.sh"]
-
-
 def test_listing_of_a_missing_folder_is_empty(tmp_path: Path) -> None:
     assert names(tmp_path / "gone", recursive=True) == []
 
