@@ -96,15 +96,34 @@ class FailureInfo:
     message: str
     details: tuple[tuple[str, str], ...] = ()
 
+    def document(self) -> dict[str, Any]:
+        """Return the failure as the wire shows it."""
+        info: dict[str, Any] = {
+            "category": self.category,
+            "code": self.code,
+            "message": self.message,
+        }
+        if self.details:
+            info["details"] = [{"name": name, "value": value} for name, value in self.details]
+        return info
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOutcome:
-    """How an execution ended; `retryable` only if it counts towards maxTaskRetryCount."""
+    """How an execution ended; `retryable` only if it counts towards maxTaskRetryCount.
+
+    A command that did not succeed always has a failure.
+    """
 
     exit_code: int | None
     failure: FailureInfo | None
     retryable: bool
     usage: ResourceUsage | None = field(default=None, compare=False)
+
+    @property
+    def failure_info(self) -> dict[str, Any] | None:
+        """Return the wire failureInfo, or None."""
+        return None if self.failure is None else self.failure.document()
 
 
 class ExecutionError(Exception):

@@ -21,7 +21,6 @@ from batch_emulator.domain.model import (
 )
 from batch_emulator.domain.transitions import tasks
 from batch_emulator.domain.transitions.states import set_task, stop_execution
-from batch_emulator.domain.transitions.tasks import failure_info
 from batch_emulator.domain.values import time_text
 
 PREPARATION_ID = "jobpreparation"
@@ -108,7 +107,7 @@ def preparation_ended(
             _close(visit.preparation, outcome, now)
     else:
         _close(visit.preparation, outcome, now)
-        passed = failure_info(outcome) is None or execution.body.get("waitForSuccess") is False
+        passed = outcome.failure is None or execution.body.get("waitForSuccess") is False
         visit.state = "ready" if passed else "failed"
         _requeue_waiting(account, waiting, None) if not passed else _start_waiting(account, waiting)
     account.save_job(job)
@@ -132,7 +131,7 @@ def _close(info: Json | None, outcome: ExecutionOutcome | None, now: datetime) -
         return
     info["state"] = "completed"
     info["endTime"] = time_text(now)
-    failure = None if outcome is None else failure_info(outcome)
+    failure = None if outcome is None else outcome.failure_info
     if outcome is not None and outcome.exit_code is not None:
         info["exitCode"] = outcome.exit_code
     if failure is not None:

@@ -27,7 +27,6 @@ from batch_emulator.domain.model import (
 from batch_emulator.domain.transitions.job_preparation import node_restarted
 from batch_emulator.domain.transitions.metering import keep_node_usage
 from batch_emulator.domain.transitions.states import set_node, settle_node, stop_execution
-from batch_emulator.domain.transitions.tasks import failure_info
 from batch_emulator.domain.values import time_text
 
 RECOVERY_S = 60.0  # [S]: 15 to 45 minutes on the service (azure-batch-samples 238)
@@ -199,7 +198,7 @@ def start_task_ended(
         account.save_node(node)
         _run_start_task(account, node)
         return
-    failure = failure_info(outcome)
+    failure = outcome.failure_info
     info |= {"state": "completed", "endTime": time_text(now)}
     info["result"] = "success" if failure is None else "failure"
     if outcome.exit_code is not None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from batch_emulator.domain.account import Account, DeleteTaskFolder, RetentionTimer, Start
 from batch_emulator.domain.faults import Fault
-from batch_emulator.domain.launch import ExecutionOutcome
+from batch_emulator.domain.launch import ExecutionOutcome, ended_by_request
 from batch_emulator.domain.model import (
     Execution,
     JobState,
@@ -110,11 +110,7 @@ def job_action(body: Json, code: int | None, failure: Json | None) -> str:
 
 # The category of TaskEnded is ServerError on one page, and UserError ("ended by user request") in
 # the REST docs [X]; UserError fits better.
-ENDED: Json = {
-    "category": "UserError",
-    "code": "TaskEnded",
-    "message": "Task Was Ended by User Request",
-}
+ENDED: Json = ended_by_request().document()
 
 
 def terminate(account: Account, task: Task, now: datetime, body: Json | None = None) -> None:
@@ -274,7 +270,7 @@ def _may_retry(task: Task, body: Json) -> bool:
 def _finish(
     account: Account, task: Task, body: Json, outcome: ExecutionOutcome, now: datetime
 ) -> None:
-    failure, job = failure_info(outcome), task.job
+    failure, job = outcome.failure_info, task.job
     _complete(account, task, now, body, exit_code=outcome.exit_code, failure=failure)
     if job.spec.get("onTaskFailure") != "performexitoptionsjobaction":
         return
@@ -306,28 +302,6 @@ def _complete(
     set_task(account, task, TaskState.COMPLETED, now)
     if task.wants is not None and task.wants.ends_job and task.job.state in jobs.TERMINABLE:
         jobs.terminate(account, task.job, "JMComplete", now)
-
-
-def failure_info(outcome: ExecutionOutcome) -> Json | None:
-    """Return the wire failureInfo of an end; a non-zero exit code is a failure of the user's."""
-    failure = outcome.failure
-    if failure is not None:
-        info: Json = {
-            "category": failure.category,
-            "code": failure.code,
-            "message": failure.message,
-        }
-        if failure.details:
-            info["details"] = [{"name": name, "value": value} for name, value in failure.details]
-        return info
-    if outcome.exit_code == 0:
-        return None
-    return {
-        "category": "UserError",
-        "code": "FailureExitCode",
-        "message": "The task exited with an exit code representing a failure",
-        "details": [{"name": "Message", "value": f"exit code {outcome.exit_code}"}],
-    }
 
 
 def begin_instances(task: Task, members: list[Execution]) -> None:
@@ -421,7 +395,7 @@ def _close_subtask(info: Json, execution: Execution, outcome: ExecutionOutcome |
     if execution.stop is not None or outcome is None:
         info["failureInfo"] = ENDED
     else:
-        info["failureInfo"] = failure_info(outcome)
+        info["failureInfo"] = outcome.failure_info
     info["result"] = "failure"
 
 

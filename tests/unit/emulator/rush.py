@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from batch_emulator.domain.account import Account, Limits
-from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
+from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec, ended_by_node_loss
 from batch_emulator.domain.model import Execution, Json
 from batch_emulator.executor.node_setup import Booted
 from batch_emulator.launches import LaunchBuilder
@@ -23,7 +23,7 @@ from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World
 
-_KILLED = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
+_KILLED = ExecutionOutcome(exit_code=-9, failure=ended_by_node_loss(), retryable=False)
 _MANY_TURNS = 12
 
 

@@ -15,7 +15,7 @@ from batch_emulator.domain.account import (
     SetUpNode,
     Start,
 )
-from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
+from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo, ended_by_node_loss
 from batch_emulator.domain.model import (
     Execution,
     ExecutionKind,
@@ -106,7 +106,7 @@ class World:
             if effect.execution.key in self.dying or (running and self.slow_ends):
                 self.dying[effect.execution.key] = effect.execution
                 return
-            killed = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
+            killed = ExecutionOutcome(exit_code=-9, failure=ended_by_node_loss(), retryable=False)
             executions.ended(self.account, effect.execution, killed, self.clock.now())
 
     def held(self, execution: Execution) -> bool:
@@ -164,7 +164,7 @@ class World:
     def die(self, execution: Execution) -> None:
         """End the process of a killed execution; only with `slow_ends`."""
         del self.dying[execution.key]
-        killed = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
+        killed = ExecutionOutcome(exit_code=-9, failure=ended_by_node_loss(), retryable=False)
         executions.ended(self.account, execution, killed, self.clock.now())
         self.settle()
 
