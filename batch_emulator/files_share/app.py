@@ -15,12 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
+from batch_emulator.domain.clock import wall_now
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import faults
 from batch_emulator.files_share.auth import (
@@ -66,11 +67,6 @@ class FilesRoute:
     def header(self) -> str:
         """Return the name of a header that the operation requires, or ""."""
         return "x-ms-copy-source" if self.operation in _COPIES_OF_URLS else ""
-
-    @property
-    def by_share(self) -> bool:
-        """Return True if the SAS of a share or file is sufficient."""
-        return self.level == "path"
 
     @property
     def request(self) -> str:
@@ -191,7 +187,8 @@ def authorize(route: FilesRoute, grant: Grant | None) -> None:
     if grant is None:
         return
     if grant.resource_types is None:
-        if not route.by_share or (route.comp == "list" and not grant.whole_share):
+        # the SAS of a share or file, which is sufficient for files and directories
+        if route.level != "path" or (route.comp == "list" and not grant.whole_share):
             raise FilesFault("AuthorizationResourceTypeMismatch")
     elif route.resource not in grant.resource_types:
         raise FilesFault("AuthorizationResourceTypeMismatch")
@@ -253,7 +250,7 @@ class FilesApp:
         """Answer one HTTP request. ASGI."""
         if scope["type"] != "http":
             return
-        now = _world_time()
+        now = wall_now()
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         request_id = str(uuid4())
         try:
@@ -369,10 +366,6 @@ async def _in_daemon_thread(work: Callable[[], FilesReply]) -> FilesReply:
 
     threading.Thread(target=run, name="copy", daemon=True).start()
     return await asyncio.wrap_future(done)
-
-
-def _world_time() -> datetime:
-    return datetime.now(UTC)
 
 
 async def _read(receive: Receive, headers: Mapping[str, str]) -> bytes:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TypeAlias
 from xml.etree import ElementTree as ET
 
-from batch_emulator.files_share import tree
+from batch_emulator.files_share import leases, tree
 from batch_emulator.files_share.auth import Grant
 from batch_emulator.files_share.faults import (
     XML_TYPE,
@@ -19,7 +19,7 @@ from batch_emulator.files_share.faults import (
     bad_query,
     xml_document,
 )
-from batch_emulator.files_share.shares import Item, Share, ShareRecords, Shares
+from batch_emulator.files_share.shares import Item, Lease, Share, ShareRecords, Shares
 from batch_emulator.files_share.tree import BadNameError, TreeEntry, is_metadata_name, parse_path
 
 _META = "x-ms-meta-"
@@ -121,6 +121,24 @@ class FilesCall:
         if sum(len(name) + len(value) for name, value in found.items()) > _MAX_METADATA:
             raise FilesFault("MetadataTooLarge")
         return found
+
+    def include(self, allowed: frozenset[str], reason: str) -> set[str]:
+        """Return the words of the query parameter `include`. Raises Fault."""
+        words = set(filter(None, self.query.get("include", "").lower().split(",")))
+        if not words <= allowed:
+            raise bad_query("include", self.query["include"], reason)
+        return words
+
+    def check_lease(
+        self,
+        lease: Lease | None,
+        kind: str,
+        *,
+        header: str = "x-ms-lease-id",
+        writing: bool = True,
+    ) -> None:
+        """Check that the request may change a leased File or Share (`kind`). Raises Fault."""
+        leases.check(lease, self.header(header), self.now_ns, kind=kind, writing=writing)
 
     def range(self) -> tuple[int, int | None] | None:
         """Return the first and last byte of x-ms-range, else of Range. Raises Fault."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, cast
 from urllib.parse import quote
@@ -130,11 +130,6 @@ def _shallow(text: str) -> ET.Element:
 def text_of(parent: ET.Element, path: str) -> str:
     """Return the text of a child element, or ""."""
     return (parent.findtext(path) or "").strip()
-
-
-def names_of(elements: Iterable[ET.Element]) -> list[str]:
-    """Return the tags of elements."""
-    return [element.tag for element in elements]
 
 
 def legal_xml(text: str) -> str:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from batch_emulator.files_share.tree import BadNameError, check_share
@@ -75,6 +75,9 @@ class Item:
     lease: Lease | None = None
 
 
+_Record = TypeVar("_Record", Share, Item)
+
+
 class ShareRecords:
     """The SQLite file, with a lock of its own. Raises sqlite3.Error."""
 
@@ -91,12 +94,12 @@ class ShareRecords:
     def shares(self) -> list[Share]:
         """Return all shares by name."""
         rows = self._all("SELECT document FROM shares ORDER BY name")
-        return [_share(document) for (document,) in rows]
+        return [_record(Share, document) for (document,) in rows]
 
     def share(self, name: str) -> Share | None:
         """Return one share."""
         rows = self._all("SELECT document FROM shares WHERE name = ?", name)
-        return _share(rows[0][0]) if rows else None
+        return _record(Share, rows[0][0]) if rows else None
 
     def put_share(self, share: Share) -> None:
         """Insert or replace a share."""
@@ -111,7 +114,7 @@ class ShareRecords:
         """Return the record of a path, an empty one if the path has another inode now."""
         query = "SELECT document FROM items WHERE share = ? AND path = ? AND inode = ?"
         rows = self._all(query, share, _key(path), inode & _INT64)
-        return _item(rows[0][0]) if rows else Item()
+        return _record(Item, rows[0][0]) if rows else Item()
 
     def put_item(self, share: str, path: str, inode: int, item: Item) -> None:
         """Insert or replace the record of a path."""
@@ -177,21 +180,11 @@ def _text(record: Share | Item) -> str:
     return json.dumps(dataclasses.asdict(record), separators=(",", ":"))
 
 
-def _share(document: str) -> Share:
-    raw = _raw(document)
-    return Share(**raw)
-
-
-def _item(document: str) -> Item:
-    raw = _raw(document)
-    return Item(**raw)
-
-
-def _raw(document: str) -> dict[str, Any]:
+def _record(kind: type[_Record], document: str) -> _Record:
     raw: dict[str, Any] = json.loads(document)
     if raw["lease"]:
         raw["lease"] = Lease(**raw["lease"])
-    return raw
+    return kind(**raw)
 
 
 GIB = 1024**3

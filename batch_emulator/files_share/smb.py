@@ -87,6 +87,12 @@ def headers_of(status: os.stat_result, item: Item, parent_id: int) -> dict[str, 
     return found | version_headers(status, item)
 
 
+def headers_of_written(status: os.stat_result, item: Item, parent_id: int) -> dict[str, str]:
+    """Return the SMB headers of the answer to a change."""
+    encrypted = {"x-ms-request-server-encrypted": "true"}
+    return {**headers_of(status, item, parent_id), **encrypted}
+
+
 def attributes_of(status: os.stat_result, item: Item) -> str:
     """Return the attributes; a file without a record has Archive, as one written over SMB."""
     known = item.attributes

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 from batch_emulator.domain.values import http_date
-from batch_emulator.files_share import faults, leases, smb, tree
+from batch_emulator.files_share import faults, smb, tree
 from batch_emulator.files_share.auth import SignedRequest, verify_sas
 from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers, xml_reply
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
@@ -85,9 +85,7 @@ def delete(call: FilesCall) -> FilesReply:
 
 def list_entries(call: FilesCall) -> FilesReply:
     """List Directories and Files, a page at a time; the marker is the last name, encoded."""
-    include = set(filter(None, call.query.get("include", "").lower().split(",")))
-    if not include <= _INCLUDES:
-        raise bad_query("include", call.query["include"], ", ".join(sorted(_INCLUDES)))
+    include = call.include(_INCLUDES, ", ".join(sorted(_INCLUDES)))
     prefix, marker = call.query.get("prefix", ""), call.query.get("marker", "")
     most = call.number("maxresults", _MAX_RESULTS)
     extended = bool(include) or call.header("x-ms-file-extended-info").lower() == "true"
@@ -144,14 +142,18 @@ def _changed(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
 
 def _keep(call: FilesCall, place: TreeEntry, item: Item, written_ns: int | None) -> dict[str, str]:
     """Store the changes and return the headers of the directory."""
-    if written_ns is not None:
-        times = (written_ns, written_ns)
-        os.utime(place.name, ns=times, dir_fd=place.parent_fd, follow_symlinks=False)
+    _set_times(place, written_ns)
     status = place.look().directory()
     item.modified_ns = max(call.now_ns, (item.modified_ns or 0) + 1)
     call.records.put_item(call.share, place.path, status.st_ino, item)
-    encrypted = {"x-ms-request-server-encrypted": "true"}
-    return {**smb.headers_of(status, item, place.parent_id), **encrypted}
+    return smb.headers_of_written(status, item, place.parent_id)
+
+
+def _set_times(place: TreeEntry, written_ns: int | None) -> None:
+    """Set the last write time and the access time of an entry, unless it keeps them."""
+    if written_ns is not None:
+        times = (written_ns, written_ns)
+        os.utime(place.name, ns=times, dir_fd=place.parent_fd, follow_symlinks=False)
 
 
 def _entry(
@@ -243,15 +245,12 @@ def _moved(call: FilesCall, old: TreeEntry, new: TreeEntry, item: Item) -> Files
             ) from err
         raise
     call.records.move_items(call.share, old.path, new.path)
-    if written_ns is not None:
-        times = (written_ns, written_ns)
-        os.utime(new.name, ns=times, dir_fd=new.parent_fd, follow_symlinks=False)
+    _set_times(new, written_ns)
     status = new.look().found()
     item.revision += 1
     item.modified_ns = call.now_ns
     call.records.put_item(call.share, new.path, status.st_ino, item)
-    encrypted = {"x-ms-request-server-encrypted": "true"}
-    return FilesReply(200, {**smb.headers_of(status, item, new.parent_id), **encrypted})
+    return FilesReply(200, smb.headers_of_written(status, item, new.parent_id))
 
 
 def _source(call: FilesCall) -> str:
@@ -275,8 +274,7 @@ def _source(call: FilesCall) -> str:
 
 
 def _check_source(call: FilesCall, item: Item) -> None:
-    given = call.header("x-ms-source-lease-id")
-    leases.check(item.lease, given, call.now_ns, kind="File", writing=True)
+    call.check_lease(item.lease, "File", header="x-ms-source-lease-id")
     if smb.read_only(item):
         raise FilesFault("ReadOnlyAttribute")
 
@@ -288,8 +286,7 @@ def _check_target(call: FilesCall, place: TreeEntry) -> None:
     if not place.is_file or call.query.get("restype") == "directory":
         raise FilesFault("ResourceTypeMismatch")
     item = call.item(place)
-    given = call.header("x-ms-destination-lease-id")
-    leases.check(item.lease, given, call.now_ns, kind="File", writing=True)
+    call.check_lease(item.lease, "File", header="x-ms-destination-lease-id")
     ignored = call.header("x-ms-file-rename-ignore-readonly").lower() == "true"
     if smb.read_only(item) and not ignored:
         raise FilesFault("ReadOnlyAttribute")

@@ -72,7 +72,7 @@ def download(call: FilesCall) -> FilesReply:
     with call.place() as place:
         place.file()
         item = call.item(place)
-        _check_lease(call, item, writing=False)
+        call.check_lease(item.lease, "File", writing=False)
         descriptor = place.open(os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
@@ -105,7 +105,7 @@ def get_properties(call: FilesCall) -> FilesReply:
     with call.place() as place:
         status = place.file()
         item = call.item(place)
-    _check_lease(call, item, writing=False)
+    call.check_lease(item.lease, "File", writing=False)
     if call.query.get("comp") == "metadata":
         versions = smb.version_headers(status, item)
         return FilesReply(200, {**versions, **metadata_headers(item.metadata)})
@@ -175,7 +175,7 @@ def writable(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
     with call.place() as place:
         place.file()
         item = call.item(place)
-        _check_lease(call, item)
+        call.check_lease(item.lease, "File")
         if smb.read_only(item) and call.query.get("comp") != "properties":
             raise FilesFault("ReadOnlyAttribute")
         yield place, item
@@ -190,7 +190,7 @@ def check_replaceable(call: FilesCall, place: TreeEntry) -> leases.Lease | None:
     if not call.may_overwrite:
         raise FilesFault("AuthorizationPermissionMismatch")
     old = call.item(place)
-    _check_lease(call, old)
+    call.check_lease(old.lease, "File")
     if smb.read_only(old):
         raise FilesFault("ReadOnlyAttribute")
     return old.lease
@@ -203,8 +203,7 @@ def keep(call: FilesCall, place: TreeEntry, item: Item, written_ns: int | None) 
         status = os.fstat(descriptor)
     item.revision += 1
     call.records.put_item(call.share, place.path, status.st_ino, item)
-    encrypted = {"x-ms-request-server-encrypted": "true"}
-    return {**smb.headers_of(status, item, place.parent_id), **encrypted}
+    return smb.headers_of_written(status, item, place.parent_id)
 
 
 def reserve(call: FilesCall, added: int) -> None:
@@ -230,11 +229,6 @@ def check_md5(call: FilesCall) -> None:
 def md5_of(data: bytes) -> str:
     """Return the MD5 in the form of headers."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
-def _check_lease(call: FilesCall, item: Item, *, writing: bool = True) -> None:
-    given = call.header("x-ms-lease-id")
-    leases.check(item.lease, given, call.now_ns, kind="File", writing=writing)
 
 
 def _read_headers(

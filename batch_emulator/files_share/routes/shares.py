@@ -15,7 +15,7 @@ from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import faults, leases, smb
 from batch_emulator.files_share.auth import parse_sas_time
 from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers, xml_reply
-from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query, not_implemented
+from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
 from batch_emulator.files_share.shares import Share
 from batch_emulator.files_share.tree import BadNameError
 
@@ -54,7 +54,7 @@ def delete(call: FilesCall) -> FilesReply:
     """Delete Share. There are no snapshots, which could prevent this."""
     with call.shares.lock:
         share = call.found_share()
-        _check_lease(call, share)
+        call.check_lease(share.lease, "Share")
         call.shares.delete(share.name)
     return FilesReply(202)
 
@@ -62,7 +62,7 @@ def delete(call: FilesCall) -> FilesReply:
 def get_properties(call: FilesCall) -> FilesReply:
     """Get Share Properties, or only its metadata."""
     share = call.found_share()
-    _check_lease(call, share, writing=False)
+    call.check_lease(share.lease, "Share", writing=False)
     headers = {**_version(share), **metadata_headers(share.metadata)}
     if call.query.get("comp") == "metadata":
         return FilesReply(200, headers)
@@ -92,7 +92,7 @@ def set_metadata(call: FilesCall) -> FilesReply:
 def get_acl(call: FilesCall) -> FilesReply:
     """Get Share ACL: the stored access policies."""
     share = call.found_share()
-    _check_lease(call, share, writing=False)
+    call.check_lease(share.lease, "Share", writing=False)
     root = ET.Element("SignedIdentifiers")
     for policy in share.policies:
         element = ET.SubElement(root, "SignedIdentifier")
@@ -167,15 +167,10 @@ def _changed(call: FilesCall) -> Generator[Share]:
     """Yield a share that is stored after the block."""
     with call.shares.lock:
         share = call.found_share()
-        _check_lease(call, share, writing="x-ms-lease-id" in call.headers)
+        call.check_lease(share.lease, "Share", writing="x-ms-lease-id" in call.headers)
         yield share
         share.modified_ns = max(call.now_ns, share.modified_ns + 1)
         call.records.put_share(share)
-
-
-def _check_lease(call: FilesCall, share: Share, *, writing: bool = True) -> None:
-    given = call.header("x-ms-lease-id")
-    leases.check(share.lease, given, call.now_ns, kind="Share", writing=writing)
 
 
 def _apply_headers(call: FilesCall, share: Share) -> None:
@@ -256,7 +251,7 @@ def get_service_properties(call: FilesCall) -> FilesReply:
 def set_service_properties(call: FilesCall) -> FilesReply:
     """Replace the given parts and keep the others."""
     given = faults.parse_xml(call.body, "StorageServiceProperties")
-    names = faults.names_of(given)
+    names = [element.tag for element in given]
     if not set(names) <= _SERVICE_PROPERTIES or len(set(names)) != len(names):
         raise FilesFault(
             "InvalidXmlDocument", {"Reason": f"unknown or repeated elements in {names}"}
@@ -276,9 +271,7 @@ def set_service_properties(call: FilesCall) -> FilesReply:
 
 def list_shares(call: FilesCall) -> FilesReply:
     """Return a page of shares by name; the marker is the first name of the next page."""
-    include = set(filter(None, call.query.get("include", "").lower().split(",")))
-    if not include <= _LIST_INCLUDES:
-        raise bad_query("include", call.query["include"], "metadata, snapshots or deleted")
+    include = call.include(_LIST_INCLUDES, "metadata, snapshots or deleted")
     prefix, marker = call.query.get("prefix", ""), call.query.get("marker", "")
     most = call.number("maxresults", _MAX_RESULTS)
     count = most or _MAX_RESULTS
