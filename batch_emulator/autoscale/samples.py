@@ -65,16 +65,6 @@ class Series:
         self.sums = [float(one[0] * _BLOCK)] * blocks
         self.least, self.greatest = [float(one[0])] * blocks, [float(one[0])] * blocks
 
-    def append(self, value: float) -> None:
-        """Add the newest sample."""
-        data = self.data
-        data.append(value if data.typecode == "d" else int(value))  # pyright: ignore[reportArgumentType]
-        if len(data) % _BLOCK == 0:
-            block = data[-_BLOCK:]
-            self.sums.append(float(sum(block)))
-            self.least.append(float(min(block)))
-            self.greatest.append(float(max(block)))
-
     def extend(self, value: float, count: int) -> None:
         """Add `count` samples with the same value."""
         data = self.data
@@ -147,14 +137,9 @@ class SampleHistory:
         """
         skipped = max(0, count - KEPT)
         first, count = first + skipped * PERIOD, count - skipped
-        if count == 1:
-            self.times.append(first)
-            for name, series in self.series.items():
-                series.append(values.get(name, 0.0))
-        else:
-            self.times.extend(range(first, first + count * PERIOD, PERIOD))
-            for name, series in self.series.items():
-                series.extend(values.get(name, 0.0), count)
+        self.times.extend(range(first, first + count * PERIOD, PERIOD))
+        for name, series in self.series.items():
+            series.extend(values.get(name, 0.0), count)
         blocks = (len(self.times) - KEPT) // _BLOCK
         if blocks > 0:
             del self.times[: blocks * _BLOCK]

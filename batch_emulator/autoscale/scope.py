@@ -42,8 +42,7 @@ MAX_WARNINGS = 20
 def _zeros() -> Series:
     """Return the samples of metrics that are not measured."""
     series = Series("I")
-    for _ in range(KEPT + 64):
-        series.append(0)
+    series.extend(0, KEPT + 64)
     return series
 
 

@@ -23,8 +23,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
+from batch_emulator.domain.model import part, parts
 from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_python import BasePython, own_python, python_for
@@ -389,16 +390,10 @@ def is_open(folder: Path) -> bool:
 
 def is_elevated(body: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
     """Return True if the auto user or the user account of a task has administrator access."""
-    identity = _part(body, "userIdentity")
-    level = _part(identity, "autoUser").get("elevationLevel")
+    identity = part(body, "userIdentity")
+    level = part(identity, "autoUser").get("elevationLevel")
     name = identity.get("username")
-    accounts = cast("list[Mapping[str, Any]]", pool.get("userAccounts") or [])
-    for account in accounts:
+    for account in parts(pool, "userAccounts"):
         if name is not None and account.get("name") == name:
             level = account.get("elevationLevel")
     return str(level).lower() == "admin"
-
-
-def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = body.get(name)
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}

@@ -66,13 +66,16 @@ def _spelt(body: Json) -> Json:
     }
 
 
-def _complete(body: Json, name: str, complete: Callable[[Json], Json]) -> None:
-    """Complete the object, or every object of the list, under a name."""
-    value: Any = body.get(name)
-    if isinstance(value, list):
-        body[name] = [complete(item) for item in cast("list[Json]", value)]
-    elif value is not None:
-        body[name] = complete(value)
+def _completed(body: Json, **completions: Callable[[Json], Json]) -> Json:
+    """Return a body whose nested objects, or lists of objects, of these names are complete."""
+    shown = dict(body)
+    for name, complete in completions.items():
+        value: Any = body.get(name)
+        if isinstance(value, list):
+            shown[name] = [complete(item) for item in cast("list[Json]", value)]
+        elif value is not None:
+            shown[name] = complete(value)
+    return shown
 
 
 def pool(spec: Json) -> Json:
@@ -110,20 +113,23 @@ def _pool(spec: Json) -> Json:
         "vmSize": str(spec["vmSize"]).lower(),
         "taskSchedulingPolicy": _spelt({**policy, **part(spec, "taskSchedulingPolicy")}),
     }
-    _complete(shown, "startTask", start_task)
-    _complete(shown, "virtualMachineConfiguration", _machine)
-    _complete(shown, "networkConfiguration", _network)
-    return shown
+    return _completed(
+        shown,
+        startTask=start_task,
+        virtualMachineConfiguration=_machine,
+        networkConfiguration=_network,
+    )
 
 
 def _machine(machine: Json) -> Json:
-    shown = dict(machine)
-    _complete(shown, "imageReference", image)
-    _complete(shown, "osDisk", _os_disk)
-    _complete(shown, "dataDisks", _data_disk)
-    _complete(shown, "nodePlacementConfiguration", _spelt)
-    _complete(shown, "securityProfile", _spelt)
-    return shown
+    return _completed(
+        machine,
+        imageReference=image,
+        osDisk=_os_disk,
+        dataDisks=_data_disk,
+        nodePlacementConfiguration=_spelt,
+        securityProfile=_spelt,
+    )
 
 
 def image(reference: Json) -> Json:
@@ -161,21 +167,19 @@ def _network(network: Json) -> Json:
         "enableAcceleratedNetworking": False,
         **_spelt(network),
     }
-    _complete(shown, "endpointConfiguration", _endpoints)
-    _complete(shown, "publicIPAddressConfiguration", _public_addresses)
-    return shown
+    return _completed(
+        shown, endpointConfiguration=_endpoints, publicIPAddressConfiguration=_public_addresses
+    )
 
 
 def _endpoints(configuration: Json) -> Json:
-    shown = dict(configuration)
-    _complete(shown, "inboundNATPools", _nat_pool)
-    return shown
+    return _completed(configuration, inboundNATPools=_nat_pool)
 
 
 def _nat_pool(nat_pool: Json) -> Json:
-    shown = dict(nat_pool)
-    _complete(shown, "networkSecurityGroupRules", lambda rule: {"sourcePortRanges": ["*"], **rule})
-    return shown
+    return _completed(
+        nat_pool, networkSecurityGroupRules=lambda rule: {"sourcePortRanges": ["*"], **rule}
+    )
 
 
 def _public_addresses(addresses: Json) -> Json:
@@ -193,7 +197,7 @@ def start_task(spec: Json) -> Json:
 
 def job(spec: Json) -> Json:
     """Return the body of a job, or of the job specification of a schedule."""
-    shown = {
+    shown: Json = {
         "priority": 0,
         "maxParallelTasks": -1,
         "allowTaskPreemption": False,
@@ -208,23 +212,15 @@ def job(spec: Json) -> Json:
                 **part(spec, "constraints"),
             }
         ),
-        "poolInfo": _pool_info(part(spec, "poolInfo")),
+        "poolInfo": _completed(part(spec, "poolInfo"), autoPoolSpecification=_auto_pool),
     }
-    for name, complete in _JOB_TASKS.items():
-        _complete(shown, name, complete)
-    return shown
-
-
-def _pool_info(info: Json) -> Json:
-    shown = dict(info)
-    _complete(shown, "autoPoolSpecification", _auto_pool)
-    return shown
+    return _completed(
+        shown, jobManagerTask=_manager, jobPreparationTask=_preparation, jobReleaseTask=_release
+    )
 
 
 def _auto_pool(auto: Json) -> Json:
-    shown = {"keepAlive": False, **auto}
-    _complete(shown, "pool", pool_specification)
-    return shown
+    return _completed({"keepAlive": False, **auto}, pool=pool_specification)
 
 
 def _manager(spec: Json) -> Json:
@@ -257,13 +253,6 @@ def _release(task: Json) -> Json:
     }
 
 
-_JOB_TASKS: Mapping[str, Callable[[Json], Json]] = {
-    "jobManagerTask": _manager,
-    "jobPreparationTask": _preparation,
-    "jobReleaseTask": _release,
-}
-
-
 def schedule(times: Json) -> Json:
     """Return the schedule of a job schedule."""
     return _spelt(times)
@@ -274,7 +263,7 @@ def task(spec: Json, retries: int) -> Json:
     return {
         "requiredSlots": 1,
         "userIdentity": USER,
-        **_with_outputs(spec),
+        **_completed(spec, outputFiles=_output_file),
         "constraints": task_constraints(part(spec, "constraints"), retries),
     }
 
@@ -289,15 +278,5 @@ def task_constraints(given: Json, retries: int) -> Json:
     return {**defaults, **_spelt(given)} if given else defaults
 
 
-def _with_outputs(spec: Json) -> Json:
-    if "outputFiles" not in spec:
-        return spec
-    shown = dict(spec)
-    _complete(shown, "outputFiles", _output_file)
-    return shown
-
-
 def _output_file(output: Json) -> Json:
-    shown = dict(output)
-    _complete(shown, "uploadOptions", _spelt)
-    return shown
+    return _completed(output, uploadOptions=_spelt)

@@ -177,11 +177,7 @@ MAX_PACKAGE_REFERENCES = 10  # quotas page: packages per pool
 
 
 _RESOURCE_SOURCES = ("httpUrl", "storageContainerUrl", "autoStorageContainerName")
-
-
 DEFAULT_FILE_MODE = "0770"
-
-
 _FILE_MODE = re.compile(r"0?[0-7]{3}")
 
 
@@ -198,7 +194,9 @@ def resource_file_problem(resource: Mapping[str, Any]) -> str | None:
         problem = identity_problem(resource["identityReference"])
         if problem is not None:
             return problem
-    return _url_problem(given[0], resource[given[0]]) or _target_problem(given[0], resource)
+    if not is_http_url(resource[given[0]]):
+        return f"{given[0]} must be an http or https URL"
+    return _target_problem(given[0], resource)
 
 
 # docs: naming containers (3 to 63 of a-z, 0-9 and single hyphens); $root and $web are reserved
@@ -208,10 +206,6 @@ _CONTAINER_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}", re.ASCII)
 def is_container_name(name: str) -> bool:
     """Return True if a blob container may have the name."""
     return len(name) <= 63 and bool(_CONTAINER_NAME.fullmatch(name))
-
-
-def _url_problem(name: str, url: str) -> str | None:
-    return None if is_http_url(url) else f"{name} must be an http or https URL"
 
 
 def _target_problem(source: str, resource: Mapping[str, Any]) -> str | None:
@@ -239,10 +233,6 @@ def output_file_problem(output: Mapping[str, Any]) -> str | None:
     container = part(part(output, "destination"), "container")
     if not container:
         return "destination.container is required"
-    return _container_problem(container)
-
-
-def _container_problem(container: Mapping[str, Any]) -> str | None:
     if container.get("identityReference"):
         problem = identity_problem(container["identityReference"])
         if problem is not None:
