@@ -227,12 +227,7 @@ def _team_exports(
 
 def _pool_export(plan: PoolPlan) -> Mapping[str, Any]:
     """Return the fields of a PoolOutput; a stack without teams exports no `team`."""
-    exported = dataclasses.asdict(_pool_output(plan))
-    return exported if exported.pop("team") is None else {**exported, "team": plan.pool.team}
-
-
-def _pool_output(plan: PoolPlan) -> PoolOutput:
-    return PoolOutput(
+    output = PoolOutput(
         id=plan.pool.id,
         vm_size=plan.machine.vm_size,
         gpus=plan.machine.gpus,
@@ -240,11 +235,15 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
         spot=plan.caps.spot > 0,
         capacity=_capacity(plan),
         max_nodes=plan.caps.spot + plan.caps.dedicated,
-        containers=plan.containers,
+        containers=plan.pool.containers,
         task_nodes=_task_nodes(plan),
         release_minutes=release_minutes(plan.pool),
         team=plan.pool.team,
     )
+    exported = dataclasses.asdict(output)
+    if output.team is None:
+        del exported["team"]
+    return exported
 
 
 def _task_nodes(plan: PoolPlan) -> int:

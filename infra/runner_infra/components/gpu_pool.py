@@ -131,7 +131,9 @@ class GpuPool(pulumi.ComponentResource):
             virtual_machine_configuration=batch.VirtualMachineConfigurationArgs(
                 image_reference=reference,
                 node_agent_sku_id=plan.node_agent,
-                container_configuration=self._containers(plan.pool) if plan.containers else None,
+                container_configuration=(
+                    self._containers(plan.pool) if plan.pool.containers else None
+                ),
                 extensions=[_driver()] if plan.driver_extension else None,
                 security_profile=_trusted_launch() if image is None else None,
             )

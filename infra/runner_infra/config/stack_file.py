@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -84,19 +83,6 @@ _DEPENDENT_POOL_KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _StackValues:
-    """The given configuration of a stack.
-
-    `values` are the fields of StackConfig; `unknown` are unknown keys; `variables` are the
-    environment variables of fields that the file does not set.
-    """
-
-    values: Mapping[str, Any]
-    unknown: Sequence[FieldProblem]
-    variables: Mapping[str, str]
-
-
 def parse_stack_config(
     values: Mapping[str, Any], *, stack: str, file: Path, azure_keys: Collection[str] = ()
 ) -> StackConfig:
@@ -114,7 +100,7 @@ def parse_stack_config(
     """
     names = [("runner", name) for name in values if name not in _SETTINGS]
     names += [("azure-native", name) for name in azure_keys]
-    return _validate(_StackValues(values, list(_unknown_keys(names)), {}), stack, file)
+    return _validate(values, stack, file, list(_unknown_keys(names)), {})
 
 
 def load_stack_config(file: Path, *, env: Mapping[str, str]) -> StackConfig:
@@ -141,7 +127,7 @@ def load_stack_config(file: Path, *, env: Mapping[str, str]) -> StackConfig:
         if not azure.get(key) and env.get(variable):
             variables[field] = variable
     stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
-    return _validate(_StackValues(values, unknown, variables), stack, file)
+    return _validate(values, stack, file, unknown, variables)
 
 
 def _split_key(key: object) -> tuple[str, str]:
@@ -195,10 +181,17 @@ def _restore_type(key: str, value: Any) -> Any:
     return value == "true" if key in _BOOLEAN_KEYS and value in ("true", "false") else value
 
 
-def _validate(given: _StackValues, stack: str, file: Path) -> StackConfig:
+def _validate(
+    values: Mapping[str, Any],
+    stack: str,
+    file: Path,
+    unknown: Sequence[FieldProblem],
+    variables: Mapping[str, str],
+) -> StackConfig:
+    """Return the configuration; `variables` are those of fields that the file does not set."""
     known = {
         key: _restore_type(key, value)
-        for key, value in given.values.items()
+        for key, value in values.items()
         if key in StackConfig.model_fields
     }
     present = {key: value for key, value in known.items() if value or key not in _SETTINGS}
@@ -210,14 +203,14 @@ def _validate(given: _StackValues, stack: str, file: Path) -> StackConfig:
         problems += contradictions(config, file.parent)
     elif problems or missing:
         problems += _contradictions_elsewhere(document, [*problems, *(m[1] for m in missing)])
-    problems = [*given.unknown, *problems, *(problem for _, problem in missing)]
+    problems = [*unknown, *problems, *(problem for _, problem in missing)]
     if config is not None and not problems:
         return config.model_copy(update={"pools": _resolve_scripts(config.pools, file.parent)})
     err = fields_error(
         document,
         problems,
         code=_CODE,
-        format_field=lambda place: _field_name(place, given.variables),
+        format_field=lambda place: _field_name(place, variables),
     )
     if missing:
         err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT

@@ -51,11 +51,6 @@ class PoolPlan:
     start: StartTask
 
     @property
-    def containers(self) -> bool:
-        """True if every task of the pool needs a container image."""
-        return self.pool.containers
-
-    @property
     def driver_extension(self) -> bool:
         """True if the image has no GPU driver, so that a VM extension installs it at boot."""
         return self.image is not None and self.machine.driver == "grid"

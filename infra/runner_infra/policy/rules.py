@@ -22,19 +22,9 @@ Report = Callable[[str], None]
 _TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")
 
 
-def pool_scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
-    """Evaluate the formula, and report a pool that keeps nodes when idle."""
-    scenario = _scenario(props)
-    scale = cast("Mapping[str, Any]", props.get("scaleSettings") or {})
-    fixed = cast("Mapping[str, Any]", scale.get("fixedScale") or {})
-    nodes = sum(_to_int(fixed.get(key)) for key in _TARGETS)
-    if nodes and scenario != "fixed":
-        report(
-            f"the pool keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata"
-        )
-    formula = cast("Mapping[str, Any]", scale.get("autoScale") or {}).get("formula")
-    if isinstance(formula, str) and scenario != "fixed":
-        _check_formula(formula, scenario, report)
+def _part(props: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a nested object, empty if it is absent."""
+    return cast("Mapping[str, Any]", props.get(name) or {})
 
 
 def _check_formula(formula: str, scenario: str | None, report: Report) -> None:
@@ -58,17 +48,13 @@ def _check_formula(formula: str, scenario: str | None, report: Report) -> None:
 def nothing_retired_in_pool(props: Mapping[str, Any], today: date, report: Report) -> None:
     """Report a retired VM size, node agent or managed image."""
     size_is_current(props.get("vmSize"), today, report)
-    deployment = cast("Mapping[str, Any]", props.get("deploymentConfiguration") or {})
-    virtual = cast("Mapping[str, Any]", deployment.get("virtualMachineConfiguration") or {})
+    virtual = _part(_part(props, "deploymentConfiguration"), "virtualMachineConfiguration")
     agent = virtual.get("nodeAgentSkuId")
-    if (
-        isinstance(agent, str)
-        and (end := OS_END_OF_LIFE.get(agent.lower())) is not None
-        and end <= today
-    ):
+    end = OS_END_OF_LIFE.get(agent.lower()) if isinstance(agent, str) else None
+    if end is not None and end <= today:
         report(f"Batch stopped supporting {agent} on {end}")
-    image = cast("Mapping[str, Any]", virtual.get("imageReference") or {})
-    if "/providers/microsoft.compute/images/" in str(image.get("id", "")).lower():
+    image = str(_part(virtual, "imageReference").get("id", ""))
+    if "/providers/microsoft.compute/images/" in image.lower():
         report("Azure retired managed images on 2026-03-31: use a gallery image")
 
 
@@ -165,8 +151,18 @@ def tagged(resource_type: str, props: Mapping[str, Any], report: Report) -> None
 
 def pools_scale_to_zero(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """An idle pool has no nodes after two hours, unless its metadata says otherwise."""
-    if to_kind(resource_type) == "batch:Pool":
-        pool_scales_to_zero(props, report)
+    scenario = _scenario(props)
+    if to_kind(resource_type) != "batch:Pool" or scenario == "fixed":
+        return
+    scale = _part(props, "scaleSettings")
+    nodes = sum(_to_int(_part(scale, "fixedScale").get(key)) for key in _TARGETS)
+    if nodes:
+        report(
+            f"the pool keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata"
+        )
+    formula = _part(scale, "autoScale").get("formula")
+    if isinstance(formula, str):
+        _check_formula(formula, scenario, report)
 
 
 def nothing_retired(today: date) -> ResourceRule:
@@ -176,8 +172,7 @@ def nothing_retired(today: date) -> ResourceRule:
         if to_kind(resource_type) == "batch:Pool":
             nothing_retired_in_pool(props, today, report)
         if to_kind(resource_type) == "virtualmachineimages:VirtualMachineImageTemplate":
-            profile = cast("Mapping[str, Any]", props.get("vmProfile", {}))
-            size_is_current(profile.get("vmSize"), today, report)
+            size_is_current(_part(props, "vmProfile").get("vmSize"), today, report)
 
     return rule
 
@@ -197,18 +192,14 @@ _MARKED_TYPES = ("resources:ResourceGroup", "managedidentity:UserAssignedIdentit
 
 
 def _without_budget(found: DeclaredResource) -> bool:
-    tags = cast("Mapping[str, Any]", found.props.get("tags") or {})
-    return to_kind(found.resource_type) in _MARKED_TYPES and tags.get(BUDGET_TAG) == "off"
+    is_marked = _part(found.props, "tags").get(BUDGET_TAG) == "off"
+    return to_kind(found.resource_type) in _MARKED_TYPES and is_marked
 
 
 def keys_only_for_the_share(resources: Sequence[DeclaredResource], report: Report) -> None:
     """Account keys are disabled unless there is a file share, which needs them for SMB."""
     kinds = {to_kind(found.resource_type) for found in resources}
-    for found in resources:
-        if to_kind(found.resource_type) != "storage:StorageAccount":
-            continue
-        if (
-            found.props.get("allowSharedKeyAccess") is not False
-            and "storage:FileShare" not in kinds
-        ):
+    for found in resources if "storage:FileShare" not in kinds else ():
+        is_account = to_kind(found.resource_type) == "storage:StorageAccount"
+        if is_account and found.props.get("allowSharedKeyAccess") is not False:
             report("the storage account allows keys: set allowSharedKeyAccess to false")

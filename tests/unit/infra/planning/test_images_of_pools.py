@@ -33,7 +33,7 @@ def test_marketplace_images_are_accepted(pool: dict[str, Any]) -> None:
         "version": plan.image.version,
     }
     machine: dict[str, Any] = {"imageReference": reference, "nodeAgentSKUId": plan.node_agent}
-    if plan.containers:
+    if plan.pool.containers:
         machine["containerConfiguration"] = {"type": "dockerCompatible"}
     body = {"vmSize": plan.machine.vm_size, "virtualMachineConfiguration": machine}
     check_machine(body, MachineChoice(strict=True))
