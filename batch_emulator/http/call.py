@@ -141,7 +141,7 @@ class Call:
 
     def entity(self, body: Json, headers: dict[str, str]) -> Reply:
         """Return 200 with an entity, reduced by `$select`."""
-        shown = odata.select(body, self.query.get("$select", ""))
+        shown = odata.select(body, odata.selected(self.query.get("$select", "")))
         return Reply(200, self._with_metadata(shown, "/@Element"), headers)
 
     async def listing(

@@ -161,7 +161,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class FilterError(ValueError):
-    """An invalid `$filter` or `$select`; answered 400 InvalidQueryParameterValue."""
+    """An invalid `$filter`; answered 400 InvalidQueryParameterValue."""
 
 
 def parse_filter(text: str, fields: Mapping[str, FieldRule]) -> Predicate:
@@ -171,26 +171,6 @@ def parse_filter(text: str, fields: Mapping[str, FieldRule]) -> Predicate:
     if len(text) > _MAX_CHARS:
         raise FilterError(f"the filter is longer than {_MAX_CHARS} characters")
     return _FilterParser(_tokens(text), fields).parse()
-
-
-def parse_select(text: str) -> frozenset[str] | None:
-    """Return the property names of a `$select`, None for all. Raises FilterError."""
-    names = [name.strip() for name in text.split(",")]
-    if names == [""] or "*" in names:
-        return None
-    for name in names:
-        if not re.fullmatch(r"[A-Za-z_][\w.]*(/[A-Za-z_]\w*)*", name, re.ASCII):
-            raise FilterError(f"{name!r} is not the name of a property")
-    return frozenset(name.partition("/")[0] for name in names)
-
-
-def select(entity: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the properties of an entity that `$select` names; unknown ones are ignored.
-
-    Raises Fault.
-    """
-    names = selected(text)
-    return {k: v for k, v in entity.items() if names is None or k in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,12 +364,6 @@ class ListQuery:
     limit: int
     after: str
 
-    def shown(self, entity: Json) -> Json:
-        """Return the selected properties."""
-        if self.names is None:
-            return entity
-        return {name: value for name, value in entity.items() if name in self.names}
-
 
 def parse(
     query: Mapping[str, str],
@@ -417,10 +391,20 @@ def parse(
 
 def selected(text: str) -> frozenset[str] | None:
     """Return the names in a $select, None for all. Raises Fault."""
-    try:
-        return parse_select(text) if text else None
-    except FilterError as err:
-        raise bad_query("$select", text, str(err)) from err
+    names = [name.strip() for name in text.split(",")]
+    if names == [""] or "*" in names:
+        return None
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*(/[A-Za-z_]\w*)*", name, re.ASCII):
+            raise bad_query("$select", text, f"{name!r} is not the name of a property")
+    return frozenset(name.partition("/")[0] for name in names)
+
+
+def select(entity: Json, names: frozenset[str] | None) -> Json:
+    """Return the properties of an entity with the selected names; unknown ones are ignored."""
+    if names is None:
+        return entity
+    return {name: value for name, value in entity.items() if name in names}
 
 
 def _limit(text: str) -> int:
@@ -455,7 +439,7 @@ async def page(asked: ListQuery, fetch: Fetch, url: str, api_version: str) -> Js
             if len(found) == asked.limit:
                 return _with_link(asked, found, after, url, api_version)
             if asked.matches is None or asked.matches(entity):
-                found.append(asked.shown(entity))
+                found.append(select(entity, asked.names))
             after = key
         if len(batch) < limit:
             return {"value": found}
