@@ -144,8 +144,7 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
     task.retry_count, task.last_retry, task.expires = 0, None, None
     task_admission.revoke(task)
     touch_task(account, task, now)
-    set_task(account, task, TaskState.ACTIVE, now)
-    _forget_attempt(task)
+    _activate(account, task, now)
 
 
 def delete(account: Account, task: Task) -> None:
@@ -219,7 +218,9 @@ def settle(
         exit_code = None if outcome is None else outcome.exit_code
         _complete(account, task, now, execution.body, exit_code=exit_code, failure=ENDED)
     elif outcome.retryable and _may_retry(task, execution.body):
-        _retry(account, task, now)
+        task.retry_count += 1
+        task.last_retry = now
+        _activate(account, task, now)
     else:
         _finish(account, task, execution.body, outcome, now)
 
@@ -241,22 +242,16 @@ def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> No
     if counted:
         task.requeue_count += 1
         task.last_requeue = now
+    _activate(account, task, now)
+
+
+def _activate(account: Account, task: Task, now: datetime) -> None:
+    """Make the task active, and forget its last attempt."""
     set_task(account, task, TaskState.ACTIVE, now)
-    _forget_attempt(task)
-
-
-def _forget_attempt(task: Task) -> None:
     task.start = task.end = None
     task.exit_code = task.failure = task.result = task.container = None
     if task.group is not None:
         task.group.subtasks = []
-
-
-def _retry(account: Account, task: Task, now: datetime) -> None:
-    task.retry_count += 1
-    task.last_retry = now
-    set_task(account, task, TaskState.ACTIVE, now)
-    _forget_attempt(task)
 
 
 def _may_retry(task: Task, body: Json) -> bool:
