@@ -20,20 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from batch_emulator.domain.faults import Fault
 from batch_emulator.folders import open_below, opened_folder, remove_below, stat_below, unlink_below
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
-_NOT_FOUND = "The specified file does not exist."
-
-
-class FileFault(Exception):  # noqa: N818 - the service calls what it answers a fault
-    """A refused file operation, with the service's `code` and the HTTP `status`."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,37 +67,38 @@ def list_files(root: Path, *, recursive: bool) -> list[FileEntry]:
 
 
 def properties(root: Path, name: str) -> FileEntry:
-    """Describe a file or folder. Raises FileFault."""
+    """Describe a file or folder. Raises Fault."""
     path, top = _resolve(root, name)
     try:
         return _entry(name.strip("/"), stat_below(path, top))
     except OSError as err:
-        raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+        raise Fault("FileNotFound") from err
 
 
 def open_range(root: Path, name: str, ocp_range: str | None) -> FileRange:
-    """Return the part of a file for an `ocp-range` such as `bytes=0-99`. Raises FileFault."""
+    """Return the part of a file for an `ocp-range` such as `bytes=0-99`. Raises Fault."""
     entry = properties(root, name)
     if entry.is_directory:
-        raise FileFault(409, "OperationInvalidForCurrentState", "A directory cannot be read.")
+        raise Fault("OperationInvalidForCurrentState", message="A directory cannot be read.")
     path, top = _resolve(root, name)
     try:
         file = os.fdopen(open_below(path, top), "rb")
     except FileNotFoundError as err:
-        raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+        raise Fault("FileNotFound") from err
     except OSError as err:
         message = "The file is a pipe, a socket or a device, or may not be read."
-        raise FileFault(409, "OperationInvalidForCurrentState", message) from err
+        raise Fault("OperationInvalidForCurrentState", message=message) from err
     opened = _entry(entry.name, os.fstat(file.fileno()))
     start, length = _range(ocp_range, opened.size_bytes)
     return FileRange(opened, file, start, length)
 
 
 def delete(root: Path, name: str, *, recursive: bool) -> None:
-    """Delete a file or a folder; with content only if recursive. Raises FileFault."""
+    """Delete a file or a folder; with content only if recursive. Raises Fault."""
     path, top = _resolve(root, name)
     if path == top:
-        raise FileFault(400, "InvalidQueryParameterValue", "The root itself cannot be deleted.")
+        message = "The root itself cannot be deleted."
+        raise Fault("InvalidQueryParameterValue", message=message)
     link = _unresolved(root, name)
     try:
         path = Path(os.path.realpath(link.parent)) / link.name  # of a link, not of its target
@@ -122,16 +113,16 @@ def delete(root: Path, name: str, *, recursive: bool) -> None:
             with opened_folder(path.parent, top) as folder:
                 os.rmdir(path.name, dir_fd=folder)
     except FileNotFoundError as err:
-        raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+        raise Fault("FileNotFound") from err
     except OSError as err:
         message = f"The file cannot be deleted: {err.strerror}. Is recursive=true missing?"
-        raise FileFault(409, "OperationInvalidForCurrentState", message) from err
+        raise Fault("OperationInvalidForCurrentState", message=message) from err
 
 
 def _unresolved(root: Path, name: str) -> Path:
     parts = name.strip("/").split("/")
     if not name or "\0" in name or ".." in parts:
-        raise FileFault(404, "FileNotFound", _NOT_FOUND)
+        raise Fault("FileNotFound")
     return root.joinpath(*(part for part in parts if part not in ("", ".")))
 
 
@@ -142,7 +133,7 @@ def _resolve(root: Path, name: str) -> tuple[Path, Path]:
         path, top = (Path(os.path.realpath(one)) for one in (unresolved, root))
         stat_below(path, top)
     except OSError as err:
-        raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+        raise Fault("FileNotFound") from err
     return path, top
 
 
@@ -152,13 +143,15 @@ def _range(header: str | None, size: int) -> tuple[int, int]:
         return 0, size
     found = _RANGE.fullmatch(header.strip())
     if found is None:
-        raise FileFault(400, "InvalidHeaderValue", "ocp-range must read bytes=<start>-<end>.")
+        message = "ocp-range must read bytes=<start>-<end>."
+        raise Fault("InvalidHeaderValue", message=message)
     start = int(found[1])
     end = int(found[2]) if found[2] else size - 1
     if found[2] and end < start:
-        raise FileFault(400, "InvalidHeaderValue", "ocp-range ends before it starts.")
+        raise Fault("InvalidHeaderValue", message="ocp-range ends before it starts.")
     if start >= size:
-        raise FileFault(416, "InvalidRange", "The range starts behind the end of the file.")
+        message = "The range starts behind the end of the file."
+        raise Fault("InvalidRange", message=message, status=416)
     return start, min(end, size - 1) - start + 1
 
 

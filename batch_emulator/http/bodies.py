@@ -72,16 +72,27 @@ def _identity_references(value: Any, where: str) -> Iterator[tuple[str, Any]]:
                 yield from _identity_references(item, place)
 
 
-def renamed(value: Any, names: Mapping[str, str], *, without: frozenset[str] = frozenset()) -> Any:
-    """Return a body with new names of properties, and without some, in all of its objects."""
+def renamed(
+    value: Any,
+    names: Mapping[str, str],
+    *,
+    without: frozenset[str] = frozenset(),
+    of_disks: frozenset[str] = frozenset(),
+) -> Any:
+    """Return a body with new names of properties, and without some, in all of its objects.
+
+    Data disks, which have a `lun`, are also without the properties `of_disks`.
+    """
+    drop = {"without": without, "of_disks": of_disks}
     if isinstance(value, list):
-        return [renamed(item, names, without=without) for item in cast("list[Any]", value)]
+        return [renamed(item, names, **drop) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
+    dropped = without | of_disks if "lun" in value else without
     return {
-        names.get(name, name): item if name in FREE else renamed(item, names, without=without)
+        names.get(name, name): item if name in FREE else renamed(item, names, **drop)
         for name, item in cast("Json", value).items()
-        if name not in without
+        if name not in dropped
     }
 
 

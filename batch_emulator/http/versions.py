@@ -16,12 +16,11 @@ import re
 from collections.abc import Mapping
 from datetime import date
 from functools import lru_cache
-from typing import Any, cast
 
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import Json
 from batch_emulator.domain.validation.body_schema import names_unknown_to
-from batch_emulator.http.bodies import FREE, renamed
+from batch_emulator.http.bodies import renamed
 
 _VERSION = re.compile(r"(20\d\d-\d\d-\d\d)(\.\d{1,4}\.\d{1,4})?(-preview)?", re.ASCII)
 _OLDEST = date(2018, 3, 1)
@@ -144,22 +143,7 @@ def without_unknown_names(body: Json, query: Mapping[str, str]) -> Json:
         return body
     version = query.get("api-version", "")
     disk = "managedDisk" if (_day(version) or NEWEST) < NEWEST else "storageAccountType"
-    return _without(body, _unknown_to(version), disk)
-
-
-def _without(value: Any, names: frozenset[str], disk_name: str) -> Any:
-    """Remove names everywhere, and from data disks `disk_name`, which other versions use."""
-    if isinstance(value, list):
-        return [_without(item, names, disk_name) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    known = cast("Json", value)
-    dropped = {*names, disk_name} if "lun" in known else names
-    return {
-        name: item if name in FREE else _without(item, names, disk_name)
-        for name, item in known.items()
-        if name not in dropped
-    }
+    return renamed(body, {}, without=_unknown_to(version), of_disks=frozenset({disk}))
 
 
 def maps_remote_access(query: Mapping[str, str]) -> bool:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 from batch_emulator.domain.faults import Fault, bad_query
@@ -15,12 +14,11 @@ from batch_emulator.domain.model import Json, TaskState, key_of
 from batch_emulator.domain.transitions import tasks
 from batch_emulator.domain.values import etag_text, http_date, time_text
 from batch_emulator.executor import node_files
-from batch_emulator.executor.node_files import FileEntry, FileFault, FileRange
+from batch_emulator.executor.node_files import FileEntry, FileRange
 from batch_emulator.folders import is_below
 from batch_emulator.http import odata
 from batch_emulator.http.call import Call, Handler, Reply
 
-_T = TypeVar("_T")
 Root = Callable[[Call], tuple[Path, str]]
 
 
@@ -58,13 +56,6 @@ def node_root(call: Call) -> tuple[Path, str]:
     return layout.root, f"{call.base_url}/pools/{node.pool.id}/nodes/{node.id}/files"
 
 
-async def _run_in_thread(work: Callable[[], _T]) -> _T:
-    try:
-        return await asyncio.to_thread(work)
-    except FileFault as err:
-        raise Fault(err.code, message=err.message, status=err.status) from err
-
-
 def _quoted(name: str) -> str:
     return quote(os.fsencode(name))  # names are bytes, not always text
 
@@ -91,7 +82,7 @@ def list_of(root: Root) -> Handler:
     async def list_files(call: Call) -> Reply:
         folder, url = root(call)
         recursive = call.query.get("recursive", "false").lower() == "true"
-        found = await _run_in_thread(lambda: node_files.list_files(folder, recursive=recursive))
+        found = await asyncio.to_thread(node_files.list_files, folder, recursive=recursive)
         rendered = ((entry.name, _render(entry, url)) for entry in found)
         reply = await call.listing(odata.FILE_FIELDS, odata.from_sorted(rendered))
         if recursive and reply.body is not None and "odata.nextLink" in reply.body:
@@ -120,7 +111,7 @@ def properties_of(root: Root) -> Handler:
 
     async def properties(call: Call) -> Reply:
         folder, url = root(call)
-        entry = await _run_in_thread(lambda: node_files.properties(folder, call.params["filePath"]))
+        entry = await asyncio.to_thread(node_files.properties, folder, call.params["filePath"])
         headers = _headers(call, entry, url)
         return Reply(200, None, headers | {"Content-Length": str(entry.size_bytes)})
 
@@ -136,7 +127,7 @@ def get_of(root: Root) -> Handler:
         if wanted is not None and not re.fullmatch(r"bytes=\d*-\d*", wanted.strip()):
             raise Fault("InvalidHeaderValue", {"HeaderName": "ocp-range", "HeaderValue": wanted})
         name = call.params["filePath"]
-        opened = await _run_in_thread(lambda: node_files.open_range(folder, name, wanted))
+        opened = await asyncio.to_thread(node_files.open_range, folder, name, wanted)
         headers = _headers(call, opened.entry, url) | {"Content-Length": str(opened.length)}
         return Reply(200, None, headers, stream=_chunks(opened))
 
@@ -158,7 +149,7 @@ def delete_of(root: Root) -> Handler:
         if recursive not in ("true", "false"):
             raise bad_query("recursive", recursive, "true or false")
         name = call.params["filePath"]
-        await _run_in_thread(lambda: node_files.delete(folder, name, recursive=recursive == "true"))
+        await asyncio.to_thread(node_files.delete, folder, name, recursive=recursive == "true")
         return Reply(200)
 
     return delete

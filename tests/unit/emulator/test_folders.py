@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from batch_emulator.domain.faults import Fault
 from batch_emulator.executor import node_files, task_containers
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.folders import (
@@ -141,7 +142,7 @@ def test_api_reads_no_file_through_an_exchanged_link(top: Path) -> None:
     with exchanging(top / "in" / "x", top / "in" / "y"):
         until = time.monotonic() + 2 * _FOR_S
         while time.monotonic() < until:
-            with suppress(node_files.FileFault):
+            with suppress(Fault):
                 found = node_files.open_range(top, "in/x/f", None)
                 assert b"".join(found.chunks()) == b"open"
                 reads += 1
@@ -168,7 +169,7 @@ def test_api_deletes_nothing_through_an_exchanged_link(
         while time.monotonic() < until:
             with suppress(OSError):
                 (top / "in" / "x" / "d").mkdir(exist_ok=True)
-            with suppress(node_files.FileFault):
+            with suppress(Fault):
                 node_files.delete(top, name, recursive=recursive)
     assert content(outside) == before
 
@@ -288,7 +289,7 @@ def test_hard_link_to_a_file_of_another_user_is_not_opened(
 def test_api_does_not_read_a_hard_link_to_a_file_of_another_user(top: Path, outside: Path) -> None:
     (top / "in" / "linked").hardlink_to(outside / "f")
     TASK_USER.own(top / "in")
-    with pytest.raises(node_files.FileFault) as refused:
+    with pytest.raises(Fault) as refused:
         node_files.open_range(top, "in/linked", None)
     assert refused.value.status == 409
 
