@@ -7,18 +7,21 @@ of nodes reach all other hosts, except Azure's hosts of the account.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hmac
 import http.client
 import json
 import secrets
+import socket
 import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree as ET
 
 from batch_emulator.files_share.auth import query_of
@@ -38,11 +41,12 @@ from batch_emulator.gateway.sign_in import (
     user_key_document,
 )
 from batch_emulator.gateway.signatures import RefusedError, Signatures, StorageRequest
-from batch_emulator.gateway.tunnel import open_tunnel, proxy_authorization, relay
 from batch_emulator.web_pages import reason_to_refuse
 
 _CHUNK_BYTES = 256 * 1024
 _TIMEOUT_S = 300.0
+_CONNECT_S = 60.0
+_TUNNEL_BYTES = 64 * 1024
 _POLL_S = 0.05  # the longest time that `close` waits for the server thread
 _MAX_SIGN_IN_BYTES = 64 * 1024
 _VALID_FOR_COMMANDS = timedelta(days=2)
@@ -93,7 +97,7 @@ class Gateway(ThreadingHTTPServer):
 
     def admits(self, authorization: str) -> bool:
         """Return True if the header Proxy-Authorization has the password."""
-        wanted = proxy_authorization(_PROXY_USER, self._password)["Proxy-Authorization"]
+        wanted = _proxy_authorization(_PROXY_USER, self._password)["Proxy-Authorization"]
         return hmac.compare_digest(authorization.encode(), wanted.encode())
 
     def start(self) -> None:
@@ -158,14 +162,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Pass bytes to and from another host until both sides have ended."""
         self.close_connection = True
         try:
-            remote = open_tunnel(host, port)
+            remote = _open_tunnel(host, port)
         except OSError as err:
             self.send_error(502, "Bad Gateway", f"{host} does not answer: {err}")
             return
         with remote:
             self.send_response_only(200, "Connection established")
             self.end_headers()
-            relay(self.connection, remote)
+            _relay(self.connection, remote)
 
     def finish(self) -> None:
         """Close the connection on both sides."""
@@ -396,3 +400,50 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(403, "AuthorizationFailure", message)
         path, _, query = self.path.partition("?")
         signatures.sign_for_batch(headers, self.command, (path, query))
+
+
+def _open_tunnel(host: str, port: int) -> socket.socket:
+    """Connect to a host, through the proxy of this process if it has one. Raises OSError."""
+    proxy = _upstream_proxy()
+    if not proxy.hostname or proxy_bypass(host):
+        remote = socket.create_connection((host, port), _CONNECT_S)
+    elif proxy.scheme != "http":
+        raise OSError(f"the emulator's own proxy must have an http:// URL, not {proxy.scheme}://")
+    else:
+        connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=_CONNECT_S)
+        connection.set_tunnel(host, port, _proxy_authorization(proxy.username, proxy.password))
+        connection.connect()
+        remote = connection.sock
+    remote.settimeout(None)
+    return remote
+
+
+def _upstream_proxy() -> SplitResult:
+    """Return the URL of this process's proxy for HTTPS, empty if it has none."""
+    found = getproxies()
+    url = found.get("https") or found.get("all", "")
+    return urlsplit(url if not url or "://" in url else f"http://{url}")
+
+
+def _proxy_authorization(user: str | None, password: str | None) -> dict[str, str]:
+    """Return the header for a proxy with a password, {} without a user."""
+    if user is None:
+        return {}
+    text = f"{unquote(user)}:{unquote(password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
+
+
+def _relay(client: socket.socket, remote: socket.socket) -> None:
+    """Pass bytes in both directions until both sides have ended."""
+    sending = threading.Thread(target=_pump, args=(client, remote), daemon=True)
+    sending.start()
+    _pump(remote, client)
+    sending.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while part := source.recv(_TUNNEL_BYTES):
+            target.sendall(part)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

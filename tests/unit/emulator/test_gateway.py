@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography import x509
 
-from batch_emulator.gateway import client_variables, tunnel
+from batch_emulator.gateway import client_variables, proxy
 from batch_emulator.gateway.__main__ import environment_of, run
 from batch_emulator.gateway.authority import Authority
 from batch_emulator.gateway.pools import pool_of
@@ -181,7 +181,7 @@ def _tunnel(gateway: Gateway, host: str, port: int) -> http.client.HTTPConnectio
 def test_tasks_of_nodes_reach_other_hosts(
     of_nodes: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tunnel, "getproxies", dict)
+    monkeypatch.setattr(proxy, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as other:
         threading.Thread(target=_echo, args=(other,), daemon=True).start()
         way = _tunnel(of_nodes, *other.getsockname())
@@ -215,8 +215,8 @@ def test_tunnels_of_tasks_use_the_proxy_of_the_emulator(
     with ThreadingHTTPServer(("127.0.0.1", 0), _Upstream) as upstream:
         threading.Thread(target=upstream.serve_forever, args=(0.01,), daemon=True).start()
         url = f"{scheme}us%65r:pass@127.0.0.1:{upstream.server_address[1]}"
-        monkeypatch.setattr(tunnel, "getproxies", lambda: {variable: url})
-        monkeypatch.setattr(tunnel, "proxy_bypass", lambda host: False)
+        monkeypatch.setattr(proxy, "getproxies", lambda: {variable: url})
+        monkeypatch.setattr(proxy, "proxy_bypass", lambda host: False)
         way = _tunnel(of_nodes, "pypi.invalid", 443)
         way.connect()
         with way.sock:
