@@ -6,9 +6,12 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from typing import Any
 
 ALLOWED_SKEW = timedelta(minutes=15)
 SIGNED_HEADERS = (
@@ -24,6 +27,32 @@ SIGNED_HEADERS = (
     "if-unmodified-since",
     "range",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """The signed parts of a request. Header names are lower-case, path and query as sent."""
+
+    method: str
+    raw_path: str
+    raw_query: str
+    headers: Mapping[str, str]
+    client: str = ""  # address
+    scheme: str = "http"
+
+    @classmethod
+    def of_scope(cls, scope: Mapping[str, Any]) -> SignedRequest:
+        """Return the request of an ASGI scope."""
+        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        return cls(
+            scope["method"],
+            scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace"),
+            scope["query_string"].decode("ascii", "replace"),
+            headers,
+            (scope.get("client") or ("",))[0],
+            # set by the gateway, which terminates TLS
+            headers.get("x-forwarded-proto", scope["scheme"]),
+        )
 
 
 def sign(text: str, key: str) -> str:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
-from batch_emulator.domain.shared_key import secret_of, sign
+from batch_emulator.domain.shared_key import SignedRequest, secret_of, sign
 from batch_emulator.executor.blob_sas import without_protocol
-from batch_emulator.files_share.auth import SignedRequest, strings_to_sign
+from batch_emulator.files_share.auth import strings_to_sign
 from batch_emulator.folders import open_below
 from batch_emulator.proxies import client_options
 
@@ -409,7 +409,7 @@ def signer(account: str, key: str) -> Callable[[httpx.Request], httpx.Request]:
             name: " ".join(text.split()) if name.startswith("x-ms-") else text
             for name, text in request.headers.items()
         }
-        asked = SignedRequest(request.method, path, query, headers, client="")
+        asked = SignedRequest(request.method, path, query, headers)
         signature = sign(strings_to_sign(asked, account)[0], key)
         request.headers["Authorization"] = f"SharedKey {account}:{signature}"
         return request

@@ -22,15 +22,10 @@ from uuid import uuid4
 from starlette.types import Receive, Scope, Send
 
 from batch_emulator.domain.clock import wall_now
+from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import faults
-from batch_emulator.files_share.auth import (
-    Grant,
-    SignedRequest,
-    query_of,
-    verify_sas,
-    verify_shared_key,
-)
+from batch_emulator.files_share.auth import Grant, query_of, verify_sas, verify_shared_key
 from batch_emulator.files_share.call import Content, FilesCall, FilesHandler, FilesReply
 from batch_emulator.files_share.faults import FilesFault, error_body, not_implemented
 from batch_emulator.files_share.routes import copies, directories, files, shares
@@ -251,10 +246,10 @@ class FilesApp:
         if scope["type"] != "http":
             return
         now = wall_now()
-        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        request = SignedRequest.of_scope(scope)
         request_id = str(uuid4())
         try:
-            reply = await self._answer(scope, receive, headers, now)
+            reply = await self._answer(request, receive, now)
         except FilesFault as fault:
             reply = _failure(fault, request_id, now)
         except OSError as err:
@@ -264,22 +259,15 @@ class FilesApp:
         except Exception:  # the caller gets the service's error, the log gets the trace
             log.exception("%s %s failed", scope["method"], scope["path"])
             reply = _failure(FilesFault("InternalError"), request_id, now)
-        common = _common_headers(headers, request_id, now)
-        await self._send(reply, common, scope["method"], send)
+        common = _common_headers(request.headers, request_id, now)
+        await self._send(reply, common, request.method, send)
 
-    async def _answer(
-        self, scope: Scope, receive: Receive, headers: Mapping[str, str], now: datetime
-    ) -> FilesReply:
+    async def _answer(self, request: SignedRequest, receive: Receive, now: datetime) -> FilesReply:
+        headers = request.headers
         refused = reason_to_refuse(headers)
         if refused:
             raise FilesFault("AuthorizationFailure", {"Reason": refused})
         body = await _read(receive, headers)
-        raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
-        raw_query = scope["query_string"].decode("ascii", "replace")
-        client = (scope.get("client") or ("",))[0]
-        # set by the gateway, which terminates TLS
-        scheme = headers.get("x-forwarded-proto", scope["scheme"])
-        request = SignedRequest(scope["method"], raw_path, raw_query, headers, client, scheme)
         source = headers.get("x-ms-copy-source")
         if source is not None and not is_ours(source, headers, self._shares.account.name):
             async with self._copies:

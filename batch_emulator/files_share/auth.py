@@ -19,23 +19,12 @@ from urllib.parse import parse_qsl, unquote
 from batch_emulator.domain.shared_key import (
     ALLOWED_SKEW,
     SIGNED_HEADERS,
+    SignedRequest,
     is_signature,
     parse_date,
 )
 from batch_emulator.files_share.faults import FilesFault
 from batch_emulator.files_share.shares import Shares, StorageAccount
-
-
-@dataclass(frozen=True, slots=True)
-class SignedRequest:
-    """The signed parts of a request. Header names are lower-case, path and query as sent."""
-
-    method: str
-    raw_path: str
-    raw_query: str
-    headers: Mapping[str, str]
-    client: str
-    scheme: str = "http"
 
 
 def verify_shared_key(request: SignedRequest, account: StorageAccount, now: datetime) -> None:

@@ -384,8 +384,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, document, "application/xml")
 
     def _signatures(self) -> Signatures:
-        server, client = self.server, str(self.client_address[0])
-        return Signatures(server.services, server.tokens, self._host, client)
+        return Signatures(self.server.services, self.server.tokens, self._host)
 
     def _sign_for_batch(self, signatures: Signatures, headers: dict[str, str]) -> None:
         """Replace a token of this gateway by a signature of the account.

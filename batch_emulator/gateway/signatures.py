@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from urllib.parse import urlsplit
 
-from batch_emulator.domain.shared_key import is_signature, sign
+from batch_emulator.domain.shared_key import SignedRequest, is_signature, sign
 from batch_emulator.executor.blob_sas import read_signature
-from batch_emulator.files_share.auth import SignedRequest, strings_to_sign
+from batch_emulator.files_share.auth import strings_to_sign
 from batch_emulator.gateway.services import LocalServices
 from batch_emulator.gateway.sign_in import Tokens
 from batch_emulator.http.auth import signature_of
@@ -52,12 +52,11 @@ class StorageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """Checks and signs the requests of one client for one host. Header names are lower-case."""
+    """Checks and signs the requests of a client for one host. Header names are lower-case."""
 
     services: LocalServices
     tokens: Tokens
     host: str
-    client: str  # its address
 
     def has_token(self, headers: dict[str, str]) -> bool:
         """Return True if the request has a valid token of this gateway."""
@@ -81,7 +80,8 @@ class Signatures:
         """Sign a request for the Batch service with the account's key."""
         headers["ocp-date"] = format_datetime(datetime.now(UTC), usegmt=True)
         account = self.services.account
-        signed = signature_of(method, path_and_query, headers, account.name, account.batch_key)
+        request = SignedRequest(method, *path_and_query, headers)
+        signed = signature_of(request, account.name, account.batch_key)
         headers["authorization"] = f"SharedKey {account.name}:{signed}"
 
     def needs_signature(self, request: StorageRequest) -> bool:
@@ -118,7 +118,7 @@ class Signatures:
 
     def _texts(self, request: StorageRequest, prefix: str) -> list[str]:
         path = prefix + request.path
-        signed = SignedRequest(request.method, path, request.query, request.headers, self.client)
+        signed = SignedRequest(request.method, path, request.query, request.headers)
         return strings_to_sign(signed, self.services.account.name)
 
     def rewrite_batch(self, headers: dict[str, str], body: bytes, prefix: str) -> bytes:

@@ -23,6 +23,7 @@ from batch_emulator.domain.clock import wall_now
 from batch_emulator.domain.faults import Fault, error_body, no_room, not_implemented
 from batch_emulator.domain.launch import NO_SPACE
 from batch_emulator.domain.model import key_of
+from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.domain.values import http_date
 from batch_emulator.emulator import Emulator
 from batch_emulator.http import auth, versions
@@ -73,12 +74,12 @@ class App:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         now = self.emulator.clock.now()
-        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        request = SignedRequest.of_scope(scope)
         request_id = str(uuid4())
-        base_url = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
+        base_url = f"{scope['scheme']}://{request.headers.get('host', 'localhost')}"
         reply, body = Reply(), _Body(receive)
         try:
-            reply = await self._answer(scope, body, headers, request_id, base_url)
+            reply = await self._answer(request, body, request_id, base_url)
         except NotModified as unchanged:
             reply = Reply(304, None, unchanged.headers)
         except Fault as fault:
@@ -90,23 +91,17 @@ class App:
                 log.exception("%s %s failed", scope["method"], scope["path"])
             reply = Reply(fault.status, error_body(fault, request_id, now, base_url), fault.headers)
         await body.drain()  # a client that still sends would not read the answer
-        common = _common_headers(headers, request_id, now)
+        common = _common_headers(request.headers, request_id, now)
         _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
         await _response(reply, common)(scope, receive, send)
 
     async def _answer(
-        self,
-        scope: Scope,
-        body: _Body,
-        headers: Mapping[str, str],
-        request_id: str,
-        base_url: str,
+        self, request: SignedRequest, body: _Body, request_id: str, base_url: str
     ) -> Reply:
-        _refuse_web_pages(headers)
-        method = scope["method"]
-        raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
-        raw_query = scope["query_string"].decode("ascii", "replace")
-        query = versions.selection_in_current_names(auth.query_of(raw_query))
+        method, raw_path, headers = request.method, request.raw_path, request.headers
+        if reason := reason_to_refuse(headers):
+            raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
+        query = versions.selection_in_current_names(auth.query_of(request.raw_query))
         content, stream, operation, is_open = b"", None, "", False
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
@@ -114,7 +109,7 @@ class App:
             content, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
             content = await body.read()
-            only_job = self._authenticate(method, raw_path, raw_query, headers)
+            only_job = self._authenticate(request)
             handler, operation, params = self._find(method, raw_path, query)
             takes_room = operation in _NEEDS_ROOM
             self._require_room(takes_room)
@@ -207,16 +202,14 @@ class App:
         if not self.emulator.store.failed:
             self.emulator.store.write(self.emulator.account.take_journal())
 
-    def _authenticate(
-        self, method: str, path: str, query: str, headers: Mapping[str, str]
-    ) -> str | None:
+    def _authenticate(self, request: SignedRequest) -> str | None:
         """Return None for the account's key, else the only job that a task's token allows."""
-        token = auth.bearer_token(headers)
+        token = auth.bearer_token(request.headers)
         job = None if token is None else self.emulator.launches.tokens.job_of(token)
         if job is not None:
             return job
         settings = self.emulator.settings
-        auth.verify(method, path, query, headers, settings.account, settings.key, wall_now())
+        auth.verify(request, settings.account, settings.key, wall_now())
         return None
 
 
@@ -232,13 +225,6 @@ def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> 
             "took_ms": round(took_s * 1000, 1),
         }
         log.debug("%s %s %s", method, path, status, extra={LOG_FIELDS: fields})
-
-
-def _refuse_web_pages(headers: Mapping[str, str]) -> None:
-    """Refuse requests of pages in a browser. Raises Fault."""
-    reason = reason_to_refuse(headers)
-    if reason:
-        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
 
 
 class _Body:

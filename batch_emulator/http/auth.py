@@ -13,6 +13,7 @@ from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.shared_key import (
     ALLOWED_SKEW,
     SIGNED_HEADERS,
+    SignedRequest,
     is_signature,
     parse_date,
     sign,
@@ -33,30 +34,23 @@ class AuthFault(Fault):
         self.args = (detail,)
 
 
-def verify(  # noqa: PLR0917 - the parts of a request
-    method: str,
-    raw_path: str,
-    raw_query: str,
-    headers: Mapping[str, str],
-    account: str,
-    key: str,
-    now: datetime,
-) -> None:
+def verify(request: SignedRequest, account: str, key: str, now: datetime) -> None:
     """Check signature and date of a request.
 
     Args:
-        headers: with lower-case names.
+        request: what the client sent.
+        account: the name of the account.
         key: base64.
         now: aware UTC.
 
     Raises:
         AuthFault: answered 403.
     """
-    given_account, given = _authorization(headers)
+    given_account, given = _authorization(request.headers)
     if given_account != account:
         raise AuthFault(f"The account '{given_account}' is not the account of this endpoint.")
-    _check_date(headers, now)
-    texts = _strings_to_sign(method, raw_path, raw_query, headers, account)
+    _check_date(request.headers, now)
+    texts = _strings_to_sign(request, account)
     if not any(is_signature(given, text, key) for text in texts):
         raise AuthFault(
             f"The MAC signature found in the HTTP request '{given}' is not the same as any "
@@ -64,13 +58,9 @@ def verify(  # noqa: PLR0917 - the parts of a request
         )
 
 
-def signature_of(
-    method: str, path_and_query: tuple[str, str], headers: Mapping[str, str], account: str, key: str
-) -> str:
-    """Return the signature that a client would send; header names are in lower case."""
-    raw_path, raw_query = path_and_query
-    texts = _strings_to_sign(method, raw_path, raw_query, headers, account)
-    return sign(texts[0], key)
+def signature_of(request: SignedRequest, account: str, key: str) -> str:
+    """Return the signature that a client would send."""
+    return sign(_strings_to_sign(request, account)[0], key)
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:
@@ -117,21 +107,20 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
         )
 
 
-def _strings_to_sign(
-    method: str, raw_path: str, raw_query: str, headers: Mapping[str, str], account: str
-) -> list[str]:
+def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
     """Return the strings that may have been signed, the most likely first.
 
     Clients differ in two harmless points: an absent body signs as `0` or as nothing, and query
     names are lower-case, as the documentation says, or not, as in the SDK.
     """
+    method, headers = request.method.upper(), request.headers
     length = headers.get("content-length") or "0"
-    if method.upper() in ("GET", "HEAD"):
+    if method in ("GET", "HEAD"):
         lengths = ["", length]
     else:
         lengths = [length, ""] if length == "0" else [length]
     ocp = "".join(f"{n}:{v}\n" for n, v in sorted(headers.items()) if n.startswith("ocp-") and v)
-    values = {name: value for name, value in query_of(raw_query).items() if value}
+    values = {name: value for name, value in query_of(request.raw_query).items() if value}
     lowered = {name.lower(): value for name, value in values.items()}
     texts: list[str] = []
     for query in (values, lowered):
@@ -139,7 +128,7 @@ def _strings_to_sign(
         for one in lengths:
             signed = {**headers, "content-length": one}
             standard = [signed.get(name, "") for name in SIGNED_HEADERS]
-            text = "\n".join([method.upper(), *standard, f"{ocp}/{account}{raw_path}{tail}"])
+            text = "\n".join([method, *standard, f"{ocp}/{account}{request.raw_path}{tail}"])
             if text not in texts:
                 texts.append(text)
     return texts

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
+from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import smb, tree
-from batch_emulator.files_share.auth import SignedRequest, verify_sas
+from batch_emulator.files_share.auth import verify_sas
 from batch_emulator.files_share.call import FilesCall, FilesReply, parse_range
 from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
 from batch_emulator.files_share.routes import files

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
+from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import faults, smb, tree
-from batch_emulator.files_share.auth import SignedRequest, verify_sas
+from batch_emulator.files_share.auth import verify_sas
 from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers, xml_reply
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
 from batch_emulator.files_share.shares import Item

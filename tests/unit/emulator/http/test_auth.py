@@ -12,6 +12,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.pipeline import PipelineContext, PipelineRequest
 from azure.core.rest import HttpRequest
 
+from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.http.auth import AuthFault, verify
 
 ACCOUNT = "local"
@@ -45,7 +46,7 @@ def check(request: tuple[str, str, str, Mapping[str, str]], **changes: object) -
         "now": datetime.now(UTC),
         **changes,
     }
-    verify(method, path, query, headers, **arguments)  # type: ignore[arg-type]
+    verify(SignedRequest(method, path, query, headers), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
