@@ -210,18 +210,10 @@ def _tag_contradictions(
 def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     if pool.max_spot + pool.max_dedicated < 1:
         yield "max_spot", "the pool can have no nodes", "set max_spot or max_dedicated to 1 or more"
-    if (pool.scenario == "formula") != (pool.formula is not None):
-        yield (
-            "scenario",
-            "scenario 'formula' requires the key formula, and vice versa",
-            "set both or neither",
-        )
-    if (pool.scenario == "office_hours") != (pool.office_hours is not None):
-        yield (
-            "scenario",
-            "scenario 'office_hours' requires the key office_hours, and vice versa",
-            "set both or neither",
-        )
+    for key in ("formula", "office_hours"):
+        if (pool.scenario == key) != (getattr(pool, key) is not None):
+            what = f"scenario {key!r} requires the key {key}, and vice versa"
+            yield "scenario", what, "set both or neither"
     if pool.office_hours is not None and (what := _clock_problem(pool.office_hours)):
         yield (
             "office_hours",
