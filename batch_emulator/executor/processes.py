@@ -102,13 +102,13 @@ def task_processes(pid: int, task_dir: Path) -> set[int]:
 def kill_left_processes(task_dir: Path, rounds: int = _ROUNDS) -> None:
     """Send SIGKILL until no process with this task directory remains, nor a descendant of one."""
     wanted = str(task_dir)
-    for _ in range(rounds):
+
+    def find() -> set[int]:
         left = _snapshot(_TASK_MARKER)
         found = _with_descendants({p.pid for p in left if p.marker == wanted}, left)
-        if not found - {os.getpid()}:
-            return
-        send(found - {os.getpid()}, signal.SIGKILL)
-        time.sleep(0.01)
+        return found - {os.getpid()}
+
+    _kill_all(find, rounds)
 
 
 def node_processes(*folders: Path) -> set[int]:
@@ -187,26 +187,26 @@ def alive(pids: Iterable[int]) -> set[int]:
 
 
 def kill_task_processes(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
-    """Send SIGKILL until no process of the task remains: they can fork meanwhile."""
-    for _ in range(rounds):
-        left = task_processes(pid, task_dir) - {pid}
-        if not left:
-            return
-        send(left, signal.SIGKILL)
-        time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
+    """Send SIGKILL until no process of the task remains."""
+    _kill_all(lambda: task_processes(pid, task_dir) - {pid}, rounds)
 
 
 def kill_node_processes(*folders: Path, rounds: int = _ROUNDS) -> int:
     """Kill all processes of the nodes at or below the folders. Return their number."""
+    return len(_kill_all(lambda: node_processes(*folders), rounds))
+
+
+def _kill_all(find: Callable[[], set[int]], rounds: int) -> set[int]:
+    """Send SIGKILL until none is found, because they can fork meanwhile. Return all of them."""
     ended: set[int] = set()
     for _ in range(rounds):
-        left = node_processes(*folders)
+        left = find()
         if not left:
             break
         send(left, signal.SIGKILL)
         ended |= left
-        time.sleep(0.01)
-    return len(ended)
+        time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
+    return ended
 
 
 def _snapshot(variable: str) -> list[_Process]:
