@@ -123,11 +123,14 @@ class Applications:
             return "The specified version of the application does not exist"
         return "No version was specified and the application has no default version"
 
+    def _known_or_new(self, application_id: str) -> Application:
+        if not _ID.fullmatch(application_id):
+            raise bad_property("id", application_id, "1 to 64 letters, digits, '-' and '_'")
+        return self._by_key.get(key_of(application_id)) or Application(application_id)
+
     def change(self, application_id: str, body: Json) -> Application:
         """Create an application, or change its name, default version and `allowUpdates`."""
-        application = self._by_key.get(key_of(application_id)) or Application(
-            _checked_id(application_id)
-        )
+        application = self._known_or_new(application_id)
         default: Any = body.get("defaultVersion", application.default_version)
         if default and key_of(str(default)) not in application.versions:
             raise bad_property("defaultVersion", default, "the application has no such version")
@@ -141,9 +144,7 @@ class Applications:
         self, application_id: str, version: str, chunks: AsyncIterator[bytes], now: datetime
     ) -> Package:
         """Store or replace a package, and create its application if needed. Raises Fault."""
-        application = self._by_key.get(key_of(application_id)) or Application(
-            _checked_id(application_id)
-        )
+        application = self._known_or_new(application_id)
         if not _VERSION.fullmatch(version):
             raise bad_property("version", version, "1 to 64 letters, digits, '-', '_' and '.'")
         _require_updatable(application, version)
@@ -152,8 +153,7 @@ class Applications:
         try:
             await _write(incoming, chunks)
             # meanwhile, another request may have deleted it or stored the same version
-            known = self._by_key.get(key_of(application_id))
-            application = known or Application(_checked_id(application_id))
+            application = self._known_or_new(application_id)
             _require_updatable(application, version)
             return self._put(application, version, incoming, now)
         finally:
@@ -228,12 +228,6 @@ def reference_text(reference: Mapping[str, Any]) -> str:
     """Return a reference as errors of the service name it."""
     version = reference.get("version")
     return f"{short_id(reference)}:{version}" if version else short_id(reference)
-
-
-def _checked_id(application_id: str) -> str:
-    if not _ID.fullmatch(application_id):
-        raise bad_property("id", application_id, "1 to 64 letters, digits, '-' and '_'")
-    return application_id
 
 
 def _require_updatable(application: Application, *versions: str) -> None:

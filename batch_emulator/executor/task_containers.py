@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from batch_emulator.domain.launch import (
@@ -124,10 +124,7 @@ class TaskContainers:
     async def words_of(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return entry point and command of an image; each is empty if the image has none."""
         answer = await (await self.require()).run("image", "inspect", image)
-        try:
-            config: dict[str, Any] = json.loads(answer.out)[0].get("Config") or {}
-        except (ValueError, LookupError, TypeError):
-            return (), ()
+        config: dict[str, Any] = (_inspected(answer.out) or {}).get("Config") or {}
         return tuple(config.get("Entrypoint") or ()), tuple(config.get("Cmd") or ())
 
     async def start_command(self, name: str) -> list[str]:
@@ -151,9 +148,8 @@ class TaskContainers:
         removed = await engine.run("rm", "--force", name)
         if removed.code != 0:
             log.warning("container %s is left: %s", name, removed.why)
-        try:
-            found = cast("list[dict[str, Any]]", json.loads(answer.out))[0]
-        except (ValueError, LookupError, TypeError):
+        found = _inspected(answer.out)
+        if found is None:
             return None
         state: dict[str, Any] = found.get("State") or {}
         status = state.get("Status", "")
@@ -202,6 +198,14 @@ class TaskContainers:
         except ExecutionError as err:
             failure = err.failure
             raise NodeError(failure.code, failure.message, failure.details) from err
+
+
+def _inspected(output: str) -> dict[str, Any] | None:
+    """Return the only object that `inspect` printed, None if the engine knows none."""
+    try:
+        return json.loads(output)[0]
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 async def log_in(engine: Engine, registries: Iterable[RegistryCredentials], config: Path) -> bool:
