@@ -20,7 +20,7 @@ from batch_emulator.files_share.faults import (
     xml_document,
 )
 from batch_emulator.files_share.shares import Item, Lease, Share, ShareRecords, Shares
-from batch_emulator.files_share.tree import BadNameError, TreeEntry, is_metadata_name, parse_path
+from batch_emulator.files_share.tree import TreeEntry, is_metadata_name, parse_path
 
 _META = "x-ms-meta-"
 _MAX_METADATA = 8 * 1024
@@ -96,10 +96,7 @@ class FilesCall:
     def parse(self, path: str) -> tuple[str, ...]:
         """Return the components of a path, parsed as the headers request. Raises Fault."""
         dots = self.header("x-ms-allow-trailing-dot").lower() == "true"
-        try:
-            return parse_path(path, allow_trailing_dot=dots)
-        except BadNameError as err:
-            raise FilesFault("InvalidResourceName", {"Reason": str(err)}) from err
+        return parse_path(path, allow_trailing_dot=dots)
 
     @contextmanager
     def place(self) -> Generator[TreeEntry]:

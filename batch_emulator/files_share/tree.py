@@ -34,8 +34,12 @@ _DEVICES = re.compile(r"(?:LPT[1-9]|COM[1-9]|PRN|AUX|NUL|CON|CLOCK\$)", re.IGNOR
 _METADATA = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # a C# identifier, in ASCII
 
 
-class BadNameError(ValueError):
+class BadNameError(FilesFault):
     """A name that the service refuses."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("InvalidResourceName", {"Reason": reason})
+        self.args = (reason,)
 
 
 def check_share(name: str) -> str:

@@ -24,7 +24,7 @@ from batch_emulator.files_share.faults import FilesFault, bad_header, not_implem
 from batch_emulator.files_share.routes import files
 from batch_emulator.files_share.routes.files import segments, whole_range, write
 from batch_emulator.files_share.shares import GIB, INCOMING, Item
-from batch_emulator.files_share.tree import BadNameError, parse_path
+from batch_emulator.files_share.tree import parse_path
 from batch_emulator.proxies import client_options
 
 _HEADER = "x-ms-copy-source"
@@ -99,7 +99,7 @@ def _local(
             place.file()
             item = call.records.item(share.name, place.path, place.file().st_ino)
             descriptor = place.open(os.O_RDONLY)
-    except (FilesFault, BadNameError) as err:
+    except FilesFault as err:
         raise FilesFault("CannotVerifyCopySource", {"Reason": str(err)}, status=404) from err
     try:
         status = os.fstat(descriptor)

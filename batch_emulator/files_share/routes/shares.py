@@ -17,7 +17,6 @@ from batch_emulator.files_share.auth import parse_sas_time
 from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers, xml_reply
 from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
 from batch_emulator.files_share.shares import Share
-from batch_emulator.files_share.tree import BadNameError
 
 _MAX_QUOTA_GIB = 102400
 _MAX_POLICIES = 5
@@ -41,11 +40,7 @@ def create(call: FilesCall) -> FilesReply:
     """Create Share."""
     share = Share(call.share, call.now_ns, call.now_ns, metadata=call.metadata())
     _apply_headers(call, share)
-    try:
-        made = call.shares.create(share)
-    except BadNameError as err:
-        raise FilesFault("InvalidResourceName", {"Reason": str(err)}) from err
-    if not made:
+    if not call.shares.create(share):
         raise FilesFault("ShareAlreadyExists")
     return FilesReply(201, _version(share))
 
