@@ -259,15 +259,9 @@ class BlobClient:
         if marker:
             query += f"&marker={quote(marker, safe='')}"
         joint = "&" if urlsplit(container_url).query else "?"
-
-        async def once() -> bytes:
-            answer = await self._http().get(
-                f"{container_url}{joint}{query}", headers={"x-ms-version": API_VERSION}
-            )
-            await _check(answer)
-            return answer.content
-
-        return parse_listing(await self._retrying(once))
+        url = f"{container_url}{joint}{query}"
+        answer = await self._retrying(lambda: self._send("GET", url))
+        return parse_listing(answer.content)
 
     async def _put_blocks(
         self, url: str, file: BinaryIO, size: int, headers: Mapping[str, str]
@@ -282,31 +276,32 @@ class BlobClient:
             ids.append(block)
         latest = "".join(f"<Latest>{block}</Latest>" for block in ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
-
-        async def commit() -> str:
-            answer = await self._http().put(
-                f"{url}{joint}comp=blocklist",
-                content=body,
-                headers={"x-ms-version": API_VERSION, **headers},
-            )
-            await _check(answer)
-            return _etag(answer)
-
-        return await self._retrying(commit)
+        target = f"{url}{joint}comp=blocklist"
+        return _etag(await self._retrying(lambda: self._send("PUT", target, headers, body)))
 
     async def _put(
         self, url: str, file: BinaryIO, start: int, length: int, headers: Mapping[str, str]
     ) -> str:
-        async def once() -> str:
-            answer = await self._http().put(
-                url,
-                content=_read(file, start, length) if length else b"",
-                headers={"x-ms-version": API_VERSION, **headers, "Content-Length": str(length)},
-            )
-            await _check(answer)
-            return _etag(answer)
+        own = {**headers, "Content-Length": str(length)}
 
-        return await self._retrying(once)
+        async def once() -> httpx.Response:
+            content = _read(file, start, length) if length else b""
+            return await self._send("PUT", url, own, content)
+
+        return _etag(await self._retrying(once))
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+    ) -> httpx.Response:
+        """Return the answer to a request if it was successful. Raises as `_check`."""
+        sent = {"x-ms-version": API_VERSION, **(headers or {})}
+        answer = await self._http().request(method, url, content=content, headers=sent)
+        await _check(answer)
+        return answer
 
 
 class _TransientAnswerError(Exception):
