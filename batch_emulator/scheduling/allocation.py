@@ -23,10 +23,7 @@ from batch_emulator.domain.model import (
     cores_of,
 )
 from batch_emulator.domain.transitions import eviction, nodes
-from batch_emulator.domain.transitions.eviction import (
-    room,
-    waiting,
-)
+from batch_emulator.domain.transitions.eviction import room, waiting
 from batch_emulator.scheduling.actions import (
     Action,
     AddNodes,

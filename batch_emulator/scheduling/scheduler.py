@@ -58,11 +58,7 @@ from batch_emulator.scheduling.actions import (
 )
 from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_errors
 from batch_emulator.scheduling.placement import choose_placements
-from batch_emulator.scheduling.recurrence import (
-    ScheduleAction,
-    apply_to_schedule,
-    decide_schedule,
-)
+from batch_emulator.scheduling.recurrence import ScheduleAction, apply_to_schedule, decide_schedule
 
 
 def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:

@@ -26,12 +26,7 @@ from batch_emulator.domain.account import Journal, SampleRun
 from batch_emulator.domain.model import Job, Json, Pool, UsageKey
 from batch_emulator.domain.values import time_of, time_text
 from batch_emulator.folders import open_database
-from batch_emulator.storage.records import (
-    dump,
-    job_record,
-    pool_record,
-    record_of,
-)
+from batch_emulator.storage.records import dump, job_record, pool_record, record_of
 from batch_emulator.storage.tasks import TaskTable
 from batch_emulator.storage.transaction import BlockedError, Transaction
 

@@ -9,9 +9,7 @@ from datetime import timedelta
 
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, part, parts
-from batch_emulator.domain.validation.pool_rules import (
-    check_pool,
-)
+from batch_emulator.domain.validation.pool_rules import check_pool
 from batch_emulator.domain.validation.properties import (
     ID_PATTERN,
     MAX_SLOTS,
