@@ -210,12 +210,7 @@ class Applications:
         }
         home = self._folder_of(application)
         home.mkdir(parents=True, exist_ok=True)
-        new = home / f"{_RECORD}.new"
-        with new.open("w") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(home / _RECORD)
+        _replace(home / _RECORD, json.dumps(record))
         self._by_key[key_of(application.id)] = application
 
 
@@ -356,9 +351,7 @@ class Certificates:
                 yield f"{name}.pw", str(record["password"]).encode()
 
     def _save(self) -> None:
-        new = self._file.with_name(f"{self._file.name}.new")
-        _write_private(new, json.dumps(self._by_thumbprint).encode())
-        new.rename(self._file)
+        _replace(self._file, json.dumps(self._by_thumbprint))
 
 
 def thumbprint_of(body: Mapping[str, Any]) -> str:
@@ -426,10 +419,13 @@ def _set_state(record: Json, state: str, now: datetime) -> None:
     record["state"], record["time"] = state, time_text(now)
 
 
-def _write_private(path: Path, data: bytes) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+def _replace(path: Path, text: str) -> None:
+    """Replace a file that only its owner can read; a crash leaves the old one or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    new.rename(path)

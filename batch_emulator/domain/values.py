@@ -26,9 +26,7 @@ FOREVER_TEXT = "P10675199DT2H48M5.4775807S"  # the longest duration: no limit
 _FOREVER = timedelta(days=36500)  # clients send P10675199DT2H48M5.4775807S for "no limit"
 
 
-@lru_cache(
-    maxsize=256
-)  # one request or one turn of the loop has one time for everything it touches
+@lru_cache(maxsize=256)  # one request or one turn of the loop has one time
 def time_text(when: datetime) -> str:
     """Return an ISO 8601 time with microseconds and `Z`."""
     return when.isoformat(timespec="microseconds")[:26] + "Z"

@@ -47,9 +47,8 @@ class TaskProcess:
         self._counters = _open_counters(self.pid)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
-        self.usage: ResourceUsage | None = (
-            None  # of the command and the children that it awaited, once it ended
-        )
+        # of the command and the children that it awaited, once it ended
+        self.usage: ResourceUsage | None = None
         self.keep_group = False  # True while the rest of the group has its grace period
         self._watch()
 

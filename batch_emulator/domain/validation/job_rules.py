@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from copy import deepcopy
 from datetime import timedelta
 
@@ -64,7 +63,7 @@ _SCHEDULING_ERRORS = {
 _OTHER = ("InvalidAutoPoolSettings", "The specified autopool settings are not valid.")
 
 
-def check_pool_info(body: Json, check_pool: Callable[[Json], None], *, scheduled: bool) -> None:
+def _check_pool_info(body: Json, *, scheduled: bool) -> None:
     """Refuse a poolInfo with no pool, with two, or with an invalid one. Raises Fault."""
     require(body, "poolInfo")
     info = part(body, "poolInfo")
@@ -105,7 +104,12 @@ def check_job(body: Json) -> None:
 
 def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
     """Refuse an invalid specification of a job, or of the jobs of a schedule. Raises Fault."""
-    check_job_properties(body, scheduled=scheduled)
+    _check_pool_info(body, scheduled=scheduled)
+    require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
+    if body.get("maxParallelTasks", -1) != -1:
+        require_range(body, "maxParallelTasks", 1, 2**31)
+    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+    check_environment_settings(parts(body, "commonEnvironmentSettings"))
     if "jobReleaseTask" in body and "jobPreparationTask" not in body:
         reason = "a job release task requires a job preparation task"
         raise bad_property("jobReleaseTask", "", reason)
@@ -129,16 +133,6 @@ def _check_manager(job: Json) -> None:
     check_packages(task)
     check_reserved_id(task, job)
     check_files(task)
-
-
-def check_job_properties(body: Json, *, scheduled: bool = False) -> None:
-    """Refuse wrong values of properties that can change later. Raises Fault."""
-    check_pool_info(body, check_pool, scheduled=scheduled)
-    require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
-    if body.get("maxParallelTasks", -1) != -1:
-        require_range(body, "maxParallelTasks", 1, 2**31)
-    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
-    check_environment_settings(parts(body, "commonEnvironmentSettings"))
 
 
 _SHORTEST_RECURRENCE = timedelta(minutes=1)  # docs: startWindow and recurrenceInterval

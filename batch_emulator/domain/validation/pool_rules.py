@@ -112,8 +112,6 @@ def _check_credentials(where: str, settings: Json) -> None:
 
 
 MAX_MOUNTS = 10  # quotas page
-
-
 # the kinds of a mountConfiguration, each with the name of its log on nodes of the service
 MOUNT_KINDS: Mapping[str, str] = {
     "azureFileShareConfiguration": "fshare",
@@ -124,8 +122,6 @@ MOUNT_KINDS: Mapping[str, str] = {
 
 
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
-
-
 NOT_IN_POOLS = ("cloudServiceConfiguration",)
 
 

@@ -56,13 +56,6 @@ def _check_dependency_ranges(ranges: list[Json]) -> None:
         raise Fault("TaskDependencyRangesTooLong", {"MaxLimit": str(_MAX_DEPENDENCY_CHARACTERS)})
 
 
-def check_dependency_action(option: Json, job: Json) -> None:
-    """Refuse a dependency action in a job without dependencies (docs). Raises Fault."""
-    if "dependencyAction" in option and not job.get("usesTaskDependencies"):
-        reason = "the job's usesTaskDependencies is false"
-        raise bad_property("exitConditions/dependencyAction", option["dependencyAction"], reason)
-
-
 # the properties of simple tasks; collections have many of these, so they skip the other checks
 _PLAIN_PROPERTIES = frozenset({"id", "displayName", "commandLine", "requiredSlots"})
 
@@ -138,13 +131,16 @@ def check_token_settings(task: Json) -> None:
 
 
 def _check_exit_conditions(body: Json, job: Json) -> None:
+    """Refuse actions that the job does not allow (docs)."""
     conditions = part(body, "exitConditions")
     options = [part(conditions, n) for n in ("preProcessingError", "fileUploadError", "default")]
     for name in ("exitCodes", "exitCodeRanges"):
         options += [mapping["exitOptions"] for mapping in parts(conditions, name)]
     on_failure = job.get("onTaskFailure") or "noaction"
     for option in options:
-        check_dependency_action(option, job)
+        if "dependencyAction" in option and not job.get("usesTaskDependencies"):
+            name, reason = "dependencyAction", "the job's usesTaskDependencies is false"
+            raise bad_property(f"exitConditions/{name}", option[name], reason)
         if "jobAction" in option and on_failure == "noaction":
             reason = "the job's onTaskFailure is noaction"
             raise bad_property("exitConditions/jobAction", option["jobAction"], reason)
