@@ -12,6 +12,7 @@ from batch_emulator.domain.account import Account, SampleRun
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import AllocationState, Job, JobState, Json, NodeState, Pool
 from batch_emulator.domain.transitions import pools
+from batch_emulator.domain.transitions.states import touch
 from batch_emulator.domain.values import parse_duration, time_text
 
 _WORKING = (NodeState.IDLE, NodeState.RUNNING)
@@ -120,7 +121,7 @@ def enable(account: Account, pool: Pool, body: Json, now: datetime) -> None:
     pool.autoscale.enabled = now
     if not was_on or "autoScaleEvaluationInterval" in body:
         pools.begin_evaluations(account, pool, now)
-    pools.touch(account, pool, now)
+    touch(account, pool, now)
 
 
 def disable(account: Account, pool: Pool) -> None:

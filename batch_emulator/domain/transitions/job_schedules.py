@@ -17,7 +17,7 @@ from batch_emulator.domain.model import (
     part,
 )
 from batch_emulator.domain.transitions import jobs, pools
-from batch_emulator.domain.transitions.states import set_schedule, touch_schedule
+from batch_emulator.domain.transitions.states import set_schedule, touch
 from batch_emulator.domain.values import parse_duration, parse_time
 
 TERMINATE_REASON = "TerminateJobSchedule"
@@ -93,7 +93,7 @@ def update(account: Account, schedule: JobSchedule, spec: Json, now: datetime) -
             schedule.next_run = max(last + every, until or last)
         else:
             schedule.next_run = until if until is not None and until > last else None
-    touch_schedule(account, schedule, now)
+    touch(account, schedule, now)
 
 
 def disable(account: Account, schedule: JobSchedule, now: datetime) -> None:

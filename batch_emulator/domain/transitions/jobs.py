@@ -23,7 +23,7 @@ from batch_emulator.domain.transitions.states import (
     refresh_queue,
     set_job,
     stop_execution,
-    touch_job,
+    touch,
 )
 from batch_emulator.domain.values import parse_duration
 
@@ -105,7 +105,7 @@ def update(account: Account, job: Job, spec: Json, now: datetime) -> None:
     if new_pool.lower() != job.pool_id.lower() and job.state is not JobState.DISABLED:
         raise Fault("JobNotDisabled", {"Reason": "poolInfo changes only on a disabled job"})
     apply_spec(account, job, spec)
-    touch_job(account, job, now)
+    touch(account, job, now)
 
 
 def raise_state(job: Job) -> None:

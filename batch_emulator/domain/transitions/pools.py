@@ -25,7 +25,7 @@ from batch_emulator.domain.model import (
     part,
 )
 from batch_emulator.domain.transitions import eviction, jobs, metering, nodes
-from batch_emulator.domain.transitions.states import refresh_queue, set_job
+from batch_emulator.domain.transitions.states import refresh_queue, set_job, touch
 from batch_emulator.domain.validation import job_rules, pool_rules
 from batch_emulator.domain.values import parse_duration
 
@@ -114,13 +114,6 @@ def set_allocation(account: Account, pool: Pool, state: AllocationState, now: da
         pool.allocation = state
         pool.allocation_time = now
         account.events.add(now, "pool.allocation", pool.id, state.value)
-    account.save_pool(pool)
-
-
-def touch(account: Account, pool: Pool, now: datetime) -> None:
-    """Record that the pool itself (not one of its nodes) was modified."""
-    pool.modified = now
-    pool.etag = account.next_etag(now)
     account.save_pool(pool)
 
 

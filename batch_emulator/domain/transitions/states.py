@@ -19,12 +19,28 @@ from batch_emulator.domain.model import (
     JobState,
     Node,
     NodeState,
+    Pool,
     ScheduleState,
     Stop,
     Task,
     TaskState,
 )
 from batch_emulator.domain.transitions import metering
+
+
+def touch(account: Account, entity: Pool | Job | JobSchedule | Task, now: datetime) -> None:
+    """Record that a request modified the entity itself, not one of those in it."""
+    entity.modified = now
+    entity.etag = account.next_etag(now)
+    match entity:
+        case Pool():
+            account.save_pool(entity)
+        case Job():
+            account.save_job(entity)
+        case JobSchedule():
+            account.save_schedule(entity)
+        case Task():
+            account.save_task(entity)
 
 
 def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> None:
@@ -67,17 +83,10 @@ def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
         job.state, job.state_time = state, now
         account.events.add(now, "job.state", job.id, state.value)
     if state in _REQUESTED_JOB_STATES:
-        touch_job(account, job, now)
+        touch(account, job, now)
     else:
         account.save_job(job)
     refresh_queue(account, job)
-
-
-def touch_job(account: Account, job: Job, now: datetime) -> None:
-    """Record that the job itself (not one of its tasks) was modified."""
-    job.modified = now
-    job.etag = account.next_etag(now)
-    account.save_job(job)
 
 
 def set_schedule(
@@ -89,16 +98,9 @@ def set_schedule(
         schedule.state, schedule.state_time = state, now
         account.events.add(now, "schedule.state", schedule.id, state.value)
     if state in _REQUESTED_SCHEDULE_STATES:
-        touch_schedule(account, schedule, now)
+        touch(account, schedule, now)
     else:
         account.save_schedule(schedule)
-
-
-def touch_schedule(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """Record that the schedule itself (not one of its jobs) was modified."""
-    schedule.modified = now
-    schedule.etag = account.next_etag(now)
-    account.save_schedule(schedule)
 
 
 def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> None:
@@ -122,13 +124,6 @@ def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> N
     if state is TaskState.COMPLETED:
         job.live.pop(task.key, None)
         account.wake_job(job)
-
-
-def touch_task(account: Account, task: Task, now: datetime) -> None:
-    """Record that a request modified the task."""
-    task.modified = now
-    task.etag = account.next_etag(now)
-    account.save_task(task)
 
 
 def count_new(task: Task) -> None:

@@ -36,7 +36,7 @@ from batch_emulator.domain.transitions.states import (
     dequeue,
     set_task,
     stop_execution,
-    touch_task,
+    touch,
 )
 from batch_emulator.domain.transitions.task_admission import require_open_job
 from batch_emulator.domain.values import parse_duration, time_of, time_text
@@ -123,7 +123,7 @@ def terminate(account: Account, task: Task, now: datetime, body: Json | None = N
     """
     if task.state is TaskState.COMPLETED:
         raise Fault("TaskCompleted")
-    touch_task(account, task, now)
+    touch(account, task, now)
     if task.execution is not None:
         stop_execution(account, task.execution, Stop.TERMINATE)
         return
@@ -143,7 +143,7 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
     require_open_job(task.job)
     task.retry_count, task.last_retry, task.expires = 0, None, None
     task_admission.revoke(task)
-    touch_task(account, task, now)
+    touch(account, task, now)
     _activate(account, task, now)
 
 
@@ -172,7 +172,7 @@ def update_constraints(account: Account, task: Task, body: Json, now: datetime) 
     if task.end is not None and task.state is TaskState.COMPLETED:
         keep_folder(account, task, body, task.end)
     account.journal.bodies.append((task, body))
-    touch_task(account, task, now)
+    touch(account, task, now)
 
 
 def started(account: Account, execution: Execution, now: datetime) -> None:

@@ -9,6 +9,7 @@ from batch_emulator.domain.account import require_pool_quota
 from batch_emulator.domain.faults import Fault, bad_query, no_room
 from batch_emulator.domain.model import Json, Pool, cores_of, key_of, part, parts
 from batch_emulator.domain.transitions import autoscale, metering, pools
+from batch_emulator.domain.transitions.states import touch
 from batch_emulator.domain.validation import machine_rules, pool_rules
 from batch_emulator.domain.validation.machine_rules import SupportedImage
 from batch_emulator.domain.validation.pool_rules import check_formula, check_scaling
@@ -133,7 +134,7 @@ def _change(call: Call, pool: Pool, spec: Json) -> None:
     pool.spec = spec
     pool.slots_per_node = int(spec.get("taskSlotsPerNode", 1))
     pool.pack = part(spec, "taskSchedulingPolicy").get("nodeFillType") == "pack"
-    pools.touch(call.emulator.account, pool, call.now)
+    touch(call.emulator.account, pool, call.now)
 
 
 delete = deletion(Call.pool, pools.delete)

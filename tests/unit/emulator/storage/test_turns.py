@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from batch_emulator.domain.model import (
     NodeState,
     TaskState,
 )
+from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.domain.transitions import (
     executions,
     jobs,
@@ -263,9 +263,7 @@ def opened(tmp_path: Path) -> Emulator:
 class Unsigned(App):
     """An app that trusts everybody."""
 
-    def _authenticate(
-        self, method: str, path: str, query: str, headers: Mapping[str, str]
-    ) -> str | None:
+    def _authenticate(self, request: SignedRequest) -> str | None:
         return None
 
 
