@@ -104,7 +104,8 @@ def collect_report(
     collector.add_json("environment.json", collector.mask.variables(known))
     settings = collector.attempt("settings", lambda: load_settings(flags, cwd=cwd, env=env))
     if settings is not None:
-        collector.add_json("settings.json", dataclasses.asdict(settings))
+        shown = {**dataclasses.asdict(settings), "target": settings.target.name}
+        collector.add_json("settings.json", shown)
     _add_configuration(collector, cwd, settings)
     _add_local_services(collector, HomePaths(runner_home(env)))
     if settings is not None:

@@ -36,6 +36,13 @@ def test_services_that_are_down_are_a_problem_of_the_report(tmp_path: Path) -> N
     assert [problem for problem in report.problems if "runner local up" in problem]
 
 
+def test_settings_name_the_target(tmp_path: Path) -> None:
+    _, files = collect(tmp_path, RUNNER_TARGET="azure", RUNNER_STACK="prod")
+    settings = json.loads(files["settings.json"])
+    assert (settings["target"], settings["stack"]) == ("azure", "prod")
+    assert settings["origins"]["target"] == "RUNNER_TARGET"
+
+
 def test_run_of_services_that_are_down_is_named_as_missing(tmp_path: Path) -> None:
     report, _ = collect(tmp_path, "mnist-1")
     assert "run mnist-1: the services do not answer" in report.problems
