@@ -298,7 +298,8 @@ def _add_local_services(collector: _Collector, paths: HomePaths) -> None:
 def _add_services(collector: _Collector, settings: Settings, reference: str | None) -> None:
     """Add what the services of the target know. Raise RunnerError if there is no such run."""
     from runner.azure.auth.credentials import connect  # noqa: PLC0415  the services may be down
-    from runner.flows.local.lifecycle import is_reachable, status  # noqa: PLC0415
+    from runner.flows.local.lifecycle import status  # noqa: PLC0415
+    from runner.flows.local.state import is_reachable  # noqa: PLC0415
 
     def add_status() -> None:
         if settings.target.runs_here:

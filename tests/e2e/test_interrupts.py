@@ -97,7 +97,7 @@ def interrupted(*_: object, **__: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        *((pipeline, step) for step in ("ensure_running", "connect", "read_files")),
+        *((pipeline, step) for step in ("_ensure_running", "connect", "read_files")),
         *((pipeline, step) for step in ("find_job", "download_data", "plan_run")),
         *((submit_run, step) for step in ("upload_files", "create_job", "add_task")),
     ],

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection
 from runner.azure.batch.pools import list_pools
 from runner.azure.batch.raw import send_raw
 from runner.core.planning.plan import CheckedRun
@@ -19,7 +19,7 @@ from runner.features.selftest.contract import Answer, ContractRun, compare
 from runner.features.selftest.reference import reference_emulator
 from runner.features.selftest.report import SelftestReport, charging
 from runner.features.selftest.training import EvictedTraining
-from runner.flows.local.lifecycle import ensure_running
+from runner.flows.submit.pipeline import open_services
 from runner.protocol.errors import RunnerError
 
 CONTRACT_LIMIT_S = 2700.0
@@ -64,8 +64,7 @@ def run_selftest(
         on_progress: Called with every step.
         stack: The option `--stack` of the command, for the commands that errors print.
     """
-    ensure_running(settings, on_progress)
-    connection = connect(settings)
+    connection, _ = open_services(settings, on_progress)
     if settings.target.runs_here:
         list_pools(connection)  # fails now if access is denied
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import shutil
 import signal
@@ -17,11 +16,10 @@ from typing import NoReturn
 from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
 from runner.core.file_lock import file_lock
-from runner.core.home import HomePaths, check_room, disk_reserve, not_writable
+from runner.core.home import HomePaths, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.child_python import command_of
-from runner.flows.extras import install_command
 from runner.flows.local.services import find_leftovers, stop_process
 from runner.flows.local.state import (
     ACCOUNT,
@@ -30,9 +28,10 @@ from runner.flows.local.state import (
     SEED,
     SEED_VARIABLE,
     LocalState,
+    all_respond,
+    check_extra,
     ensure_keys,
     find_service,
-    has_seed,
     load_isolation,
     load_state,
     local_outputs,
@@ -42,18 +41,15 @@ from runner.flows.local.state import (
     service_marker,
     services_down,
 )
-from runner.flows.local.task_folders import folders_outside, task_folder
+from runner.flows.local.task_folders import task_folder
 from runner.protocol.errors import RunnerError
 from runner.protocol.host import remove_tree
-from runner.protocol.run_spec import RecipeSpec
 
 _STAGE = "services"
 # Another program can take a chosen port before the service listens on it.
 _PORT_TRIES = 4
-_PACKAGES_BYTES = 1 << 30  # Keras and JAX take 600 MB, PyTorch for CPUs 900 MB
 _LOCK_TIMEOUT_S = 1200.0  # seconds: a first start may install Azurite over a slow connection
 _ACTIVE_WITHIN_S = 5.0  # seconds: stopping services that do not answer takes that much longer
-_PACKAGES = ("batch_emulator", "httptools", "httpx", "psutil", "starlette", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +74,6 @@ class LocalStatus:
     home: str
     isolation: str = ""
     refusal: str = ""  # why the emulator starts no tasks, such as a full disk
-
-
-def ensure_running(settings: Settings, on_progress: OnProgress) -> None:
-    """Start the services of the target if they belong to this machine and do not run."""
-    if not settings.target.runs_here:
-        return
-    try:
-        if _all_respond(settings) and load_outputs(settings).container_code is not None:
-            return  # else an older version wrote them
-    except RunnerError as err:
-        if err.code != "R-STACK-OUTPUTS":
-            raise
-    up(settings, on_progress)  # writes new outputs
-
-
-def is_reachable(settings: Settings) -> bool:
-    """Return False if the target is local and its services are not running."""
-    return not settings.target.runs_here or _all_respond(settings)
 
 
 def expected_outputs(settings: Settings) -> StackOutputs:
@@ -124,7 +102,7 @@ def up(
     """Start both services, and create the containers and the pool. None keeps the earlier value."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
-    _check_extra()
+    check_extra()
     with _locked(settings, on_progress):
         paths = HomePaths(settings.home)
         before = load_state(paths)
@@ -161,7 +139,7 @@ class StoppedServices:
 
 def down(settings: Settings, on_progress: OnProgress) -> StoppedServices:
     """Stop both services."""
-    _check_extra()
+    check_extra()
     paths = HomePaths(settings.home)
     if load_state(paths) is None:
         return StoppedServices(ran=False)
@@ -192,7 +170,7 @@ def _find_active(settings: Settings) -> Sequence[str]:
 
 def status(settings: Settings) -> LocalStatus:
     """Return the state of both services."""
-    _check_extra()
+    check_extra()
     paths = HomePaths(settings.home)
     state = load_state(paths)
     if state is None:
@@ -215,7 +193,7 @@ def _isolation_text(state: LocalState) -> str:
 
 def reset(settings: Settings, on_progress: OnProgress) -> None:
     """Stop the services and delete all their data and keys; caches and data sets remain."""
-    _check_extra()
+    check_extra()
     paths = HomePaths(settings.home)
     if not paths.local.exists():
         return
@@ -232,7 +210,7 @@ def reset(settings: Settings, on_progress: OnProgress) -> None:
 
 def reset_state(settings: Settings, on_progress: OnProgress) -> None:
     """Stop the services and delete pools, jobs and tasks; runs, models, shares and keys remain."""
-    _check_extra()
+    check_extra()
     paths = HomePaths(settings.home)
     if not paths.batch_data.exists():
         return
@@ -255,23 +233,11 @@ def _delete_outside(paths: HomePaths) -> None:
             remove_tree(folder / name)
 
 
-def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
-    """Raise R-DISK-SPACE if the packages of a first training here would fill the disk."""
-    installs = recipe.requirements_file is not None and recipe.image is None
-    if not settings.target.runs_here or not installs:
-        return
-    paths = HomePaths(settings.home)
-    if any((place / "uv").exists() for place in (paths.cache, paths.cache / "user")):
-        return
-    if not any((folder / "cache" / "uv").exists() for folder in folders_outside(paths)):
-        check_room(paths.cache, _PACKAGES_BYTES, "the packages of the recipe")
-
-
 def shell_env(settings: Settings) -> dict[str, str]:
     """Return the environment variables with which other clients connect."""
     paths = HomePaths(settings.home)
     state = load_state(paths)
-    if state is None or not _all_respond(settings):
+    if state is None or not all_respond(settings):
         raise services_down()
     keys = ensure_keys(paths)
     connection = {
@@ -332,19 +298,6 @@ def run_command(settings: Settings, command: Sequence[str], *, azure_names: bool
         ) from err
 
 
-def _all_respond(settings: Settings) -> bool:
-    _check_extra()
-    paths = HomePaths(settings.home)
-    state = load_state(paths)
-    if state is None or not paths.local_outputs.is_file():
-        return False
-    found = {name: find_service(paths, state, name) for name in (BATCH, BLOB)}
-    blob = found[BLOB]
-    if blob is not None and not has_seed(blob):  # of an earlier version: `up` restarts it
-        return False
-    return all(found[name] is not None and service_answers(name, state) for name in found)
-
-
 def _service_status(paths: HomePaths, state: LocalState, name: str) -> ServiceStatus:
     process = find_service(paths, state, name)
     answering = process is not None and service_answers(name, state)
@@ -396,17 +349,3 @@ def _locked(settings: Settings, on_progress: OnProgress) -> AbstractContextManag
         timeout_s=_LOCK_TIMEOUT_S,
         on_wait=on_wait,
     )
-
-
-def _check_extra() -> None:
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if importlib.util.find_spec("uv") is None and shutil.which("uv") is None:
-        missing.append("uv")
-    if os.name == "nt" or missing:
-        windows = os.name == "nt"
-        raise RunnerError(
-            "R-LOCAL-EXTRA",
-            "the local services cannot run here",
-            why="Windows is not supported" if windows else f"not installed: {', '.join(missing)}",
-            fix="use WSL" if windows else install_command("local"),
-        )

@@ -25,7 +25,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
 from runner.flows.local import azurite, task_folders
-from runner.flows.local.lifecycle import is_reachable
+from runner.flows.local.state import is_reachable
 from runner.flows.local.task_folders import CLAIM, find_claims, folders_outside
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.history import list_runs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import http.client
+import importlib.util
 import json
 import os
 import secrets
@@ -21,11 +22,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.azure.batch.pools import PoolSpec, ShareMount
 from runner.contract import LOCAL_VM_SIZE, PoolOutput, StackOutputs
-from runner.core.home import HomePaths, not_writable, write_atomically
+from runner.core.home import HomePaths, check_room, not_writable, write_atomically
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import LOCAL, Settings
+from runner.flows.extras import install_command
 from runner.flows.local.azurite import find_uv
+from runner.flows.local.task_folders import folders_outside
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import RecipeSpec
 
 if TYPE_CHECKING:
     import psutil
@@ -37,6 +41,8 @@ BLOB = "blob"
 SEED = "user_delegation_seed"  # its name in keys.json
 SEED_VARIABLE = "BATCH_EMULATOR_STORAGE_SEED"  # the same, of both services
 _SAME_START_S = 1.0
+_PACKAGES = ("batch_emulator", "httptools", "httpx", "psutil", "starlette", "uvicorn")
+_PACKAGES_BYTES = 1 << 30  # Keras and JAX take 600 MB, PyTorch for CPUs 900 MB
 _ANSWER_TIMEOUT_S = 30.0  # seconds on a busy machine; a port without a listener refuses immediately
 
 
@@ -260,6 +266,18 @@ class NodeCache:
     uv: str
 
 
+def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
+    """Raise R-DISK-SPACE if the packages of a first training here would fill the disk."""
+    installs = recipe.requirements_file is not None and recipe.image is None
+    if not settings.target.runs_here or not installs:
+        return
+    paths = HomePaths(settings.home)
+    if any((place / "uv").exists() for place in (paths.cache, paths.cache / "user")):
+        return
+    if not any((folder / "cache" / "uv").exists() for folder in folders_outside(paths)):
+        check_room(paths.cache, _PACKAGES_BYTES, "the packages of the recipe")
+
+
 def pool_spec(state: LocalState, storage_key: str, cache: NodeCache) -> PoolSpec:
     """Return the pool of spot nodes with the file share, uv and a cache that outlives nodes."""
     return PoolSpec(
@@ -402,6 +420,25 @@ def has_seed(process: psutil.Process) -> bool:
         return True  # the next request shows whether it still runs
 
 
+def is_reachable(settings: Settings) -> bool:
+    """Return False if the target is local and its services are not running."""
+    return not settings.target.runs_here or all_respond(settings)
+
+
+def all_respond(settings: Settings) -> bool:
+    """Return True if the local services were set up, and both run and respond to requests."""
+    check_extra()
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None or not paths.local_outputs.is_file():
+        return False
+    found = {name: find_service(paths, state, name) for name in (BATCH, BLOB)}
+    blob = found[BLOB]
+    if blob is not None and not has_seed(blob):  # of an earlier version: `up` restarts it
+        return False
+    return all(found[name] is not None and service_answers(name, state) for name in found)
+
+
 def refusal(state: LocalState) -> str | None:
     """Return why the emulator starts no tasks, such as a full disk, or None."""
     try:
@@ -423,6 +460,21 @@ def service_answers(name: str, state: LocalState, *, timeout_s: float = _ANSWER_
     return (reply.getheader("Server") or "").startswith(
         "Azurite-Blob"
     )  # 403: the request has no key
+
+
+def check_extra() -> None:
+    """Raise R-LOCAL-EXTRA if this machine lacks packages of the local services."""
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if importlib.util.find_spec("uv") is None and shutil.which("uv") is None:
+        missing.append("uv")
+    if os.name == "nt" or missing:
+        windows = os.name == "nt"
+        raise RunnerError(
+            "R-LOCAL-EXTRA",
+            "the local services cannot run here",
+            why="Windows is not supported" if windows else f"not installed: {', '.join(missing)}",
+            fix="use WSL" if windows else install_command("local"),
+        )
 
 
 def services_down() -> RunnerError:

@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.azure.auth.credentials import Connection, connect, no_code_container
+from runner.azure.auth.credentials import Connection, connect, load_outputs, no_code_container
 from runner.azure.batch.jobs import check_pool
 from runner.azure.batch.translate import to_task
 from runner.contract import PoolOutput, StackOutputs
@@ -62,8 +62,12 @@ from runner.core.recipe.secrets import (
 )
 from runner.core.recipe.submit_file import must_succeed
 from runner.core.settings import Settings, target_at
-from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_reachable
-from runner.flows.local.state import is_made_on_demand, with_container_pool
+from runner.flows.local.state import (
+    all_respond,
+    is_made_on_demand,
+    is_reachable,
+    with_container_pool,
+)
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.check_and_read import (
     FilesToUpload,
@@ -102,9 +106,24 @@ class Services:
 
 def open_services(settings: Settings, on_progress: OnProgress) -> tuple[Connection, Services]:
     """Connect to the services of a submission; start local services that do not run."""
-    ensure_running(settings, on_progress)
+    _ensure_running(settings, on_progress)
     connection = connect(settings)
     return connection, Services(settings, connection.outputs, connection)
+
+
+def _ensure_running(settings: Settings, on_progress: OnProgress) -> None:
+    """Start the services of the target if they belong to this machine and do not run."""
+    if not settings.target.runs_here:
+        return
+    try:
+        if all_respond(settings) and load_outputs(settings).container_code is not None:
+            return  # else an older version wrote them
+    except RunnerError as err:
+        if err.code != "R-STACK-OUTPUTS":
+            raise
+    from runner.flows.local.lifecycle import up  # noqa: PLC0415  mostly, the services run
+
+    up(settings, on_progress)  # writes new outputs
 
 
 def open_and_plan(
@@ -123,6 +142,8 @@ def open_and_plan(
 
 def dry_run_services(settings: Settings, *, runs_code: bool = False) -> Services:
     """Return the services of a dry run, without starting any."""
+    from runner.flows.local.lifecycle import expected_outputs  # noqa: PLC0415  only for a dry run
+
     outputs = expected_outputs(settings)
     connection = connect(settings) if is_reachable(settings) else None
     return Services(settings, outputs, connection, True, runs_code)

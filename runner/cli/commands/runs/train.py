@@ -149,7 +149,7 @@ def _train(
     download: bool,
     fail_if_stuck_s: float | None,
 ) -> None:
-    from runner.flows.local.lifecycle import check_packages_room
+    from runner.flows.local.state import check_packages_room
     from runner.flows.runs.outputs import check_output_folder
     from runner.flows.submit.submit_run import submit_run
 

@@ -26,6 +26,7 @@ from runner.core.settings import Settings, load_settings
 from runner.flows import active_work
 from runner.flows.active_work import ActiveWork
 from runner.flows.local import azurite, lifecycle, services, start
+from runner.flows.local import state as local_state
 from runner.flows.local.lifecycle import StoppedServices
 from runner.flows.local.services import (
     ServiceLaunch,
@@ -476,7 +477,7 @@ def test_missing_extra_names_the_pip_command(
     env = {"RUNNER_HOME": str(tmp_path), "RUNNER_CONFIG": str(tmp_path / "c.yaml")}
     (tmp_path / "c.yaml").touch()
     settings = load_settings({}, cwd=tmp_path, env=env)
-    monkeypatch.setattr(lifecycle, "_PACKAGES", ("psutil", "no_such_package_here"))
+    monkeypatch.setattr(local_state, "_PACKAGES", ("psutil", "no_such_package_here"))
     with pytest.raises(RunnerError) as caught:
         lifecycle.up(settings, ignore_progress)
     assert caught.value.fix.endswith("pip install 'azure-batch-runner[local]'")

@@ -22,7 +22,8 @@ from runner.core.progress import ignore_progress
 from runner.core.settings import AZURE, Settings, load_settings
 from runner.core.states import TaskView
 from runner.flows.local import azurite, prune, task_folders
-from runner.flows.local.lifecycle import check_packages_room, reset, reset_state
+from runner.flows.local.lifecycle import reset, reset_state
+from runner.flows.local.state import check_packages_room
 from runner.flows.runs.history import RunHistory
 from runner.flows.runs.rows import RunRow
 from runner.protocol.errors import ExitCode, RunnerError
