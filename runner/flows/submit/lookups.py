@@ -1,33 +1,25 @@
-"""Ask the services about the inputs, predecessors and job of a submission before it is planned.
+"""Look up the inputs and predecessors of a submission in the services before it is planned.
 
-A submission and a dry run (`--dry-run`) ask the same questions in the same order, and reject the
-same answers. A dry run lists the unanswered questions.
+`Lookups` of `pipeline.py` asks these questions, which runs without inputs and predecessors do not
+have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import (
-    check_pool,
-    find_open_job,
-    get_task,
-    takes_dependent_tasks,
-)
-from runner.azure.faults import SERVICES_DOWN, SIGN_IN
+from runner.azure.batch.jobs import get_task, takes_dependent_tasks
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.contract import StackOutputs
-from runner.core.planning.plan import JobPlan, RunPlan
+from runner.core.planning.plan import RunPlan
 from runner.core.planning.pool_choice import pools_for
 from runner.core.recipe.inputs import InputSpec
-from runner.core.recipe.recipe import Recipe
 from runner.core.storage_paths import SHARE
 from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
@@ -38,94 +30,21 @@ from runner.protocol.paths import as_stored, blob_name, is_selected_output, list
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 
-T = TypeVar("T")
-_UNREACHABLE = frozenset({SERVICES_DOWN, SIGN_IN})
 _FAILED = "R-AFTER-FAILED"
 
 
-@dataclass(slots=True)
-class Lookups:
-    """The questions of one submission to the services. Its methods raise their errors.
-
-    With `dry_run`, unanswered questions are listed in `unknown` as (what, why). Once a service has
-    not responded, no further questions are asked. `notes` are warnings.
-    """
-
-    connection: Connection | None
-    outputs: StackOutputs
-    home: Path
-    dry_run: bool = False
-    why: str = "the local services are not running"
-    unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    notes: list[str] = field(default_factory=list[str])
-
-    def ask(self, what: str, question: Callable[[Connection], T], otherwise: T) -> T:
-        """Return the answer to a question, or `otherwise` if a dry run gets no answer."""
-        if self.connection is not None:
-            try:
-                return question(self.connection)
-            except RunnerError as err:
-                if not self.dry_run or err.code not in _UNREACHABLE:
-                    raise
-                self.connection, self.why = None, err.what
-        self.unknown.append((what, self.why))
-        return otherwise
-
-    def input(self, name: str, document: Mapping[str, Any], suffix: str = "") -> Mapping[str, Any]:
-        """Return the entry of an input in run.json, completed by the services."""
-        what = f"input {name}{suffix}"
-        if self.dry_run and document["kind"] == "share":
-            self.ask(what, lambda connection: self._share(connection, what, document), None)
-        if is_resolved(document):
-            return document
-        return self.ask(
-            what, lambda connection: resolve_input(connection, name, document), document
-        )
-
-    def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
-        """Add a note about a missing path, which may appear before the run starts."""
-        path = str(document["path"])
-        with open_store(connection, SHARE) as store:
-            # The path may begin with the name of the mount.
-            for place in filter(None, (path, path.partition("/")[2])):
-                if store.find(place) or next(iter(store.list(place)), None):
-                    return
-        self.notes.append(f"{what}: {path} does not exist on the file share yet")
-
-    def note_unfinished(
-        self,
-        named: Mapping[str, Mapping[str, Any]],
-        awaited: Collection[str],
-        suffix: str,
-        fix: str,
-    ) -> None:
-        """Warn, in a dry run, about inputs from active runs that are not predecessors."""
-        for name, document in named.items():
-            run_id = str(document.get("run_id") or "")
-            if not self.dry_run or document["kind"] != "run" or not run_id or run_id in awaited:
-                continue
-            what = f"input {name}{suffix}"
-            if self.ask(
-                what, lambda connection, run=run_id: _is_unfinished(connection, run), False
-            ):
-                self.notes.append(f"{what}: run {run_id} has not ended{fix.format(run_id)}")
-
-    def note_node_checks(
-        self, recipe: Recipe, named: Mapping[str, Mapping[str, Any]], suffix: str
-    ) -> None:
-        """List the inputs, secrets and image that only a node can check."""
-        for name, document in named.items():
-            if document["kind"] == "url":
-                self.unknown.append((f"input {name}{suffix}", "the node fetches it"))
-        for ref in recipe.secrets:
-            if ref.keyvault is not None:
-                self.unknown.append((f"secret {ref.variable}{suffix}", "the node asks the vault"))
-        if recipe.image is not None:
-            self.unknown.append((f"image {recipe.image}", "the node pulls it"))
-
-
-def _is_unfinished(connection: Connection, run_id: str) -> bool:
+def is_unfinished(connection: Connection, run_id: str) -> bool:
+    """Return True if the run has no result."""
     return load_result(runs_container(connection), run_id) is None
+
+
+def is_on_share(connection: Connection, document: Mapping[str, Any]) -> bool:
+    """Return True if the path of a `share` input exists."""
+    path = str(document["path"])
+    with open_store(connection, SHARE) as store:
+        # The path may begin with the name of the mount.
+        places = filter(None, (path, path.partition("/")[2]))
+        return any(store.find(place) or next(iter(store.list(place)), None) for place in places)
 
 
 def is_resolved(document: Mapping[str, Any]) -> bool:
@@ -382,22 +301,3 @@ def _cannot_wait(first: RunSpec, why: str, option: str = "") -> RunnerError:
         why=f"{why}; a job has one pool and one priority",
         fix=f"{option}, or {here}" if option else here,
     )
-
-
-def find_job(
-    connection: Connection, run: RunPlan, job: JobPlan, *, in_group: bool = False
-) -> JobPlan:
-    """Return the job of a task: an open one, or one to be created."""
-    if run.depends_on and not in_group:  # the job of its predecessors
-        return replace(job, job_id=run.job_id, exists=True)
-    wanted = replace(job, job_id=run.job_id, wanted=run.job_id)
-    if in_group and run.job_id == run.group:  # a new name
-        check_pool(connection, job.pool_id)
-        return wanted
-    return find_next_job(connection, wanted)
-
-
-def find_next_job(connection: Connection, job: JobPlan) -> JobPlan:
-    """Return the open job with the wanted name, or the next one to be created."""
-    found = find_open_job(connection, job.wanted, job.pool_id)
-    return replace(job, job_id=found.job_id, exists=found.exists, completes=found.completes)

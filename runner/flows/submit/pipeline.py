@@ -7,7 +7,7 @@
    nothing, and connects only to services that run.
 3. `plan_submission` and `plan_repetition` draft the runs: from files of this machine with
    `read_files`, or from the record of an earlier run.
-4. `_complete` is the same for all drafts: ask the services with `lookups`, price and cap, choose
+4. `_complete` is the same for all drafts: ask the services with `Lookups`, price and cap, choose
    the job, download data.
 5. `submit_run`, `submit_group` and `create_schedule` execute the plan.
 
@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.azure.auth.credentials import Connection, connect, load_outputs, no_code_container
-from runner.azure.batch.jobs import check_pool
+from runner.azure.batch.jobs import check_pool, find_open_job
 from runner.azure.batch.translate import to_task
+from runner.azure.faults import SERVICES_DOWN, SIGN_IN
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.home import runner_home
 from runner.core.planning.plan import (
@@ -76,7 +77,14 @@ from runner.flows.submit.check_and_read import (
     read_files,
 )
 from runner.flows.submit.group import CheckedFile, naming_task, new_group, resolve_task_input
-from runner.flows.submit.lookups import Lookups, find_job, refuse_predecessors, resolve_after
+from runner.flows.submit.lookups import (
+    is_on_share,
+    is_resolved,
+    is_unfinished,
+    refuse_predecessors,
+    resolve_after,
+    resolve_input,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import LaterRun, RunGroup
 from runner.protocol.paths import MAX_ID, make_run_id
@@ -85,8 +93,10 @@ from runner.protocol.run_spec import RunSpec
 if TYPE_CHECKING:
     from runner.flows.submit.consent import Consent
 
+T = TypeVar("T")
 ServiceCheck = tuple[str, Callable[[Connection], object]]
 _MAX_JOB_NAME = MAX_ID - len("-9999")  # the name of a job may get a number
+_UNREACHABLE = frozenset({SERVICES_DOWN, SIGN_IN})
 _PENDING = "decided when the run is submitted"
 
 
@@ -147,6 +157,78 @@ def dry_run_services(settings: Settings, *, runs_code: bool = False) -> Services
     outputs = expected_outputs(settings)
     connection = connect(settings) if is_reachable(settings) else None
     return Services(settings, outputs, connection, True, runs_code)
+
+
+@dataclass(slots=True)
+class Lookups:
+    """The questions of one submission to the services. Its methods raise their errors.
+
+    With `dry_run`, unanswered questions are listed in `unknown` as (what, why). Once a service has
+    not responded, no further questions are asked. `notes` are warnings.
+    """
+
+    connection: Connection | None
+    outputs: StackOutputs
+    home: Path
+    dry_run: bool = False
+    why: str = "the local services are not running"
+    unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    notes: list[str] = field(default_factory=list[str])
+
+    def ask(self, what: str, question: Callable[[Connection], T], otherwise: T) -> T:
+        """Return the answer to a question, or `otherwise` if a dry run gets no answer."""
+        if self.connection is not None:
+            try:
+                return question(self.connection)
+            except RunnerError as err:
+                if not self.dry_run or err.code not in _UNREACHABLE:
+                    raise
+                self.connection, self.why = None, err.what
+        self.unknown.append((what, self.why))
+        return otherwise
+
+    def input(self, name: str, document: Mapping[str, Any], suffix: str = "") -> Mapping[str, Any]:
+        """Return the entry of an input in run.json, completed by the services."""
+        what = f"input {name}{suffix}"
+        if self.dry_run and document["kind"] == "share":
+            found = self.ask(what, lambda connection: is_on_share(connection, document), True)
+            if not found:  # it may appear before the run starts
+                path = document["path"]
+                self.notes.append(f"{what}: {path} does not exist on the file share yet")
+        if is_resolved(document):
+            return document
+        return self.ask(
+            what, lambda connection: resolve_input(connection, name, document), document
+        )
+
+    def note_unfinished(
+        self,
+        named: Mapping[str, Mapping[str, Any]],
+        awaited: Collection[str],
+        suffix: str,
+        fix: str,
+    ) -> None:
+        """Warn, in a dry run, about inputs from active runs that are not predecessors."""
+        for name, document in named.items():
+            run_id = str(document.get("run_id") or "")
+            if not self.dry_run or document["kind"] != "run" or not run_id or run_id in awaited:
+                continue
+            what = f"input {name}{suffix}"
+            if self.ask(what, lambda connection, run=run_id: is_unfinished(connection, run), False):
+                self.notes.append(f"{what}: run {run_id} has not ended{fix.format(run_id)}")
+
+    def note_node_checks(
+        self, recipe: Recipe, named: Mapping[str, Mapping[str, Any]], suffix: str
+    ) -> None:
+        """List the inputs, secrets and image that only a node can check."""
+        for name, document in named.items():
+            if document["kind"] == "url":
+                self.unknown.append((f"input {name}{suffix}", "the node fetches it"))
+        for ref in recipe.secrets:
+            if ref.keyvault is not None:
+                self.unknown.append((f"secret {ref.variable}{suffix}", "the node asks the vault"))
+        if recipe.image is not None:
+            self.unknown.append((f"image {recipe.image}", "the node pulls it"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +531,25 @@ def _find_job(draft: SubmissionPlan, lookups: Lookups, *, scheduled: bool) -> Jo
             raise
         lookups.unknown.append((f"pool {pool_id}", "created for the first run that needs it"))
         return absent
+
+
+def find_job(
+    connection: Connection, run: RunPlan, job: JobPlan, *, in_group: bool = False
+) -> JobPlan:
+    """Return the job of a task: an open one, or one to be created."""
+    if run.depends_on and not in_group:  # the job of its predecessors
+        return replace(job, job_id=run.job_id, exists=True)
+    wanted = replace(job, job_id=run.job_id, wanted=run.job_id)
+    if in_group and run.job_id == run.group:  # a new name
+        check_pool(connection, job.pool_id)
+        return wanted
+    return find_next_job(connection, wanted)
+
+
+def find_next_job(connection: Connection, job: JobPlan) -> JobPlan:
+    """Return the open job with the wanted name, or the next one to be created."""
+    found = find_open_job(connection, job.wanted, job.pool_id)
+    return replace(job, job_id=found.job_id, exists=found.exists, completes=found.completes)
 
 
 def _check_tasks(runs: Mapping[str, RunPlan], lookups: Lookups, *, in_group: bool) -> None:

@@ -37,8 +37,7 @@ from runner.flows.local.state import make_container_pool
 from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import code_container, index_run, runs_container
 from runner.flows.submit.check_and_read import FilesToUpload
-from runner.flows.submit.lookups import find_next_job
-from runner.flows.submit.pipeline import SubmissionPlan
+from runner.flows.submit.pipeline import SubmissionPlan, find_next_job
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths, blob_name, code_blob, stored_path
 from runner.protocol.run_spec import RunSpec, parse_run
