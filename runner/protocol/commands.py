@@ -16,7 +16,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from runner.protocol.task import NOTEBOOK_MODULE
 
@@ -50,6 +50,7 @@ _LONG = 100  # digits of a name, not of a number
 _MOST_DIGITS = 17  # that a float has
 _STORED = "$RUNNER_"  # begins the path of an input on the node
 Words = Sequence[str | None]  # None: see `place_parameters`
+Word = TypeVar("Word", bound="str | None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +324,11 @@ def to_arguments(params: Mapping[str, Any], params_as: ParamsAs) -> list[str]:
     return arguments
 
 
+def argument_start(name: str, params_as: ParamsAs) -> str:
+    """Return what the argument of a parameter begins with."""
+    return f"--{name}" if params_as == "flags" else f"{name}="
+
+
 def to_text(value: object) -> str:
     """Return the value of a parameter as an argument."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -406,6 +412,21 @@ def _quote_for_hydra(name: str, text: str) -> str:
         return f"'{text}'"
     escaped = text.replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def insert_parameters(
+    params: Sequence[Word], args: Sequence[str], params_as: ParamsAs
+) -> tuple[Word | str, ...]:
+    """Return `args` of a script with its parameters, before the first option or `name=value`.
+
+    Words before it are often a subcommand, and parsers expect the options of one after it. Hydra
+    refuses overrides that an option separates, so they precede the first override among `args`.
+    """
+    given = (n for n, word in enumerate(args) if word.startswith("-") or "=" in word)
+    if params_as == "hydra":
+        given = iter(sorted(given, key=lambda n: args[n].startswith("-")))
+    first = next(given, len(args))
+    return *args[:first], *params, *args[first:]
 
 
 def replace_arguments(

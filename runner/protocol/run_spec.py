@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from runner.protocol import commands
 from runner.protocol.codec import (
     DAMAGED,
     FORMAT,
@@ -29,7 +30,7 @@ from runner.protocol.codec import (
     wire,
     write,
 )
-from runner.protocol.commands import PARAMS_AS, ParamsAs, read_parameters
+from runner.protocol.commands import PARAMS_AS, ParamsAs, Word, read_parameters
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.metrics import ExpectedRange, Goal, read_goal
@@ -212,6 +213,36 @@ class RecipeSpec(JsonDocument):
     def nodes(self) -> int:
         """The number of nodes that the run uses at the same time."""
         return self.resources.nodes
+
+    def to_arguments(self, params: Mapping[str, Any]) -> list[str]:
+        """Return the arguments of the script with parameters. Raise ValueError."""
+        return commands.to_arguments(params, self.params_as)
+
+    def place_parameters(
+        self, template: Iterable[str | None], params: Mapping[str, Any]
+    ) -> list[str]:
+        """Return the command of a template with parameters. Raise ValueError."""
+        return commands.place_parameters(template, params, self.params_as)
+
+    def insert_parameters(
+        self, params: Sequence[Word], args: Sequence[str]
+    ) -> tuple[Word | str, ...]:
+        """Return the arguments of the script with words for its parameters at their place."""
+        return commands.insert_parameters(params, args, self.params_as)
+
+    def replace_arguments(
+        self, command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
+    ) -> tuple[str, ...] | None:
+        """Return the command with other parameters, or None if it has not the old ones.
+
+        Raises:
+            ValueError: the script cannot read a value.
+        """
+        return commands.replace_arguments(command, old, new, self.params_as)
+
+    def argument_start(self, name: str) -> str:
+        """Return what the argument of a parameter begins with."""
+        return commands.argument_start(name, self.params_as)
 
     def recipe_fields(self) -> dict[str, Any]:
         """Return the values of the fields of this class, without those of a derived class."""

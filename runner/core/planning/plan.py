@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from runner.contract import PoolOutput, StackOutputs
@@ -16,7 +16,7 @@ from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
 from runner.core.settings import Settings, Target
-from runner.protocol.commands import ParamsAs, names_in_braces, place_parameters, to_arguments
+from runner.protocol.commands import names_in_braces
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
@@ -30,7 +30,6 @@ from runner.protocol.run_spec import (
     RunSpec,
 )
 
-_Word = TypeVar("_Word", bound=str | None)
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
 _AFTER_ALLOWANCE = timedelta(days=30)  # additional time if the task depends on other tasks
 _WALL_CLOCK_MARGIN = timedelta(
@@ -364,8 +363,8 @@ def compose_command(
             )
     if params.keys().isdisjoint(placed | escaped):
         given = script_arguments(recipe, params)
-        return (*recipe.command, *insert_parameters(given, args, recipe.params_as)), ()
-    template = (*recipe.command, *insert_parameters((None,), args, recipe.params_as))
+        return (*recipe.command, *recipe.insert_parameters(given, args)), ()
+    template = (*recipe.command, *recipe.insert_parameters((None,), args))
     return script_arguments(recipe, params, template), template
 
 
@@ -379,8 +378,8 @@ def script_arguments(
     """
     try:
         if template:
-            return tuple(place_parameters(template, params, recipe.params_as))
-        return tuple(to_arguments(params, recipe.params_as))
+            return tuple(recipe.place_parameters(template, params))
+        return tuple(recipe.to_arguments(params))
     except ValueError as err:
         raise RunnerError(
             "R-SET-VALUE",
@@ -389,21 +388,6 @@ def script_arguments(
             "that Hydra and OmegaConf both read literally",
             fix="quote the value as the script reads it: NAME=\"'VALUE'\"",
         ) from err
-
-
-def insert_parameters(
-    params: Sequence[_Word], args: Sequence[str], params_as: ParamsAs
-) -> tuple[_Word | str, ...]:
-    """Return `args` of a script with its parameters, before the first option or `name=value`.
-
-    Words before it are often a subcommand, and parsers expect the options of one after it. Hydra
-    refuses overrides that an option separates, so they precede the first override among `args`.
-    """
-    given = (n for n, word in enumerate(args) if word.startswith("-") or "=" in word)
-    if params_as == "hydra":
-        given = iter(sorted(given, key=lambda n: args[n].startswith("-")))
-    first = next(given, len(args))
-    return *args[:first], *params, *args[first:]
 
 
 _SECRET_NAME = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")

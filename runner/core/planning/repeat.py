@@ -15,7 +15,7 @@ from runner.core.recipe.options import resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.recipe.submit_file import order_tasks
-from runner.protocol.commands import find_notebook, replace_arguments
+from runner.protocol.commands import find_notebook
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import CyclicError, Edges
 from runner.protocol.paths import job_id_for
@@ -103,7 +103,7 @@ def change_params(spec: RunSpec, overrides: Iterable[str]) -> dict[str, ParamVal
     """Return the parameters with overrides, converted to the type of the recorded value."""
     declared = tuple(Param.of_value(name, value) for name, value in spec.params.items())
     notebook = find_notebook(spec.command)
-    return resolve_params(declared, overrides, notebook, spec.params_as)
+    return resolve_params(declared, overrides, notebook, spec)
 
 
 def choose_same_pool(
@@ -180,7 +180,7 @@ def _replace_params(spec: RunSpec, new: Mapping[str, ParamValue]) -> tuple[str, 
     if spec.template:
         return script_arguments(spec, new, spec.template)
     script_arguments(spec, new)  # refuses values that the script cannot read
-    changed = replace_arguments(spec.command, spec.params, new, spec.params_as)
+    changed = spec.replace_arguments(spec.command, spec.params, new)
     if changed is not None:
         return changed
     raise RunnerError(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.contract import PoolOutput
-from runner.protocol.commands import to_arguments
 from runner.protocol.run_spec import RunSpec
 
 
@@ -94,7 +93,7 @@ def _command_text(run: RunSpec) -> str:
     """Return the command without the parameters, which are compared one by one."""
     if run.template:
         return shlex.join(word for word in run.template if word is not None)
-    words, given = list(run.command), to_arguments(run.params, run.params_as)
+    words, given = list(run.command), run.to_arguments(run.params)
     for n in range(len(words) - len(given) + 1):
         if given and words[n : n + len(given)] == given:
             del words[n : n + len(given)]

@@ -651,6 +651,26 @@ def _build(
     )
 
 
+def command_recipe(
+    name: str,
+    folder: Path,
+    command: tuple[str, ...],
+    params: tuple[Param, ...],
+    requirements: str | None,
+) -> Recipe:
+    """Return the recipe of a command in a folder, without train.yaml."""
+    return Recipe(
+        name=name,
+        description="",
+        folder=folder,
+        source="folder",
+        command=command,
+        params=params,
+        requirements_file=requirements,
+        params_as=detect_params_as(folder, command),
+    )
+
+
 def _find_params_as(folder: Path, source: RecipeSource, command: Sequence[str]) -> ParamsAs:
     """Return how the script gets its parameters. The scripts of built-in recipes read flags."""
     return "flags" if source == "builtin" else detect_params_as(folder, command)

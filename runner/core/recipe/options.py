@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runner.core.recipe.inputs import InputSpec
     from runner.core.recipe.recipe import Param, ParamValue, Recipe
     from runner.protocol.commands import ParamsAs
-    from runner.protocol.run_spec import Capacity, KeepRule, Resources
+    from runner.protocol.run_spec import Capacity, KeepRule, RecipeSpec, Resources
 
 _Choice = TypeVar("_Choice", bound=str)
 _NAMES = tuple(LAUNCHERS)
@@ -376,7 +376,7 @@ def resolve_params(
     params: tuple[Param, ...],
     overrides: Iterable[str],
     notebook: str | None = None,
-    params_as: ParamsAs = "flags",
+    recipe: RecipeSpec | None = None,
     words: Sequence[str] = (),
 ) -> dict[str, ParamValue]:
     """Return the value of each parameter: the last override, else its default.
@@ -388,7 +388,7 @@ def resolve_params(
         params: the declared parameters.
         overrides: `NAME=VALUE` texts.
         notebook: the notebook that declares the parameters, or None for a script.
-        params_as: how the script gets the parameters.
+        recipe: says how the script gets the parameters; None stands for flags.
         words: the words of the command; a name that they have in braces needs no declaration.
 
     Raises:
@@ -400,6 +400,7 @@ def resolve_params(
     values: dict[str, ParamValue] = {
         param.name: param.default for param in params if param.default is not None
     }
+    params_as = "flags" if recipe is None else recipe.params_as
     allowed = _NAME if params_as == "flags" else _KEY
     for text in overrides:
         name, raw = _split(text)

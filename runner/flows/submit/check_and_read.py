@@ -94,7 +94,7 @@ def check_command(
     if notebook is not None:
         refuse_arguments(notebook, options.args)
     words = (*recipe.command, *options.args)
-    params = resolve_params(recipe.params, options.set, notebook, recipe.params_as, words)
+    params = resolve_params(recipe.params, options.set, notebook, recipe, words)
     arguments, template = compose_command(recipe, params, options.args)
     recipe = with_named_files(recipe, arguments[len(recipe.command) :])
     names = (recipe.name, recipe.description, options.experiment, *options.inputs)

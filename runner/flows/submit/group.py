@@ -14,8 +14,7 @@ from runner.contract import PoolOutput
 from runner.core.planning.plan import CheckedRun
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.dimensions import Trial
-from runner.core.recipe.entry import detect_params_as
-from runner.core.recipe.file import load_recipe, missing_script
+from runner.core.recipe.file import command_recipe, load_recipe, missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, Recipe
@@ -207,16 +206,8 @@ def _loaded(name: str, task: TaskFile, base: Path) -> Recipe:
         raise RunnerError(
             "R-SUBMIT-FOLDER", f"{missing} not found in {folder}", fix="correct `command`"
         )
-    return Recipe(
-        name=name,
-        description="",
-        folder=folder,
-        source="folder",
-        command=tuple(task.command or ()),
-        params=tuple(Param.of_value(key, value) for key, value in task.params.items()),
-        requirements_file=requirements,
-        params_as=detect_params_as(folder, task.command or ()),
-    )
+    params = tuple(Param.of_value(key, value) for key, value in task.params.items())
+    return command_recipe(name, folder, tuple(task.command or ()), params, requirements)
 
 
 def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, list[str]]:

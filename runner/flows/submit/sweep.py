@@ -18,7 +18,7 @@ from typing import Any, cast
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.home import code_variables
-from runner.core.planning.plan import CheckedRun, insert_parameters, script_arguments
+from runner.core.planning.plan import CheckedRun, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
 from runner.core.recipe.dimensions import MAX_TRIALS, Dimension, Trial, is_value, matches_blob
@@ -380,7 +380,7 @@ def _options(
     are_arguments = not (recipe.params or named or overrides)
     if are_arguments and find_notebook(recipe.command) is None:
         given = script_arguments(recipe, trial)
-        script_args = insert_parameters(given, script_args, recipe.params_as)
+        script_args = recipe.insert_parameters(given, script_args)
     else:
         text = str if recipe.params and not named else to_text
         overrides = (*overrides, *(f"{name}={text(value)}" for name, value in trial.items()))

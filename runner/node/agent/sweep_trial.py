@@ -27,7 +27,6 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.codec import DAMAGED, parse_json
-from runner.protocol.commands import place_parameters, replace_arguments
 from runner.protocol.metrics import Goal, choose_metric, default_goal
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blob, index_metadata
@@ -419,11 +418,11 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
         declared |= {name: value for name, value in params.items() if name not in declared}
         old, new = spec.params, declared
     if spec.template:
-        command = tuple(place_parameters(spec.template, declared, spec.params_as))
+        command = tuple(spec.place_parameters(spec.template, declared))
     else:
-        command = replace_arguments(spec.command, old, new, spec.params_as)
-    flags = tuple(f"--{name}" if spec.params_as == "flags" else f"{name}=" for name in swept)
-    if command is None and not any(word.startswith(flags) for word in spec.command):
+        command = spec.replace_arguments(spec.command, old, new)
+    starts = tuple(map(spec.argument_start, swept))
+    if command is None and not any(word.startswith(starts) for word in spec.command):
         command = spec.command  # a notebook reads $RUNNER_PARAMS
     if command is None:
         raise ValueError("the command of the run does not contain its parameters")

@@ -14,6 +14,7 @@ from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.commands import place_parameters, replace_arguments, to_arguments
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import RecipeSpec
 
 HYDRA = """
 import hydra
@@ -76,7 +77,7 @@ def test_key_of_train_yaml_and_option_decide_the_form(tmp_path: Path) -> None:
 def test_declared_parameter_can_have_a_dotted_name(tmp_path: Path) -> None:
     load(tmp_path, HYDRA)
     recipe = load(tmp_path, "params: {model.size: 3}\n", "train.yaml")
-    params = resolve_params(recipe.params, ["model.size=4"], None, recipe.params_as)
+    params = resolve_params(recipe.params, ["model.size=4"], None, recipe)
     assert script_arguments(recipe, params) == ("model.size=4",)
 
 
@@ -139,8 +140,8 @@ def test_text_without_a_literal_form_is_refused(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize("name", ["model.size", "+new", "++forced", "model/optimizer", "db@to"])
 def test_names_of_hydra_are_accepted_for_key_value_only(name: str) -> None:
-    assert resolve_params((), [f"{name}=1"], None, "hydra") == {name: "1"}
-    assert resolve_params((), [f"{name}=1"], None, "key=value") == {name: "1"}
+    assert resolve_params((), [f"{name}=1"], None, RecipeSpec(params_as="hydra")) == {name: "1"}
+    assert resolve_params((), [f"{name}=1"], None, RecipeSpec(params_as="key=value")) == {name: "1"}
     if "." not in name:
         with pytest.raises(RunnerError) as caught:
             resolve_params((), [f"{name}=1"])
