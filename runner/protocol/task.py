@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Maximum nodes of a pool with inter-node communication (Batch quotas page).
 MAX_NODES = 100
+MAX_GPUS = 16  # of a node, in the requirements of a recipe
+RETRIES = range(101)  # additional attempts after failures
 PRIORITIES = range(-1000, 1001)  # priorities of a Batch job: Jobs - Create, Batch REST 2025-06-01
 
 AGENT_FILE = "runner-agent.pyz"

@@ -318,7 +318,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         None,
         description="For `prepare` and the command: 90m, 2h, 1d or seconds; at most 7 days.",
     )
-    retries: int = Field(0, ge=0, le=100)
+    retries: keys.Retries = 0
     checkpoints: keys.Checkpoints = Field(
         default_factory=keys.CheckpointsFile,
         description="How $RUNNER_CHECKPOINT_DIR is kept in blob; false switches it off.",

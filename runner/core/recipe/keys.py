@@ -30,7 +30,7 @@ from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
 from runner.protocol.run_spec import Capacity, CheckpointRule, KeepRule, Resources, SecretRef
-from runner.protocol.task import MAX_NODES, PRIORITIES
+from runner.protocol.task import MAX_GPUS, MAX_NODES, PRIORITIES, RETRIES
 
 
 def key_error(problem: str, fix: str, why: str = "") -> PydanticCustomError:
@@ -255,6 +255,7 @@ def to_expected(parsed: Expect) -> tuple[ExpectedRange, ...]:
 
 
 Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]
+Retries = Annotated[int, Field(ge=RETRIES.start, le=RETRIES.stop - 1)]
 RunReference = Annotated[
     str,
     TextField(
@@ -272,7 +273,7 @@ class ResourcesFile(StrictModel):
     gpus: int | None = Field(
         None,
         ge=0,
-        le=16,
+        le=MAX_GPUS,
         description="Minimum number of GPUs per node; the pool with the fewest is used.",
     )
     memory: Annotated[int, Amount("size", "1B")] | None = Field(

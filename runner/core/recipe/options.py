@@ -2,9 +2,10 @@
 
 `with_options` applies them to a recipe, and `resolve_params` the values of `--set`.
 
-A field of RunOptions declares all that is known about an option. The command line, the Python API
-and the files of `runner submit` derive from these fields. Functions import what they need
-themselves, because `runner --help` loads this module.
+A field of RunOptions declares all that is known about an option. The command line and the Python
+API derive from these fields. Keys of files have the same names, and classes of their own, which
+pydantic reads: their values are those of YAML, and name file and line in errors. Functions import
+what they need themselves, because `runner --help` loads this module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 from runner.protocol.errors import RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
-from runner.protocol.task import MAX_NODES, PRIORITIES
+from runner.protocol.task import MAX_GPUS, MAX_NODES, PRIORITIES, RETRIES
 
 if TYPE_CHECKING:
     from runner.core.recipe.inputs import InputSpec
@@ -250,7 +251,7 @@ class RunOptions:
         "Minimum number of GPUs per node.",
         key="resources.gpus",
         metavar="N",
-        check=_in(range(17)),
+        check=_in(range(MAX_GPUS + 1)),
         old_flag="--gpu",
     )
     nodes: int | None = _option(
@@ -296,7 +297,7 @@ class RunOptions:
     retries: int | None = _option(
         "Maximum number of additional attempts after a failure.",
         unset="0, unless the recipe sets another",
-        check=_in(range(101)),
+        check=_in(RETRIES),
     )
     keep: tuple[str, ...] = _option(
         "Keep these files of the script's folder at any size.",

@@ -12,7 +12,15 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.file import Duration, Identifier, RecipeName, RelativePath, Scalar
-from runner.core.recipe.keys import Command, EnvFile, Inputs, Priority, ResourcesFile, key_error
+from runner.core.recipe.keys import (
+    Command,
+    EnvFile,
+    Inputs,
+    Priority,
+    ResourcesFile,
+    Retries,
+    key_error,
+)
 from runner.core.yaml_files import (
     Amount,
     Document,
@@ -86,7 +94,7 @@ class DefaultsFile(StrictModel):
         default_factory=dict, description="Variables; those of a task override the defaults."
     )
     timeout: Duration | None = None
-    retries: int | None = Field(None, ge=0, le=100)
+    retries: Retries | None = None
     resources: ResourcesFile | None = None
 
 
