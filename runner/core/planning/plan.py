@@ -173,7 +173,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The Batch job of a submission: knows whether it exists and when it ends, and its limits.
+    """The Batch job of a submission: knows whether it exists, what ends it, and its limits.
 
     Attributes:
         job_id: Empty for a schedule, whose jobs have no ID yet.

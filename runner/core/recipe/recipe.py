@@ -43,7 +43,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Recipe(RecipeSpec):
-    """A loaded recipe: the part that `run.json` stores, and the part for this machine only.
+    """A loaded recipe: what `run.json` takes over, and what the client makes the rest from.
 
     Attributes:
         files: Files of `folder` to upload; None uploads all of it.

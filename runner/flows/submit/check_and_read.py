@@ -52,7 +52,7 @@ _GIT_TIMEOUT_S = 5.0
 
 
 class FilesToUpload:
-    """The files that a submission may upload, of which this machine reads each only once.
+    """The files that a submission may upload, each of which this machine hashes only once.
 
     Attributes:
         archives: Code and agent by hash.
