@@ -27,6 +27,7 @@ from batch_emulator.domain.model import (
     ScheduleState,
     parts,
 )
+from batch_emulator.domain.request_faults import RequestFaults
 from batch_emulator.domain.transitions import eviction, job_schedules, jobs, pools
 from batch_emulator.executor.application_packages import PackageInstaller
 from batch_emulator.executor.blob_client import NodeIdentity
@@ -121,6 +122,7 @@ class Emulator:
         self.service_logs = settings.data_dir / "service-logs"  # while they are uploaded
         self.certificates = Certificates(settings.data_dir / "certificates.json")
         self.account.check_references = self._check_references
+        self.request_faults = RequestFaults()
         packages = PackageInstaller(self.applications, isolation.owner)
         self.launches = self._launches(packages, environment.get("PATH"))
         self.containers = TaskContainers(

@@ -50,6 +50,7 @@ class Event(NamedTuple):  # a frozen dataclass takes three times as long to make
     entity: str  # "pool/node", "job" or "job/task", in the spelling of the ids
     value: str
     why: str = ""
+    node: str = ""  # "pool/node" on which a task runs
 
     def document(self) -> dict[str, object]:
         """Return the event as JSON shows it."""
@@ -60,7 +61,8 @@ class Event(NamedTuple):  # a frozen dataclass takes three times as long to make
             "entity": self.entity,
             "value": self.value,
         }
-        return document | ({"why": self.why} if self.why else {})
+        known = {"why": self.why, "node": self.node}
+        return document | {name: value for name, value in known.items() if value}
 
 
 class Events:
@@ -70,10 +72,17 @@ class Events:
         self._kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._number = 0
 
-    def add(self, now: datetime, kind: str, entity: str, value: str, why: str = "") -> None:
+    @property
+    def newest(self) -> int:
+        """Return the number of the newest event, 0 before the first."""
+        return self._number
+
+    def add(
+        self, now: datetime, kind: str, entity: str, value: str, why: str = "", node: str = ""
+    ) -> None:
         """Record one event, and log it at debug level."""
         self._number += 1
-        event = Event(self._number, now, kind, entity, value, why)
+        event = Event(self._number, now, kind, entity, value, why, node)
         self._kept.append(event)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s %s %s", kind, entity, value, why, extra={LOG_FIELDS: event.document()})
@@ -81,6 +90,10 @@ class Events:
     def after(self, number: int) -> Iterator[Event]:
         """Return the events with a higher number, oldest first."""
         return (event for event in self._kept if event.number > number)
+
+    def newest_first(self) -> Iterator[Event]:
+        """Return the kept events, newest first."""
+        return reversed(self._kept)
 
 
 LOG_FIELDS = "fields"  # the key of `extra` whose values become fields of the JSON log

@@ -133,6 +133,8 @@ class App:
             self._write()  # so that the handler finds all changes in the store
             self._require_room(takes_room)
         try:
+            if operation:
+                await self._meet_planned_fault(operation)
             result = handler(call)
             reply = await result if inspect.isawaitable(result) else result
         finally:
@@ -155,6 +157,17 @@ class App:
         if route.handler is None:
             raise not_implemented(route.operation)
         return route.handler, route.operation, params
+
+    async def _meet_planned_fault(self, operation: str) -> None:
+        """Delay or refuse a request if the admin API has planned that. Raises Fault."""
+        planned = self.emulator.request_faults.take(operation)
+        if planned is None:
+            return
+        if planned.delay_s:
+            await asyncio.sleep(planned.delay_s)
+        fault = planned.fault()
+        if fault is not None:
+            raise fault
 
     def _find_admin(
         self, method: str, path: str, headers: Mapping[str, str]

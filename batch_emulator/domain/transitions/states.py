@@ -112,7 +112,9 @@ def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> N
     if task.state is not state:
         task.previous, task.previous_time = task.state, task.state_time
         task.state, task.state_time = state, now
-        account.events.add(now, "task.state", f"{task.job.id}/{task.id}", state.value)
+        where = "/".join(task.place) if state is TaskState.RUNNING and task.place else ""
+        name = f"{task.job.id}/{task.id}"
+        account.events.add(now, "task.state", name, state.value, node=where)
     _count(task, +1)
     account.save_task(task)
     job = task.job

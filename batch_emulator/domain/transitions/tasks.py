@@ -328,7 +328,8 @@ def set_subtask(account: Account, execution: Execution, state: str, now: datetim
     if state != "preparing":
         info["startTime" if state == "running" else "endTime"] = time_text(now)
     name = f"{task.job.id}/{task.id}/{execution.instance}"
-    account.events.add(now, "subtask.state", name, state)
+    where = f"{execution.node.pool.id}/{execution.node.id}" if state == "running" else ""
+    account.events.add(now, "subtask.state", name, state, node=where)
     _save_group(account, execution)
 
 

@@ -1,5 +1,5 @@
-"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, Scheduled Events,
-reset.
+"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, planned faults,
+Scheduled Events, reset.
 
 `GET /_emulator/health` is open. Other requests need `Authorization: Bearer <account key>`, because
 they can end tasks. Answers are plain JSON; errors have the form of the service's errors.
@@ -14,12 +14,21 @@ from datetime import timedelta
 from typing import Any, cast
 
 from batch_emulator import __version__
-from batch_emulator.domain.faults import Fault, bad_property, bad_query
+from batch_emulator.domain.faults import FAULTS, Fault, bad_property, bad_query
 from batch_emulator.domain.model import Json, Node
+from batch_emulator.domain.request_faults import (
+    EVERY_OPERATION,
+    LONGEST_DELAY_S,
+    MOST_PLANNED,
+    MOST_REQUESTS,
+    PlannedFault,
+    is_error_status,
+)
 from batch_emulator.domain.transitions import eviction, nodes, pools
 from batch_emulator.domain.values import parse_duration, time_text
 from batch_emulator.http.call import Call, Handler, Reply
 from batch_emulator.http.routes import applications
+from batch_emulator.http.routes.table import ROUTES
 from batch_emulator.scheduling.allocation import resize_error
 
 _LONGEST_S = 366 * 86400.0
@@ -255,6 +264,52 @@ async def push_clock(call: Call) -> Reply:
     return clock(call)
 
 
+def planned_faults(call: Call) -> Reply:
+    """Return the planned faults that requests have not met yet."""
+    planned = call.emulator.request_faults.planned
+    return Reply(200, {"value": [one.document() for one in planned]})
+
+
+def plan_fault(call: Call) -> Reply:
+    """Plan an error, a delay or both for the next requests of an operation."""
+    body, found = call.json(), call.emulator.request_faults
+    if len(found.planned) >= MOST_PLANNED:
+        raise bad_property("operation", "", f"{MOST_PLANNED} faults are planned already")
+    operation, code = body.get("operation", EVERY_OPERATION), body.get("code", "")
+    known = {EVERY_OPERATION, *(route.operation for route in ROUTES)}
+    if not isinstance(operation, str) or operation not in known:
+        raise bad_property("operation", operation, "a name such as Task_Add, or *, is expected")
+    if not isinstance(code, str) or (code and code not in FAULTS and "status" not in body):
+        raise bad_property("code", code, "a code of the service, or any with a status, is expected")
+    if "status" in body and not is_error_status(body["status"]):
+        raise bad_property("status", body["status"], "a number from 400 to 599 is expected")
+    count = _number(body, "count", 1, MOST_REQUESTS)
+    delay_s = _number(body, "delaySeconds", 0, LONGEST_DELAY_S)
+    if not code and not delay_s:
+        raise bad_property("code", code, "a code, delaySeconds or both are expected")
+    retry_after_s = None
+    if "retryAfterSeconds" in body:
+        retry_after_s = _number(body, "retryAfterSeconds", 0, _LONGEST_S)
+    status = body.get("status")
+    found.add(PlannedFault(operation, code, int(count), status, delay_s, retry_after_s))
+    return planned_faults(call)
+
+
+def _number(body: Json, name: str, least: int, most: float) -> float:
+    """Return a number of the body, by default the least one. Raises Fault."""
+    value = body.get(name, least)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise bad_property(name, value, f"a number from {least} to {most:.0f} is expected")
+    return float(value)
+
+
+def forget_faults(call: Call) -> Reply:
+    """Forget the planned faults."""
+    call.emulator.request_faults.clear()
+    return Reply(204)
+
+
 async def reset(call: Call) -> Reply:
     """End and delete all jobs, schedules and pools; answered when they are gone."""
     await call.emulator.reset()
@@ -307,5 +362,14 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     ),
     AdminRoute("GET", _EVENTS, "Scheduled Events of a node", get_scheduled_events, open=True),
     AdminRoute("POST", _EVENTS, "acknowledge an event", acknowledge, open=True),
+    AdminRoute("GET", f"{PREFIX}/faults", "planned faults with requests left", planned_faults),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}/faults",
+        '`{"operation": "Task_Add", "code": "ServerBusy", "count": 3, "delaySeconds": 1}` gives '
+        "the next requests of an operation (`*`: of any) an error, a delay or both",
+        plan_fault,
+    ),
+    AdminRoute("DELETE", f"{PREFIX}/faults", "forget planned faults", forget_faults),
     AdminRoute("POST", f"{PREFIX}/reset", "delete all pools, jobs and schedules", reset),
 )
