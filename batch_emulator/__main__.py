@@ -4,6 +4,7 @@ address.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import logging
@@ -29,7 +30,7 @@ from batch_emulator.http.app import App
 from batch_emulator.launches import NodeNames
 from batch_emulator.options import OptionError, check_host, parser, settings_of
 from batch_emulator.proxies import exclude_loopback
-from batch_emulator.server import bind, url_of, uvicorn_config, with_files
+from batch_emulator.server import bind, url_of, uvicorn_config, with_files, with_page
 from batch_emulator.storage.account_store import StoreFormatError, StoreInUseError
 
 _LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -123,13 +124,14 @@ def main(arguments: list[str] | None = None) -> int:
         listeners = [bind(options.host, options.port)]
         if options.storage_account:
             listeners.append(bind(options.host, options.files_port))
+        if options.ui:
+            listeners.append(bind(options.host, options.ui_port))
     except OptionError as err:
         return _say(str(err), _USAGE_ERROR)
     except OSError as err:
-        ports = (
-            f"{options.port} and {options.files_port}" if options.storage_account else options.port
+        return _say(
+            f"error: cannot listen on {options.host}:{_ports(options)}: {err}", _START_ERROR
         )
-        return _say(f"error: cannot listen on {options.host}:{ports}: {err}", _START_ERROR)
     settings = settings_of(options, url_of(listeners[0]))
     if (why := shortage(settings.data_dir)) is not None:
         fix = "free some space, or use a --data-dir on another disk"
@@ -151,12 +153,22 @@ def main(arguments: list[str] | None = None) -> int:
     _say(f"listening on {settings.url} account {settings.account}")
     if settings.storage is not None:
         _say(f"files on {url_of(listeners[1])}/{settings.storage.name}")
-    app = with_files(App(emulator), emulator, listeners[1:])
+    api = App(emulator)
+    app = with_files(api, emulator, listeners[1:])
+    if options.ui:
+        app = with_page(api, app, emulator, listeners[-1], lambda link: _say(f"page on {link}"))
     server = uvicorn.Server(uvicorn_config(app))
     _stop_when_deleted(settings.data_dir, server)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
         server.run(sockets=listeners)
     return 0
+
+
+def _ports(options: argparse.Namespace) -> str:
+    ports = [options.port]
+    ports += [options.files_port] if options.storage_account else []
+    ports += [options.ui_port] if options.ui else []
+    return " and ".join(map(str, ports))
 
 
 def _cannot_use(data_dir: Path, err: Exception) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -123,6 +123,7 @@ class Emulator:
         self.certificates = Certificates(settings.data_dir / "certificates.json")
         self.account.check_references = self._check_references
         self.request_faults = RequestFaults()
+        self.new_page_link: Callable[[], str] | None = None  # set if the page is served
         packages = PackageInstaller(self.applications, isolation.owner)
         self.launches = self._launches(packages, environment.get("PATH"))
         self.containers = TaskContainers(

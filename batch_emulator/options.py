@@ -73,6 +73,18 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
         help="seconds of the emulator's clock per second",
     )  # fmt: skip
     group.add_argument("--seed", type=int, help="seed of IDs and evictions")
+    group.add_argument(
+        "--ui", action="store_true",
+        help="serve a page for browsers too, on a port of its own, and keep the newest requests "
+        "for it; the link that is printed signs one browser in",
+    )  # fmt: skip
+    group.add_argument(
+        "--ui-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="port of the page; 0 picks a free one",
+    )
 
 
 def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]

@@ -1,6 +1,6 @@
 """The emulator as a server of this process: in a thread for tests, or under `__main__`.
 
-One server listens on two ports: the Batch account on one, Azure Files on the other.
+One server listens on up to three ports: the Batch account, Azure Files, and the page.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import secrets
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -23,23 +24,22 @@ from batch_emulator.domain.account import Limits
 from batch_emulator.domain.clock import Clock
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.files_share.app import FilesApp
-from batch_emulator.files_share.shares import Shares
 from batch_emulator.http.app import App
 
 
-class WithFiles:
-    """Pass requests on the port of Azure Files to its app. ASGI."""
+class WithPort:
+    """Pass requests on another port to an app of its own. ASGI."""
 
-    def __init__(self, batch: ASGIApp, shares: Shares, listener: socket.socket) -> None:
-        self._batch = batch
-        self._files = FilesApp(shares)
+    def __init__(self, app: ASGIApp, other: ASGIApp, listener: socket.socket) -> None:
+        self._app = app
+        self._other = other
         self._port: int = listener.getsockname()[1]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one ASGI scope. The Batch app handles startup and shutdown."""
+        """Answer one ASGI scope. The first app handles startup and shutdown."""
         server = scope.get("server")
-        is_for_files = scope["type"] == "http" and server is not None and server[1] == self._port
-        await (self._files if is_for_files else self._batch)(scope, receive, send)
+        is_for_other = scope["type"] == "http" and server is not None and server[1] == self._port
+        await (self._other if is_for_other else self._app)(scope, receive, send)
 
 
 _STOPS_WITHIN_S = 60.0
@@ -86,7 +86,25 @@ def with_files(app: ASGIApp, emulator: Emulator, listeners: list[socket.socket])
     """Return the app, with Azure Files on another listening socket if there is one."""
     if emulator.shares is None or not listeners:
         return app
-    return WithFiles(app, emulator.shares, listeners[0])
+    return WithPort(app, FilesApp(emulator.shares), listeners[0])
+
+
+def with_page(
+    api: ASGIApp,
+    app: ASGIApp,
+    emulator: Emulator,
+    listener: socket.socket,
+    on_link: Callable[[str], object] = lambda _: None,
+) -> ASGIApp:
+    """Return `app` with the page on another listening socket; the page asks `api` for everything.
+
+    `on_link` is called with each new link that signs a browser in.
+    """
+    from batch_emulator.page.server import PageServer  # noqa: PLC0415  only with --ui
+
+    page = PageServer(emulator, api, app, url_of(listener), on_link)
+    on_link(page.sessions.new_link())
+    return WithPort(page.log, page.app, listener)
 
 
 class Server:
@@ -96,12 +114,17 @@ class Server:
             client = BatchClient(server.url, AzureNamedKeyCredential(server.account, server.key))
 
     Without `data_dir`, its state and its nodes are in a temporary folder, which `close` deletes.
-    Nodes boot in 50 ms. `settings` are fields of `EmulatorSettings`. Raises the errors of
-    `Emulator`.
+    Nodes boot in 50 ms. `settings` are fields of `EmulatorSettings`. With `ui` there is a page too,
+    to which `page_link` signs a browser in. Raises the errors of `Emulator`.
     """
 
     def __init__(
-        self, data_dir: Path | None = None, *, clock: Clock | None = None, **settings: Any
+        self,
+        data_dir: Path | None = None,
+        *,
+        clock: Clock | None = None,
+        ui: bool = False,
+        **settings: Any,
     ) -> None:
         self._folder = None if data_dir else tempfile.TemporaryDirectory(prefix="batch-emulator-")
         folder = data_dir or Path(self._folder.name if self._folder else "")
@@ -116,8 +139,10 @@ class Server:
         self.account, self.key = self._settings.account, self._settings.key
         self.url = ""
         self.files_url: str | None = None  # of the storage account, if the settings name one
+        self.page_link: str | None = None  # the newest one
         self.emulator: Emulator | None = None
         self._clock = clock
+        self._has_page = ui
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -128,7 +153,7 @@ class Server:
     def start(self) -> Server:
         """Serve; return when requests are answered."""
         storage = self._settings.storage
-        listeners = [bind("127.0.0.1", 0) for _ in range(2 if storage else 1)]
+        listeners = [bind("127.0.0.1", 0) for _ in range(1 + bool(storage) + self._has_page)]
         self.url = url_of(listeners[0])
         if storage:
             self.files_url = f"{url_of(listeners[1])}/{storage.name}"
@@ -138,13 +163,24 @@ class Server:
             for listener in listeners:
                 listener.close()
             raise
-        app = with_files(self.application(self.emulator), self.emulator, listeners[1:])
+        app = self._composed(self.emulator, listeners)
         server = self._server = uvicorn.Server(uvicorn_config(app))
         self._thread = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=listeners)), daemon=True
         )
         self._thread.start()
         return self
+
+    def _composed(self, emulator: Emulator, listeners: list[socket.socket]) -> ASGIApp:
+        api = self.application(emulator)
+        app = with_files(api, emulator, listeners[1:])
+        if not self._has_page:
+            return app
+
+        def remember(link: str) -> None:
+            self.page_link = link
+
+        return with_page(api, app, emulator, listeners[-1], remember)
 
     def close(self) -> None:
         """End everything that runs on its nodes, then the server."""

@@ -11,7 +11,7 @@ from batch_emulator.http import defaults
 from batch_emulator.http.bodies import renamed
 
 # The properties with these names are secrets wherever they are, except in what is the user's.
-_SECRETS = frozenset(
+SECRET_PROPERTIES = frozenset(
     {
         "accountKey",
         "linuxUserConfiguration",
@@ -25,7 +25,7 @@ _SECRETS = frozenset(
 
 def without_secrets(body: Json) -> Json:
     """Return the body of a pool, of a job or of any kind of task without secrets."""
-    return renamed(body, {}, without=_SECRETS)
+    return renamed(body, {}, without=SECRET_PROPERTIES)
 
 
 # the extension that installs the service's agent on every node (example and recorded answers)

@@ -310,6 +310,13 @@ def forget_faults(call: Call) -> Reply:
     return Reply(204)
 
 
+def create_page_link(call: Call) -> Reply:
+    """Return a link that signs one browser in to the page, once."""
+    if call.emulator.new_page_link is None:
+        raise Fault("OperationInvalidForCurrentState", {"Reason": "started without --ui"})
+    return Reply(201, {"url": call.emulator.new_page_link()})
+
+
 async def reset(call: Call) -> Reply:
     """End and delete all jobs, schedules and pools; answered when they are gone."""
     await call.emulator.reset()
@@ -371,5 +378,8 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         plan_fault,
     ),
     AdminRoute("DELETE", f"{PREFIX}/faults", "forget planned faults", forget_faults),
+    AdminRoute(
+        "POST", f"{PREFIX}/page-links", "a link that signs a browser in once", create_page_link
+    ),
     AdminRoute("POST", f"{PREFIX}/reset", "delete all pools, jobs and schedules", reset),
 )
