@@ -35,6 +35,7 @@ from runner.flows.local.state import (
     load_isolation,
     load_state,
     local_outputs,
+    new_page_link,
     refusal,
     save_state,
     service_answers,
@@ -74,6 +75,7 @@ class LocalStatus:
     home: str
     isolation: str = ""
     refusal: str = ""  # why the emulator starts no tasks, such as a full disk
+    page: str = ""  # after a start, a link that signs one browser in to the emulator's page
 
 
 def expected_outputs(settings: Settings) -> StackOutputs:
@@ -98,6 +100,7 @@ def up(
     port: int | None = None,
     blob_port: int | None = None,
     azure_names: bool | None = None,
+    ui: bool | None = None,
 ) -> LocalStatus:
     """Start both services, and create the containers and the pool. None keeps the earlier value."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
@@ -109,7 +112,7 @@ def up(
         tries = 0
         while True:
             tries += 1
-            wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names)
+            wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names, ui=ui)
             try:
                 pool = start.start(paths, before, wanted, on_progress)
                 break
@@ -123,7 +126,8 @@ def up(
                 raise
         again = ": its tasks start again" if pool == "recreated" else ""
         on_progress(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
-    return status(settings)
+    link = new_page_link(wanted, ensure_keys(paths)["batch"])
+    return dataclasses.replace(status(settings), page=link)
 
 
 @dataclass(frozen=True, slots=True)

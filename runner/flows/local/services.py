@@ -238,6 +238,7 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     files = ["--storage-account", ACCOUNT, "--files-port", str(state.files_port)]
     files += ["--blob-endpoint", state.blob_endpoint]
     files += ["--azure-names"] if state.azure_names else []
+    files += ["--ui", "--ui-port", str(state.ui_port)] if state.ui_port else []
     secrets = {
         "BATCH_EMULATOR_KEY": keys["batch"],
         "BATCH_EMULATOR_STORAGE_KEY": keys["storage"],

@@ -63,6 +63,8 @@ def wanted_state(
     port: int | None,
     blob_port: int | None,
     azure_names: bool | None = None,
+    *,
+    ui: bool | None = None,
 ) -> LocalState:
     """Return the given sizes, ports and names, else the earlier values, else the defaults."""
     _check_range("--nodes", nodes, 0, _MAX_NODES)
@@ -77,6 +79,9 @@ def wanted_state(
             f"port {batch} was given for both services",
             fix="use different numbers for --port and --blob-port",
         )
+    files = _other_port(before, before.files_port if before else 0, (batch, blob))
+    has_page = bool(before and before.ui_port) if ui is None else ui
+    page = before.ui_port if before else 0
     default_slots = max(1, (os.cpu_count() or 1) // 2)
     return LocalState(
         batch_port=batch,
@@ -85,16 +90,19 @@ def wanted_state(
         slots=slots or (before.slots if before else default_slots),
         batch=before.batch if before else None,
         blob=before.blob if before else None,
-        files_port=_files_port(before, (batch, blob)),
+        files_port=files,
         azure_names=before is not None and before.azure_names
         if azure_names is None
         else azure_names,
+        ui_port=_other_port(before, page, (batch, blob, files)) if has_page else 0,
     )
 
 
-def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
-    """Return the earlier port, unless it is unset or another program listens on it."""
-    port = before.files_port if before else 0
+def _other_port(before: LocalState | None, port: int, taken: tuple[int, ...]) -> int:
+    """Return the earlier port of Azure Files or of the page, unless another program listens on it.
+
+    Without an earlier one (0), choose a port.
+    """
     if before is None or not port or port in taken:
         return choose_port(taken)
     # If both ports are in use, an unrecorded emulator of this home listens on them, to be adopted.
@@ -106,8 +114,12 @@ def chosen_ports(
     before: LocalState | None, wanted: LocalState, given: tuple[int | None, ...]
 ) -> set[int]:
     """Return the ports that `wanted_state` chose: neither given nor kept from the earlier state."""
-    kept = (before.batch_port, before.blob_port, before.files_port) if before else ()
-    return {wanted.batch_port, wanted.blob_port, wanted.files_port}.difference(kept, given)
+    kept = _all_ports(before) if before else ()
+    return {*_all_ports(wanted)}.difference(kept, given, (0,))
+
+
+def _all_ports(state: LocalState) -> tuple[int, ...]:
+    return (state.batch_port, state.blob_port, state.files_port, state.ui_port)
 
 
 def is_port_taken(ports: Iterable[int]) -> bool:
@@ -292,4 +304,7 @@ def _fixed(state: LocalState, name: str) -> tuple[int, ...]:
 
 
 def _ports(state: LocalState, name: str) -> tuple[int, ...]:
-    return (state.batch_port, state.files_port) if name == BATCH else (state.blob_port,)
+    if name != BATCH:
+        return (state.blob_port,)
+    page = (state.ui_port,) if state.ui_port else ()
+    return (state.batch_port, state.files_port, *page)

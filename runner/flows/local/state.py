@@ -66,6 +66,7 @@ class LocalState:
     blob: ProcessRecord | None = None
     files_port: int = 0  # port of Azure Files in the Batch emulator; 0 before it is chosen
     azure_names: bool = False  # tasks reach the services by Azure's host names
+    ui_port: int = 0  # port of the emulator's page; 0 if it has none
 
     def record(self, service: str) -> ProcessRecord | None:
         """Return the process record of BATCH or BLOB."""
@@ -110,8 +111,11 @@ def load_state(paths: HomePaths) -> LocalState | None:
 
 
 def save_state(paths: HomePaths, state: LocalState) -> None:
-    """Store the state atomically."""
-    write_atomically(paths.local_state, json.dumps(dataclasses.asdict(state), indent=2))
+    """Store the state atomically. Earlier versions can read that of an emulator without a page."""
+    document = dataclasses.asdict(state)
+    if not state.ui_port:
+        del document["ui_port"]
+    write_atomically(paths.local_state, json.dumps(document, indent=2))
 
 
 def ensure_keys(paths: HomePaths, *, renew: bool = False) -> dict[str, str]:
@@ -498,6 +502,19 @@ def ask_service(
         connection.request(method, path, headers=headers or {})
         reply = connection.getresponse()
         return reply, reply.read()
+
+
+def new_page_link(state: LocalState, key: str) -> str:
+    """Return a link that signs one browser in to the emulator's page, empty if it has none."""
+    if not state.ui_port:
+        return ""
+    headers = {"Authorization": f"Bearer {key}"}
+    try:
+        path = "/_emulator/page-links"
+        reply, content = ask_service(state.batch_port, "POST", path, headers=headers)
+        return str(json.loads(content)["url"]) if reply.status == http.client.CREATED else ""
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return ""  # `runner local status` says what is wrong
 
 
 def _health(state: LocalState) -> Any:

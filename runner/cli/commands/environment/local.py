@@ -55,6 +55,14 @@ def up(
             show_default="as before; initially no",
         ),
     ] = None,
+    ui: Annotated[
+        bool | None,
+        typer.Option(
+            "--ui/--no-ui",
+            help="Serve the page of the Batch emulator, and print a link to it.",
+            show_default="as before; initially no",
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start the services; omitted options keep their last values."""
@@ -69,6 +77,7 @@ def up(
         port=port,
         blob_port=blob_port,
         azure_names=azure_names,
+        ui=ui,
     )
     try:
         with out.stages() as view:
@@ -289,6 +298,7 @@ def _show(out: Output, found: LocalStatus) -> None:
         sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
         kept_apart = found.isolation or None
         record = {"running": found.running, **services, **sizes, "isolation": kept_apart}
+        record |= {"page": found.page} if found.page else {}
         out.record({**record, "refusal": found.refusal or None})
         return
     rows = [{"service": name, **service} for name, service in services.items()]
@@ -303,6 +313,8 @@ def _show(out: Output, found: LocalStatus) -> None:
         if found.isolation:
             user = "your user" if found.isolation == "environment" else found.isolation
             out.note(f"tasks run as {user}", style="dim")
+        if found.page:
+            out.note(f"page of the emulator, for one browser: {found.page}")
         if found.refusal:
             out.note(f"no tasks are started: {found.refusal}")
 

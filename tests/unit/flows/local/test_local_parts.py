@@ -235,6 +235,29 @@ def test_azure_names_are_kept_until_disabled(paths: HomePaths) -> None:
     assert ["--azure-names" in launch.arguments for launch in words] == [True, False]
 
 
+def test_page_is_kept_on_its_port_until_disabled(paths: HomePaths) -> None:
+    before = LocalState(25001, 25002, nodes=1, slots=1, files_port=choose_port((25001, 25002)))
+    on = wanted_state(before, None, None, None, None, ui=True)
+    assert on.ui_port not in (0, 25001, 25002, before.files_port)
+    kept = wanted_state(on, None, None, None, None)
+    off = wanted_state(on, None, None, None, None, ui=False)
+    assert (before.ui_port, kept.ui_port, off.ui_port) == (0, on.ui_port, 0)
+    words = [services.batch_launch(paths, one, _SECRETS).arguments for one in (kept, off)]
+    assert [("--ui" in given, str(on.ui_port) in given) for given in words] == [
+        (True, True),
+        (False, False),
+    ]
+
+
+def test_state_without_a_page_can_be_read_by_earlier_versions(paths: HomePaths) -> None:
+    state = LocalState(25001, 25002, nodes=1, slots=1, files_port=3)
+    save_state(paths, state)
+    assert "ui_port" not in paths.local_state.read_text()
+    with_page = replace(state, ui_port=4)
+    save_state(paths, with_page)
+    assert load_state(paths) == with_page
+
+
 def test_state_without_a_files_port_gets_one() -> None:
     before = LocalState(25001, 25002, nodes=3, slots=2)
     wanted = wanted_state(before, None, None, None, None)
