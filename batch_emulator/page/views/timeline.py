@@ -19,7 +19,8 @@ _WINDOWS: Mapping[str, timedelta | None] = {
     "all": None,
 }
 _MOST_NODES = 100
-_MOST_BARS = 300  # of one node; shorter ones are left out first
+_MOST_BARS = 1000  # of the picture; of each node, shorter ones are left out first
+_LEAST_BARS = 10  # of each node
 _MOST_LANES = 8
 _STRIP, _LANE = 10, 14  # pixels
 _TICKS = 5
@@ -128,7 +129,8 @@ def timeline_of(ask: PageRequest, pool_id: str = "", node_id: str = "") -> Marku
     }
     shown = [(n, h) for n, h in wanted.items() if n in present or _is_within(h, start)]
     shown = shown[-_MOST_NODES:]
-    picture = _Picture(start, max(now, start + timedelta(seconds=1)))
+    bars = max(_LEAST_BARS, _MOST_BARS // max(1, len(shown)))
+    picture = _Picture(start, max(now, start + timedelta(seconds=1)), bars)
     rows = [picture.row(name, each, is_present=name in present) for name, each in shown]
     note = None
     if len(wanted) > len(shown):
@@ -147,7 +149,8 @@ def _is_within(history: NodeHistory, start: datetime) -> bool:
 
 
 def _start_of(ask: PageRequest, found: Mapping[str, NodeHistory], now: datetime) -> datetime:
-    first = min((h.states[0].start for h in found.values() if h.states), default=now)
+    spans = (span for h in found.values() for span in (*h.states[:1], *h.tasks[:1]))
+    first = min((span.start for span in spans), default=now)
     name = ask.query.get("window", "")
     window = _WINDOWS.get(name, timedelta(hours=1))
     return first if window is None else max(first, now - window)
@@ -161,7 +164,8 @@ def _legend() -> Markup:
 class _Picture:
     """Draws bars between two times, in percent of the width."""
 
-    def __init__(self, start: datetime, end: datetime) -> None:
+    def __init__(self, start: datetime, end: datetime, most_bars: int) -> None:
+        self._most_bars = most_bars
         self._start = start
         self._end = end
         self._whole_s = (end - start).total_seconds()
@@ -201,9 +205,10 @@ class _Picture:
     def _within(self, bars: list[NodeSpan]) -> list[NodeSpan]:
         """Return the bars that are visible; of very many, the longest."""
         seen = [bar for bar in bars if bar.end is None or bar.end > self._start]
-        if len(seen) <= _MOST_BARS:
+        if len(seen) <= self._most_bars:
             return seen
-        longest = sorted(seen, key=lambda bar: bar.length(self._end), reverse=True)[:_MOST_BARS]
+        longest = sorted(seen, key=lambda bar: bar.length(self._end), reverse=True)
+        longest = longest[: self._most_bars]
         return sorted(longest, key=lambda bar: bar.start)
 
     def _state(self, bar: NodeSpan, *, is_present: bool) -> Markup | None:
