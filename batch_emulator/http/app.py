@@ -42,6 +42,8 @@ JSON_TYPE = "application/json;odata=minimalmetadata"
 # than the timeouts of clients, and long enough for most of them to get the answer.
 _COMMITS_WITHIN_S = 30.0
 _INTERNAL = 500
+# The key of a scope by which the page says that it only looks. No HTTP request can set it.
+LOOKING = "batch_emulator.looking"
 # Operations that create work. With a nearly full disk all others are accepted, so that a client can
 # end the task that fills it; the handler of Pool_Resize refuses to grow a pool.
 _NEEDS_ROOM = frozenset(
@@ -79,7 +81,8 @@ class App:
         base_url = f"{scope['scheme']}://{request.headers.get('host', 'localhost')}"
         reply, body = Reply(), _Body(receive)
         try:
-            reply = await self._answer(request, body, request_id, base_url)
+            is_look = LOOKING in scope
+            reply = await self._answer(request, body, request_id, base_url, is_look=is_look)
         except NotModified as unchanged:
             reply = Reply(304, None, unchanged.headers)
         except Fault as fault:
@@ -96,7 +99,7 @@ class App:
         await _response(reply, common)(scope, receive, send)
 
     async def _answer(
-        self, request: SignedRequest, body: _Body, request_id: str, base_url: str
+        self, request: SignedRequest, body: _Body, request_id: str, base_url: str, *, is_look: bool
     ) -> Reply:
         method, raw_path, headers = request.method, request.raw_path, request.headers
         if reason := reason_to_refuse(headers):
@@ -133,7 +136,7 @@ class App:
             self._write()  # so that the handler finds all changes in the store
             self._require_room(takes_room)
         try:
-            if operation:
+            if operation and not is_look:
                 await self._meet_planned_fault(operation)
             result = handler(call)
             reply = await result if inspect.isawaitable(result) else result

@@ -15,6 +15,7 @@ from batch_emulator.domain.model import Json
 from batch_emulator.domain.shared_key import SignedRequest
 from batch_emulator.domain.values import http_date
 from batch_emulator.emulator import EmulatorSettings
+from batch_emulator.http.app import LOOKING
 from batch_emulator.http.auth import signature_of
 from batch_emulator.http.routes.admin import PREFIX
 from batch_emulator.http.versions import NEWEST
@@ -57,7 +58,8 @@ def path_of(*steps: str) -> str:
 class ApiClient:
     """Sends requests to the application of an emulator as a client with the account key does.
 
-    Requests that change something go through `recorded`, so that the request log has them.
+    Requests that change something go through `recorded`, so that the request log has them. Others
+    meet no planned faults, which are for the programs under test.
     """
 
     def __init__(self, app: ASGIApp, recorded: ASGIApp, settings: EmulatorSettings) -> None:
@@ -96,7 +98,7 @@ class ApiClient:
 
         content = b"" if body is None else json.dumps(body).encode()
         scope = self._scope(method, path, query or {}, content, headers or {})
-        app = self._app if method in {"GET", "HEAD"} else self._recorded
+        app = self._app if LOOKING in scope else self._recorded
         await app(scope, _receiving(content), send)
         named = {
             name.decode("latin-1").lower(): v.decode("latin-1") for name, v in start["headers"]
@@ -133,7 +135,8 @@ class ApiClient:
             request = SignedRequest(method, path, text, sent)
             signed = signature_of(request, settings.account, settings.key)
             sent["authorization"] = f"SharedKey {settings.account}:{signed}"
-        return {
+        looking = {LOOKING: True} if method in {"GET", "HEAD"} else {}
+        return looking | {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,8 +22,9 @@ from batch_emulator.domain.account import Limits
 from batch_emulator.server import Server, bind
 from tests.contract.server import ACCOUNT, KEY, MACHINE, Things, client_for
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page
+# Playwright is installed separately, so that its types may be missing.
+Browser = Any
+Page = Any
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ PATHS = {
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
     """Yield Chromium, driven by Playwright; both are installed separately."""
-    api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    api: Any = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
@@ -107,16 +108,19 @@ def page(browser: Browser, server: Server) -> Generator[Page]:
     opened, _ = _open(browser, server, timezone_id="Asia/Kolkata", permissions=["clipboard-write"])
     faults: list[str] = []
 
-    def on_dialog(dialog: Dialog) -> None:
+    def on_dialog(dialog: Any) -> None:
         faults.append(dialog.message)
         dialog.dismiss()
 
-    def on_console(message: ConsoleMessage) -> None:
+    def on_error(error: Any) -> None:
+        faults.append(str(error))
+
+    def on_console(message: Any) -> None:
         if "Content Security" in message.text:
             faults.append(message.text)
 
     opened.on("dialog", on_dialog)
-    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("pageerror", on_error)
     opened.on("console", on_console)
     yield opened
     opened.context.close()

@@ -396,6 +396,7 @@ def test_action_that_loses_something_asks_first(pages: Pages) -> None:
     assert pages.things.client.get_job("train").id == "train"
 
 
+@pytest.mark.feature(60)
 def test_eviction_from_the_page_evicts_the_node(pages: Pages) -> None:
     [node, _] = pages.things.wait_nodes("gpus", 2)
     newest = pages.admin("/events")["value"][-1]["number"]
@@ -428,6 +429,14 @@ def test_resize_fault_and_clock_from_the_page(pages: Pages) -> None:
     assert pages.act("push-clock", push="PT1H").status_code == 303
     assert (before.clock.now() - now).total_seconds() > 3600
     assert "1 h" in pages.text("/control")
+
+
+def test_looking_at_pages_meets_no_planned_fault(pages: Pages) -> None:
+    assert pages.act("plan-fault", sure=False, operation="*", code="ServerBusy").status_code == 303
+    for path in ("/", "/jobs", "/jobs/train", "/pools/gpus"):
+        pages.text(path)
+    assert pages.act("resize", pool="gpus", targetLowPriorityNodes="2").status_code == 503
+    assert "No fault is planned" in pages.text("/control")
 
 
 def test_refused_action_says_why_and_keeps_the_values(pages: Pages) -> None:

@@ -32,6 +32,7 @@ def _planned(running: Running) -> list[dict[str, Any]]:
     return answer.json()["value"]
 
 
+@pytest.mark.feature(60)
 def test_next_requests_of_an_operation_get_the_error(running: Running, client: BatchClient) -> None:
     answer = _plan(running, operation="Pool_List", code="ServerBusy", count=2, retryAfterSeconds=3)
     assert answer.json()["value"] == [

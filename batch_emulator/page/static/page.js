@@ -102,8 +102,8 @@ document.addEventListener("input", async (event) => {
   const form = event.target.closest("form[data-live]");
   if (!form) return;
   const query = new URLSearchParams(new FormData(form));
-  const page = await fetched(`${location.pathname}?${query}`);
-  const next = page.getElementById("command");
+  const page = await fetched(`${location.pathname}?${query}`).catch(() => null);
+  const next = page?.getElementById("command");
   if (next) morph(document.getElementById("command"), next);
 });
 
