@@ -124,7 +124,7 @@ class ApiClient:
         is_admin = path.startswith(f"{PREFIX}/")
         version = {} if is_admin else {"api-version": VERSION}
         given = {name: value for name, value in query.items() if value is not None}
-        text = urlencode({**version, **given})
+        text = urlencode({**version, **given}, errors="surrogateescape")
         sent = {"host": target.netloc, "user-agent": AGENT, **headers}
         if content:
             sent |= {"content-length": str(len(content)), "content-type": "application/json"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+from batch_emulator.domain.model import Json
 from batch_emulator.emulator import Emulator
 from batch_emulator.page.api_client import ApiClient
 from batch_emulator.page.markup import Child, Markup, el, join, url
@@ -199,6 +201,22 @@ def errors(found: Iterable[Mapping[str, Any]]) -> Markup | None:
         for error in found
     ]
     return el("ul", items, class_="errors") if items else None
+
+
+def token_of(answer: Json) -> str | None:
+    """Return the token with which a list goes on, or None at its end."""
+    link = answer.get("odata.nextLink")
+    return None if link is None else parse_qs(urlsplit(str(link)).query)["$skiptoken"][0]
+
+
+def next_page(answer: Json, address: str) -> Markup | None:
+    """Return the link to the next page of a list, or None on the last one."""
+    token = token_of(answer)
+    if token is None:
+        return None
+    joint = "&" if "?" in address else "?"
+    more = url(next=token).removeprefix("/?")
+    return el("p", el("a", "Next page", href=f"{address}{joint}{more}", class_="button"))
 
 
 def filters(action: str, *fields: Child) -> Markup:

@@ -483,6 +483,19 @@ def test_action_comes_back_to_this_page_only(pages: Pages, back: str) -> None:
 
 
 @pytest.mark.attack
+@pytest.mark.parametrize("step", ["%00", "%ff", "..", "%2e%2e%2f", "x" * 300, "%F0%9F", "'", "$"])
+@pytest.mark.parametrize("query", ["", "next=%ff", "state='", "folder=%ff..", "path=%00&path=1"])
+def test_hostile_addresses_are_no_error_of_the_page(pages: Pages, step: str, query: str) -> None:
+    sections = ("pools", "jobs", "schedules", "requests", "act", f"nodes/{step}", f"files/{step}/a")
+    paths = [f"/{each}/{step}" for each in sections]
+    paths += [f"/jobs/train/tasks/{step}", f"/files/task/train/{step}", f"/download/task/a/{step}"]
+    paths += [f"/act/{name}" for name in ("evict", "resize", "push-clock")]
+    for path in (*paths, "/", "/jobs", "/events", "/requests", "/timeline"):
+        status = pages.get(f"{path}?{query}&pool={step}&node={step}&before={step}").status_code
+        assert status < 500, path
+
+
+@pytest.mark.attack
 def test_large_form_is_refused(pages: Pages) -> None:
     answer = pages.act("plan-fault", operation="x" * 300_000)
     assert answer.status_code == 413
@@ -507,6 +520,32 @@ def test_lists_of_many_tasks_have_pages(pages: Pages) -> None:
     second = pages.text(more[1].replace("&amp;", "&"))
     assert "t129" in second
     assert "Next page" not in second
+
+
+def test_preparation_of_a_job_is_shown_by_node(pages: Pages) -> None:
+    job: Any = {
+        "id": "prepared",
+        "poolInfo": {"poolId": "gpus"},
+        "jobPreparationTask": {"commandLine": "/bin/true"},
+    }
+    pages.things.client.create_job(job)
+    pages.things.wait_task("prepared", pages.things.task("prepared"))
+    text = pages.text("/jobs/prepared")
+    assert "Preparation and release" in text
+    assert "<td>preparation</td>" in text
+
+
+def test_lists_of_many_pools_have_pages(tmp_path: Path) -> None:
+    with _serve(tmp_path / "data") as server:
+        found = _signed_in(server)
+        for n in range(103):
+            found.things.pool(id=f"p{n:03}")
+        first = found.text("/")
+        assert "p099" in first
+        assert "p100" not in first
+        more = re.search(r'href="(/\?next=[^"]*)"', first)
+        assert more is not None
+        assert "p102" in found.text(more[1])
 
 
 def test_session_outlives_a_restart_with_the_same_key(tmp_path: Path) -> None:

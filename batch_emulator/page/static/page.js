@@ -61,7 +61,7 @@ function trouble(text) {
   note.hidden = !text;
 }
 
-let known = "", refreshedAt = 0;
+let known = "", refreshedAt = 0, tookMs = 0;
 async function beat() {
   try {
     const answer = await fetch("/pulse");
@@ -70,8 +70,10 @@ async function beat() {
     const moving = view().hasAttribute("data-moving") && Date.now() - refreshedAt >= MOVING_MS;
     const form = view().querySelector("form[data-live]"); // what somebody is filling in stays
     if (!form && known && (pulse !== known || moving)) {
+      const start = Date.now();
       await refresh();
       refreshedAt = Date.now();
+      tookMs = refreshedAt - start;
     }
     known = pulse;
     trouble("");
@@ -83,10 +85,9 @@ async function beat() {
   }
 }
 
-function loop() {
-  const next = () => setTimeout(loop, EVERY_MS);
-  if (document.visibilityState === "visible") beat().then(next, next);
-  else next();
+async function loop() {
+  if (document.visibilityState === "visible") await beat();
+  setTimeout(loop, Math.max(EVERY_MS, 10 * tookMs)); // a large page less often
 }
 
 document.addEventListener("click", async (event) => {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from batch_emulator.domain.model import Json
 from batch_emulator.domain.values import time_of
@@ -20,6 +19,7 @@ from batch_emulator.page.layout import (
     errors,
     facts,
     filters,
+    next_page,
     section,
     table,
     tree,
@@ -67,17 +67,6 @@ async def job_table(ask: PageRequest, found: list[Json], empty: Markup | str) ->
     return table("Jobs", columns, rows, empty=empty)
 
 
-def next_page(answer: Json, address: str) -> Markup | None:
-    """Return the link to the next page of a list, or None on the last one."""
-    link = answer.get("odata.nextLink")
-    if link is None:
-        return None
-    token = parse_qs(urlsplit(str(link)).query).get("$skiptoken", [""])[0]
-    joint = "&" if "?" in address else "?"
-    more = url(next=token).removeprefix("/?")
-    return el("p", el("a", "Next page", href=f"{address}{joint}{more}", class_="button"))
-
-
 def _no_jobs(ask: PageRequest) -> Markup:
     settings = ask.emulator.settings
     create = "az batch job create --id mine --pool-id mine" + actions.connection(settings)
@@ -108,6 +97,7 @@ async def job(ask: PageRequest) -> PageView:
         ),
         errors([info["schedulingError"]]) if "schedulingError" in info else None,
         await _tasks(ask, found["id"]),
+        await _preparation(ask, found["id"]) if "jobPreparationTask" in found else None,
         el(
             "details",
             el("summary", "Everything that the service returns"),
@@ -159,6 +149,29 @@ async def _tasks(ask: PageRequest, job_id: str) -> Markup:
         table("Tasks", columns, rows, empty=nothing),
         next_page(answer, url("jobs", job_id, state=state)),
     )
+
+
+async def _preparation(ask: PageRequest, job_id: str) -> Markup:
+    """Return the section with the preparation and release tasks of a job, by node."""
+    answer = await ask.client.read("jobs", job_id, "jobpreparationandreleasetaskstatus")
+    kinds = (("preparation", "Preparation"), ("release", "Release"))
+    rows = [
+        (
+            el("a", each["nodeId"], href=url("nodes", each["poolId"], each["nodeId"])),
+            kind,
+            badge(info["state"]),
+            badge(info["result"]) if "result" in info else "",
+            str(info.get("exitCode", "")),
+            moment(info.get("startTime")),
+            moment(info.get("endTime")),
+        )
+        for each in answer["value"]
+        for kind, title in kinds
+        if (info := each.get(f"job{title}TaskExecutionInfo"))
+    ]
+    columns = ("Node", "Task", "State", "Result", "Exit code#", "Started", "Ended")
+    title = "Preparation and release"
+    return section(title, table(title, columns, rows, empty="on no node yet"))
 
 
 def _task_row(ask: PageRequest, job_id: str, task: Json) -> tuple[Child, ...]:

@@ -17,14 +17,18 @@ from batch_emulator.page.layout import (
     errors,
     facts,
     filters,
+    next_page,
     section,
     table,
+    token_of,
     tree,
 )
 from batch_emulator.page.markup import Child, Markup, badge, el, join, moment, url
 from batch_emulator.page.views.timeline import timeline_of
 
 POOLS = ("Pools", "/")
+_POOLS_OF_A_PAGE = "100"
+_COUNTS_AT_ONCE = "1000"
 _MOST_NODES = 500
 _NODE_STATES = (
     "creating", "starting", "waitingforstarttask", "starttaskfailed", "idle", "running",
@@ -34,8 +38,9 @@ _NODE_STATES = (
 
 async def pools(ask: PageRequest) -> PageView:
     """Return the list of pools, with their nodes by state."""
-    found = (await ask.client.read("pools"))["value"]
-    counted = {each["poolId"]: each for each in (await ask.client.read("nodecounts"))["value"]}
+    query = {"maxresults": _POOLS_OF_A_PAGE, "$skiptoken": ask.query.get("next")}
+    answer = await ask.client.read("pools", **query)
+    counted = await _node_counts(ask)
     rows = [
         (
             el("a", pool["id"], href=url("pools", pool["id"])),
@@ -48,12 +53,27 @@ async def pools(ask: PageRequest) -> PageView:
             _scaling(pool),
             _trouble(pool),
         )
-        for pool in found
+        for pool in answer["value"]
     ]
     columns = (
         "Pool", "State", "VM size", "Dedicated#", "Spot#", "Slots#", "Nodes", "Scaling", "Errors",
     )  # fmt: skip
-    return PageView("Pools", table("Pools", columns, rows, empty=_no_pools(ask)))
+    shown = table("Pools", columns, rows, empty=_no_pools(ask))
+    return PageView("Pools", join([shown, next_page(answer, "/")]))
+
+
+async def _node_counts(ask: PageRequest) -> dict[str, Json]:
+    """Return the numbers of nodes by state of each pool."""
+    found: dict[str, Json] = {}
+    token: str | None = None
+    while True:
+        answer = await ask.client.read(
+            "nodecounts", **{"maxresults": _COUNTS_AT_ONCE, "$skiptoken": token}
+        )
+        found |= {each["poolId"]: each for each in answer["value"]}
+        token = token_of(answer)
+        if token is None:
+            return found
 
 
 def _no_pools(ask: PageRequest) -> Markup:

@@ -10,12 +10,13 @@ from batch_emulator.page.layout import (
     buttons,
     empty_state,
     facts,
+    next_page,
     section,
     table,
     tree,
 )
 from batch_emulator.page.markup import Child, Markup, badge, el, join, moment, url
-from batch_emulator.page.views.jobs import job_table, next_page
+from batch_emulator.page.views.jobs import job_table
 
 _SCHEDULES = ("Schedules", "/schedules")
 _OF_A_PAGE = "100"
