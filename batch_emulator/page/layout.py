@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 from batch_emulator.domain.model import Json
 from batch_emulator.emulator import Emulator
 from batch_emulator.page.api_client import ApiClient
-from batch_emulator.page.markup import Child, Markup, el, join, url
+from batch_emulator.page.markup import Child, Markup, el, join, moment, url
 from batch_emulator.page.masking import SecretMasks
 from batch_emulator.page.request_log import RequestLog
 
 TITLE = "Batch emulator"
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 _SECTIONS = (
     ("pools", "Pools"),
     ("timeline", "Timeline"),
@@ -83,7 +85,8 @@ def framed(page: PageView, section: str, account: str) -> Markup:
         el("title", f"{page.title} · {TITLE}"),
         el("link", rel="icon", href="/static/icon.svg"),
         el("link", rel="stylesheet", href="/static/page.css"),
-        el("script", src="/static/page.js", defer=True),
+        # before the first picture, so that no time changes its width afterwards
+        el("script", src="/static/page.js", defer=True, blocking="render"),
     )
     view = el(
         "main",
@@ -180,7 +183,8 @@ def tree(value: Any) -> Markup:
         return el("ol", [el("li", tree(each)) for each in value], class_="values")  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, bool) or value is None:
         return el("code", str(value).lower())
-    return join(str(value))
+    text = str(value)
+    return moment(text) if _TIME.fullmatch(text) else join(text)
 
 
 def errors(found: Iterable[Mapping[str, Any]]) -> Markup | None:

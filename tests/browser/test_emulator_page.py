@@ -240,6 +240,26 @@ def test_pages_fit_every_width(browser: Browser, server: Server, scheme: str) ->
     page.context.close()
 
 
+_COUNT_SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver(list => list.getEntries().forEach(e => window.shifts += e.value))
+  .observe({ type: "layout-shift", buffered: true });
+"""
+
+
+def test_nothing_moves_after_a_page_has_loaded(browser: Browser, server: Server) -> None:
+    page, base = _open(browser, server, timezone_id="Asia/Kolkata")
+    page.add_init_script(_COUNT_SHIFTS)
+    moved: dict[str, float] = {}
+    for name, path in PATHS.items():
+        page.goto(f"{base}{path}")
+        page.wait_for_timeout(300)
+        if shifts := page.evaluate("window.shifts"):
+            moved[name] = shifts
+    page.context.close()
+    assert moved == {}
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Browser, server: Server, scheme: str) -> None:
     if "AXE_CORE" not in os.environ:

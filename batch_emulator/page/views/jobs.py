@@ -92,7 +92,7 @@ async def job(ask: PageRequest) -> PageView:
                 ("Ended", moment(info["endTime"]) if "endTime" in info else None),
                 ("Reason", info.get("terminateReason")),
                 ("Name", found.get("displayName")),
-                ("Tasks", [f"{count} {name}  " for name, count in counts.items() if count]),
+                ("Tasks", ", ".join(f"{count} {name}" for name, count in counts.items() if count)),
             ]
         ),
         errors([info["schedulingError"]]) if "schedulingError" in info else None,
