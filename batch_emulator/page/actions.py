@@ -47,7 +47,8 @@ class PageAction:
         method: The method of the request.
         path: Its path, with `{names}` of what it changes.
         fields: Values that a person can give.
-        cli: The command of the Azure CLI that does the same, without options of `fields`.
+        cli: The command of the Azure CLI that does the same, without options of `fields`; or, where
+            the CLI has none, a call of the SDK with `{names}` of values too.
         loses: What cannot be undone, empty if nothing is lost.
         headers: Further headers of the request.
     """
@@ -105,7 +106,11 @@ class PageAction:
         return head if body is None else f"{head}\n\n{json.dumps(body, indent=2)}"
 
     def command(self, given: Mapping[str, str], settings: EmulatorSettings) -> str:
-        """Return a command that does the same: `curl`, or `az batch`. Raises ValueError."""
+        """Return what does the same: `curl`, `az batch` or the SDK. Raises ValueError, KeyError."""
+        if self.cli.startswith("client."):
+            values = {each.name: given.get(each.name, each.default) for each in self.fields}
+            values |= {name: given[name] for name in self.names}
+            return self.cli.format(**{name: json.dumps(text) for name, text in values.items()})
         if not self.is_admin:
             words = self.cli.format(**{name: shlex.quote(given[name]) for name in self.names})
             options = [
@@ -285,7 +290,8 @@ ACTIONS: Mapping[str, PageAction] = {
         "POST",
         f"{_NODE}/reimage",
         (ActionField("nodeReimageOption", "Tasks on it", "requeue", "text", _RUNNING),),
-        f"az batch node reimage {_ON_NODE}",
+        "client.begin_reimage_node({pool}, {node}, "
+        '{{"nodeReimageOption": {nodeReimageOption}}})  # the CLI has no such command',
         loses="The files on the node are deleted.",
     ),
     "disable-node": PageAction(

@@ -382,9 +382,22 @@ def test_every_action_shows_its_request_and_a_command_first(pages: Pages, name: 
     given = {field.name: field.default or "7" for field in action.fields}
     text = pages.text(f"/act/{name}?{httpx.QueryParams({**names, **given})}")
     assert ("curl -X" in text) == action.is_admin
-    assert ("az batch" in text) != action.is_admin
+    assert ("az batch" in text) == (action.cli.startswith("az "))
+    assert ("client." in text) == (name == "reimage")
     assert f"{action.method} /" in text
     assert ("Go on" in text) == bool(action.loses)
+
+
+def test_call_of_the_sdk_that_an_action_shows_does_the_same(pages: Pages) -> None:
+    [node, _] = pages.things.wait_nodes("gpus", 2)
+    given = {"pool": "gpus", "node": node.id}
+    assert pages.server.emulator is not None
+    call = ACTIONS["reimage"].command(given, pages.server.emulator.settings)
+    newest = pages.admin("/events")["value"][-1]["number"]
+    exec(call, {"client": pages.things.client})
+    found = pages.admin(f"/events?after={newest}")["value"]
+    assert "reimaging" in [event["value"] for event in found]
+    pages.things.wait_nodes("gpus", 2)
 
 
 def test_action_that_loses_something_asks_first(pages: Pages) -> None:

@@ -21,6 +21,7 @@ from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.local import lifecycle
 from runner.flows.local.lifecycle import StoppedServices
+from tests import plain_http
 from tests.e2e.conftest import Cli, new_home, show_ended, until
 from tests.refusing_proxy import refusing_proxy
 
@@ -114,6 +115,18 @@ def test_sizes_of_running_services_can_change_and_are_stored(own_cli: Cli) -> No
     status = own_cli.json("local", "status")
     assert (status["nodes"], status["slots"]) == (2, 3)
     assert [status[name]["pid"] for name in ("batch", "blob")] == pids
+
+
+def test_page_of_the_emulator_is_served_until_it_is_disabled(own_cli: Cli) -> None:
+    first = own_cli.json("local", "up", "--ui")["page"]
+    assert plain_http.get(first).status_code == 303
+    own_cli.ok("local", "down")
+    again = own_cli.json("local", "up")
+    assert again["page"].partition("?")[0] == first.partition("?")[0]  # the same port
+    assert again["page"] != first
+    assert plain_http.get(again["page"]).status_code == 303
+    assert "page" not in own_cli.json("local", "status")
+    assert "page" not in own_cli.json("local", "up", "--no-ui")
 
 
 def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None:
