@@ -121,6 +121,7 @@ def test_every_section_of_an_empty_account_says_what_to_do(empty: Pages) -> None
     assert "curl" in shown["/requests"]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "path", [*SECTIONS, "/pools/x", "/pulse", "/download/task/a/b", "/nowhere"]
 )
