@@ -24,12 +24,12 @@ _TIMEOUT_S = 2.0  # seconds to wait for a service; a token from `az` takes about
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return IDs of runs, newest first, or `@last`."""
-    from runner.flows.runs.documents import list_run_ids, runs_container
+    from runner.flows.runs.documents import list_newest_ids, runs_container
 
     if incomplete.startswith("@"):
         return ["@last"]
     return _from_services(
-        ctx, lambda found: list_run_ids(runs_container(found), incomplete), incomplete
+        ctx, lambda found: list_newest_ids(runs_container(found), incomplete), incomplete
     )
 
 
@@ -42,14 +42,14 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_run_or_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return IDs of groups, then of runs."""
-    from runner.flows.runs.documents import list_run_ids, runs_container
+    from runner.flows.runs.documents import list_newest_ids, runs_container
     from runner.flows.runs.group_documents import list_group_ids
 
     if incomplete.startswith("@"):
         return ["@last"]
 
     def names(found: Connection) -> list[str]:
-        runs = list_run_ids(runs_container(found), incomplete)
+        runs = list_newest_ids(runs_container(found), incomplete)
         return [*list_group_ids(found, incomplete), *runs]
 
     return _from_services(ctx, names, incomplete)
@@ -63,9 +63,9 @@ def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_experiment(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return names of experiments, those of the newest runs first."""
-    from runner.flows.sweeps.experiments import list_experiments
+    from runner.flows.sweeps.experiments import newest_experiments
 
-    return _from_services(ctx, lambda found: [e.name for e in list_experiments(found)], incomplete)
+    return _from_services(ctx, newest_experiments, incomplete)
 
 
 def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:

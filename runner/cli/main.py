@@ -181,6 +181,7 @@ _CORE: Mapping[str, Verb] = {
     "attach": Verb("Runs", "runs.attach", "attach"),
     "cancel": Verb("Runs", "runs.attach", "cancel"),
     "rm": Verb("Runs", "runs.rm", "rm"),
+    "index": Verb("Runs", "runs.index", "app"),
     "retry": Verb("Runs", "runs.repeat", "retry"),
     "resume": Verb("Runs", "runs.repeat", "resume"),
     "reproduce": Verb("Runs", "runs.reproduce", "reproduce"),

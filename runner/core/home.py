@@ -33,6 +33,7 @@ class HomePaths:
         # Held while the local services are started, stopped or changed.
         self.local_lock = home / "local.lock"
         self.stored_code = home / "stored-code.json"  # ETags of code that this machine stored
+        self.compared = home / "compared"  # one file per container: when its indexes were compared
         self.cache = home / "cache"  # packages, shared by nodes and kept when they are deleted
         self.submissions = home / "submissions"  # digests of own submissions with secrets
         self.ssh = home / "ssh"  # SSH keys, one folder per node, removed when the shell ends

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
+from posixpath import commonprefix
 from threading import Lock
 
 from runner.azure.auth.credentials import Connection
@@ -26,27 +28,34 @@ from runner.flows.models.versions import Model, list_models
 from runner.flows.runs.documents import (
     code_container,
     list_run_folders,
-    list_run_ids,
-    load_index,
     resolve_run,
     runs_container,
 )
 from runner.flows.runs.group_documents import group_instead, with_later_runs
-from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.history import RunFilter, find_unfinished, iterate_runs, list_runs
 from runner.flows.runs.rows import RunRow
+from runner.flows.runs.time_index import TimeIndex
 from runner.flows.runs.waiting import WaitingTrialsCache, forget_waiting, read_run
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, group_blob, parse_group
 from runner.protocol.paths import (
     CODE_FOLDER,
+    DELETING_FOLDER,
     RunPaths,
     check_reference,
     code_blob,
     deleting_mark,
-    submission_time,
+    deleting_note,
 )
-from runner.protocol.results import index_blob
+from runner.protocol.results import (
+    BY_TIME_FOLDER,
+    BY_TIME_MARK,
+    INDEX_FOLDER,
+    by_time_blob,
+    index_blobs,
+    index_metadata,
+)
 from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 from runner.protocol.waiting_trials import waiting_blob
@@ -61,6 +70,8 @@ _NEWER = (
     "run `pip install --upgrade azure-batch-runner`, then run the command again",
 )
 _ROUNDS = 3
+_LISTED_ALONE = 200  # maximum number of runs that are listed one by one
+_FEW_RUNS = 1000  # maximum number whose code is collected after the deletion of named runs
 _UNREADABLE_SPEC = RunSpec(run_id="")
 
 
@@ -73,12 +84,10 @@ class RunSelection:
     states: frozenset[RunState] = frozenset()
     older_than: timedelta | None = None
 
-    def accepts(self, row: RunRow, now: datetime) -> bool:
-        """Return True if the run matches all fields but `references`."""
-        submitted = submission_time(row.run_id)
-        if self.older_than is not None and (submitted is None or submitted > now - self.older_than):
-            return False
-        return RunFilter(self.experiment, self.states).accepts(row)
+    def filter(self, now: datetime) -> RunFilter:
+        """Return the filter of all fields but `references`."""
+        before = None if self.older_than is None else now - self.older_than
+        return RunFilter(self.experiment, self.states, before=before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,18 @@ class RunToDelete:
     spec: RunSpec
     state: str
     row: RunRow | None = None
-    blobs: int = 0
+    names: tuple[str, ...] = field(default=(), repr=False)
     size_bytes: int = 0
+
+    @property
+    def blobs(self) -> int:
+        """The number of blobs."""
+        return len(self.names)
+
+    @property
+    def may_be_written(self) -> bool:
+        """True if a node that seemed to be lost may still write blobs of the run."""
+        return self.row is None or self.row.result is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,31 +159,38 @@ def plan_removal(
 ) -> RemovalPlan:
     """Return the plan of deleting the selected runs.
 
+    Without references, it also has the runs whose deletion was interrupted after their documents
+    were deleted.
+
     Raises:
         RunnerError: a run that was selected by its reference does not exist or is in use.
     """
     now = now or datetime.now(UTC)
     container = runs_container(connection)
-    begun = _interrupted(container)
-    rows = {row.run_id: row for row in list_runs(connection, limit=None).rows}
-    known = {**rows, **begun}
-    chosen, groups = _resolve_references(connection, container, selection.references, begun)
-    if not selection.references:
-        chosen = [run_id for run_id, row in known.items() if selection.accepts(row, now)]
+    named = bool(selection.references)
+    if named:
+        chosen, groups, begun = _resolve_references(connection, container, selection.references)
+        rows = {row.run_id: row for row in list_runs(connection, limit=None, ids=chosen).rows}
+        rows = {key: row for key, row in rows.items() if row.spec or key not in begun}
+    else:
+        groups, only = set[str](), selection.filter(now)
+        rows = {row.run_id: row for row in iterate_runs(connection, only)}
+        begun = _begun(container)
+        others = [run_id for run_id in begun if run_id not in rows]
+        hidden = _hidden(container, others)
+        chosen = [*rows, *(each for each in others if each in hidden or only.accepts(begun[each]))]
     unbegun = [rows[run_id] for run_id in chosen if run_id in rows]
-    settle_s = _SETTLE_S if selection.references else 0
-    kept = _find_kept(connection, container, unbegun, list(rows.values()), now, settle_s)
-    if kept and selection.references:
+    kept = _find_kept(connection, container, unbegun, now, _SETTLE_S if named else 0)
+    if kept and named:
         raise _in_use(kept[0], len(kept))
     spared = {each.run_id for each in kept}
     selected = [
-        replace(_to_delete(each, known.get(each)), row=rows.get(each))
+        replace(_to_delete(each, rows.get(each) or begun.get(each)), row=rows.get(each))
         for each in chosen
         if each not in spared
     ]
-    found = in_parallel(lambda run: _measured(container, run), selected)
+    found = _measured(container, selected)
     groups |= {run.spec.group for run in selected if run.spec.group}
-    named = bool(selection.references)
     return RemovalPlan(tuple(found), tuple(kept), frozenset(groups), named)
 
 
@@ -174,48 +200,106 @@ def _to_delete(run_id: str, row: RunRow | None) -> RunToDelete:
     return RunToDelete(run_id, row.spec, row.status.state.value)
 
 
-def _measured(container: BlobContainer, run: RunToDelete) -> RunToDelete:
-    sizes = [blob.size_bytes for blob in container.list(RunPaths(run.run_id).root)]
-    return replace(run, blobs=len(sizes), size_bytes=sum(sizes))
+def _measured(container: BlobContainer, runs: Sequence[RunToDelete]) -> list[RunToDelete]:
+    """Return the runs with their blobs: from a listing of each, or of everything for many runs."""
+    names: dict[str, list[str]] = {run.run_id: [] for run in runs}
+    sizes = dict.fromkeys(names, 0)
+
+    def add(found: Iterable[tuple[str, int]]) -> None:
+        for name, size in found:
+            run_id, slash, _ = name.partition("/")
+            if slash and run_id in names:
+                names[run_id].append(name)
+                sizes[run_id] += size
+
+    if len(runs) <= _LISTED_ALONE:
+        in_parallel(lambda run: add(container.sizes(RunPaths(run.run_id).root)), runs)
+    else:
+        add(container.sizes())
+    return [
+        replace(run, names=tuple(names[run.run_id]), size_bytes=sizes[run.run_id]) for run in runs
+    ]
 
 
-def _interrupted(container: BlobContainer) -> dict[str, RunRow]:
-    """Return the runs whose deletion has begun, from their marks."""
+def _begun(container: BlobContainer) -> dict[str, RunRow]:
+    """Return the runs whose deletion has begun, from the notes of their deletion.
 
-    def load(run_id: str) -> RunRow:
-        with suppress(RunnerError, *DAMAGED):
-            spec = parse_run(container.read(deleting_mark(run_id)) or b"", run_id)
-            return RunRow(run_id, spec, RunStatus(RunState(spec.raw["state"])), None)
-        return RunRow(run_id, None, None, None)
+    If the index by time is not complete, also those of an older client.
+    """
+    found: dict[str, RunRow] = {}
+    for name, metadata in container.list_metadata(DELETING_FOLDER):
+        run_id = name.removeprefix(DELETING_FOLDER)
+        known = "run" in metadata  # unless it was too long
+        content = metadata.get("run", "").encode()
+        found[run_id] = (
+            _begun_row(run_id, content, metadata.get("state"))
+            if known
+            else _marked_row(container, run_id)
+        )
+    if container.size(BY_TIME_MARK) is None:
+        older = sorted(list_run_folders(container)[1] - found.keys())
+        found |= zip(older, in_parallel(partial(_marked_row, container), older), strict=True)
+    return found
 
-    ids = sorted(list_run_folders(container)[1])
-    return dict(zip(ids, in_parallel(load, ids), strict=True))
+
+def _noted(container: BlobContainer, prefix: str) -> list[str]:
+    notes = container.names(f"{DELETING_FOLDER}{prefix}")
+    return [name.removeprefix(DELETING_FOLDER) for name in notes]
+
+
+def _marked_row(container: BlobContainer, run_id: str) -> RunRow:
+    return _begun_row(run_id, container.read(deleting_mark(run_id)) or b"")
+
+
+def _begun_row(run_id: str, content: bytes, state: str | None = None) -> RunRow:
+    with suppress(RunnerError, *DAMAGED):
+        spec = parse_run(content, run_id)
+        return RunRow(run_id, spec, RunStatus(RunState(state or spec.raw["state"])), None)
+    return RunRow(run_id, None, None, None)
+
+
+def _hidden(container: BlobContainer, run_ids: Sequence[str]) -> frozenset[str]:
+    """Return the runs that no list shows any more, because their documents were deleted."""
+    if len(run_ids) > _LISTED_ALONE:
+        listed = frozenset(container.names(BY_TIME_FOLDER))
+        return frozenset(each for each in run_ids if by_time_blob(each) not in listed)
+    sizes = in_parallel(lambda run_id: container.size(RunPaths(run_id).run), run_ids)
+    return frozenset(i for i, size in zip(run_ids, sizes, strict=True) if size is None)
 
 
 def _resolve_references(
-    connection: Connection,
-    container: BlobContainer,
-    references: Sequence[str],
-    begun: Collection[str],
-) -> tuple[list[str], set[str]]:
-    """Return the runs that references name, directly or by group, and the named groups."""
+    connection: Connection, container: BlobContainer, references: Sequence[str]
+) -> tuple[list[str], set[str], dict[str, RunRow]]:
+    """Return the runs that references name, directly or by group, and the named groups.
+
+    The third value has the runs among them whose deletion has begun.
+    """
     found: dict[str, None] = {}
     groups: set[str] = set()
+    begun: set[str] = set()
     for reference in references:
         text = check_reference(reference)
-        halves = [run_id for run_id in begun if run_id.startswith(text)]
+        halves = [] if text == "@last" else sorted(list_run_folders(container, text)[1])
+        begun |= {*halves}
         try:
-            found[text if text in begun else resolve_run(container, text)] = None
+            found[text if text in halves else resolve_run(container, text)] = None
         except RunnerError as err:
-            if err.code == "R-RUN-UNKNOWN" and len(halves) == 1:
+            if err.code == "R-RUN-UNKNOWN":
+                halves = halves or _noted(container, text)
+            if len(halves) == 1:
                 found[halves[0]] = None
+                begun |= {*halves}
                 continue
             group = group_instead(connection, text, err)
             groups.add(group.group_id)
-            there = {*list_run_folders(container)[0], *begun}
             ids = (*group.runs.values(), *(run for runs in group.earlier.values() for run in runs))
+            prefix = commonprefix([*ids]) if ids else text
+            listed, deleting = list_run_folders(container, prefix)
+            begun |= deleting.intersection(ids)
+            there = {*listed, *deleting}
             found |= dict.fromkeys(run for run in ids if run in there)
-    return list(found), groups
+    rows = in_parallel(partial(_marked_row, container), begun & found.keys())
+    return list(found), groups, {row.run_id: row for row in rows}
 
 
 def _in_use(first: KeptRun, count: int) -> RunnerError:
@@ -232,14 +316,13 @@ def _find_kept(
     connection: Connection,
     container: BlobContainer,
     chosen: Sequence[RunRow],
-    rows: Sequence[RunRow],
     now: datetime,
     settle_s: float,
 ) -> list[KeptRun]:
     """Return the chosen runs that must be kept: they have not ended, or other runs need them."""
     if not chosen:
         return []
-    needed = _needed_runs(connection, container, rows, now)
+    needed = _needed_runs(connection, container, chosen, now)
     for row in chosen:
         if not row.is_over:
             needed[row.run_id] = f"it is {row.state}", f"runner cancel {row.run_id}"
@@ -310,16 +393,12 @@ def _is_being_submitted(row: RunRow, now: datetime) -> bool:
 
 
 def _needed_runs(
-    connection: Connection, container: BlobContainer, rows: Sequence[RunRow], now: datetime
+    connection: Connection, container: BlobContainer, chosen: Sequence[RunRow], now: datetime
 ) -> dict[str, tuple[str, str]]:
     """Return reason and fix for each run that models, schedules or other runs need."""
-    active = [
-        row.run_id
-        for row in rows
-        if (row.status and not row.status.state.final) or _is_being_submitted(row, now)
-    ]
+    active = find_unfinished(connection, now, _SUBMITTED_WITHIN)
     models = list_models(connection)
-    found = _possible_origins(models, rows)
+    found = _possible_origins(models, chosen)
     waiting = WaitingTrialsCache(container)
     contents = in_parallel(lambda each: read_run(container, each, waiting), active)
     for run_id, content in zip(active, contents, strict=True):
@@ -395,7 +474,8 @@ def remove_runs(
 ) -> RemovedRuns:
     """Delete the runs of a plan, except runs that are needed since the plan was made.
 
-    Runs that were deleted in the meantime are ignored.
+    Runs that were deleted in the meantime are ignored. If it is interrupted, the same command
+    deletes the rest.
 
     Raises:
         RunnerError: a run that was selected by its reference is in use now.
@@ -405,13 +485,15 @@ def remove_runs(
     on_progress(Progress("delete", "start", f"deleting {plan.blobs} blobs"))
     for group_id in plan.groups:
         forget_waiting(container, group_id, (run.run_id for run in plan.runs))
-    in_parallel(lambda run: _hide(container, run), plan.runs)
+    _hide(container, plan.runs)
     _delete_blobs(container, plan, on_progress)
     jobs = _delete_from_batch(connection, [run.spec for run in plan.runs])
     for group_id in plan.groups:
         _forget_group(container, group_id)
-    archives = _delete_unused_archives(connection, now)
-    in_parallel(lambda run: container.delete(deleting_mark(run.run_id)), plan.runs)
+    archives = _delete_unused_archives(connection, now, is_quick=plan.named)
+    _forget_marks(container, [run.run_id for run in plan.runs])
+    if not plan.named:
+        _forget_stale_marks(container, plan, now)
     on_progress(Progress("delete", "end", f"{plan.blobs} blobs"))
     return RemovedRuns(plan, jobs, len(archives), sum(archives))
 
@@ -421,9 +503,6 @@ def remove_expired(
 ) -> RemovalPlan:
     """Delete the runs that are older than `retention`. Return the executed plan."""
     now = datetime.now(UTC)
-    ids = list_run_ids(runs_container(connection))
-    if not any((at := submission_time(run_id)) and at < now - retention for run_id in ids):
-        return RemovalPlan((), (), frozenset())
     plan = plan_removal(connection, RunSelection(older_than=retention), now)
     return remove_runs(connection, plan, on_progress, now).plan if plan.runs else plan
 
@@ -433,55 +512,87 @@ def _marked(
 ) -> RemovalPlan:
     """Mark the runs of a plan, check again whether they are needed, and return the rest.
 
-    The first check may be old, because the user was asked in between. No list shows marked runs.
+    The first check may be old, because the user was asked in between. After an interrupt, marks
+    remain: a later deletion of many runs forgets them.
     """
     new = in_parallel(lambda run: _mark(container, run), plan.runs)
     marked = [run.run_id for run, is_new in zip(plan.runs, new, strict=True) if is_new]
     chosen = [run.row for run in plan.runs if run.row is not None]
-    undone: Collection[str] = marked
     try:
-        rows = [*list_runs(connection, limit=None).rows, *chosen] if chosen else []
-        kept = _find_kept(connection, container, chosen, rows, now, 0)
+        kept = _find_kept(connection, container, chosen, now, 0)
         if kept and plan.named:
             raise _in_use(kept[0], len(kept))
-        spared = {each.run_id for each in kept}
-        undone = spared.intersection(marked)
-    finally:
-        in_parallel(lambda run_id: container.delete(deleting_mark(run_id)), list(undone))
+    except RunnerError:
+        _forget_marks(container, marked)
+        raise
+    spared = {each.run_id for each in kept}
+    _forget_marks(container, list(spared.intersection(marked)))
     runs = tuple(run for run in plan.runs if run.run_id not in spared)
     return RemovalPlan(runs, (*plan.kept, *kept), plan.groups, plan.named)
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:
-    """Hide a run from all lists. Return False if it was marked before."""
+    """Write that a run is being deleted. Return False if it was marked before."""
     document = run.spec.to_json() if run.spec.run_id else {}
-    return container.create(deleting_mark(run.run_id), {**document, "state": run.state})
+    document["state"] = run.state
+    is_new = container.create(deleting_mark(run.run_id), document)
+    if is_new or run.row is not None:
+        metadata = {**index_metadata(document, None), "state": run.state}
+        container.put_metadata(deleting_note(run.run_id), metadata, overwrite=False)
+    return is_new
 
 
-def _hide(container: BlobContainer, run: RunToDelete) -> None:
-    """Delete the documents by which readers find a run."""
-    container.delete(index_blob(run.run_id))
-    container.delete(RunPaths(run.run_id).run)
+def _forget_marks(container: BlobContainer, run_ids: Iterable[str]) -> None:
+    """Delete marks; the notes last, by which later deletions find them."""
+    ids = [*run_ids]
+    container.delete_all(map(deleting_mark, ids), lambda _: None)
+    container.delete_all(map(deleting_note, ids), lambda _: None)
+
+
+def _forget_stale_marks(container: BlobContainer, plan: RemovalPlan, now: datetime) -> None:
+    """Delete the marks of runs whose deletion ended before anything of them was deleted."""
+    done = {run.run_id for run in plan.runs}
+    rest = [run_id for run_id in _begun(container) if run_id not in done]
+    stale = [run_id for run_id in rest if _is_stale(container, run_id, now)]
+    _forget_marks(container, stale)
+
+
+def _is_stale(container: BlobContainer, run_id: str, now: datetime) -> bool:
+    found = container.stat(deleting_mark(run_id))
+    is_old = found is None or found.modified is None or now - found.modified > _SUBMITTED_WITHIN
+    if not is_old:  # another client may be about to delete the run
+        return False
+    return all(
+        container.size(name) is not None for name in (RunPaths(run_id).run, by_time_blob(run_id))
+    )
+
+
+def _hide(container: BlobContainer, runs: Sequence[RunToDelete]) -> None:
+    """Delete the documents by which readers find runs."""
+    entries = [blob for run in runs for blob in reversed(index_blobs(run.run_id))]
+    container.delete_all(entries, lambda _: None)
+    container.delete_all((RunPaths(run.run_id).run for run in runs), lambda _: None)
 
 
 def _delete_blobs(container: BlobContainer, plan: RemovalPlan, on_progress: OnProgress) -> None:
+    """Delete the blobs of the plan, and those that were written since.
+
+    Nothing writes blobs of a run with a result, so many such runs are not listed again.
+    """
     counter = _Counter(plan.blobs, on_progress)
-
-    def names_of(run: RunToDelete) -> list[str]:
-        return [blob.name for blob in container.list(RunPaths(run.run_id).root)]
-
+    names = [name for run in plan.runs for name in run.names]
+    again = [run for run in plan.runs if run.may_be_written or len(plan.runs) <= _LISTED_ALONE]
     for _ in range(_ROUNDS):  # a node that seemed to be lost may write blobs meanwhile
-        names = list(chain.from_iterable(in_parallel(names_of, plan.runs)))
+        container.delete_all(names, counter.add)
+        names = [name for run in _measured(container, again) for name in run.names]
         if not names:
             return
-        container.delete_all(names, counter.add)
-    if names := list(chain.from_iterable(in_parallel(names_of, plan.runs))):
-        raise RunnerError(
-            "R-RUN-WRITTEN",
-            f"{names[0]} was written again after it had been deleted",
-            why="a node that seemed to be lost is still writing",
-            fix="run the same command again in a few minutes",
-        )
+    raise RunnerError(
+        "R-RUN-WRITTEN",
+        f"{names[0]} was written again after it had been deleted",
+        why="a node that seemed to be lost is still writing",
+        fix="run the same command again in a few minutes",
+    )
 
 
 def _delete_from_batch(connection: Connection, specs: Iterable[RunSpec]) -> tuple[str, ...]:
@@ -513,10 +624,11 @@ def _forget_group(container: BlobContainer, group_id: str) -> None:
             container.delete(group_blob(group_id))
 
 
-def _delete_unused_archives(connection: Connection, now: datetime) -> list[int]:
+def _delete_unused_archives(connection: Connection, now: datetime, *, is_quick: bool) -> list[int]:
     """Delete code archives that no run and no schedule uses. Return their sizes.
 
-    Those of outputs of version 1 are in the container of runs.
+    Those of outputs of version 1 are in the container of runs. With `is_quick`, nothing is deleted
+    if there are many runs.
     """
     runs = runs_container(connection)
     places = [runs]
@@ -528,7 +640,7 @@ def _delete_unused_archives(connection: Connection, now: datetime) -> list[int]:
         for blob in place.list(CODE_FOLDER)
         if blob.modified is not None and now - blob.modified > 2 * RENEWED_AFTER
     ]
-    used = _used_archives(runs) if old else None
+    used = _used_archives(runs, _FEW_RUNS if is_quick else 0) if old else None
     if used is None:
         return []
     unused = [(place, blob) for place, blob in old if blob.name not in used]
@@ -537,20 +649,38 @@ def _delete_unused_archives(connection: Connection, now: datetime) -> list[int]:
     return [b.size_bytes for (_, b), deleted in zip(unused, gone, strict=True) if deleted]
 
 
-def _used_archives(container: BlobContainer) -> frozenset[str] | None:
-    """Return the archives of all runs and schedules, or None if a document cannot be read."""
-    index = {run_id: entry.spec for run_id, entry in load_index(container).items()}
-    ids, _ = list_run_folders(container)
-    unknown = [run_id for run_id in ids if run_id not in index or not index[run_id].agent_sha256]
+def _used_archives(container: BlobContainer, most: int) -> frozenset[str] | None:
+    """Return the archives of all runs and schedules, or None if a document cannot be read.
+
+    With `most` above 0, return None if there are more runs.
+    """
+    index = TimeIndex.open(container, most)
+    if index is None:
+        return _archives_of(container, list_run_folders(container)[0])
+    ids: dict[str, None] = {}
+    for second in index.seconds():
+        ids |= dict.fromkeys(each.run_id for each in second)
+        if most and len(ids) > most:
+            return None
+    return _archives_of(container, [*ids])
+
+
+def _archives_of(container: BlobContainer, ids: Sequence[str]) -> frozenset[str] | None:
+    found: dict[str, tuple[str, str]] = {}
+    for name, metadata in container.list_metadata(INDEX_FOLDER):  # also those of older clients
+        with suppress(*DAMAGED):
+            run = parse_json(metadata["run"])
+            found[name.removeprefix(INDEX_FOLDER)] = run["code"]["sha256"], run["agent"]["sha256"]
+    unknown = [run_id for run_id in ids if not all(found.get(run_id, ("",)))]
     waiting = WaitingTrialsCache(container)
     contents = in_parallel(lambda run_id: read_run(container, run_id, waiting), unknown)
     try:
         read = [parse_run(c, run_id) for run_id, c in zip(unknown, contents, strict=True) if c]
     except RunnerError:
         return None
-    listed = [index[run_id] for run_id in ids if run_id in index]
-    specs = [*read, *listed, *(spec for _, spec in _templates(container))]
-    if not all(specs):
+    templates = [spec for _, spec in _templates(container)]
+    if not all(templates):
         return None
-    hashes = ((spec.code.sha256, spec.agent_sha256) for spec in specs if spec)
-    return frozenset(map(code_blob, chain.from_iterable(hashes)))
+    specs = [*read, *(spec for spec in templates if spec)]
+    hashes = (*found.values(), *((spec.code.sha256, spec.agent_sha256) for spec in specs))
+    return frozenset(code_blob(str(each)) for each in chain.from_iterable(hashes))

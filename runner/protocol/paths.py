@@ -156,9 +156,17 @@ def code_blob(sha256: str) -> str:
 DELETING = ".deleting"
 
 
+DELETING_FOLDER = "deleting/"
+
+
 def deleting_mark(run_id: str) -> str:
     """Return the blob that exists while a run is being deleted, and hides the run from lists."""
     return f"{run_id}{DELETING}"
+
+
+def deleting_note(run_id: str) -> str:
+    """Return the blob by which one listing finds all runs that are being deleted."""
+    return f"{DELETING_FOLDER}{run_id}"
 
 
 class RunPaths:

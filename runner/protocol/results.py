@@ -1,14 +1,15 @@
 """The records of a run: result.json, the records and events of its attempts, and its index entry.
 
 Each run has its own folder, so one listing cannot return the documents of all runs. Therefore each
-run also has an empty blob `index/<run_id>`, whose metadata contains the values of its row in lists
-of runs. These are copies. If the entry or the result in it is missing, readers use the documents of
-the run.
+run also has two empty blobs, `index/<run_id>` and `by-time/<time>-<run_id>`, whose metadata contain
+the values of its row in lists of runs. A listing of the second folder begins with the newest run.
+These are copies. If the result in an entry is missing, readers use the documents of the run.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from runner.protocol.codec import (
 )
 from runner.protocol.host import format_size
 from runner.protocol.metrics import MetricValue, json_value
+from runner.protocol.paths import is_run_id
 from runner.protocol.run_spec import broken_document, parse_document
 
 if TYPE_CHECKING:
@@ -350,6 +352,44 @@ _RESULT = (
 def index_blob(run_id: str) -> str:
     """Return the blob of a run's index entry."""
     return f"{INDEX_FOLDER}{run_id}"
+
+
+BY_TIME_FOLDER = "by-time/"
+# The first blob of that folder: the index by time has an entry for every run. Written by clients.
+BY_TIME_MARK = f"{BY_TIME_FOLDER}.complete"
+_COMPLEMENT = str.maketrans("0123456789", "9876543210")
+_STAMP_DIGITS = 14
+_STAMP_IN_ID = re.compile(r"-([0-9*]{8})-([0-9*]{6})-[^-]{4}\Z")
+
+
+def by_time_blob(run_id: str) -> str:
+    """Return the blob of a run's entry in the index by time.
+
+    Its name has the nine's complement of each digit of the submission's time, so that a listing
+    begins with the newest run. A run ID of another form sorts last. Placeholders (`*`) remain.
+    """
+    found = _STAMP_IN_ID.search(run_id)
+    stamp = (found[1] + found[2]).translate(_COMPLEMENT) if found else "9" * _STAMP_DIGITS
+    return f"{BY_TIME_FOLDER}{stamp}-{run_id}"
+
+
+def parse_by_time(blob: str) -> tuple[str, str] | None:
+    """Return the complement of the time and the run ID of an entry, or None for another blob."""
+    stamp, _, run_id = blob.removeprefix(BY_TIME_FOLDER).partition("-")
+    return (stamp, run_id) if is_run_id(run_id) and by_time_blob(run_id) == blob else None
+
+
+def complement_of(moment: datetime) -> str:
+    """Return the text with which the entries of a second begin in the index by time."""
+    return f"{moment:%Y%m%d%H%M%S}".translate(_COMPLEMENT)
+
+
+def index_blobs(run_id: str) -> tuple[str, str]:
+    """Return the blobs of a run's entries in both indexes, which have the same metadata.
+
+    Lists read the second one. The first one is for older versions, and lists names by prefix.
+    """
+    return index_blob(run_id), by_time_blob(run_id)
 
 
 def index_metadata(

@@ -281,6 +281,7 @@ def test_no_name_and_no_document_ends_a_listing(
     runs = runs_container(connect(load_settings({}, cwd=tmp_path, env=env)))
     for name in (
         *("index/1-a\x1b[31mb", "index/%x1Bq%zz", "waiting/\x1b.json", "groups/\x1b[8m.json"),
+        *("by-time/79738878856994-a\x1b", "by-time/x", "deleting/\x1b"),
         *("a\x1b/run.json", "schedules/\x1bx/run.json", "index/\uffff", "index/a/b"),
     ):
         runs.put_metadata(name, {"run": "x"}, overwrite=True)

@@ -34,7 +34,7 @@ from runner.core.recurrence import Recurrence
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import CODE_FOLDER, make_run_id
-from runner.protocol.results import index_blob
+from runner.protocol.results import BY_TIME_FOLDER, index_blob
 from runner.protocol.schedules import (
     fired_run_documents,
     firings_folder,
@@ -55,6 +55,7 @@ JobSpecification: TypeAlias = models.BatchJobSpecification
 
 TASK_ID = "run"
 GROUP_TASK_ID = "group"
+_ANY_SECOND = "*" * 14  # as in the names of the index by time
 _MAX_SCOPE_CHARS = 6000  # the head of a request has at most 16 KB
 # Retries of the task that adds the others, for transient errors. A retry adds only missing tasks.
 _GROUP_RETRIES = 3
@@ -184,12 +185,12 @@ def group_scopes(
 def _shortened(entries: Iterable[str], begin: str) -> tuple[str, ...]:
     """Return the entries with one for all runs that begin as those of the group do."""
     index, archives = index_blob(begin), CODE_FOLDER
+    known = (begin, index, BY_TIME_FOLDER, archives)
     kept = (
-        entry
-        for entry in entries
-        if not re.split("[~=]", entry, maxsplit=1)[1].startswith((begin, index, archives))
+        entry for entry in entries if not re.split("[~=]", entry, maxsplit=1)[1].startswith(known)
     )
-    return (f"rlawd~{begin}", f"w~{index}", f"r~{archives}", *kept)
+    by_time = f"{BY_TIME_FOLDER}{_ANY_SECOND}-{begin}"
+    return (f"rlawd~{begin}", f"w~{index}", f"w~{by_time}", f"r~{archives}", *kept)
 
 
 def _firing_entries(template: str, place: str) -> tuple[str, ...]:

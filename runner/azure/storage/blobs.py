@@ -413,6 +413,23 @@ class BlobContainer:
             for blob in self.client.list_blobs(name_starts_with=prefix):
                 yield _to_info(blob)
 
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """Yield the names and sizes of all blobs below a prefix; faster than `list`."""
+        marker: str | None = ""
+        while marker is not None:
+            with service_errors(f"listing {prefix}"):
+                root = self._page(prefix, {}, marker)
+                if root is None:  # the SDK raises its error
+                    page = [(each.name, each.size_bytes) for each in self.list(prefix)]
+                    marker = None
+                else:
+                    page = [
+                        (_listed_name(each), int(each.findtext("Properties/Content-Length") or 0))
+                        for each in root.iterfind("Blobs/Blob")
+                    ]
+                    marker = root.findtext("NextMarker") or None
+            yield from page
+
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names of all blobs below a prefix; faster than `list`."""
         return (name for name, _ in self.list_metadata(prefix))
@@ -429,19 +446,38 @@ class BlobContainer:
         with service_errors(f"writing {blob}"), contextlib.suppress(*_CONFLICTS):
             self.blob(blob).upload_blob(b"", metadata=dict(metadata), overwrite=overwrite)
 
+    def read_metadata(self, blob: str) -> Mapping[str, str] | None:
+        """Return the metadata of a blob, or None if it does not exist."""
+        found = self._find(blob)
+        return None if found is None else dict(found.metadata or {})
+
     def list_metadata(self, prefix: str) -> Iterator[tuple[str, Mapping[str, str]]]:
         """Yield names and metadata of all blobs below a prefix, 5,000 per request."""
-        marker: str | None = ""
-        while marker is not None:
-            with service_errors(f"listing {prefix}"):
-                page, marker = self._metadata_page(prefix, marker)
+        for page, _ in self.metadata_pages(prefix):
             yield from page
 
+    def metadata_pages(
+        self, prefix: str, first: int = 0
+    ) -> Iterator[tuple[list[tuple[str, Mapping[str, str]]], bool]]:
+        """Yield pages of names and metadata of blobs below a prefix, and if more pages follow.
+
+        Args:
+            prefix: The prefix.
+            first: Size of the first page; 0 means 5,000, as of the pages after it.
+        """
+        marker: str | None = ""
+        options = {"include": "metadata"} | ({"maxresults": str(first)} if first else {})
+        while marker is not None:
+            with service_errors(f"listing {prefix}"):
+                page, marker = self._metadata_page(prefix, options, marker)
+            yield page, marker is not None
+            options = {"include": "metadata"}
+
     def _metadata_page(
-        self, prefix: str, marker: str
+        self, prefix: str, options: Mapping[str, str], marker: str
     ) -> tuple[list[tuple[str, Mapping[str, str]]], str | None]:
         """Return names and metadata of one page, and the marker of the next one or None."""
-        root = self._page(prefix, {"include": "metadata"}, marker)
+        root = self._page(prefix, options, marker)
         if root is None:  # the SDK raises its error
             blobs = self.client.list_blobs(name_starts_with=prefix, include=["metadata"])
             return [(str(blob.name), dict(blob.metadata or {})) for blob in blobs], None

@@ -21,7 +21,7 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
 from runner.protocol.paths import STAMP_LENGTH, RunPaths, job_id_for, slug
-from runner.protocol.results import index_blob
+from runner.protocol.results import index_blobs
 from runner.protocol.run_spec import (
     CodeRef,
     DataRef,
@@ -483,7 +483,7 @@ def _own_entries(run: Mapping[str, Any]) -> Iterator[str]:
     yield f"rlawd~{paths.checkpoints}"
     yield f"{'rc' if trial.get('decided', True) else 'rcw'}={paths.run}"
     yield f"rc={paths.result}"
-    yield f"w={index_blob(run_id)}"
+    yield from (f"w={blob}" for blob in index_blobs(run_id))
 
 
 def _trial_entries(run: Mapping[str, Any]) -> Iterator[str]:

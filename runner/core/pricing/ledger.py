@@ -15,7 +15,7 @@ of no sum.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -48,6 +48,16 @@ class RunUsage:
     attempts: tuple[AttemptUsage, ...] | None
     is_running: bool = False
     moved_from: tuple[PoolStay, ...] = ()
+
+    def last_end(self, now_ms: int) -> int:
+        """Return when its last attempt ended at the latest; 0 if no attempt is known."""
+        if self.is_running:
+            return now_ms
+        ends = (
+            (each.last_sign, each.ended or 0, each.ends_by or 0, each.node_ends or 0)
+            for each in self.attempts or ()
+        )
+        return max((max(each) for each in ends), default=0)
 
     def find_pool(self, usage: AttemptUsage) -> PoolStay:
         """Return the pool in which an attempt ran."""
@@ -230,10 +240,7 @@ def compute_ledger(
         share_kernel: True if the nodes are folders of one machine, whose boot does not count.
     """
     gaps: list[Gap] = []
-    by_node: dict[tuple[str, str], list[_NodeUse]] = defaultdict(list)
-    for run in runs:
-        for use in _find_uses(run, now_ms, gaps, share_kernel=share_kernel):
-            by_node[use.stay.pool.lower(), use.usage.node.lower()].append(use)
+    by_node = _uses_by_node(runs, now_ms, gaps, share_kernel=share_kernel)
     spent: _Accounts = defaultdict(NodeCosts)
     lives: list[NodeLife] = []
     for key, uses in by_node.items():
@@ -247,6 +254,41 @@ def compute_ledger(
     for (run_id, _), account in spent.items():
         total[run_id].add(account)
     return Ledger(dict(total), lives, gaps, dict(spent))
+
+
+def find_start(
+    runs: Iterable[RunUsage], chosen: Collection[str], *, now_ms: int, share_kernel: bool = False
+) -> int | None:
+    """Return when the nodes of chosen runs started; the costs need all other runs since then.
+
+    Args:
+        runs: The chosen runs, and others that may have used the same nodes.
+        chosen: The IDs of the chosen runs.
+        now_ms: The current time, which is returned if the chosen runs used no node.
+        share_kernel: As for `compute_ledger`.
+
+    Returns:
+        Milliseconds; None if the start of a node is not recorded, so that it may be any time ago.
+    """
+    start = now_ms
+    for uses in _uses_by_node(runs, now_ms, [], share_kernel=share_kernel).values():
+        for group in _group_by_life(uses):
+            if any(use.run.run_id in chosen for use in group):
+                if group[0].node_started_ms is None:
+                    return None
+                known = (use.node_started_ms for use in group)
+                start = min(start, *(each for each in known if each is not None))
+    return start
+
+
+def _uses_by_node(
+    runs: Iterable[RunUsage], now_ms: int, gaps: list[Gap], *, share_kernel: bool
+) -> dict[tuple[str, str], list[_NodeUse]]:
+    found: dict[tuple[str, str], list[_NodeUse]] = defaultdict(list)
+    for run in runs:
+        for use in _find_uses(run, now_ms, gaps, share_kernel=share_kernel):
+            found[use.stay.pool.lower(), use.usage.node.lower()].append(use)
+    return found
 
 
 _Accounts = dict[tuple[str, str], NodeCosts]  # by run and pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -17,15 +17,18 @@ from runner.core.pricing.ledger import (
     NodeCosts,
     RunUsage,
     compute_ledger,
+    find_start,
 )
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import load_price_table
 from runner.core.states import RunState
 from runner.flows.runs.documents import runs_container
-from runner.flows.runs.history import list_runs
+from runner.flows.runs.history import find_unfinished, iterate_runs, list_runs
 from runner.flows.runs.rows import RunRow
 from runner.protocol.paths import submission_time
 from runner.protocol.usage import AttemptUsage, load_usage, parse_usage, to_milliseconds
+
+_LEAST_PERIOD = timedelta(days=7)  # of earlier runs
 
 CostKey = Literal["run", "recipe", "experiment", "pool"]
 
@@ -75,8 +78,8 @@ class CostReport:
         prices: The prices in use.
         region: The region of the prices.
         is_free: True if the nodes are on this machine and no price was given.
-        ledger: All runs and nodes.
-        history: All runs with their states.
+        ledger: All runs that were read, and their nodes.
+        history: All runs that were read, with their states.
     """
 
     by: CostKey
@@ -95,8 +98,9 @@ def report_costs(
 ) -> CostReport:
     """Return the costs of runs.
 
-    The runs of all experiments are read, because they share nodes; if no team is selected, those of
-    all teams too.
+    Runs of other experiments are read too, because they share nodes; if no team is selected, those
+    of all teams. Of the runs before the chosen ones, those are read that may have used the same
+    nodes since their start.
 
     Args:
         connection: The services.
@@ -107,12 +111,11 @@ def report_costs(
     Raises:
         RunnerError: The records or the nodes cannot be listed.
     """
-    rows: tuple[RunRow, ...] = ()
-    usages: dict[str, RunUsage] = {}
-    for part in connection.parts() if connection.outputs.team is None else [connection]:
-        own = list_runs(part, limit=None).rows
-        usages |= zip((row.run_id for row in own), _usages(part, own), strict=True)
-        rows += tuple(own)
+    now = now or datetime.now(UTC)
+    parts = connection.parts() if connection.outputs.team is None else [connection]
+    found = _NeededRuns([_Past(part) for part in parts], query, now, connection.target.runs_here)
+    found.read()
+    usages = found.usages
     pools = {
         usage.find_pool(attempt).pool
         for usage in usages.values()
@@ -122,12 +125,116 @@ def report_costs(
     ledger = compute_ledger(
         usages.values(),
         prices.rate,
-        now_ms=to_milliseconds(now or datetime.now(UTC)) or 0,
+        now_ms=to_milliseconds(now) or 0,
         existing_nodes=_present_nodes(connection, sorted(pools)),
         share_kernel=connection.target.runs_here,
     )
-    chosen = {row.run_id: row for row in rows if _accepts(query, row)}
-    return replace(_report(query, chosen, ledger, prices), history=rows)
+    chosen = {run_id: row for run_id, row in found.rows.items() if _accepts(query, row)}
+    return replace(_report(query, chosen, ledger, prices), history=tuple(found.rows.values()))
+
+
+class _Past:
+    """The runs of one container, which are read from the newest to the oldest as far as needed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._rows = iterate_runs(connection)
+        self._next: RunRow | None = None
+        self.is_read = False
+
+    def read(self, since: datetime | None) -> list[RunRow]:
+        """Return the next runs, which were submitted since a time; None reads the rest."""
+        found: list[RunRow] = []
+        while not self.is_read:
+            row = self._next or next(self._rows, None)
+            self._next = None
+            if row is None:
+                self.is_read = True
+            elif since is not None and (at := submission_time(row.run_id)) and at < since:
+                self._next = row
+                break
+            else:
+                found.append(row)
+        return found
+
+
+class _NeededRuns:
+    """The chosen runs, and all that the costs of the chosen ones depend on."""
+
+    def __init__(
+        self, parts: Sequence[_Past], query: CostQuery, now: datetime, share_kernel: bool
+    ) -> None:
+        self.rows: dict[str, RunRow] = {}
+        self.usages: dict[str, RunUsage] = {}
+        self._parts = parts
+        self._query = query
+        self._now = now
+        self._now_ms = to_milliseconds(now) or 0
+        self._share_kernel = share_kernel
+
+    def read(self) -> None:
+        """Read the chosen runs, then earlier ones until they cannot have used the same nodes.
+
+        That is so after a period as long as any of these runs took, at least a week, in which no
+        run was submitted that ended after the start of the nodes.
+        """
+        since = self._query.since
+        if self._query.run_id is not None:
+            since = submission_time(self._query.run_id)
+        self._read_since(since)
+        while since is not None and not all(part.is_read for part in self._parts):
+            chosen = {key for key, row in self.rows.items() if _accepts(self._query, row)}
+            start_ms = find_start(
+                self.usages.values(),
+                chosen,
+                now_ms=self._now_ms,
+                share_kernel=self._share_kernel,
+            )
+            if start_ms is None:
+                since = None
+            else:
+                period = max(_LEAST_PERIOD, self._longest())
+                start = datetime.fromtimestamp(start_ms / 1000, UTC)
+                if self._is_quiet(since, period, start_ms) and since <= start - period:
+                    break
+                since = min(since, start) - period
+            self._read_since(since)
+        self._read_unfinished()
+
+    def _read_since(self, since: datetime | None) -> None:
+        for part in self._parts:
+            self._add(part.connection, part.read(since))
+
+    def _read_unfinished(self) -> None:
+        """Read the runs that have not ended, however long ago they were submitted."""
+        for part in self._parts:
+            if part.is_read:
+                continue
+            ids = find_unfinished(part.connection, self._now, timedelta(0))
+            left = [run_id for run_id in ids if run_id not in self.rows]
+            if left:
+                self._add(part.connection, list_runs(part.connection, limit=None, ids=left).rows)
+
+    def _add(self, connection: Connection, rows: Sequence[RunRow]) -> None:
+        self.rows |= {row.run_id: row for row in rows}
+        self.usages |= zip((row.run_id for row in rows), _usages(connection, rows), strict=True)
+
+    def _longest(self) -> timedelta:
+        """Return the longest time from the submission of a run to its end."""
+        longest = timedelta(0)
+        for run_id, usage in self.usages.items():
+            at, end_ms = submission_time(run_id), usage.last_end(self._now_ms)
+            if at is not None and end_ms:
+                longest = max(longest, datetime.fromtimestamp(end_ms / 1000, UTC) - at)
+        return longest
+
+    def _is_quiet(self, since: datetime, period: timedelta, start_ms: int) -> bool:
+        """Return True if no run of the first `period` that was read ended after a time."""
+        return not any(
+            usage.last_end(self._now_ms) > start_ms
+            for run_id, usage in self.usages.items()
+            if (at := submission_time(run_id)) is not None and at < since + period
+        )
 
 
 def _accepts(query: CostQuery, row: RunRow) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.flows.runs.time_index import TimeIndex
 from runner.flows.runs.waiting import WaitingTrialsCache, cancelled_result, list_waiting, read_run
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
@@ -18,6 +20,7 @@ from runner.protocol.groups import GROUPS_FOLDER as GROUPS
 from runner.protocol.metrics import MetricPoint, MetricSummary, summarize_metrics
 from runner.protocol.paths import (
     DELETING,
+    DELETING_FOLDER,
     RunPaths,
     check_reference,
     find_similar_run,
@@ -34,7 +37,8 @@ from runner.protocol.results import (
     LeftOut,
     OutputFile,
     RunResult,
-    index_blob,
+    by_time_blob,
+    index_blobs,
     index_metadata,
     parse_event_line,
     parse_outputs,
@@ -45,6 +49,8 @@ from runner.protocol.waiting_trials import WAITING_FOLDER
 
 _MOST_RANKS = 1000  # whose outputs are read, as a damaged run.json may have any number
 _MAX_COMPARED = 64  # runs of the same second whose exact times are compared
+_NEWEST_ENTRIES = 10  # of the index by time, for the last run
+_NEWEST_LISTED = 1000  # for completions and similar names
 
 
 def runs_container(connection: Connection) -> BlobContainer:
@@ -102,15 +108,7 @@ def list_run_folders(
 def resolve_run(container: BlobContainer, text: str) -> str:
     """Return the ID of the only run with a prefix, or of the newest for `@last`."""
     if text == "@last":
-        ids = list_run_ids(container)
-        if not ids:
-            raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
-        waiting = WaitingTrialsCache(container)
-        return newest(
-            ids,
-            lambda run_id: read_run(container, run_id, waiting),
-            lambda content, run_id: parse_run(content, run_id).created,
-        )
+        return _last_run(container)
     ids = list_run_ids(container, text)
     if len(ids) == 1:
         return ids[0]
@@ -123,6 +121,41 @@ def resolve_run(container: BlobContainer, text: str) -> str:
         why=shown,
         fix=f"use more characters of the ID, for example {ids[0]}",
     )
+
+
+def _last_run(container: BlobContainer) -> str:
+    index = TimeIndex.open(container, _NEWEST_ENTRIES)
+    seconds = iter([list_run_ids(container)]) if index is None else _seconds_of(container, index)
+    ids = next(filter(None, seconds), None)
+    if not ids:
+        raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
+    waiting = WaitingTrialsCache(container)
+    return newest(
+        ids,
+        lambda run_id: read_run(container, run_id, waiting),
+        lambda content, run_id: parse_run(content, run_id).created,
+    )
+
+
+def _seconds_of(container: BlobContainer, index: TimeIndex) -> Iterator[list[str]]:
+    """Yield the IDs of the existing runs of each second, newest first."""
+    for second in index.seconds():
+        # An older client that deletes a run keeps its entry.
+        ids = [each.run_id for each in second]
+        started = [each.run_id for each in second if each.metadata is not None][:_MAX_COMPARED]
+        sizes = in_parallel(lambda run_id: container.size(RunPaths(run_id).run), started)
+        gone = {run_id for run_id, size in zip(started, sizes, strict=True) if size is None}
+        yield [run_id for run_id in ids if run_id not in gone]
+
+
+def list_newest_ids(container: BlobContainer, prefix: str = "") -> list[str]:
+    """Return the IDs of runs with a prefix, newest first: the newest ones, if there are many."""
+    index = TimeIndex.open(container, _NEWEST_LISTED)
+    if index is None:
+        return list_run_ids(container, prefix)
+    entries = islice(chain.from_iterable(index.seconds()), _NEWEST_LISTED)
+    found = [each.run_id for each in entries if each.run_id.startswith(prefix)]
+    return found if found or not prefix else list_run_ids(container, prefix)
 
 
 def newest(
@@ -153,7 +186,8 @@ def newest(
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:
-    if half := min(list_run_folders(container, text)[1], default=""):
+    notes = (note.removeprefix(DELETING_FOLDER) for note in container.names(DELETING_FOLDER + text))
+    if half := min((*list_run_folders(container, text)[1], *notes), default=""):
         return RunnerError(
             "R-RUN-UNKNOWN",
             f"run {half} is being deleted",
@@ -169,7 +203,7 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
             why="this command requires a single run",
             fix=f"run `runner ps --group {group_id}` to list its runs",
         )
-    near = find_similar_run(text, list_run_ids(container))
+    near = find_similar_run(text, list_newest_ids(container))
     return RunnerError(
         "R-RUN-UNKNOWN",
         f"run {text!r} not found",
@@ -299,16 +333,33 @@ class IndexEntry:
     usage: str = ""
 
 
+def add_to_lists(container: BlobContainer, run: Mapping[str, Any]) -> None:
+    """Write the entry of a new run by which lists find it. Raise RunnerError if that fails.
+
+    An existing entry is kept, because the run may have ended.
+    """
+    container.put_metadata(by_time_blob(run["run_id"]), index_metadata(run, None), overwrite=False)
+
+
+def forget_new(container: BlobContainer, run_id: str) -> None:
+    """Delete what the failed submission of a run has written."""
+    container.delete(by_time_blob(run_id))
+    container.delete(RunPaths(run_id).run)
+
+
 def index_run(
     container: BlobContainer, run: Mapping[str, Any], result: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the entry of a run, with or without its outcome. Ignore errors: the entry is a copy.
+    """Write the entries of a run, with or without its outcome. Ignore errors: they are copies.
 
-    Without a result, keep an existing entry, because the run may have ended.
+    Without a result, keep existing entries, because the run may have ended. Only `add_to_lists`
+    then writes the one of the index by time.
     """
+    by_name, by_time = index_blobs(run["run_id"])
     metadata = index_metadata(run, result)
-    with suppress(RunnerError):
-        container.put_metadata(index_blob(run["run_id"]), metadata, overwrite=result is not None)
+    for blob in (by_name,) if result is None else (by_time, by_name):
+        with suppress(RunnerError):
+            container.put_metadata(blob, metadata, overwrite=result is not None)
 
 
 def load_index(container: BlobContainer, prefix: str = "") -> dict[str, IndexEntry]:
@@ -316,13 +367,13 @@ def load_index(container: BlobContainer, prefix: str = "") -> dict[str, IndexEnt
     entries: dict[str, IndexEntry] = {}
     for name, metadata in container.list_metadata(INDEX_FOLDER + prefix):
         run_id = name.removeprefix(INDEX_FOLDER)
-        entry = _entry(run_id, metadata)
+        entry = parse_entry(run_id, metadata)
         if entry is not None:
             entries[run_id] = entry
     return entries
 
 
-def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
+def parse_entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
     """Return the entry, or None if it is unreadable: the run's documents then show the error."""
     if "run" not in metadata:
         return None

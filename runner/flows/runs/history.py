@@ -7,14 +7,14 @@ unfinished runs Batch is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import islice
+from datetime import datetime, timedelta
+from itertools import chain, islice
 from posixpath import commonprefix
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
@@ -24,14 +24,24 @@ from runner.flows.runs.documents import (
     list_run_ids,
     load_index,
     load_result,
+    parse_entry,
     runs_container,
 )
 from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.rows import RunRow, ended_row, lacks_start, unreadable_row, with_first_start
+from runner.flows.runs.time_index import TimedEntry, TimeIndex
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
-from runner.protocol.paths import RunPaths, newest_first, parse_sweep_id, slug, submission_time
+from runner.protocol.paths import (
+    RunPaths,
+    is_run_id,
+    newest_first,
+    parse_sweep_id,
+    slug,
+    submission_time,
+)
+from runner.protocol.results import ResultStatus
 from runner.protocol.run_spec import RunSpec, parse_run
 from runner.protocol.sweeps import TrialReport, reports_folder
 
@@ -43,9 +53,13 @@ if TYPE_CHECKING:
 _INDEX_FROM = 40  # number of rows from which the index is read, for any number of runs
 _ENTRIES_PER_ROW = 12  # the index is also read if it has at most so many entries per row
 _PAGE = 20
-_MAX_INDEXED = 2000  # with more runs, a list of sweeps does not read the index for their trials
+_MAX_INDEXED = 2000  # with more runs, the trials of a large sweep are counted and not read
 _MAX_READ = _INDEX_FROM - 1  # trials of such a sweep that are read
-_MAX_REPORTS = 2000  # reports of such sweeps that are listed instead, those of the newest first
+_PAGES = 5  # entries of the first request to the index by time, per row
+_LARGEST_PAGE = 5000
+_CHUNK = 500  # rows that are read at once
+_MOST_TASKS = 100_000  # that have not ended
+_FIRED_WITHIN = timedelta(days=60)  # the longest time that a run of a schedule is searched for
 _NOT_STARTED, _STARTED = "not started", "started"  # of trials that are not read one by one
 
 
@@ -55,14 +69,19 @@ _ENDED = {
     "stopped": RunState.SUCCEEDED,
     "failed": RunState.FAILED,
 }
+_ENDED_STATUSES = frozenset(get_args(ResultStatus))
 
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """Rows, and the number of older runs that are not listed."""
+    """Rows, and the number of older runs that are not listed.
+
+    With `has_more`, there may be more older runs, which were not counted.
+    """
 
     rows: tuple[RunRow, ...]
     older: int
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +91,31 @@ class RunFilter:
     experiment: str | None = None
     states: frozenset[RunState] = frozenset()
     since: datetime | None = None
+    before: datetime | None = None
 
     def accepts(self, row: RunRow) -> bool:
-        """Return True if the filter matches; unreadable runs match only an empty filter."""
+        """Return True if the filter matches; unreadable runs match only times."""
+        if self.before is not None:
+            submitted = submission_time(row.run_id)
+            if submitted is None or submitted > self.before:
+                return False
         if self.experiment:  # compare the typed name, and the name that `train -e` stores for it
             names = (self.experiment, slug(self.experiment))
             if row.spec is None or row.spec.experiment not in names:
                 return False
         return not self.states or (row.status is not None and row.status.state in self.states)
+
+    def may_accept(self, entry: TimedEntry) -> bool:
+        """Return False if the run of an entry cannot match; fast for many entries."""
+        if self.before is not None and entry.is_after(self.before):
+            return False
+        if self.experiment and not any(
+            entry.may_be_of(name) for name in (self.experiment, slug(self.experiment))
+        ):
+            return False
+        if not self.states or entry.metadata is None or "result" not in entry.metadata:
+            return True
+        return (status := entry.status) is None or status in self.states
 
 
 EVERY_RUN = RunFilter()
@@ -110,10 +146,11 @@ class SweepLine:
 
 @dataclass(frozen=True, slots=True)
 class GroupedHistory:
-    """Runs, and sweeps as one entry each; `older` entries are not listed."""
+    """Runs, and sweeps as one entry each; `older` and `has_more` are those of `RunHistory`."""
 
     lines: tuple[RunRow | SweepLine, ...]
     older: int
+    has_more: bool = False
 
 
 def with_commands(connection: Connection, found: RunHistory) -> RunHistory:
@@ -140,6 +177,12 @@ def list_runs(
     ids: Sequence[str] | None = None,
 ) -> RunHistory:
     """Return the newest runs that match, at most `limit`; `ids` limits the choice to these runs."""
+    if ids is None:
+        index = TimeIndex.open(runs_container(connection), _first_page(limit))
+        if index is not None:
+            found = tuple(islice(_matching_rows(connection, index, only, limit), limit))
+            left, has_more = index.left(only.since)
+            return RunHistory(found, len(left), has_more)
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
     is_small = limit is not None and len(among) <= _ENTRIES_PER_ROW * limit
     prefix = "" if ids is None else commonprefix(among)
@@ -169,6 +212,11 @@ def list_grouped(
     Otherwise, they are counted by their reports.
     """
     container = runs_container(connection)
+    index = TimeIndex.open(container, _first_page(limit))
+    if index is not None:
+        newest = tuple(islice(_matching_lines(connection, index, only, limit), limit))
+        left, has_more = index.left(only.since)
+        return GroupedHistory(newest, len({e.sweep_id or e.run_id for e in left}), has_more)
     ids = list_run_ids(container)
     if only.since is not None:
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
@@ -188,14 +236,146 @@ def list_grouped(
             if len(lines) == limit:
                 break
         page = max(2 * page, _PAGE)
-    room = _MAX_REPORTS
     for line in lines.values():
         if isinstance(line, SweepLine) and line.was_resumed:
             _take_newest(connection, line, listing, only)
-        elif isinstance(line, SweepLine) and not line.rows and len(line.run_ids) <= room:
-            room -= len(line.run_ids)
+        elif isinstance(line, SweepLine) and not line.rows:
             listing.count(line)
     return GroupedHistory(tuple(lines.values()), len(entries) - position)
+
+
+def iterate_runs(connection: Connection, only: RunFilter = EVERY_RUN) -> Iterator[RunRow]:
+    """Yield all runs that match, newest first. Few of them are in memory at a time."""
+    index = TimeIndex.open(runs_container(connection))
+    if index is None:
+        yield from list_runs(connection, limit=None, only=only).rows
+    else:
+        yield from _matching_rows(connection, index, only, None)
+
+
+def iterate_grouped(
+    connection: Connection, only: RunFilter = EVERY_RUN
+) -> Iterator[RunRow | SweepLine]:
+    """Yield all runs that match, newest first, and sweeps as one entry each."""
+    index = TimeIndex.open(runs_container(connection))
+    if index is None:
+        yield from list_grouped(connection, limit=None, only=only).lines
+    else:
+        yield from _matching_lines(connection, index, only, None)
+
+
+def _first_page(limit: int | None) -> int:
+    return 0 if limit is None else min(_PAGES * max(limit, _PAGE), _LARGEST_PAGE)
+
+
+def _chunks(
+    index: TimeIndex, since: datetime | None, limit: int | None
+) -> Iterator[list[TimedEntry]]:
+    """Yield the runs of whole seconds, first about `limit` of them, then more at once."""
+    chunk, size = list[TimedEntry](), limit or _CHUNK
+    for second in index.seconds(since):
+        chunk += second
+        if len(chunk) >= size:
+            yield chunk
+            chunk, size = [], min(max(2 * size, _PAGE), _CHUNK)
+    if chunk:
+        yield chunk
+
+
+def _matching_rows(
+    connection: Connection, index: TimeIndex, only: RunFilter, limit: int | None
+) -> Iterator[RunRow]:
+    listing = _Listing(connection, "", index_from=_INDEX_FROM)
+    for chunk in _chunks(index, only.since, limit):
+        possible = [each for each in chunk if only.may_accept(each)]
+        rows = dict(zip((e.run_id for e in possible), listing.timed_rows(possible), strict=True))
+        for each in chunk:
+            if limit is not None:
+                index.see(each.run_id)
+            if (row := rows.get(each.run_id)) is not None and only.accepts(row):
+                yield row
+
+
+def _matching_lines(
+    connection: Connection, index: TimeIndex, only: RunFilter, limit: int | None
+) -> Iterator[RunRow | SweepLine]:
+    """Yield runs and sweeps. A sweep stands where its newest run does.
+
+    The trials of a large sweep are counted unless there is a filter.
+    """
+    listing = _Listing(connection, "", index_from=_INDEX_FROM)
+    begun: set[str] = set()  # sweeps with a resumed trial, whose line has all their trials
+    for chunk in _chunks(index, only.since, limit):
+        sweeps = {each.run_id: each.sweep_id for each in chunk}
+        trials: dict[str, list[TimedEntry]] = {}
+        for each in chunk:
+            if group_id := sweeps[each.run_id]:
+                trials.setdefault(group_id, []).append(each)
+        counted = {
+            name
+            for name, entries in trials.items()
+            if only == EVERY_RUN and len(entries) > _MAX_INDEXED
+        }
+        shown = [e for e in chunk if sweeps[e.run_id] not in counted and only.may_accept(e)]
+        rows = dict(zip((e.run_id for e in shown), listing.timed_rows(shown), strict=True))
+        lines: dict[str, RunRow | SweepLine] = {}
+        for each in chunk:
+            name = sweeps[each.run_id] or each.run_id
+            found = {} if name in counted else {each.run_id: rows.get(each.run_id)}
+            _add_entry(lines, name, [each.run_id], found, only)
+            if limit is not None and name not in lines:
+                index.see(each.run_id)
+        for name, line in lines.items():
+            for run_id in line.run_ids if isinstance(line, SweepLine) else (name,):
+                index.see(run_id)
+            if name in begun:
+                continue
+            if isinstance(line, SweepLine):
+                if line.was_resumed:
+                    begun.add(name)
+                    _take_newest(connection, line, listing, only)
+                elif name in counted:
+                    listing.count(line, trials[name])
+            yield line
+
+
+def find_unfinished(
+    connection: Connection, now: datetime, submitted_within: timedelta
+) -> list[str]:
+    """Return the IDs of the runs that have not ended, and of those that may not have a task yet.
+
+    They are those whose tasks Batch has not completed, the newest ones without a result, and trials
+    that have not started. Without an index by time, all runs are read.
+
+    Args:
+        connection: The services.
+        now: The current time.
+        submitted_within: Maximum time until a submission has added the task of a run.
+    """
+    container = runs_container(connection)
+    index = TimeIndex.open(container, _LARGEST_PAGE // 10)
+    if index is None:
+        rows = list_runs(connection, limit=None).rows
+        return [row.run_id for row in rows if _may_change(row, now - submitted_within)]
+    from runner.azure.batch.jobs import unfinished_tasks  # noqa: PLC0415  the Batch SDK
+
+    tasks = unfinished_tasks(connection, _MOST_TASKS)
+    found = {task_id: None for _, task_id in tasks if is_run_id(task_id)}
+    found |= dict.fromkeys(index.unstarted)
+    # The tasks of a schedule have other names than their runs, whose entries name the job.
+    fired = {job_id for job_id, task_id in tasks if ":" in job_id and not is_run_id(task_id)}
+    since = now - (_FIRED_WITHIN if fired else submitted_within)
+    for each in chain.from_iterable(index.seconds(since)):
+        if each.metadata is not None and "result" not in each.metadata:
+            entry = parse_entry(each.run_id, each.metadata) if fired else None
+            if each.is_after(now - submitted_within) or (entry and entry.spec.job_id in fired):
+                found[each.run_id] = None
+    return [*found]
+
+
+def _may_change(row: RunRow, since: datetime) -> bool:
+    is_new = row.spec is not None and row.result is None and row.spec.created > since
+    return is_new or (row.status is not None and not row.status.state.final)
 
 
 def _take_newest(
@@ -269,20 +449,36 @@ class _Listing:
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
         """Return one row per ID, in order."""
         found = self._indexed(ids) if len(ids) >= self._index_from else self._live(ids, ())
+        return self._complete(ids, found)
+
+    def _complete(self, ids: Sequence[str], found: dict[str, RunRow | None]) -> list[RunRow | None]:
+        """Return one row per ID; those that are missing are read from their documents."""
         missing = [run_id for run_id in ids if run_id not in found]
         rows = in_parallel(self._row, missing)
         found |= dict(zip(missing, rows, strict=True))
         return [found[run_id] for run_id in ids]
 
-    def count(self, line: SweepLine) -> None:
-        """Count the runs of a sweep by their reports. Read the others if they are few.
+    def timed_rows(self, entries: Sequence[TimedEntry]) -> list[RunRow | None]:
+        """Return one row per entry, in order."""
+        ids = [each.run_id for each in entries]
+        parsed = (parse_entry(each.run_id, each.metadata or {}) for each in entries)
+        known = {entry.spec.run_id: entry for entry in parsed if entry is not None}
+        return self._complete(ids, self._from_index(ids, known))
+
+    def count(self, line: SweepLine, entries: Iterable[TimedEntry] = ()) -> None:
+        """Count the runs of a sweep by their entries and reports. Read the others if they are few.
 
         A report that a trial ended is the last thing that its agent writes before the outcome, and
         `runner sweep resume` resets it.
         """
         container = runs_container(self._connection)
         left = dict.fromkeys(line.run_ids)
-        for blob, metadata in container.list_metadata(reports_folder(line.group_id)):
+        for each in entries:
+            if (status := each.status) in _ENDED_STATUSES and each.run_id in left:
+                line.counted[str(status)] += 1
+                del left[each.run_id]
+        reports = container.list_metadata(reports_folder(line.group_id)) if left else ()
+        for blob, metadata in reports:
             report = TrialReport.parse(blob, metadata)
             state = _ENDED.get(report.state) if report else None
             if report is not None and state is not None and report.run_id in left:
@@ -321,7 +517,13 @@ class _Listing:
     def _indexed(self, ids: Iterable[str]) -> dict[str, RunRow | None]:
         if self._index is None:
             self._index = load_index(runs_container(self._connection), self._prefix)
-        entries = [self._index[run_id] for run_id in ids if run_id in self._index]
+        return self._from_index(ids, self._index)
+
+    def _from_index(
+        self, ids: Iterable[str], index: Mapping[str, IndexEntry]
+    ) -> dict[str, RunRow | None]:
+        ids = [*ids]
+        entries = [index[run_id] for run_id in ids if run_id in index]
         finished = [ended_row(e.spec, e.result, e.usage) for e in entries if e.result]
         container = runs_container(self._connection)
         rows: dict[str, RunRow | None] = {row.run_id: row for row in finished}
@@ -331,7 +533,7 @@ class _Listing:
             for row in in_parallel(lambda row: with_first_start(container, row), incomplete)
         }
         unfinished = [entry.spec for entry in entries if entry.result is None]
-        missing = [run_id for run_id in ids if run_id not in self._index]
+        missing = [run_id for run_id in ids if run_id not in index]
         return rows | self._live(missing, unfinished)
 
     def _live(self, ids: Iterable[str], unfinished: Iterable[RunSpec]) -> dict[str, RunRow | None]:

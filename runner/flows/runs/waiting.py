@@ -81,6 +81,14 @@ def list_started(container: BlobContainer, group_id: str) -> frozenset[str]:
     return frozenset(container.folders(trial_prefix(group_id)))
 
 
+def load_waiting(container: BlobContainer) -> dict[str, WaitingTrials]:
+    """Return the waiting trials of all sweeps, by the blob that lists them."""
+    names = [blob.name for blob in container.list(WAITING_FOLDER)]
+    contents = zip(names, in_parallel(container.read, names), strict=True)
+    parsed = {name: WaitingTrials.parse(content) for name, content in contents if content}
+    return {name: waiting for name, waiting in parsed.items() if waiting is not None}
+
+
 def list_waiting(container: BlobContainer, prefix: str, started: Collection[str]) -> list[str]:
     """Return the IDs of trials with a prefix that have not started.
 
@@ -90,12 +98,8 @@ def list_waiting(container: BlobContainer, prefix: str, started: Collection[str]
         started: The runs with this prefix that have a folder. If all runs are listed, and this
             includes all trials of a sweep, its document is deleted.
     """
-    names = [blob.name for blob in container.list(WAITING_FOLDER)]
     found: list[str] = []
-    for name, content in zip(names, in_parallel(container.read, names), strict=True):
-        waiting = WaitingTrials.parse(content) if content else None
-        if waiting is None:
-            continue
+    for name, waiting in load_waiting(container).items():
         left = [run_id for run_id in waiting.trials if run_id not in started]
         found += (run_id for run_id in left if run_id.startswith(prefix))
         if not left and not prefix:

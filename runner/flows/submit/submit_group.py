@@ -32,9 +32,9 @@ from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.progress import OnProgress, Progress
 from runner.core.units import format_count
-from runner.flows.runs.documents import index_run, runs_container
+from runner.flows.runs.documents import add_to_lists, forget_new, index_run, runs_container
 from runner.flows.submit.pipeline import SubmissionPlan
-from runner.flows.submit.submit_run import upload_files
+from runner.flows.submit.submit_run import keep_index, upload_files
 from runner.flows.sweeps.cancel import cancel_group
 from runner.protocol.codec import FORMAT, parse_json
 from runner.protocol.errors import RunnerError
@@ -88,6 +88,7 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
     on_progress(
         Progress("submit", "end", f"{format_count(len(plan.runs), 'task')} to job {job.job_id}")
     )
+    keep_index(connection, on_progress)
     return group
 
 
@@ -160,17 +161,22 @@ def place_group(
         in_parallel(lambda step: step(), (create, *(partial(write, blob) for blob in shared)))
         # After the trials: a sweep is listed by its group, and has to be resumable then.
         container.create_bytes(group_blob(group_id), json.dumps(group).encode(), "application/json")
-        in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
+        in_parallel(partial(_create_run, container), documents)
         add()
         # An empty job would complete immediately.
         close_when_done(connection, job_id)
     except (RunnerError, KeyboardInterrupt) as err:
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
             delete_job(connection, job_id)
-            in_parallel(lambda run: container.delete(RunPaths(run["run_id"]).run), documents)
+            in_parallel(lambda run: forget_new(container, str(run["run_id"])), documents)
             in_parallel(container.delete, (*shared, group_blob(group_id)))
         raise
     in_parallel(lambda run: index_run(container, run), documents)
+
+
+def _create_run(container: BlobContainer, run: Mapping[str, Any]) -> None:
+    container.create(RunPaths(run["run_id"]).run, run)
+    add_to_lists(container, run)
 
 
 @contextmanager

@@ -35,7 +35,13 @@ from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
 from runner.flows.local.state import make_container_pool
 from runner.flows.local_files import BytesMoved
-from runner.flows.runs.documents import code_container, index_run, runs_container
+from runner.flows.runs.documents import (
+    add_to_lists,
+    code_container,
+    forget_new,
+    index_run,
+    runs_container,
+)
 from runner.flows.submit.check_and_read import FilesToUpload
 from runner.flows.submit.pipeline import SubmissionPlan, find_next_job
 from runner.protocol.errors import ExitCode, RunnerError
@@ -46,6 +52,7 @@ _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
 _MOST_ETAGS, _MOST_PLACES = 500, 20  # what is remembered of stored code
 _NEXT_JOBS = 2  # maximum number of times that a closed job is replaced
+_COMPARED_EVERY_S = 86_400.0  # as often as a client compares the indexes of runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,22 @@ def submit_run(
 
         remember(connection, (run.to_spec(),))
     on_progress(Progress("submit", "end", f"{spec.run_id} to job {spec.job_id}"))
+    keep_index(connection, on_progress)
     return spec
+
+
+def keep_index(connection: Connection, on_progress: OnProgress) -> None:
+    """Complete the index by time once a day, because earlier versions of runner do not write it."""
+    note = None
+    if connection.home is not None:
+        place = hashlib.sha256(runs_container(connection).client.url.encode()).hexdigest()
+        note = HomePaths(connection.home).compared / place
+        with contextlib.suppress(OSError):
+            if abs(time.time() - note.stat().st_mtime) < _COMPARED_EVERY_S:
+                return
+    from runner.flows.runs.index_upkeep import complete_index  # noqa: PLC0415  once a day
+
+    complete_index(connection, note, on_progress)
 
 
 def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
@@ -290,14 +312,15 @@ def _submit_in_job(
         create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel, job.limit)
     try:
         runs.create(path, document)
+        add_to_lists(runs, document)
         _add_with_retries(connection, plan.job_id, task)
     except RunnerError as err:
         if err.code not in TRANSIENT_CODES:  # rejected permanently
-            runs.delete(path)
+            forget_new(runs, plan.run_id)
         raise
     except KeyboardInterrupt:
         terminate_task(connection, plan.job_id, plan.task_id)
-        runs.delete(path)
+        forget_new(runs, plan.run_id)
         raise
     index_run(runs, document)
     # Set this after adding the task, because an empty job would end immediately. The run is
@@ -322,6 +345,7 @@ def _add_with_retries(connection: Connection, job_id: str, task: NewTask) -> Non
 
 def _add_again(connection: Connection, spec: RunSpec, task: NewTask) -> None:
     """Add the missing task of a submitted run, unless its job has ended."""
+    add_to_lists(runs_container(connection), spec.to_json())
     try:
         _add_with_retries(connection, spec.job_id, task)
     except JobClosedError:

@@ -48,6 +48,7 @@ from runner.protocol.sweeps import STOPPED_EARLY, SWEEP_FAILED, TrialReport, rep
 _FAILED = (RunState.FAILED, RunState.LOST)
 _ENDED = ("failed", "lost", "cancelled")
 _CAUSES = 3  # number of causes that are listed below a leaderboard
+_NEWEST_RUNS = 1000  # whose experiments a completion offers
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,8 @@ def trial_costs(
     connection: Connection, board: Leaderboard, home: Path | None
 ) -> dict[str, TrialCost]:
     """Return the costs of each trial by name; nodes of this machine cost nothing."""
-    spent = report_costs(connection, CostQuery(by="run"), home).ledger.runs
+    since = board.sweep.created.replace(microsecond=0)  # run IDs have whole seconds
+    spent = report_costs(connection, CostQuery(by="run", since=since), home).ledger.runs
     found: dict[str, TrialCost] = {}
     for name, run_id in board.sweep.trial_runs.items():
         total = NodeCosts()
@@ -369,6 +371,12 @@ def _with_attempts(row: RunRow, earlier: RunRow) -> RunRow:
 def list_experiments(connection: Connection) -> list[Experiment]:
     """Return all experiments, the one with the newest run first."""
     return _grouped(connection, EVERY_RUN)
+
+
+def newest_experiments(connection: Connection) -> list[str]:
+    """Return the names of the experiments of the newest runs."""
+    found = list_runs(connection, limit=_NEWEST_RUNS).rows
+    return [*dict.fromkeys(row.spec.experiment for row in found if row.spec)]
 
 
 def find_experiment(connection: Connection, name: str) -> Experiment:

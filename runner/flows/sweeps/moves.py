@@ -50,7 +50,7 @@ from runner.protocol.codec import JsonDocument, wire
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.results import index_blobs, index_metadata
 from runner.protocol.run_spec import PoolStay, RunSpec, parse_run
 
 _POLL_S = 0.5
@@ -354,7 +354,8 @@ class _Mover:
             if load_result(container, spec.run_id) is None:  # entries of ended runs are final
                 metadata = index_metadata(document, None)
                 with suppress(RunnerError):  # the entry is a copy
-                    container.put_metadata(index_blob(spec.run_id), metadata, overwrite=True)
+                    for blob in index_blobs(spec.run_id):
+                        container.put_metadata(blob, metadata, overwrite=True)
 
         in_parallel(write, runs.specs)
 

@@ -30,7 +30,7 @@ from runner.protocol.results import (
     OutputFile,
     ResultStatus,
     RunResult,
-    index_blob,
+    index_blobs,
     index_metadata,
 )
 from runner.protocol.run_spec import RunSpec, parse_run_spec
@@ -302,7 +302,8 @@ class RunRecords:
         try:
             run: dict[str, Any] = parse_json(self.read(self.paths.run) or b"{}")
             metadata = index_metadata(run, document, self._usage(result))
-            self._runs.put_metadata(index_blob(self.paths.run_id), metadata)
+            for blob in index_blobs(self.paths.run_id):
+                self._runs.put_metadata(blob, metadata)
         except (StorageRequestError, ValueError, AttributeError, TypeError) as err:
             logger.warning("the run's entry in the index could not be written: %s", err)
 

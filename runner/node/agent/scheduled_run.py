@@ -17,7 +17,7 @@ from runner.node.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.codec import parse_json
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
-from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.results import index_blobs, index_metadata
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.schedules import Json, firing_blob, template_blob
 from runner.protocol.task import SCHEDULE_VARIABLE
@@ -99,7 +99,8 @@ def ensure_firing(
 def create_run(runs: ContainerClient, run: Json) -> None:
     """Write run.json and the run's entry in the index, unless the run exists."""
     if runs.create(RunPaths(run["run_id"]).run, document_bytes(run)):
-        runs.put_metadata(index_blob(run["run_id"]), index_metadata(run, None))
+        for blob in index_blobs(run["run_id"]):
+            runs.put_metadata(blob, index_metadata(run, None))
 
 
 def document_bytes(document: Json) -> bytes:

@@ -29,7 +29,7 @@ from runner.node.storage.http import StorageRequestError
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.metrics import Goal, choose_metric, default_goal
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.results import index_blobs, index_metadata
 from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.samplers import SAMPLERS
 from runner.protocol.sweeps import (
@@ -277,7 +277,8 @@ class SweepTrial:
             document = changed.to_json()
             if self._runs.replace(paths.run, json.dumps(document, indent=2).encode(), found.etag):
                 try:
-                    self._runs.put_metadata(index_blob(spec.run_id), index_metadata(document, None))
+                    for blob in index_blobs(spec.run_id):
+                        self._runs.put_metadata(blob, index_metadata(document, None))
                 except StorageRequestError as err:
                     logger.warning("the index still has the old parameters: %s", err)
                 return parse_run_spec(json.dumps(document).encode())
@@ -335,7 +336,8 @@ class SweepTrial:
             self._write("running", "")
         metadata = index_metadata(self._spec.to_json(), None)
         # The client may have written the outcome of a cancelled run.
-        self._runs.put_metadata(index_blob(self._spec.run_id), metadata, overwrite=False)
+        for blob in index_blobs(self._spec.run_id):
+            self._runs.put_metadata(blob, metadata, overwrite=False)
 
     def check_values(self) -> None:
         """Apply the rule of early stopping to every new value, and report at intervals."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch import jobs
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.core.job_moves import JobSnapshot
 from runner.core.progress import ignore_progress
@@ -23,9 +24,15 @@ from runner.flows.runs.documents import find_run
 from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
-from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.paths import deleting_mark, deleting_note
+from runner.protocol.results import (
+    BY_TIME_FOLDER,
+    BY_TIME_MARK,
+    index_blobs,
+    index_metadata,
+)
 from runner.protocol.waiting_trials import WaitingTrials, waiting_blob
-from tests.unit.flows.runs.test_run_index import result_of, run_of
+from tests.unit.flows.runs.test_run_index import Page, result_of, run_of
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 OLD = NOW - timedelta(days=40)
@@ -38,7 +45,8 @@ class KilledError(Exception):
 class Account:
     """The container of runs and the tasks of Batch, in memory."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_marked: bool = False) -> None:
+        self.is_marked = is_marked
         self.blobs: dict[str, bytes] = {}
         self.index: dict[str, Mapping[str, str]] = {}
         self.modified: dict[str, datetime] = {}
@@ -50,7 +58,12 @@ class Account:
             "size": lambda _, blob: len(self.blobs[blob]) if blob in self.blobs else None,
             "list": lambda _, prefix: self._list(prefix),
             "children": lambda _, prefix="": self._children(prefix),
-            "list_metadata": lambda _, prefix: list(self.index.items()),
+            "list_metadata": lambda _, prefix: self._metadata(prefix),
+            "metadata_pages": lambda _, prefix, first=0: self._pages(first),
+            "sizes": lambda _, prefix="": self._sizes(prefix),
+            "names": lambda _, prefix: [name for name in self.blobs if name.startswith(prefix)],
+            "put_metadata": lambda _, blob, found, overwrite: self._put(blob, found, overwrite),
+            "stat": lambda _, blob: next(self._list(blob), None),
             "create": lambda _, blob, document: self._create(blob, document),
             "delete": lambda _, blob, etag="": self._delete(blob),
             "update": lambda _, blob, change: self._update(blob, change),
@@ -62,6 +75,7 @@ class Account:
         monkeypatch.setattr(live, "list_tasks", lambda _, job: self.tasks[job])
         monkeypatch.setattr(live, "read_job", lambda _, job: JobSnapshot(job, "active", ""))
         monkeypatch.setattr(live, "explain_queue_reason", lambda *given: given[2])
+        monkeypatch.setattr(jobs, "unfinished_tasks", lambda *_: self._unfinished())
         monkeypatch.setattr(removal, "list_tasks", lambda _, job: self.tasks.get(job, {}))
         monkeypatch.setattr(
             removal, "delete_tasks", lambda _, job, ids: self._delete_tasks(job, ids)
@@ -91,8 +105,9 @@ class Account:
         for sha256 in (f"code-of-{name}", "agent"):
             self.blobs[f"code/{sha256}"] = b"archive"
             self.modified[f"code/{sha256}"] = OLD
-        self.index[index_blob(run_id)] = index_metadata(run, result)
-        self.blobs[index_blob(run_id)] = b""
+        for blob in index_blobs(run_id):
+            self.index[blob] = index_metadata(run, result)
+            self.blobs[blob] = b""
         self.tasks[f"{name}_local"] = {run_id: TaskView(phase)} if phase else {}
         return run_id
 
@@ -115,6 +130,32 @@ class Account:
     def _children(self, prefix: str) -> Iterator[str]:
         names = [name.partition("/") for name in self.blobs if name.startswith(prefix)]
         yield from dict.fromkeys(folder + slash for folder, slash, _ in names)
+
+    def _metadata(self, prefix: str) -> list[tuple[str, Mapping[str, str]]]:
+        return [each for each in self.index.items() if each[0].startswith(prefix)]
+
+    def _put(self, blob: str, metadata: Mapping[str, str], overwrite: bool) -> None:
+        self._request()
+        if overwrite or blob not in self.blobs:
+            self.blobs[blob], self.index[blob] = b"", metadata
+
+    def _sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        yield from ((name, len(self.blobs[name])) for name in self.blobs if name.startswith(prefix))
+
+    def _pages(self, first: int) -> Iterator[Page]:
+        listed = [(BY_TIME_MARK, {}), *sorted(self._metadata(BY_TIME_FOLDER))]
+        size = first or len(listed)
+        if self.is_marked:
+            yield listed[:size], len(listed) > size
+            yield listed[size:], False
+
+    def _unfinished(self) -> list[tuple[str, str]]:
+        return [
+            (job, name)
+            for job, tasks in self.tasks.items()
+            for name, task in tasks.items()
+            if task.phase != "completed"
+        ]
 
     def _request(self) -> None:
         if self.requests_left is not None:
@@ -160,9 +201,9 @@ CONNECTION = Connection(
 )
 
 
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Account:
-    return Account(monkeypatch)
+@pytest.fixture(params=[False, True], ids=["index by name", "index by time"])
+def account(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Account:
+    return Account(monkeypatch, is_marked=request.param)
 
 
 @pytest.mark.feature(58)
@@ -175,7 +216,7 @@ def test_removed_run_leaves_no_blob_task_or_unused_code(account: Account) -> Non
     assert "code/code-of-digits" not in account.blobs
     assert {"code/code-of-words", "code/agent"} <= set(account.blobs)
     assert account.listed() == [stays]
-    assert len(account.of(stays)) == 6
+    assert len(account.of(stays)) == 7
 
 
 def test_code_possibly_used_by_a_submission_is_kept(account: Account) -> None:
@@ -187,7 +228,8 @@ def test_code_possibly_used_by_a_submission_is_kept(account: Account) -> None:
 
 def test_code_is_kept_while_a_document_is_unreadable(account: Account) -> None:
     gone, broken = account.add("digits"), account.add("words")
-    del account.index[index_blob(broken)]
+    for blob in index_blobs(broken):
+        account.index[blob] = {}
     account.blobs[f"{broken}/run.json"] = b"{"
     account.remove(RunSelection(references=(gone,)))
     assert "code/code-of-digits" in account.blobs
@@ -202,12 +244,13 @@ def test_code_is_kept_while_a_document_is_unreadable(account: Account) -> None:
         RunSelection(states=frozenset({RunState.FAILED})),
     ],
 )
+@pytest.mark.parametrize("is_marked", [False, True])
 def test_removal_killed_at_any_request_is_finished_by_repeating_it(
-    monkeypatch: pytest.MonkeyPatch, selection: RunSelection
+    monkeypatch: pytest.MonkeyPatch, selection: RunSelection, is_marked: bool
 ) -> None:
     finished = False
-    for requests in range(40):
-        account = Account(monkeypatch)
+    for requests in range(50):
+        account = Account(monkeypatch, is_marked=is_marked)
         run_id = account.add("digits", status="failed")
         recent = account.add("words", NOW - timedelta(days=1), experiment="words")
         account.requests_left = requests
@@ -220,7 +263,8 @@ def test_removal_killed_at_any_request_is_finished_by_repeating_it(
         listed = account.listed()
         assert listed in ([recent, run_id], [recent])
         if run_id in listed:
-            assert len(account.of(run_id)) == 6, "a listed run is whole"
+            marks = {deleting_mark(run_id), deleting_note(run_id)}
+            assert len(set(account.of(run_id)) - marks) == 7, "a listed run is whole"
         elif f"{run_id}/run.json" not in account.blobs and account.of(run_id):
             with pytest.raises(RunnerError) as refused:
                 find_run(CONNECTION, run_id)
@@ -232,10 +276,10 @@ def test_removal_killed_at_any_request_is_finished_by_repeating_it(
             account.remove(selection)
         assert not account.of(run_id)
         assert "digits_local" not in account.tasks
-        assert len(account.of(recent)) == 6
+        assert len(account.of(recent)) == 7
         if finished:
             return
-    pytest.fail("40 requests for one run")
+    pytest.fail("50 requests for one run")
 
 
 def test_active_run_is_refused_with_the_command_that_ends_it(account: Account) -> None:
@@ -243,7 +287,7 @@ def test_active_run_is_refused_with_the_command_that_ends_it(account: Account) -
     with pytest.raises(RunnerError) as refused:
         account.remove(RunSelection(references=(run_id,)))
     assert (refused.value.code, refused.value.fix) == ("R-RUN-IN-USE", f"runner cancel {run_id}")
-    assert len(account.of(run_id)) == 5
+    assert len(account.of(run_id)) == 6
 
 
 def test_run_with_an_ending_task_is_kept(account: Account) -> None:
@@ -323,7 +367,7 @@ def test_run_needed_by_a_new_submission_is_kept_whole(account: Account, named: b
             (used, f"runner cancel {fresh}")
         ]
         assert account.listed() == [fresh, used]
-        assert len(account.of(used)) == 6
+        assert len(account.of(used)) == 7
 
 
 def test_failed_second_check_hides_no_run(
@@ -405,7 +449,7 @@ def test_unknown_reference_deletes_nothing(account: Account) -> None:
     with pytest.raises(RunnerError) as refused:
         account.remove(RunSelection(references=(run_id, "dogs")))
     assert refused.value.code == "R-RUN-UNKNOWN"
-    assert len(account.of(run_id)) == 6
+    assert len(account.of(run_id)) == 7
 
 
 def test_retention_removes_only_runs_that_are_older(account: Account) -> None:

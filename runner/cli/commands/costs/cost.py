@@ -104,10 +104,11 @@ def show(
 
     settings, connection = call.open()
     run_id = None if run is None else find_run(connection, run).run_id
+    moment = None if since is None else parse_since(since, datetime.now(UTC))
     query = CostQuery(
         by=by or ("experiment" if run is None else "run"),
         run_id=run_id,
-        since=None if since is None else parse_since(since, datetime.now(UTC)),
+        since=moment if reconcile is None else None,  # a bill has the nodes of all runs
         vm_size=vm_size,
         region=region,
         spot_usd=spot_price,
@@ -124,7 +125,7 @@ def show(
     out = call.out
     if reconcile is not None:
         verbs = load_feature("reconcile.verbs")
-        verbs.reconcile(out, report, reconcile, connection.outputs.batch_account, query.since)
+        verbs.reconcile(out, report, reconcile, connection.outputs.batch_account, moment)
         return
     if not out.as_text:
         _print_document(out, report)

@@ -11,6 +11,7 @@ import pytest
 from runner.core.planning.plan import RunContent, at_any_time, storage_scopes
 from runner.core.settings import AZURE
 from runner.protocol.errors import RunnerError
+from runner.protocol.results import by_time_blob
 from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
 
@@ -131,6 +132,7 @@ def test_run_reads_and_writes_itself_only() -> None:
         f"rc={RUN_ID}/run.json",
         f"rc={RUN_ID}/result.json",
         f"w=index/{RUN_ID}",
+        f"w={by_time_blob(RUN_ID)}",
     )
     assert (scopes.data, scopes.models, scopes.inputs) == ((), (), {})
 
@@ -149,7 +151,7 @@ def test_run_reads_what_its_document_names() -> None:
         },
     }
     scopes = storage_scopes(document)
-    assert scopes.runs[5:] == ("rl~old-1/", "r=first-1/result.json", "r~source-1/")
+    assert scopes.runs[6:] == ("rl~old-1/", "r=first-1/result.json", "r~source-1/")
     assert scopes.data == ("r~inputs/cd/", "r~mnist/ab/")
     assert scopes.inputs == {"theirs": ("r~x%2C%20%2A~/", "r=one")}
     assert scopes.models == ("rlc~cats/versions/", "rcm~cats/files/", "rw=cats/aliases.json")
@@ -164,7 +166,7 @@ def test_trial_writes_its_own_report_and_a_sampler_its_parameters() -> None:
     document = plan().to_spec().to_json() | {"group": "s-1", "trial": trial}
     scopes = storage_scopes(document)
     assert f"rcw={RUN_ID}/run.json" in scopes.runs
-    assert scopes.runs[5:] == (
+    assert scopes.runs[6:] == (
         "r=sweeps/s-1/run.json",
         "rl~sweeps/s-1/trials/",
         "rw=sweeps/s-1/trials/07",
@@ -178,7 +180,7 @@ def test_merge_reads_the_trials_and_the_runs_that_repeat_them() -> None:
         "after": [*trials, "s-03-20261122-143005-wxyz", "s-prepare-20261121-143005-abcd"],
         "inputs": {"trials": {"kind": "trials", "group": sweep}},
     }
-    assert storage_scopes(document).runs[5:] == (
+    assert storage_scopes(document).runs[6:] == (
         f"r=groups/{sweep}.json",
         f"rl~sweeps/{sweep}/runs/",
         *(f"r~s-{'*' * digits}-********-******-****/" for digits in range(1, 6)),
@@ -189,9 +191,11 @@ def test_merge_reads_the_trials_and_the_runs_that_repeat_them() -> None:
 def test_scope_of_a_run_after_many_stays_short() -> None:
     before = [f"prepare-{number}-20261121-143005-abcd" for number in range(500)]
     document = plan().to_spec().to_json() | {"after": before}
-    assert storage_scopes(document).runs[5:] == ("r~prepare-",)
+    assert storage_scopes(document).runs[6:] == ("r~prepare-",)
 
 
 def test_scope_of_a_schedule_matches_the_ids_of_its_runs() -> None:
     document = plan().to_spec().to_json() | {"run_id": at_any_time(RUN_ID)}
-    assert storage_scopes(document).runs[0] == f"rlaw~{RUN_ID[:-21]}-********-******-****/"
+    runs = storage_scopes(document).runs
+    assert runs[0] == f"rlaw~{RUN_ID[:-21]}-********-******-****/"
+    assert runs[5] == f"w=by-time/**************-{RUN_ID[:-21]}-********-******-****"

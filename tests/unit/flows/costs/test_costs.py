@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
+from tests.unit.flows.runs.test_run_index import Page, pages_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SIZE = "Standard_NC16as_T4_v3"
@@ -28,7 +29,8 @@ HOUR = 3_600_000
 class Records:
     """A container of runs and the nodes that exist, without services."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, home: Path, *, is_marked: bool) -> None:
+        self.is_marked = is_marked
         self.home = home
         self.blobs: dict[str, bytes] = {}
         self.index: dict[str, Mapping[str, str]] = {}
@@ -38,6 +40,7 @@ class Records:
         monkeypatch.setattr(BlobContainer, "size", lambda _, blob: None)
         monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: iter(()))
         monkeypatch.setattr(BlobContainer, "list_metadata", lambda _, prefix: self.index.items())
+        monkeypatch.setattr(BlobContainer, "metadata_pages", self._pages)
         monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
         monkeypatch.setattr(pools, "list_pool_nodes", lambda *_: tuple(self.nodes))
 
@@ -84,6 +87,9 @@ class Records:
         connection = Connection(outputs, {"batch": "a2V5", "storage": "a2V5"})
         return report_costs(connection, CostQuery(**query), self.home, NOW)
 
+    def _pages(self, prefix: str, first: int = 0) -> Iterator[Page]:
+        yield from pages_of(self.index, self._ids(), first) if self.is_marked else [([], False)]
+
     def _ids(self) -> list[str]:
         return sorted({name.partition("/")[0] for name in self.blobs})
 
@@ -92,9 +98,11 @@ class Records:
         return self.blobs.get(blob)
 
 
-@pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Records:
-    return Records(monkeypatch, tmp_path)
+@pytest.fixture(params=[False, True], ids=["index by name", "index by time"])
+def records(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Records:
+    return Records(monkeypatch, tmp_path, is_marked=request.param)
 
 
 @pytest.mark.feature(54)

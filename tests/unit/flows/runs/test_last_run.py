@@ -28,6 +28,12 @@ class Runs:
     def children(self, prefix: str) -> list[str]:
         return [f"{run_id}/" for run_id in self._documents if run_id.startswith(prefix)]
 
+    def metadata_pages(self, prefix: str, first: int) -> list[Any]:
+        return [([], False)]
+
+    def list(self, prefix: str) -> list[Any]:
+        return []
+
     def read(self, name: str) -> bytes | None:
         return self._documents.get(name.removesuffix("/run.json"))
 

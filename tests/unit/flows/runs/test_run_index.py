@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,7 +34,15 @@ from runner.flows.sweeps.ranking import MetricOrder, list_ranked, rank
 from runner.protocol.commands import get_parameter
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER, LaterRun, RunGroup, group_blob
-from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
+from runner.protocol.paths import newest_first
+from runner.protocol.results import (
+    BY_TIME_MARK,
+    LIMIT_BYTES,
+    by_time_blob,
+    index_blob,
+    index_metadata,
+    parse_result,
+)
 from runner.protocol.run_spec import parse_run
 from runner.protocol.sweeps import TrialReport, TrialState
 from runner.protocol.usage import AttemptUsage, to_milliseconds, usage_to_json
@@ -117,10 +125,26 @@ def connection() -> Connection:
     return Connection(outputs, {"batch": "a2V5", "storage": "a2V5"})
 
 
-class Store:
-    """A container of runs, counting what is asked of it."""
+Page = tuple[list[tuple[str, Mapping[str, str]]], bool]
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def pages_of(index: Mapping[str, Mapping[str, str]], ids: Iterable[str], first: int) -> list[Page]:
+    """Return the pages of an index by time of these runs; `index` has those by name."""
+    found = [(by_time_blob(run_id), index.get(index_blob(run_id), {})) for run_id in ids]
+    listed = [(BY_TIME_MARK, {}), *sorted(found, key=lambda each: each[0])]
+    size = first or len(listed)
+    rest = listed[size:]
+    return [(listed[:size], bool(rest)), *([(rest, False)] if rest else [])]
+
+
+class Store:
+    """A container of runs, counting what is asked of it.
+
+    Its index by time is complete if `is_marked` is set.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_marked: bool) -> None:
+        self.is_marked = is_marked
         self.documents: dict[str, bytes] = {}
         self.starts: dict[str, bytes] = {}
         self.index: dict[str, Mapping[str, str]] = {}
@@ -129,6 +153,7 @@ class Store:
         monkeypatch.setattr(BlobContainer, "read", lambda _, blob: self._read(blob))
         monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: iter(()))
         monkeypatch.setattr(BlobContainer, "list_metadata", lambda _, prefix: self.index.items())
+        monkeypatch.setattr(BlobContainer, "metadata_pages", self._pages)
         monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
         monkeypatch.setattr(live, "get_task", lambda _, job, task: self.tasks.get(task))
         monkeypatch.setattr(live, "list_tasks", lambda _, job: self.tasks)
@@ -168,14 +193,18 @@ class Store:
         self.pools.append(pool_id)
         return PoolFacts(pool_id, None, ())
 
+    def _pages(self, prefix: str, first: int = 0) -> Iterator[Page]:
+        ids = self._ids() if self.is_marked else []
+        yield from pages_of(self.index, ids, first) if ids else [([], False)]
+
     def _ids(self) -> list[str]:
         runs = {name.split("/")[0] for name in self.documents if not name.startswith(_NO_RUNS)}
-        return sorted(runs, reverse=True)
+        return newest_first(list(runs))
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    return Store(monkeypatch)
+@pytest.fixture(params=[False, True], ids=["index by name", "index by time"])
+def store(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Store:
+    return Store(monkeypatch, is_marked=request.param)
 
 
 def rows_of(connection: Connection, **only: Any) -> list[RunRow]:
@@ -236,7 +265,7 @@ def test_sweep_is_one_entry_of_the_list_with_its_resumed_trials(
     connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group_id = add_sweep(store, COUNT, monkeypatch)
-    run, sweep = list_grouped(connection, limit=20).lines
+    sweep, run = list_grouped(connection, limit=20).lines
     assert isinstance(sweep, SweepLine)
     assert (sweep.group_id, len(sweep.run_ids)) == (group_id, COUNT)
     assert sweep.states == {"succeeded": COUNT}
@@ -251,8 +280,8 @@ def test_trials_of_a_large_sweep_among_many_runs_are_counted_and_not_read(
     add_sweep(store, COUNT, monkeypatch)
     del store.documents["mnist-0000-20261120-140000-efgh/run.json"]
     del store.documents["mnist-0000-20261120-140000-efgh/result.json"]
-    monkeypatch.setattr(history, "_MAX_INDEXED", COUNT)
-    sweep = list_grouped(connection, limit=20).lines[1]
+    monkeypatch.setattr(history, "_MAX_INDEXED", COUNT - 1)
+    sweep = list_grouped(connection, limit=20).lines[0]
     assert isinstance(sweep, SweepLine)
     assert (len(sweep.run_ids), len(sweep.rows)) == (COUNT, 0)
     assert len(store.read) <= 4
@@ -265,8 +294,12 @@ def report_trials(
     group_id = add_sweep(store, COUNT, monkeypatch)
     del store.documents["mnist-0000-20261120-140000-efgh/run.json"]
     del store.documents["mnist-0000-20261120-140000-efgh/result.json"]
-    monkeypatch.setattr(history, "_MAX_INDEXED", COUNT)
+    monkeypatch.setattr(history, "_MAX_INDEXED", COUNT - 1)
     reports: dict[str, Mapping[str, str]] = {}
+    for number in range(COUNT):  # their outcomes are not in the index yet
+        run_id = f"mnist-{number:04d}-20261120-130000-abcd"
+        run = json.loads(store.documents[f"{run_id}/run.json"])
+        store.index[index_blob(run_id)] = index_metadata(run, None)
     for number, state in enumerate(states):
         run_id = f"mnist-{number:04d}-20261120-130000-abcd"
         report = TrialReport(f"{number:04d}", number, run_id, state)
@@ -282,14 +315,10 @@ def test_large_sweep_among_many_runs_is_counted_by_its_reports(
     while len(states) < COUNT:
         states.insert(0, "succeeded")
     report_trials(store, states, monkeypatch)
-    sweep = list_grouped(connection, limit=20).lines[1]
+    sweep = list_grouped(connection, limit=20).lines[0]
     assert isinstance(sweep, SweepLine)
     assert sweep.states == {"succeeded": COUNT - 1, "failed": 1}, "three outcomes are read"
     assert len(sweep.rows) == 3
-    monkeypatch.setattr(history, "_MAX_REPORTS", COUNT - 1)
-    sweep = list_grouped(connection, limit=20).lines[1]
-    assert isinstance(sweep, SweepLine)
-    assert (sweep.states, len(sweep.run_ids)) == ({}, COUNT)
 
 
 def test_large_sweep_shows_how_many_trials_have_not_started(
@@ -304,12 +333,12 @@ def test_large_sweep_shows_how_many_trials_have_not_started(
     waiting = waiting.cancel(ids[-3:], NOW, "stopped")
     store.documents[waiting_blob(group_id)] = waiting.to_bytes()
     monkeypatch.setattr(BlobContainer, "folders", lambda _, prefix: iter(ids[:10]))
-    sweep = list_grouped(connection, limit=20).lines[1]
+    sweep = list_grouped(connection, limit=20).lines[0]
     assert isinstance(sweep, SweepLine)
     # The five runs with a folder and no report have a result, and are read.
     assert sweep.states == {"succeeded": 10, "cancelled": 3, "not started": COUNT - 13}
     monkeypatch.setattr(BlobContainer, "folders", lambda _, prefix: iter(ids))
-    sweep = list_grouped(connection, limit=20).lines[1]
+    sweep = list_grouped(connection, limit=20).lines[0]
     assert isinstance(sweep, SweepLine)
     assert sweep.states == {"succeeded": 5, "started": COUNT - 5}
 

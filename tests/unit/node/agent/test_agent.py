@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from runner.protocol.results import index_blobs
 from runner.protocol.usage import parse_usage
 from tests.repetition import slow_after
 from tests.unit.node.agent_task import RUN, Task
@@ -106,9 +107,11 @@ def test_events_contain_every_stage_before_the_result(task: Task) -> None:
         (stage, state) for stage in stages for state in ("start", "end")
     ]
     written = [path for method, path, _ in task.service.requests if method == "PUT"]
-    result, entry = written[-2:]
+    result, *entries = written[-3:]
     assert f"{RUN}/result.json" in result
-    assert f"index/{RUN}" in entry, "a copy for who lists runs, after the outcome itself"
+    copies = ["a copy for who lists runs, after the outcome itself", "and one by time"]
+    for entry, name, why in zip(entries, index_blobs(RUN), copies, strict=True):
+        assert name in entry, why
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
 from runner.node.storage.retries import RetryBudget
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import index_blobs
 from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.samplers import SAMPLERS, Sampler
 from runner.protocol.sweeps import StopRule, TrialReport, TrialSpec
@@ -404,8 +405,8 @@ def test_new_trial_reads_none_of_its_own_records(task: Task) -> None:
     appended = [name for _, name, query in sent if "comp=appendblock" in query]
     assert set(appended) == logs
     written = [name for method, name, query in sent if method == "PUT" and "comp=" not in query]
-    report, index = f"sweeps/{group}/trials/1", f"index/{TASK_RUN}"
-    assert Counter(written) - Counter([report, index]) == Counter(
+    report, indexes = f"sweeps/{group}/trials/1", index_blobs(TASK_RUN)
+    assert Counter(written) - Counter([report, *indexes]) == Counter(
         [
             *(blobs.run, blobs.attempt_start(1), blobs.attempt_environment(1)),
             *(blobs.stdout, blobs.metrics, blobs.attempt_events(1)),
