@@ -7,17 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from runner.core.point_summary import next_step
+from runner.core.points import PlacedPoint
 from runner.protocol.commands import get_parameter, is_same_value
 from runner.protocol.metrics import MetricPoint, MetricSummary, format_metric
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of one run. `points` are (step, value) in order of steps; values may be NaN."""
+    """One metric of one run. `points` are (step, value) in order of steps; values may be NaN.
+
+    `left_out` is the number of values that are NaN or infinite, and not in the points of a sketch.
+    """
 
     run_id: str
     name: str
     points: tuple[tuple[int, float], ...]
+    left_out: int = 0
 
     @property
     def finite(self) -> tuple[tuple[int, float], ...]:
@@ -25,7 +31,9 @@ class Curve:
         return tuple(point for point in self.points if math.isfinite(point[1]))
 
 
-def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = None) -> list[Curve]:
+def to_curves(
+    run_id: str, points: Iterable[MetricPoint | PlacedPoint], last: int | None = None
+) -> list[Curve]:
     """Return one curve per metric, in order of first appearance.
 
     Args:
@@ -35,10 +43,12 @@ def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = Non
         last: Number of newest steps to keep of each curve; None keeps all.
     """
     values: dict[str, dict[int, float]] = {}
+    tops: dict[str, int] = {}
     for point in points:
-        seen = values.setdefault(point.name, {})
-        step = max(seen, default=0) + 1 if point.step is None else point.step
-        seen[step] = point.value
+        top = tops.get(point.name)
+        step = next_step(top) if point.step is None else point.step
+        tops[point.name] = step if top is None else max(top, step)
+        values.setdefault(point.name, {})[step] = point.value
     return [
         Curve(run_id, name, tuple(sorted(seen.items()))[-last if last else 0 :])
         for name, seen in values.items()

@@ -19,6 +19,16 @@ class StepPoint:
     time_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedPoint:
+    """A value of a metric, and the position of its line in `metrics.jsonl`."""
+
+    position: int
+    name: str
+    step: int | None
+    value: float
+
+
 class StepCounter:
     """Assigns steps to values without one, per metric and from 1."""
 

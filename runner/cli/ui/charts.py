@@ -38,7 +38,7 @@ def show_charts(out: Output, panels: Mapping[str, Sequence[Curve]], legend: Sequ
             out.text(name)
         for line in lines:
             out.text(line)
-        left_out = sum(len(curve.points) - len(curve.finite) for curve in curves)
+        left_out = sum(len(c.points) - len(c.finite) + c.left_out for c in curves)
         if left_out:
             out.text(f"{left_out} values are NaN or infinite")
     if len(panels) > _MAX_CHARTS:

@@ -6,10 +6,11 @@ import io
 import json
 import math
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain, islice
 from typing import Annotated, Any, TextIO, cast
 
 import typer
@@ -28,6 +29,7 @@ from runner.cli.ui.terminal import (
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
+TABLE_PART = 1000  # rows of a table that are printed at once
 _ANY_WIDTH = 1_000_000  # width of a table that a program reads
 _SENTENCE = 30  # columns with at least this width and several words may be wrapped
 _SENTENCE_MIN = 16
@@ -79,13 +81,16 @@ class Output:
 
     def rows(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Iterable[Mapping[str, Any]],
         columns: Sequence[str],
         *,
         empty: str = "nothing to show",
         spare: Sequence[str] = (),
     ) -> None:
         """Print rows on stdout: a table, a JSON array of whole rows, or TSV.
+
+        Only a part of the rows is in memory at a time. The columns of a table have the widths of
+        its first part, and are widened for a later part that needs it.
 
         Args:
             rows: the values by column.
@@ -94,15 +99,21 @@ class Output:
             spare: columns that a narrow terminal omits, in this order.
         """
         if self.format is OutputFormat.JSON:
-            self.text(_json(list(rows)))
+            self.pieces(_json_array(rows))
         elif self.format is OutputFormat.TSV:
             self.text("\t".join(columns))
             for row in rows:
                 self.text("\t".join(_tsv(row.get(column)) for column in columns))
-        elif rows:
-            self._table(rows, columns, spare)
         else:
-            self.note(empty)
+            table, left = None, iter(rows)
+            while part := list(islice(left, TABLE_PART)):
+                table = table or _TableLayout(part, columns, spare)
+                for line in table.lines(part):
+                    self.text(line)
+            if table is None:
+                self.note(empty)
+            elif table.dropped:
+                self.note(f"not shown at this width: {', '.join(table.dropped)}", style="dim")
 
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
         """Print one record on stdout: name and value lines, a JSON object, or TSV pairs."""
@@ -132,6 +143,13 @@ class Output:
         """Print a line of data on stdout; control characters are escaped on a terminal."""
         Output.has_printed = True
         sys.stdout.write(f"{visible(line) if is_terminal(sys.stdout) else line}\n")
+
+    def pieces(self, pieces: Iterable[str]) -> None:
+        """Print a document on stdout whose pieces contain its line ends."""
+        Output.has_printed = True
+        shows_all = not is_terminal(sys.stdout)
+        for piece in pieces:
+            sys.stdout.write(piece if shows_all else visible(piece))
 
     def log(self, line: str) -> None:
         """Print a line of a script's log on stdout."""
@@ -219,49 +237,61 @@ class Output:
             self._view = None
             view.close()
 
-    def _table(
+
+class _TableLayout:
+    """The columns of a table, whose rows are printed in parts. The first part decides them."""
+
+    def __init__(
         self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], spare: Sequence[str]
     ) -> None:
-        from rich.cells import cell_len
-        from rich.console import Console
-        from rich.table import Table
-
-        cells = {
-            name: [visible(_cell(row.get(name)), cell=True) for row in rows] for name in columns
-        }
-        width = terminal_width(sys.stdout) if is_terminal(sys.stdout) else _ANY_WIDTH
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        longest = {
-            name: max(map(cell_len, (_heading(name), *texts))) for name, texts in cells.items()
-        }
-        wrapped = {
-            name
-            for name, texts in cells.items()
-            if longest[name] > _SENTENCE and any(" " in text for text in texts)
-        }
-        least = {**longest, **dict.fromkeys(wrapped, _SENTENCE_MIN)}
+        self._width = terminal_width(sys.stdout) if is_terminal(sys.stdout) else _ANY_WIDTH
+        self._has_heading = False
+        self._numbers = frozenset(name for name in columns if _is_number_column(rows, name))
+        self._longest = {name: _cell_width(_heading(name)) for name in columns}
+        self._wrapped: set[str] = set()
+        self._measure(_cells(rows, columns))
+        least = self._least()
         shown = list(columns)
         for name in spare:
-            if _line_width(shown, least) > width:
+            if _line_width(shown, least) > self._width:
                 shown = [each for each in shown if each != name]
         for name in reversed(spare):  # add columns again for which there is room now
             more = [each for each in columns if each in (*shown, name)]
-            shown = more if _line_width(more, least) <= width else shown
-        fits = _line_width(shown, longest) <= width
-        folds = _line_width(shown, least) > width  # wrap every column, because none can be omitted
-        for name in shown:
+            shown = more if _line_width(more, least) <= self._width else shown
+        self._shown = shown
+        self.dropped = [name for name in columns if name not in shown]
+
+    def lines(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the lines of some rows, with the headings above the first ones."""
+        from rich.console import Console
+        from rich.table import Table
+
+        cells = _cells(rows, self._shown)
+        self._measure(cells)
+        fits = _line_width(self._shown, self._longest) <= self._width
+        # Wrap every column if none can be omitted.
+        folds = _line_width(self._shown, self._least()) > self._width
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+            header_style="bold",
+            show_header=not self._has_heading,
+        )
+        for name in self._shown:
             table.add_column(
                 _heading(name),
-                justify="right" if _is_number_column(rows, name) else "left",
-                width=longest[name] if fits else None,  # given, so that rich does not measure cells
-                no_wrap=name not in wrapped and not folds,
+                justify="right" if name in self._numbers else "left",
+                # Given, so that rich does not measure cells.
+                width=self._longest[name] if fits else None,
+                no_wrap=name not in self._wrapped and not folds,
                 overflow="fold",
             )
-        for row in zip(*(cells[name] for name in shown), strict=True):
+        for row in zip(*(cells[name] for name in self._shown), strict=True):
             table.add_row(*row)
         console = Console(
             file=sys.stdout,
-            width=width,
+            width=self._width,
             color_system="standard" if shows_colour(sys.stdout) else None,
             markup=False,
             emoji=False,
@@ -269,10 +299,27 @@ class Output:
         )
         with console.capture() as capture:
             console.print(table)
-        for line in capture.get().removesuffix("\n").split("\n"):
-            self.text(line.rstrip())
-        if dropped := [name for name in columns if name not in shown]:
-            self.note(f"not shown at this width: {', '.join(dropped)}", style="dim")
+        self._has_heading = True
+        return [line.rstrip() for line in capture.get().removesuffix("\n").split("\n")]
+
+    def _measure(self, cells: Mapping[str, Sequence[str]]) -> None:
+        for name, texts in cells.items():
+            self._longest[name] = max(self._longest[name], *map(_cell_width, texts))
+            if self._longest[name] > _SENTENCE and any(" " in text for text in texts):
+                self._wrapped.add(name)
+
+    def _least(self) -> dict[str, int]:
+        return {**self._longest, **dict.fromkeys(self._wrapped, _SENTENCE_MIN)}
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, list[str]]:
+    return {name: [visible(_cell(row.get(name)), cell=True) for row in rows] for name in columns}
+
+
+def _cell_width(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _line_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
@@ -386,6 +433,29 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _scalar(value)
+
+
+def _json_array(rows: Iterable[Mapping[str, Any]]) -> Generator[str]:
+    """Yield the text of `_json` for a list; a long one in pieces."""
+    left, first, size = iter(rows), list[Mapping[str, Any]](), 0
+    while size < _LONG_CHARS and (row := next(left, None)) is not None:
+        first.append(row)
+        size += len(_dump_finite(row)) + 2
+    if size < _LONG_CHARS:
+        yield f"{_json(first)}\n"
+        return
+    start = "["
+    for row in chain(first, left):
+        yield f"{start}\n  {_dump_finite(row)}"
+        start = ","
+    yield "\n]\n"
+
+
+def _dump_finite(value: Any) -> str:
+    try:
+        return _dump(value)
+    except ValueError:
+        return _dump(_finite(value))
 
 
 def _json(value: Any) -> str:

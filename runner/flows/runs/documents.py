@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,12 +13,14 @@ from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.point_summary import MetricPass
+from runner.core.points import PlacedPoint
 from runner.flows.runs.time_index import TimeIndex
 from runner.flows.runs.waiting import WaitingTrialsCache, cancelled_result, list_waiting, read_run
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
-from runner.protocol.metrics import MetricPoint, MetricSummary, summarize_metrics
+from runner.protocol.metrics import MetricPoint, MetricSummary
 from runner.protocol.paths import (
     DELETING,
     DELETING_FOLDER,
@@ -316,9 +319,57 @@ def load_points(connection: Connection, spec: RunSpec) -> list[MetricPoint]:
     return [point for line in lines if (point := MetricPoint.load(line))]
 
 
+def iterate_points(
+    container: BlobContainer, run_id: str, begin: int = 0, end: int | None = None
+) -> Iterator[PlacedPoint]:
+    """Yield the values of a run in the order written, without holding them in memory.
+
+    Args:
+        container: The container of runs.
+        run_id: The run.
+        begin: Position of the first line.
+        end: Position after the last line; None reads to the present end.
+    """
+    blob, rest = RunPaths(run_id).metrics, b""
+    position = begin
+    while True:
+        at = position + len(rest)
+        length = _READ_BYTES if end is None else min(_READ_BYTES, end - at)
+        data = container.read_range(blob, at, length) if length > 0 else b""
+        *lines, rest = (rest + (data or b"")).split(b"\n")
+        if not data and rest:
+            lines, rest = [rest], b""
+        for line in lines:
+            if (point := _parse_point(line, position)) is not None:
+                yield point
+            position += len(line) + 1
+        if not data:
+            return
+
+
+def _parse_point(line: bytes, position: int) -> PlacedPoint | None:
+    """Return the value of a line, or None if it is damaged; faster than `MetricPoint.load`."""
+    try:
+        raw: Any = json.loads(line)
+        name, step, value = raw["name"], raw.get("step"), raw["value"]
+        is_plain = type(name) is str and type(value) in (float, int)
+        if is_plain and (step is None or type(step) is int) and type(raw.get("attempt")) is int:
+            return PlacedPoint(position, name, step, float(value))
+    except DAMAGED:
+        pass
+    point = MetricPoint.load(line.decode("utf-8", "replace"))
+    return None if point is None else PlacedPoint(position, point.name, point.step, point.value)
+
+
 def load_metrics(connection: Connection, spec: RunSpec) -> list[MetricSummary]:
     """Return the last and best value of every metric of a run."""
-    return summarize_metrics(load_points(connection, spec), spec.goals)
+    found: dict[str, MetricPass] = {}
+    for point in iterate_points(runs_container(connection), spec.run_id):
+        known = found.get(point.name)
+        if known is None:
+            known = found[point.name] = MetricPass(point.name, spec.goals.get(point.name), last=1)
+        known.add(point.step, point.value, point.position)
+    return [each.summary() for each in found.values()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.storage.blobs import in_parallel
+from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.curves import Curve, comparison_html, differing, to_curves
-from runner.flows.runs.documents import load_points
+from runner.core.point_summary import MetricPass, Part, merge_parts, next_step
+from runner.core.points import PlacedPoint
+from runner.flows.runs.documents import iterate_points, runs_container
 from runner.protocol.commands import other_arguments
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import MetricSummary, summarize_metrics
+from runner.protocol.metrics import MetricSummary
 from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The metrics of a run: a summary and a curve of each."""
+    """The metrics of a run: a summary and a curve of each.
+
+    `passes` are those of curves that are sketches, see `iterate_curve`.
+    """
 
     spec: RunSpec
     summaries: tuple[MetricSummary, ...]
     curves: tuple[Curve, ...]
+    passes: Mapping[str, MetricPass] = field(default_factory=dict[str, MetricPass], repr=False)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,11 +63,78 @@ class MetricComparison:
         return comparison_html(ids, summaries, self.params, panels)
 
 
-def load_run_metrics(connection: Connection, spec: RunSpec, last: int | None = None) -> RunMetrics:
-    """Return the metrics of a run so far, with at most the `last` steps of each curve."""
-    points = load_points(connection, spec)
-    summaries = summarize_metrics(points, spec.goals)
-    return RunMetrics(spec, tuple(summaries), tuple(to_curves(spec.run_id, points, last)))
+def load_run_metrics(
+    connection: Connection,
+    spec: RunSpec,
+    last: int | None = None,
+    *,
+    exact_points: int | None = None,
+) -> RunMetrics:
+    """Return the metrics of a run so far, with at most the `last` steps of each curve.
+
+    With more than `exact_points` values, the curves are sketches of a few thousand points.
+    """
+    container, run_id = runs_container(connection), spec.run_id
+    found: dict[str, MetricPass] = {}
+    points: list[PlacedPoint] | None = []
+    for point in iterate_points(container, run_id):
+        known = found.get(point.name)
+        if known is None:
+            known = found[point.name] = MetricPass(point.name, spec.goals.get(point.name), last)
+        known.add(point.step, point.value, point.position)
+        if last is None and points is not None:
+            points.append(point)
+            if exact_points is not None and len(points) > exact_points:
+                points = None
+    passes = tuple(found.values())
+    summaries = tuple(each.summary() for each in passes)
+    if last is not None:
+        curves = [
+            Curve(run_id, each.name, each.newest.points() if each.newest else ()) for each in passes
+        ]
+    elif points is not None:
+        curves = to_curves(run_id, points)
+    else:
+        curves = [Curve(run_id, each.name, *each.sketch()) for each in passes]
+        return RunMetrics(spec, summaries, tuple(curves), found)
+    return RunMetrics(spec, summaries, tuple(curves))
+
+
+def iterate_curve(
+    connection: Connection, run: RunMetrics, name: str
+) -> Iterator[tuple[int, float]]:
+    """Yield all steps and values of a metric in order of steps; of a step, the last value counts.
+
+    If the curve is a sketch, the values are read again.
+    """
+    found = run.passes.get(name)
+    if found is None:
+        yield from next((each.points for each in run.curves if each.name == name), ())
+        return
+    container, run_id = runs_container(connection), run.spec.run_id
+    if found.is_unordered:  # they have to be sorted
+        points = (each for each in iterate_points(container, run_id) if each.name == name)
+        yield from next((each.points for each in to_curves(run_id, points)), ())
+        return
+    begins = [part.begin for part in found.parts]
+    parts = (
+        _part(container, run_id, name, part, end)
+        for part, end in zip(found.parts, (*begins[1:], None), strict=True)
+    )
+    yield from merge_parts(parts)
+
+
+def _part(
+    container: BlobContainer, run_id: str, name: str, part: Part, end: int | None
+) -> Iterator[tuple[int, float]]:
+    top = part.top
+    for point in iterate_points(container, run_id, part.begin, end):
+        if point.name == name:
+            step = next_step(top) if point.step is None else point.step
+            if step > part.last:  # written since the first pass
+                return
+            top = step if top is None else max(top, step)
+            yield step, point.value
 
 
 def compare_metrics(
@@ -69,9 +142,18 @@ def compare_metrics(
     specs: Sequence[RunSpec],
     names: Iterable[str] = (),
     last: int | None = None,
+    *,
+    exact_points: int | None = None,
 ) -> MetricComparison:
-    """Return the metrics of runs, only `names` if given. Raise RunnerError for an unknown one."""
-    runs = in_parallel(lambda spec: load_run_metrics(connection, spec, last), specs)
+    """Return the metrics of runs, only `names` if given. Raise RunnerError for an unknown one.
+
+    `exact_points` is that of `load_run_metrics`.
+    """
+
+    def load(spec: RunSpec) -> RunMetrics:
+        return load_run_metrics(connection, spec, last, exact_points=exact_points)
+
+    runs = in_parallel(load, specs)
     wanted = tuple(names)
     known = tuple(dict.fromkeys(s.name for run in runs for s in run.summaries))
     for name in wanted:
@@ -93,6 +175,7 @@ def _only(run: RunMetrics, wanted: tuple[str, ...]) -> RunMetrics:
         run.spec,
         tuple(summary for summary in run.summaries if summary.name in wanted),
         tuple(curve for curve in run.curves if curve.name in wanted),
+        run.passes,
     )
 
 

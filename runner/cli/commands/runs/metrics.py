@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import json
 import sys
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,15 +14,18 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.options import ChartOption, Invocation, PlotOption, RunArgument, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.cli.ui.output import Output, OutputFormat
-from runner.protocol.metrics import format_metric
+from runner.protocol.metrics import format_metric, json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from runner.azure.auth.credentials import Connection
     from runner.core.curves import Curve
-    from runner.flows.runs.metrics import MetricComparison
+    from runner.flows.runs.metrics import MetricComparison, RunMetrics
 
 _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
+_EXACT_POINTS = 100_000  # number of values up to which all are held in memory
+_CHUNK = 10_000
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
 
 NamesArgument = Annotated[
@@ -62,14 +68,17 @@ def metrics(
     specs = list({spec.run_id: spec for spec in found}.values())
     if len(specs) < len(found):
         out.warning("a run was given more than once; it is shown once")
-    compared = compare_metrics(connection, specs, names or (), last)
+    compared = compare_metrics(connection, specs, names or (), last, exact_points=_EXACT_POINTS)
     if plot is not None:
         title = " and ".join(run.spec.run_id for run in compared.runs)
         write_chart(plot, kind, title, _panels(compared))
-    if out.format is OutputFormat.JSON:
+    is_long = any(run.passes for run in compared.runs)
+    if out.format is OutputFormat.JSON and is_long:
+        out.pieces(_long_document(connection, compared))
+    elif out.format is OutputFormat.JSON:
         out.record(_document(compared))
     elif out.format is OutputFormat.TSV:
-        out.rows(_points(compared), _POINT_COLUMNS)
+        out.rows(_points(connection, compared), _POINT_COLUMNS)
     else:
         drawn = sys.stdout.isatty() if chart is None else chart
         _show(out, compared, drawn=drawn, points=last is not None)
@@ -90,6 +99,10 @@ def _document(compared: MetricComparison) -> dict[str, Any]:
                 for n, run in enumerate(compared.runs)
             },
         }
+    return {**_head(compared), "metrics": aligned}
+
+
+def _head(compared: MetricComparison) -> dict[str, Any]:
     return {
         "runs": [
             {
@@ -106,17 +119,57 @@ def _document(compared: MetricComparison) -> dict[str, Any]:
             for run in compared.runs
         ],
         "differing_params": {name: list(values) for name, values in compared.params.items()},
-        "metrics": aligned,
     }  # fmt: skip
 
 
-def _points(compared: MetricComparison) -> list[dict[str, Any]]:
-    return [
-        {"run_id": curve.run_id, "metric": name, "step": step, "value": value}
-        for name in compared.names
-        for curve in compared.curves(name)
-        for step, value in curve.points
-    ]
+def _long_document(connection: Connection, compared: MetricComparison) -> Iterator[str]:
+    """Yield the same document in pieces, for which the curves are read once for each list."""
+    head = json.dumps(_head(compared), ensure_ascii=False, default=str)
+    yield f'{head[:-1]}, "metrics": {{'
+    for number, name in enumerate(compared.names):
+        yield f'{", " if number else ""}{json.dumps(name, ensure_ascii=False)}: {{"steps": '
+        yield from _array(step for step, _ in _aligned(connection, compared, name))
+        yield ', "values": {'
+        for n, run in enumerate(compared.runs):
+            yield f"{', ' if n else ''}{json.dumps(run.spec.run_id)}: "
+            values = (found[n] for _, found in _aligned(connection, compared, name))
+            yield from _array(None if value is None else json_value(value) for value in values)
+        yield "}}"
+    yield "}}\n"
+
+
+def _array(values: Iterator[float | str | None]) -> Iterator[str]:
+    start = "["
+    while chunk := list(islice(values, _CHUNK)):
+        yield start + json.dumps(chunk)[1:-1]
+        start = ", "
+    yield "[]" if start == "[" else "]"
+
+
+def _aligned(
+    connection: Connection, compared: MetricComparison, name: str
+) -> Iterator[tuple[int, list[float | None]]]:
+    """Yield each step of any run, with the value of each run or None."""
+    from runner.flows.runs.metrics import iterate_curve
+
+    def numbered(n: int, run: RunMetrics) -> Iterator[tuple[int, int, float]]:
+        return ((step, n, value) for step, value in iterate_curve(connection, run, name))
+
+    merged = heapq.merge(*(numbered(n, run) for n, run in enumerate(compared.runs)))
+    for step, found in groupby(merged, key=lambda each: each[0]):
+        values: list[float | None] = [None] * len(compared.runs)
+        for _, n, value in found:
+            values[n] = value
+        yield step, values
+
+
+def _points(connection: Connection, compared: MetricComparison) -> Iterator[dict[str, Any]]:
+    from runner.flows.runs.metrics import iterate_curve
+
+    for name in compared.names:
+        for run in compared.runs:
+            for step, value in iterate_curve(connection, run, name):
+                yield {"run_id": run.spec.run_id, "metric": name, "step": step, "value": value}
 
 
 def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool) -> None:

@@ -6,21 +6,23 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.autocomplete import complete_experiment, complete_group, complete_state
 from runner.cli.options import Invocation, on_target
-from runner.cli.ui.output import Output
+from runner.cli.ui.output import TABLE_PART, Output
 from runner.core.units import format_age, format_count, format_duration, parse_since
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
     from runner.core.states import RunStatus
     from runner.flows.runs.history import GroupedHistory, RunHistory, SweepLine
     from runner.flows.runs.rows import RunRow
@@ -38,6 +40,7 @@ _SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric"
 _WATCH_S = 2.0
 _REASON_WIDTH = 60
 _FAILED = ("failed", "lost")  # values of RunState, which is imported later
+_TRIALS_NOTE = "each trial of the sweeps: runner ps --trials, or runner sweep show SWEEP"
 _CLEAR = "\x1b[H\x1b[2J"
 
 AllOption = Annotated[bool, typer.Option("--all", "-a", help="List every run.")]
@@ -120,6 +123,8 @@ def ps(
     from runner.flows.runs.history import (
         EVERY_RUN,
         RunFilter,
+        iterate_grouped,
+        iterate_runs,
         list_grouped,
         list_runs,
         with_commands,
@@ -157,6 +162,10 @@ def ps(
 
     extra = _Extra(None if sort is None else sort.lstrip("+-"), names)
     show = functools.partial(_show, out, extra=extra, is_filtered=only != EVERY_RUN)
+    if most is None and not (ids or sort or names or reverse or watch):
+        lines = iterate_grouped(connection, only) if is_grouped else iterate_runs(connection, only)
+        _show_all(out, connection, lines, is_filtered=only != EVERY_RUN)
+        return
     if watch:
         _watch(out, read, show)
     show(read())
@@ -240,28 +249,68 @@ def _show(
             for row in history.rows
         ]
     else:
-        rows = [
-            _sweep_row(line) if isinstance(line, SweepLine) else _text_row(line)
-            for line in history.lines
-        ]
+        rows = [_line_row(line) for line in history.lines]
     names = filled(rows)
     if extra.metric is not None:
         names = tuple(name for name in names if name != "metric")
     columns = (*names[:1], *extra.columns, *names[1:]) if as_text else (*_COLUMNS, *extra.columns)
-    empty = (
-        "no matching runs; to list all: runner ps -a"
-        if is_filtered
-        else "no runs; to start one: runner train mnist"
-    )
     spare = (*_SPARE, "error") if extra.columns else _SPARE
-    out.rows(rows, columns, empty=empty, spare=spare)
+    out.rows(rows, columns, empty=_empty(is_filtered=is_filtered), spare=spare)
     if history.older and as_text:
         older = format_count(history.older, "more run" if extra.metric else "older run")
-        out.note(f"{older}: runner ps -a")
+        out.note(f"{'more than ' if history.has_more else ''}{older}: runner ps -a")
     if not isinstance(history, RunHistory) and any(
         isinstance(line, SweepLine) for line in history.lines
     ):
-        out.note("each trial of the sweeps: runner ps --trials, or runner sweep show SWEEP")
+        out.note(_TRIALS_NOTE)
+
+
+def _show_all(
+    out: Output,
+    connection: Connection,
+    lines: Iterator[RunRow] | Iterator[RunRow | SweepLine],
+    *,
+    is_filtered: bool,
+) -> None:
+    """Print every run, of which few are in memory at a time."""
+    from runner.flows.runs.history import RunHistory, SweepLine, with_commands
+
+    has_sweep = False
+
+    def texts() -> Iterator[dict[str, Any]]:
+        nonlocal has_sweep
+        for line in lines:
+            has_sweep |= isinstance(line, SweepLine)
+            yield _line_row(line)
+
+    def documents() -> Iterator[dict[str, Any]]:
+        while chunk := list(islice(lines, TABLE_PART)):
+            rows = tuple(line for line in chunk if not isinstance(line, SweepLine))
+            yield from map(_row, with_commands(connection, RunHistory(rows, 0)).rows)
+
+    if not out.as_text:
+        out.rows(documents(), _COLUMNS)
+        return
+    rows = texts()
+    first = list(islice(rows, TABLE_PART))
+    # A later part may have values in any column.
+    columns = filled(first) if len(first) < TABLE_PART else _TEXT_COLUMNS
+    empty = _empty(is_filtered=is_filtered)
+    out.rows(chain(first, rows), columns, empty=empty, spare=_SPARE)
+    if has_sweep:
+        out.note(_TRIALS_NOTE)
+
+
+def _empty(*, is_filtered: bool) -> str:
+    if is_filtered:
+        return "no matching runs; to list all: runner ps -a"
+    return "no runs; to start one: runner train mnist"
+
+
+def _line_row(line: RunRow | SweepLine) -> dict[str, Any]:
+    from runner.flows.runs.history import SweepLine
+
+    return _sweep_row(line) if isinstance(line, SweepLine) else _text_row(line)
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
