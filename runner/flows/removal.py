@@ -47,6 +47,7 @@ from runner.protocol.paths import (
     code_blob,
     deleting_mark,
     deleting_note,
+    is_run_id,
 )
 from runner.protocol.results import (
     BY_TIME_FOLDER,
@@ -279,6 +280,10 @@ def _resolve_references(
     begun: set[str] = set()
     for reference in references:
         text = check_reference(reference)
+        if is_run_id(text) and container.size(RunPaths(text).run) is not None:
+            found[text] = None
+            begun |= {text} if container.size(deleting_mark(text)) is not None else set()
+            continue
         halves = [] if text == "@last" else sorted(list_run_folders(container, text)[1])
         begun |= {*halves}
         try:

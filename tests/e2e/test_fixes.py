@@ -23,7 +23,7 @@ from runner.flows.runs.documents import find_run
 from runner.flows.shell import find_jupyter, find_location
 from runner.flows.submit.check_and_read import check_run
 from runner.protocol.errors import RunnerError
-from runner.protocol.results import index_blob
+from runner.protocol.results import index_blobs
 from tests.e2e.conftest import Cli, evict_node_of, show_ended, until
 from tests.unit.command_lines import commands_in
 from tests.unit.fix_situations import SERVED, FixCase
@@ -186,7 +186,8 @@ def test_damaged_documents_of_runs_leave_a_way_on(cli: Cli, stored: Connection) 
     for run, other in ((first, second), (second, first)):
         waiting = json.dumps({**whole[run], "after": [other]})
         files.upload_blob(f"{run}/run.json", waiting, overwrite=True)
-        files.delete_blob(index_blob(run))  # with the previous content of the documents
+        for blob in index_blobs(run):  # which have the previous content of the documents
+            files.upload_blob(blob, b"", overwrite=True)
     listing, one = printed(cli, "R-RETRY-CYCLE", "retry", "--failed", "-e", "cycle")
     assert first in follow(cli, listing)
     assert error_of(cli, [*shlex.split(one.replace("RUN", third))[1:], "--detach"]) == {}

@@ -203,6 +203,7 @@ def test_every_verb_reports_a_run_of_a_newer_runner(own_cli: Cli, script: Write)
     newer, torn = "measured-20991121-120000-aaaa", "measured-20991121-120001-aaaa"
     runs.create(f"{newer}/run.json", {**document, "run_id": newer, "format": 99})
     runs.create_bytes(f"{torn}/run.json", b'{"format": 1, "run_id"', "application/json")
+    own_cli.ok("index", "rebuild")  # as their entries were not written
     rows = {row["run_id"]: row for row in own_cli.json("ps", "-a")}
     assert rows[good]["state"] == "succeeded"
     assert "newer version of runner" in rows[newer]["reason"]

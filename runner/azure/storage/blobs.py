@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from http import HTTPStatus
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote, unquote
@@ -457,21 +458,23 @@ class BlobContainer:
             yield from page
 
     def metadata_pages(
-        self, prefix: str, first: int = 0
+        self, prefix: str, first: int = 0, later: int = 0
     ) -> Iterator[tuple[list[tuple[str, Mapping[str, str]]], bool]]:
         """Yield pages of names and metadata of blobs below a prefix, and if more pages follow.
 
         Args:
             prefix: The prefix.
-            first: Size of the first page; 0 means 5,000, as of the pages after it.
+            first: Size of the first page; 0 means 5,000.
+            later: Size of the pages after it.
         """
         marker: str | None = ""
-        options = {"include": "metadata"} | ({"maxresults": str(first)} if first else {})
+        sizes = chain([first], repeat(later))
         while marker is not None:
+            size = next(sizes)
+            options = {"include": "metadata"} | ({"maxresults": str(size)} if size else {})
             with service_errors(f"listing {prefix}"):
                 page, marker = self._metadata_page(prefix, options, marker)
             yield page, marker is not None
-            options = {"include": "metadata"}
 
     def _metadata_page(
         self, prefix: str, options: Mapping[str, str], marker: str

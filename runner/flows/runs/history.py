@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 from posixpath import commonprefix
 from threading import Lock
@@ -105,6 +105,11 @@ class RunFilter:
                 return False
         return not self.states or (row.status is not None and row.status.state in self.states)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """True if only runs in states that are not final match."""
+        return bool(self.states) and not any(state.final for state in self.states)
+
     def may_accept(self, entry: TimedEntry) -> bool:
         """Return False if the run of an entry cannot match; fast for many entries."""
         if self.before is not None and entry.is_after(self.before):
@@ -177,16 +182,21 @@ def list_runs(
     ids: Sequence[str] | None = None,
 ) -> RunHistory:
     """Return the newest runs that match, at most `limit`; `ids` limits the choice to these runs."""
+    are_few = False  # the index of names would have more entries than these runs
     if ids is None:
         index = TimeIndex.open(runs_container(connection), _first_page(limit))
-        if index is not None:
+        if index is not None and only.is_unfinished:
+            ids = find_unfinished(connection, datetime.now(UTC), timedelta(0))
+            are_few = True
+        elif index is not None:
             found = tuple(islice(_matching_rows(connection, index, only, limit), limit))
             left, has_more = index.left(only.since)
             return RunHistory(found, len(left), has_more)
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
     is_small = limit is not None and len(among) <= _ENTRIES_PER_ROW * limit
     prefix = "" if ids is None else commonprefix(among)
-    listing = _Listing(connection, prefix, index_from=1 if is_small else _INDEX_FROM)
+    index_from = len(among) + 1 if are_few else 1 if is_small else _INDEX_FROM
+    listing = _Listing(connection, prefix, index_from=index_from)
     ids = among
     if only.since is not None:
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
@@ -246,7 +256,7 @@ def list_grouped(
 
 def iterate_runs(connection: Connection, only: RunFilter = EVERY_RUN) -> Iterator[RunRow]:
     """Yield all runs that match, newest first. Few of them are in memory at a time."""
-    index = TimeIndex.open(runs_container(connection))
+    index = None if only.is_unfinished else TimeIndex.open(runs_container(connection))
     if index is None:
         yield from list_runs(connection, limit=None, only=only).rows
     else:
@@ -353,7 +363,7 @@ def find_unfinished(
         submitted_within: Maximum time until a submission has added the task of a run.
     """
     container = runs_container(connection)
-    index = TimeIndex.open(container, _LARGEST_PAGE // 10)
+    index = TimeIndex.open(container, _PAGE)
     if index is None:
         rows = list_runs(connection, limit=None).rows
         return [row.run_id for row in rows if _may_change(row, now - submitted_within)]

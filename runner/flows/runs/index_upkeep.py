@@ -66,7 +66,7 @@ def complete_index(connection: Connection, note: Path | None, on_progress: OnPro
     now, container = datetime.now(UTC), runs_container(connection)
 
     def compare() -> None:
-        with suppress(RunnerError, OSError):
+        with suppress(RunnerError, OSError, RuntimeError):  # no thread starts at the end of Python
             compare_indexes(container, now)
             _touch(note)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, groupby, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.flows.runs.waiting import list_started, load_waiting
@@ -29,6 +30,9 @@ from runner.protocol.results import (
 )
 from runner.protocol.waiting_trials import WaitingTrials
 
+T = TypeVar("T")
+_PAGE = 2000  # entries of a request; more would take longer than what is done with them meanwhile
+_READ_ALONE = 2  # pages, after which another one is likely to be needed
 # Names with metadata, and True if more pages follow.
 _Page = tuple[list[tuple[str, Mapping[str, str]]], bool]
 
@@ -91,9 +95,9 @@ class TimeIndex:
 
         Args:
             container: The container of runs.
-            first: Number of entries of the first request; 0 means as many as possible.
+            first: Number of entries of the first request; 0 means as many as of the others.
         """
-        pages = container.metadata_pages(BY_TIME_FOLDER, first + 1 if first else 0)
+        pages = container.metadata_pages(BY_TIME_FOLDER, first + 1 if first else _PAGE, _PAGE)
         begin: list[_Page] = []
         waiting: dict[str, WaitingTrials] = {}
         steps: tuple[Callable[[], object], ...] = (
@@ -147,7 +151,7 @@ class TimeIndex:
             yield from (TimedEntry(_second(run_id), run_id, None) for run_id in waiting.trials)
 
     def _entries(self) -> Iterator[TimedEntry]:
-        for page, has_more in self._pages:
+        for page, has_more in ahead(self._pages, _READ_ALONE):
             found = ((parse_by_time(blob), metadata) for blob, metadata in page)
             self._listed = [TimedEntry(*name, metadata) for name, metadata in found if name]
             self._has_more = has_more
@@ -163,6 +167,16 @@ class TimeIndex:
                 with suppress(RunnerError):  # the next list tries again
                     if list_started(self._container, waiting.group_id).issuperset(ids):
                         self._container.delete(blob)
+
+
+def ahead(items: Iterator[T], first: int) -> Iterator[T]:
+    """Yield the items. After the first ones, each is requested while the one before it is used."""
+    yield from islice(items, first)
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        following = threads.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = threads.submit(next, items, None)
+            yield item
 
 
 def _second(run_id: str) -> str:

@@ -20,7 +20,7 @@ from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.models.versions import Model, ModelVersion
 from runner.flows.removal import RemovalPlan, RunSelection, plan_removal, remove_runs
 from runner.flows.runs import live
-from runner.flows.runs.documents import find_run
+from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
@@ -59,7 +59,7 @@ class Account:
             "list": lambda _, prefix: self._list(prefix),
             "children": lambda _, prefix="": self._children(prefix),
             "list_metadata": lambda _, prefix: self._metadata(prefix),
-            "metadata_pages": lambda _, prefix, first=0: self._pages(first),
+            "metadata_pages": lambda _, prefix, first=0, later=0: self._pages(first),
             "sizes": lambda _, prefix="": self._sizes(prefix),
             "names": lambda _, prefix: [name for name in self.blobs if name.startswith(prefix)],
             "put_metadata": lambda _, blob, found, overwrite: self._put(blob, found, overwrite),
@@ -459,3 +459,61 @@ def test_retention_removes_only_runs_that_are_older(account: Account) -> None:
     plan = removal.remove_expired(CONNECTION, timedelta(days=2), ignore_progress)
     assert [run.run_id for run in plan.runs] == [old]
     assert account.listed() == [recent]
+
+
+def test_interrupt_ends_a_deletion_at_once_and_the_next_one_finishes_it(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [account.add(f"digits{n}") for n in range(5)]
+    selection = RunSelection(older_than=timedelta(days=30))
+    plan = plan_removal(CONNECTION, selection, NOW)
+
+    def interrupt(_: Connection) -> list[Model]:
+        account.requests_left = 0  # nothing is sent after it
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(removal, "list_models", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        remove_runs(CONNECTION, plan, ignore_progress, NOW)
+    account.requests_left = None
+    assert all(f"{run_id}/run.json" in account.blobs for run_id in ids)
+    monkeypatch.setattr(removal, "list_models", lambda _: account.models)
+    account.remove(selection)
+    assert not [blob for run_id in ids for blob in account.of(run_id)]
+
+
+def test_marks_of_an_interrupted_deletion_are_forgotten_by_the_next_one(account: Account) -> None:
+    stays, goes = account.add("words", NOW - timedelta(days=1)), account.add("digits")
+    for blob in (deleting_mark(stays), deleting_note(stays)):
+        account.blobs[blob] = b"{}"
+    account.index[deleting_note(stays)] = {"state": "succeeded"}
+    account.modified[deleting_mark(stays)] = NOW - timedelta(minutes=5)
+    account.remove(RunSelection(older_than=timedelta(days=30)))
+    assert not account.of(goes)
+    assert deleting_mark(stays) in account.blobs, "another client may be about to delete it"
+    account.add("digits")
+    account.modified[deleting_mark(stays)] = OLD
+    account.remove(RunSelection(older_than=timedelta(days=30)))
+    assert len(account.of(stays)) == 7
+    assert stays in account.listed()
+
+
+def test_interrupted_deletions_are_found_by_one_listing(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.is_marked = True
+    ids = [account.add(f"digits{n}") for n in range(9)]
+    plan = plan_removal(CONNECTION, RunSelection(older_than=timedelta(days=30)), NOW)
+    for run in plan.runs:
+        removal._mark(runs_container(CONNECTION), run)  # pyright: ignore[reportPrivateUsage]
+        for blob in (*index_blobs(run.run_id), f"{run.run_id}/run.json"):
+            account.blobs.pop(blob, None)
+            account.index.pop(blob, None)
+    recent = account.add("words", NOW - timedelta(days=1))
+    read: list[str] = []
+    monkeypatch.setattr(BlobContainer, "read", lambda _, blob: read.append(blob))
+    plan = plan_removal(CONNECTION, RunSelection(experiment="nothing"), NOW)
+    assert {run.run_id for run in plan.runs} == set(ids)
+    assert {run.spec.job_id for run in plan.runs} == {f"digits{n}_local" for n in range(9)}
+    assert not read
+    assert len(account.of(recent)) == 7

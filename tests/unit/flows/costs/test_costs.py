@@ -87,7 +87,7 @@ class Records:
         connection = Connection(outputs, {"batch": "a2V5", "storage": "a2V5"})
         return report_costs(connection, CostQuery(**query), self.home, NOW)
 
-    def _pages(self, prefix: str, first: int = 0) -> Iterator[Page]:
+    def _pages(self, prefix: str, first: int = 0, later: int = 0) -> Iterator[Page]:
         yield from pages_of(self.index, self._ids(), first) if self.is_marked else [([], False)]
 
     def _ids(self) -> list[str]:

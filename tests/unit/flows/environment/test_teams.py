@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from runner.flows.costs import report
 from runner.flows.costs.report import CostQuery
 from runner.flows.data.stores import refuse_managed_container
 from runner.flows.environment import pools
-from runner.flows.runs.history import RunHistory
+from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps import cancel, moves
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import outputs, pool
@@ -127,11 +127,11 @@ def test_costs_are_those_of_the_whole_stack_unless_a_team_is_selected(
 ) -> None:
     asked: list[str] = []
 
-    def list_runs(connection: Connection, **_: object) -> RunHistory:
+    def iterate_runs(connection: Connection) -> Iterator[RunRow]:
         asked.append(connection.outputs.container_runs)
-        return RunHistory((), 0)
+        return iter(())
 
-    monkeypatch.setattr(report, "list_runs", list_runs)
+    monkeypatch.setattr(report, "iterate_runs", iterate_runs)
     monkeypatch.setattr(prometheus, "pool_list", lambda _: [])
     chosen = replace(settings, team=team)
     report.report_costs(connect(chosen), CostQuery(), None)

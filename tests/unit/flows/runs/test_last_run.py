@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +28,8 @@ class Runs:
     def children(self, prefix: str) -> list[str]:
         return [f"{run_id}/" for run_id in self._documents if run_id.startswith(prefix)]
 
-    def metadata_pages(self, prefix: str, first: int) -> list[Any]:
-        return [([], False)]
+    def metadata_pages(self, prefix: str, first: int, later: int) -> Iterator[Any]:
+        return iter([([], False)])
 
     def list(self, prefix: str) -> list[Any]:
         return []

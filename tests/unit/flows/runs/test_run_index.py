@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch import jobs
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.core.job_moves import JobSnapshot
 from runner.core.states import RunState, RunStatus, TaskView
@@ -22,6 +23,7 @@ from runner.flows.runs.history import (
     RunFilter,
     RunHistory,
     SweepLine,
+    find_unfinished,
     list_grouped,
     list_runs,
     with_commands,
@@ -193,7 +195,7 @@ class Store:
         self.pools.append(pool_id)
         return PoolFacts(pool_id, None, ())
 
-    def _pages(self, prefix: str, first: int = 0) -> Iterator[Page]:
+    def _pages(self, prefix: str, first: int = 0, later: int = 0) -> Iterator[Page]:
         ids = self._ids() if self.is_marked else []
         yield from pages_of(self.index, ids, first) if ids else [([], False)]
 
@@ -618,3 +620,32 @@ def test_parameters_of_a_long_command_are_read_from_its_document(
     (whole,) = with_commands(connection, listed).rows
     assert get_parameter(whole.params, "lr") == 0.1
     assert store.read == [f"{whole.run_id}/run.json"], "nothing else is needed"
+
+
+def test_unfinished_runs_are_found_by_their_tasks(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [store.add(number, indexed=True, over=number > 2) for number in range(COUNT)]
+    store.tasks = {ids[0]: TaskView("running"), ids[1]: TaskView("active")}
+    monkeypatch.setattr(jobs, "unfinished_tasks", lambda *_: [("job", run) for run in store.tasks])
+    monkeypatch.setattr(BlobContainer, "names", lambda _, prefix: iter(()))
+    monkeypatch.setattr(live, "explain_queue_reason", lambda *given, **_: given[2])
+    going_on = frozenset({RunState.QUEUED, RunState.PREPARING, RunState.RUNNING})
+    found = list_runs(connection, limit=None, only=RunFilter(states=going_on))
+    assert [row.run_id for row in found.rows] == [ids[1], ids[0]]
+    if store.is_marked:
+        assert not [name for name in store.read if ids[-1] in name]
+
+
+def test_task_of_a_schedule_is_found_by_the_entry_of_its_run(
+    connection: Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = {"pool": "local", "spot": True, "job_id": "night:7", "task_id": "train"}
+    fired = store.add(0, indexed=True, over=False, batch=batch)
+    store.add(1, indexed=True, over=False)
+    monkeypatch.setattr(jobs, "unfinished_tasks", lambda *_: [("night:7", "train"), ("x", "y")])
+    store.tasks = {"train": TaskView("running")}
+    monkeypatch.setattr(BlobContainer, "names", lambda _, prefix: iter(()))
+    if store.is_marked:
+        now = NOW + timedelta(days=1)
+        assert find_unfinished(connection, now, timedelta(minutes=15)) == [fired]

@@ -89,7 +89,7 @@ class Storage:
         return [(name, self.metadata.get(name, {})) for name in self.names(prefix)]
 
     def metadata_pages(
-        self, prefix: str, first: int = 0
+        self, prefix: str, first: int = 0, later: int = 0
     ) -> Iterator[tuple[list[tuple[str, Mapping[str, str]]], bool]]:
         listed, size = self.list_metadata(prefix), first or 3
         while True:
