@@ -28,6 +28,7 @@ MODULES = (
     "checkpoint",
     "infra_program",
     "history",
+    "long_history",
     "why",
     "transfers",
     "resubmission",
@@ -44,7 +45,10 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(NAMES)}"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--runs", help="the number of runs of long_history")
     args = parser.parse_args()
+    if args.runs:
+        os.environ["BENCH_RUNS"] = args.runs
     unknown = sorted(set(args.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {unknown[0]}; there are {', '.join(NAMES)}")

@@ -20,7 +20,7 @@ from typing import IO, Any
 from uuid import UUID
 
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix, submission_time
-from runner.protocol.results import by_time_blob, index_blob, index_metadata
+from runner.protocol.results import BY_TIME_MARK, by_time_blob, index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
 
 SEED = 33
@@ -208,6 +208,9 @@ class _Store:
     def lines(
         self, runs: Iterator[tuple[str, Blobs, dict[str, str]]], *, by_time: bool
     ) -> Iterator[str]:
+        if by_time:
+            mark = {"format": "1", "compared": datetime.now(UTC).isoformat()}
+            yield self._line(BY_TIME_MARK, b"", datetime.now(UTC), mark)
         for number, (run_id, blobs, metadata) in enumerate(runs):
             if number % _EXTENT_RUNS == 0:
                 self._next_extent()
