@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import chain, groupby, islice
 from typing import Any, TypeVar
 
-from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.azure.storage.blobs import BlobContainer
 from runner.flows.runs.waiting import list_started, load_waiting
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
@@ -98,16 +98,12 @@ class TimeIndex:
             first: Number of entries of the first request; 0 means as many as of the others.
         """
         pages = container.metadata_pages(BY_TIME_FOLDER, first + 1 if first else _PAGE, _PAGE)
-        begin: list[_Page] = []
-        waiting: dict[str, WaitingTrials] = {}
-        steps: tuple[Callable[[], object], ...] = (
-            lambda: begin.extend(islice(pages, 1)),
-            lambda: waiting.update(load_waiting(container)),
-        )
-        in_parallel(lambda step: step(), steps)
-        listed, has_more = begin[0] if begin else ([], False)
+        # In this thread: at its end, Python would wait for those of a completion that timed out.
+        empty: _Page = ([], False)
+        listed, has_more = next(pages, empty)
         if not listed or listed[0][0] != BY_TIME_MARK:
             return None
+        waiting = load_waiting(container)
         return cls(container, chain([(listed[1:], has_more)], pages), waiting)
 
     @property
