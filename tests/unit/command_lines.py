@@ -97,6 +97,7 @@ def _placeholder(part: ast.expr) -> str:
 
 def commands_in(text: str) -> Iterator[str]:
     """Yield the commands in a text that are quoted or a separate clause."""
+    text = text.replace("\\\n", " ")  # a command of several lines
     for clause in (*_QUOTED.findall(text), *_CLAUSE.split(_QUOTED.sub("`", text))):
         for part in clause.split(" && "):
             command = _BEFORE.sub("", part.strip()).rstrip(",;.")

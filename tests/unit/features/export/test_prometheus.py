@@ -39,7 +39,7 @@ def test_every_sample_has_the_exposition_format(labels: dict[str, str], value: f
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Records:
-    return Records(monkeypatch, tmp_path)
+    return Records(monkeypatch, tmp_path, is_marked=True)
 
 
 def test_costs_and_states_are_metrics_and_unknown_prices_are_not(records: Records) -> None:
