@@ -32,15 +32,40 @@ OTHERS: dict[str, frozenset[str]] = {
     "az storage account show": frozenset({"--query"}),
     "az provider register": frozenset({"--namespace", "--wait"}),
     "az batch pool supported-images list": frozenset({"-o"}),
+    "az batch pool create": frozenset(
+        {"--id", "--vm-size", "--target-dedicated-nodes", "--image", "--node-agent-sku-id"}
+    ),
+    "az batch pool resize": frozenset({"--pool-id", "--abort"}),
     "az batch pool delete": frozenset({"--pool-id", "--yes"}),
+    "az batch pool autoscale disable": frozenset({"--pool-id"}),
     "az batch pool autoscale enable": frozenset({"--pool-id", "--auto-scale-formula"}),
+    "az batch job create": frozenset({"--id", "--pool-id"}),
     "az batch job delete": frozenset({"--job-id", "--yes"}),
+    "az batch job disable": frozenset({"--job-id", "--disable-tasks"}),
     "az batch job enable": frozenset({"--job-id"}),
+    "az batch job stop": frozenset({"--job-id"}),
     "az batch job terminate": frozenset({"--job-id"}),
+    "az batch job-schedule create": frozenset(
+        {
+            *("--id", "--pool-id", "--recurrence-interval", "--job-manager-task-id"),
+            "--job-manager-task-command-line",
+        }
+    ),
+    **dict.fromkeys(
+        (f"az batch job-schedule {verb}" for verb in ("stop", "disable", "enable", "delete")),
+        frozenset({"--job-schedule-id", "--yes"}),
+    ),
+    "az batch node reboot": frozenset({"--pool-id", "--node-id", "--node-reboot-option"}),
+    "az batch node delete": frozenset({"--pool-id", "--node-list"}),
     "az batch node scheduling disable": frozenset(
         {"--pool-id", "--node-id", "--node-disable-scheduling-option"}
     ),
     "az batch node scheduling enable": frozenset({"--pool-id", "--node-id"}),
+    "az batch task create": frozenset({"--job-id", "--task-id", "--command-line"}),
+    **dict.fromkeys(
+        (f"az batch task {verb}" for verb in ("stop", "reactivate", "delete")),
+        frozenset({"--job-id", "--task-id", "--yes"}),
+    ),
     "mlflow experiments restore": frozenset({"--experiment-id"}),
     "pulumi cancel": frozenset({"--stack"}),
     "pulumi config set": frozenset({"--stack"}),
