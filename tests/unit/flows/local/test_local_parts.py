@@ -660,9 +660,9 @@ def test_installations_need_no_writable_home(
     monkeypatch.setenv("HOME", str(paths.home.parent))
     monkeypatch.delenv("UV_CACHE_DIR", raising=False)
     names = {"npm_config_cache", "UV_CACHE_DIR"}
-    assert not names & azurite._environment(paths).keys()
+    assert not names & azurite.npm_variables(paths).keys()
     monkeypatch.setenv("HOME", "/nonexistent")
-    found = azurite._environment(paths)
+    found = azurite.npm_variables(paths)
     assert {Path(found[name]).parent for name in names} == {paths.cache}
     monkeypatch.setenv("UV_CACHE_DIR", "/var/cache/uv")
-    assert azurite._environment(paths)["UV_CACHE_DIR"] == "/var/cache/uv"
+    assert azurite.npm_variables(paths)["UV_CACHE_DIR"] == "/var/cache/uv"

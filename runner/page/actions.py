@@ -1,0 +1,205 @@
+"""Actions: each is a command of `runner`, which the page shows, and starts when it is confirmed.
+
+The page changes nothing by itself, so an action does exactly what the command line does, with the
+same checks, errors and exit codes. Words of a command are values of a form, never a shell's text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from runner.page.ask import Ask, Page
+from runner.page.rendering import render
+from runner.page.source import Source
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.page.app import PageApp
+
+_MOST_JOBS = 50
+_MAX_OUTPUT = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A command that a button starts.
+
+    Attributes:
+        name: The last part of its address.
+        title: The text of the button.
+        words: The words of the command; `{name}` is a value of the form, which may be empty.
+        asks: What the page asks before it starts, with what would be lost; empty if it can be
+            undone.
+        options: Options of the command by the name of a value; a value that is empty is left out.
+        after: Where the browser goes afterwards; `{name}` as in `words`.
+    """
+
+    name: str
+    title: str
+    words: tuple[str, ...]
+    asks: str = ""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    after: str = "/runs"
+
+    def argv(self, values: Mapping[str, str]) -> list[str]:
+        """Return the command for the values of a form. Raise RunnerError if one is missing."""
+        try:
+            words = [word.format_map(values) for word in self.words]
+        except KeyError as err:
+            raise RunnerError(
+                "R-PAGE-QUERY", f"the form has no value {err}", fix="open the page again"
+            ) from err
+        for name, option in self.options.items():
+            if values.get(name):
+                words += [option] if values[name] == "on" else [f"{option}={values[name]}"]
+        bad = next((word for word in words if not word or "\0" in word), None)
+        if bad is not None:
+            raise RunnerError("R-PAGE-QUERY", "a value of the form is empty", fix="fill it in")
+        return words
+
+
+ACTIONS: dict[str, Action] = {
+    action.name: action
+    for action in (
+        Action("cancel", "Cancel", ("cancel", "{run}"), asks="The run ends; outputs are kept."),
+        Action("retry", "Retry", ("retry", "{run}", "--detach")),
+        Action("resume", "Resume", ("resume", "{run}", "--detach")),
+        Action(
+            "rm",
+            "Delete",
+            ("rm", "{run}", "--yes"),
+            asks="Its files, logs and checkpoints are deleted. This cannot be undone.",
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class Job:
+    """A command that was started: what it has printed so far, and how it ended."""
+
+    number: int
+    action: Action
+    argv: list[str]
+    values: Mapping[str, str]
+    progress: str = ""
+    output: str = ""
+    exit_code: int | None = None
+
+    @property
+    def command(self) -> str:
+        """The command as a person types it."""
+        return shlex.join(["runner", *self.argv])
+
+    @property
+    def document(self) -> Any:
+        """What it printed on stdout as JSON, or None."""
+        try:
+            return json.loads(self.output)
+        except ValueError:
+            return None
+
+
+class Actions:
+    """The commands of one server."""
+
+    def __init__(self, source: Source, on_change: Callable[[], None]) -> None:
+        self._source = source
+        self._on_change = on_change
+        self.jobs: dict[int, Job] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def routes(self, app: PageApp) -> list[Route]:
+        """Return the addresses of the forms and of what they started."""
+
+        async def ask(request: Request) -> Response:
+            action = _find(request)
+            values = dict(request.query_params)
+            context = app.context(request) | {
+                "title": action.title,
+                "action": action,
+                "values": values,
+                "command": shlex.join(["runner", *action.argv(values)]),
+            }
+            return HTMLResponse(render("action.html", None, context))
+
+        async def act(request: Request) -> Response:
+            action = _find(request)
+            values = {name: str(value) for name, value in (await request.form()).items()}
+            job = await self.start(action, values)
+            return RedirectResponse(f"/jobs/{job.number}", 303)
+
+        return [Route("/act/{name}", ask), Route("/act/{name}", act, methods=["POST"])]
+
+    @property
+    def page(self) -> Page:
+        """The page of a command that was started."""
+
+        async def read(ask: Ask) -> dict[str, Any]:
+            job = self.jobs.get(int(ask.parts["number"]))
+            if job is None:
+                raise RunnerError(
+                    "R-PAGE-UNKNOWN", "this command is not known any more", fix="/runs"
+                )
+            return {"title": job.action.title, "job": job}
+
+        return Page("/jobs/{number:int}", "job", read, every_s=0.5)
+
+    async def start(self, action: Action, values: Mapping[str, str]) -> Job:
+        """Start the command of an action."""
+        number = max(self.jobs, default=0) + 1
+        job = self.jobs[number] = Job(number, action, action.argv(values), values)
+        while len(self.jobs) > _MOST_JOBS:
+            del self.jobs[min(self.jobs)]
+        task = asyncio.create_task(self._run(job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return job
+
+    async def _run(self, job: Job) -> None:
+        words = [sys.executable, "-m", "runner", *job.argv, *self._target_words(), "-o", "json"]
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+        stdout, stderr = process.stdout, process.stderr
+        if stdout is None or stderr is None:  # never: both are pipes
+            raise RuntimeError("a command was started without pipes")
+
+        async def read_progress() -> None:
+            async for line in stderr:
+                job.progress = (job.progress + line.decode("utf-8", "replace"))[-_MAX_OUTPUT:]
+
+        output, _ = await asyncio.gather(stdout.read(), read_progress())
+        job.output = output.decode("utf-8", "replace")
+        job.exit_code = await process.wait()
+        self._on_change()
+
+    def _target_words(self) -> list[str]:
+        settings = self._source.settings
+        words = ["--target", settings.target.name]
+        if settings.target.has_stacks:
+            words += ["--stack", settings.stack]
+            words += ["--team", settings.team] if settings.team else []
+        return words
+
+
+def _find(request: Request) -> Action:
+    name = request.path_params["name"]
+    if name not in ACTIONS:
+        raise RunnerError("R-PAGE-UNKNOWN", f"unknown action {name!r}", fix="/runs")
+    return ACTIONS[name]

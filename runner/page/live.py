@@ -1,0 +1,127 @@
+"""Server-sent events: a page is rendered again while somebody looks at it, and sent if it changed.
+
+All readers of one address share one channel, so 50 open pages cost as much as one. If reading
+fails, the readers get the error as a banner, keep what they see, and the channel tries again.
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from markupsafe import escape
+
+from runner.protocol.errors import RunnerError
+
+logger = logging.getLogger(__name__)
+Render = Callable[[], Awaitable[str]]
+_PING_S = 15.0
+
+
+def to_event(data: str, number: str = "") -> bytes:
+    """Return one event of the stream; a browser that connects again sends `number` back."""
+    lines = [f"id: {number}"] if number else []
+    lines += [f"data: {line}" for line in data.splitlines() or [""]]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+@dataclass(eq=False, slots=True)
+class _Channel:
+    render: Render
+    every_s: float
+    newest: str = ""
+    readers: set[asyncio.Queue[str]] = field(default_factory=set[asyncio.Queue[str]])
+    task: asyncio.Task[None] | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self) -> None:
+        """Render until `stop`."""
+        if self.task is None:
+            self.task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+
+    async def _run(self) -> None:
+        while self.readers:
+            text = await self._render()
+            if text != self.newest:
+                self.newest = text
+                for queue in self.readers:
+                    put_newest(queue, text)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), self.every_s)
+            self.wake.clear()
+
+    async def _render(self) -> str:
+        try:
+            return await self.render()
+        except RunnerError as err:
+            return banner(err.what, err.why or "", err.fix or "")
+        except Exception:
+            logger.exception("cannot render an update")
+            return banner("this page cannot be updated", "see the log of `runner ui`", "")
+
+
+def put_newest(queue: asyncio.Queue[str], text: str) -> None:
+    """Put a text into a queue of one, instead of an older one."""
+    with suppress(asyncio.QueueEmpty):
+        queue.get_nowait()
+    queue.put_nowait(text)
+
+
+def banner(what: str, why: str, fix: str) -> str:
+    """Return the update that shows trouble above the page and leaves the rest as it is."""
+    parts = [f"<strong>{escape(what)}</strong>"]
+    parts += [f"<span>{escape(text)}</span>" for text in (why,) if text]
+    parts += [f"<code>{escape(text)}</code>" for text in (fix,) if text]
+    return f'<div id="trouble" hx-swap-oob="innerHTML">{" ".join(parts)}</div>'
+
+
+NO_TROUBLE = '<div id="trouble" hx-swap-oob="innerHTML"></div>'
+
+
+class Live:
+    """The channels of all addresses that somebody looks at."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, _Channel] = {}
+
+    async def follow(self, key: str, render: Render, *, every_s: float) -> AsyncGenerator[bytes]:
+        """Yield events with what `render` returns, whenever it has changed.
+
+        Args:
+            key: The address; readers of the same address share one channel.
+            render: Renders the update.
+            every_s: Seconds between two renderings.
+        """
+        queue: asyncio.Queue[str] = asyncio.Queue(1)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = _Channel(render, every_s)
+        elif channel.newest:
+            put_newest(queue, channel.newest)
+        channel.readers.add(queue)
+        channel.start()
+        try:
+            while True:
+                try:
+                    yield to_event(await asyncio.wait_for(queue.get(), _PING_S))
+                except TimeoutError:
+                    yield b": still here\n\n"
+        finally:
+            channel.readers.discard(queue)
+            if not channel.readers:
+                channel.stop()
+                self._channels.pop(key, None)
+
+    def wake(self) -> None:
+        """Render everything now: an action has changed something."""
+        for channel in self._channels.values():
+            channel.wake.set()

@@ -1,0 +1,10 @@
+"""The pages, in the order of the navigation: each module reads what one template shows."""
+
+from runner.page.ask import Page
+from runner.page.pages import compare, run, runs
+
+PAGES: tuple[Page, ...] = (
+    runs.PAGE,
+    run.PAGE,
+    compare.PAGE,
+)

@@ -1,0 +1,123 @@
+"""Templates, and what they may call: formats of times, sizes, durations, money, and links.
+
+Jinja escapes every value. A name, a log line or an error of somebody else is text on every page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote, urlencode
+
+import jinja2
+from markupsafe import Markup, escape
+
+from runner.core.units import format_age, format_duration, format_size
+from runner.page.charts.lines import draw_lines, draw_sparkline
+from runner.protocol.metrics import format_metric
+
+FOLDER = Path(__file__).parent
+_NONE = "-"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the environment of all templates."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Callable[..., Any]] = {
+        "age": _age,
+        "duration": _duration,
+        "size": _size,
+        "metric": _metric,
+        "moment": moment,
+        "usd": format_usd,
+        "path": _path,
+    }
+    found.filters.update(filters)
+    functions: dict[str, Any] = {
+        "with_query": with_query,
+        "lines_chart": draw_lines,
+        "sparkline": draw_sparkline,
+    }
+    cast("dict[str, Any]", found.globals).update(functions)
+    return found
+
+
+def render(template: str, block: str | None, context: Mapping[str, Any]) -> str:
+    """Return a page, or one block of its template for an update."""
+    found = environment().get_template(template)
+    if block is None:
+        return found.render(context)
+    return "".join(found.blocks[block](found.new_context(dict(context))))
+
+
+def with_query(address: str, query: Mapping[str, Any], **changes: Any) -> str:
+    """Return an address with a query in which some values are changed; None removes one."""
+    pairs = {**query, **changes}
+    text = urlencode({k: v for k, v in pairs.items() if v not in (None, "", [])}, doseq=True)
+    return f"{address}?{text}" if text else address
+
+
+def moment(value: datetime | str | None, *, short: bool = False) -> Markup:
+    """Return a `time` element in UTC, which a script shows in the zone of the reader."""
+    if not value:
+        return escape(_NONE)
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    at = at.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{} UTC"{}>{} UTC</time>').format(
+        at.isoformat(timespec="seconds"),
+        at.strftime("%Y-%m-%d %H:%M:%S"),
+        Markup(" data-short") if short else "",
+        at.strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S"),
+    )
+
+
+def format_usd(micro: int | None) -> str:
+    """Return `$1.23` for micro-dollars; small sums with more digits."""
+    if micro is None:
+        return "unknown"
+    usd = micro / 1e6
+    return f"${usd:,.2f}" if usd >= 1 or not usd else f"${usd:.4f}"
+
+
+def _duration(seconds: float | None) -> str:
+    return _NONE if seconds is None else format_duration(seconds)
+
+
+def _size(count: int | None) -> str:
+    return _NONE if count is None else format_size(count)
+
+
+def _path(text: str) -> str:
+    """Return a text as one part of a path."""
+    return quote(str(text), safe="")
+
+
+def _metric(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return str(value) if not math.isfinite(value) else format_metric(value)
+
+
+def _age(value: datetime | str | None) -> Markup:
+    """Return how long ago something was, with its time on hover."""
+    if not value:
+        return escape(_NONE)
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    text = format_age(max(datetime.now(UTC) - at, at - at))
+    return Markup('<time datetime="{}" title="{} UTC" data-age>{}</time>').format(
+        at.astimezone(UTC).isoformat(timespec="seconds"),
+        at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        escape(text),
+    )

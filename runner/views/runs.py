@@ -1,0 +1,124 @@
+"""Documents about runs: a line of the list, the details of a run, and its metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from runner.core.curves import align
+from runner.flows.runs.metrics import MetricComparison
+from runner.flows.runs.rows import RunRow
+
+
+class RunLine(TypedDict):
+    """A run of `runner ps -o json`; times are ISO 8601, `took_s` seconds."""
+
+    run_id: str
+    state: str
+    reason: str
+    cause: dict[str, Any] | None
+    recipe: str | None
+    experiment: str | None
+    pool: str | None
+    created: str | None
+    ended: str | None
+    took_s: float | None
+    metric: float | None
+    metrics: dict[str, float]
+    params: dict[str, Any]
+    attempts: int
+    evicted: int | None
+    origin: dict[str, Any] | None
+    group: str | None
+
+
+def run_line(row: RunRow) -> RunLine:
+    """Return the document of one run of a list."""
+    spec, status = row.spec, row.status
+    name = spec.primary_metric if spec else None
+    return {
+        "run_id": row.run_id,
+        "state": row.state,
+        "reason": row.reason,
+        "cause": status.cause.to_json() if status and status.cause else None,
+        "recipe": spec.recipe if spec else None,
+        "experiment": spec.experiment if spec else None,
+        "pool": spec.pool if spec else None,
+        "created": spec.created.isoformat() if spec else None,
+        "ended": row.ended.isoformat() if row.ended else None,
+        "took_s": row.took_s,
+        "metric": row.metrics.get(name) if name else None,
+        "metrics": dict(row.metrics),
+        "params": row.params,
+        "attempts": row.attempts,
+        "evicted": row.evicted,
+        "origin": dataclasses.asdict(spec.origin) if spec and spec.origin else None,
+        "group": spec.group if spec else None,
+    }
+
+
+class MetricValues(TypedDict):
+    """The summary of a metric of one run; `best` is None if every value is NaN."""
+
+    last: float
+    last_step: int | None
+    best: float | None
+    best_step: int | None
+    count: int
+
+
+class RunMetricsDocument(TypedDict):
+    """A run of a comparison, with its parameters and the summaries of its metrics."""
+
+    run_id: str
+    params: Mapping[str, Any]
+    metrics: dict[str, MetricValues]
+
+
+class AlignedCurves(TypedDict):
+    """The steps of any run, and per run one value or None for each of them."""
+
+    steps: list[int]
+    values: dict[str, list[float | None]]
+
+
+class MetricsDocument(TypedDict):
+    """The document of `runner metrics -o json`: runs, parameters that differ, and curves."""
+
+    runs: list[RunMetricsDocument]
+    differing_params: dict[str, list[Any]]
+    metrics: dict[str, AlignedCurves]
+
+
+def metrics_document(compared: MetricComparison) -> MetricsDocument:
+    """Return the metrics of one or more runs."""
+    return {
+        "runs": [
+            {
+                "run_id": run.spec.run_id,
+                "params": run.spec.all_params,
+                "metrics": {
+                    s.name: {
+                        "last": s.last, "last_step": s.last_step, "best": s.best,
+                        "best_step": s.best_step, "count": s.count,
+                    }
+                    for s in run.summaries
+                },
+            }
+            for run in compared.runs
+        ],
+        "differing_params": {name: list(values) for name, values in compared.params.items()},
+        "metrics": {name: _aligned(compared, name) for name in compared.names},
+    }  # fmt: skip
+
+
+def _aligned(compared: MetricComparison, name: str) -> AlignedCurves:
+    rows: Sequence[tuple[int, tuple[float | None, ...]]] = align(compared.curves(name))
+    return {
+        "steps": [step for step, _ in rows],
+        "values": {
+            run.spec.run_id: [values[n] for _, values in rows]
+            for n, run in enumerate(compared.runs)
+        },
+    }
