@@ -75,6 +75,8 @@ ACTIONS: dict[str, Action] = {
         Action("cancel", "Cancel", ("cancel", "{run}"), asks="The run ends; outputs are kept."),
         Action("retry", "Retry", ("retry", "{run}", "--detach")),
         Action("resume", "Resume", ("resume", "{run}", "--detach")),
+        Action("reproduce", "Reproduce", ("reproduce", "{run}", "--detach")),
+        Action("register", "Register the model", ("models", "register", "{run}")),
         Action(
             "rm",
             "Delete",

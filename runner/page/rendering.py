@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from runner.core.units import format_age, format_duration, format_size
+from runner.page.charts.gantt import draw_gantt
 from runner.page.charts.lines import draw_lines, draw_sparkline
 from runner.protocol.metrics import format_metric
 
@@ -48,6 +49,7 @@ def environment() -> jinja2.Environment:
     functions: dict[str, Any] = {
         "with_query": with_query,
         "lines_chart": draw_lines,
+        "gantt_chart": draw_gantt,
         "sparkline": draw_sparkline,
     }
     cast("dict[str, Any]", found.globals).update(functions)

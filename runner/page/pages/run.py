@@ -1,48 +1,137 @@
-"""One run: its state and why, its stages, curves, files, checkpoints and costs."""
+"""One run: its state and why, its stages with costs, curves, log, files, and its origin."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
+from runner.core.pricing.cost import MICROS_PER_USD
+from runner.core.pricing.prices import load_price_table
+from runner.core.settings import Settings
+from runner.core.units import format_duration
+from runner.flows.models.register import describe_models
 from runner.flows.runs.attempts import list_attempts, list_checkpoints
 from runner.flows.runs.diagnose import diagnose_run
 from runner.flows.runs.documents import find_run, runs_container
-from runner.flows.runs.live import load_view
+from runner.flows.runs.live import RunView, load_view
 from runner.flows.runs.metrics import load_run_metrics
 from runner.flows.runs.outputs import find_files
+from runner.flows.runs.stages import BOOT, LOST, WAIT, StageSpan, load_spans
+from runner.flows.submit.reproduce import load_environment
 from runner.page.ask import Ask, Page
+from runner.page.charts.gantt import Bar
 from runner.page.pages.log import LogPosition
+from runner.page.rendering import format_usd
+from runner.protocol.run_spec import RunSpec
+
+_NOT_ON_NODE = frozenset({WAIT})
 
 
-def read_run(connection: Connection, run_id: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class PricedSpan:
+    """A span of a run with its seconds and its price in micro-dollars; None if it is unknown."""
+
+    span: StageSpan
+    took_s: float
+    micro: int | None
+
+
+def price_spans(
+    spans: tuple[StageSpan, ...], spec: RunSpec, settings: Settings, now: datetime, region: str
+) -> list[PricedSpan]:
+    """Return spans with their prices: those of the table, or zero on this machine.
+
+    They are those of whole nodes. The bill divides a node among runs that share it.
+    """
+    table = load_price_table(settings.home)
+    found: list[PricedSpan] = []
+    for span in spans:
+        took_s = span.took_s(now)
+        micro: int | None = 0
+        if settings.target.is_billed and span.stage not in _NOT_ON_NODE:
+            spot = spec.spot if span.spot is None else span.spot
+            price = table.find(spec.vm_size or "", region, spot=spot)
+            rate = None if price is None else price.usd_per_hour * MICROS_PER_USD * spec.nodes
+            micro = None if rate is None else round(rate * took_s / 3600)
+        found.append(PricedSpan(span, took_s, micro))
+    return found
+
+
+def _bars(spans: list[PricedSpan], now: datetime, *, is_billed: bool) -> list[Bar]:
+    bars: list[Bar] = []
+    for each in spans:
+        span = each.span
+        row = f"attempt {span.attempt}" if span.attempt else "before"
+        parts = [f"{span.stage}: {format_duration(each.took_s)}"]
+        parts += [format_usd(each.micro)] if is_billed and span.stage not in _NOT_ON_NODE else []
+        parts += ["failed"] if span.failed else ["running"] if span.end is None else []
+        parts += [span.message] if span.message else []
+        parts += [f"on {span.node}"] if span.node else []
+        title = ", ".join(parts)
+        kind = "failed" if span.failed else _kind(span.stage)
+        if span.stage == LOST:
+            row += ", lost"
+        bars.append(Bar(row, kind, span.start, span.end or now, title, label=span.stage))
+    return bars
+
+
+def _kind(stage: str) -> str:
+    known = {
+        WAIT: "wait", BOOT: "boot", LOST: "lost", "environment": "setup", "code": "setup",
+        "data": "data", "inputs": "data", "restore": "restore", "command": "useful",
+        "outputs": "export", "model": "export", "logs": "export",
+    }  # fmt: skip
+    return known.get(stage, "setup")
+
+
+def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[str, Any]:
     """Return the values of `run.html`."""
+    now = datetime.now(UTC)
     spec = find_run(connection, run_id)
     view = load_view(connection, spec)
     found = load_run_metrics(connection, spec)
-    position = LogPosition(run_id)
-    lines = position.read(connection)
+    spans = price_spans(
+        load_spans(connection, view), spec, settings, now, connection.outputs.location
+    )
+    on_node = [each for each in spans if each.span.stage not in (*_NOT_ON_NODE, LOST)]
+    known = [each.micro for each in on_node if each.micro is not None]
+    container = runs_container(connection)
+    position = LogPosition(spec.run_id)
     return {
         "title": spec.run_id,
-        "lines": lines,
-        "log_live": f"/live/runs/{run_id}/log?from={position}",
         "spec": spec,
         "view": view,
         "status": view.status,
         "result": view.result,
+        "bars": _bars(spans, now, is_billed=settings.target.is_billed),
+        "cost": sum(known) if len(known) == len(on_node) else None,
         "attempts": list_attempts(connection, view),
-        "checkpoints": list_checkpoints(runs_container(connection), spec.run_id),
+        "checkpoints": list_checkpoints(container, spec.run_id),
         "summaries": found.summaries,
         "curves": found.curves,
         "files": find_files(connection, spec),
         "diagnosis": diagnose_run(connection, spec),
+        "environment": load_environment(connection, spec),
+        "models": _models(connection, view),
+        "lines": position.read(connection),
+        "log_live": f"/live/runs/{spec.run_id}/log?from={position}",
     }
+
+
+def _models(connection: Connection, view: RunView) -> Any:
+    succeeded = view.result is not None and view.result.status == "succeeded"
+    return describe_models(connection, view.spec) if succeeded else ()
 
 
 async def read(ask: Ask) -> dict[str, Any]:
     """Return the values of `run.html`."""
     run_id = ask.parts["run_id"]
-    return await ask.source.read(("run", run_id), lambda connection: read_run(connection, run_id))
+    settings = ask.source.settings
+    return await ask.source.read(
+        ("run", run_id), lambda connection: read_run(connection, run_id, settings)
+    )
 
 
 PAGE = Page("/runs/{run_id}", "run", read)
