@@ -30,6 +30,7 @@ from runner.page.ask import Ask, Page
 from runner.page.assets import Assets
 from runner.page.live import NO_TROUBLE, Live
 from runner.page.pages import PAGES
+from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
 from runner.page.rendering import render
 from runner.page.source import Source
@@ -70,6 +71,7 @@ class PageApp:
             Route("/static/{name}", self._static),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/live/runs/{run_id}/log", self._log),
+            Route("/runs/{run_id}/download", self._download),
             *self.actions.routes(self),
         ]
         for page in (*PAGES, self.actions.page):
@@ -112,6 +114,9 @@ class PageApp:
             return _stream(self.live.follow(key, update, every_s=page.every_s or 60.0))
 
         return answer
+
+    async def _download(self, request: Request) -> Response:
+        return await download(self.ask(request))
 
     async def _log(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")

@@ -6,6 +6,7 @@ Jinja escapes every value. A name, a log line or an error of somebody else is te
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -23,6 +24,9 @@ from runner.protocol.metrics import format_metric
 
 FOLDER = Path(__file__).parent
 _NONE = "-"
+# Sequences of ECMA-48: CSI, OSC up to BEL or ST, and two-byte ones.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @cache
@@ -44,6 +48,7 @@ def environment() -> jinja2.Environment:
         "moment": moment,
         "usd": format_usd,
         "path": _path,
+        "plain": plain,
     }
     found.filters.update(filters)
     functions: dict[str, Any] = {
@@ -99,6 +104,16 @@ def _duration(seconds: float | None) -> str:
 
 def _size(count: int | None) -> str:
     return _NONE if count is None else format_size(count)
+
+
+def plain(text: str) -> str:
+    """Return text of a script without the escape sequences of terminals and other controls.
+
+    Of a line that was overwritten with carriage returns, as progress bars do, the end is kept.
+    """
+    text = _ESCAPES.sub("", text)
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _CONTROLS.sub("\ufffd", text)
 
 
 def _path(text: str) -> str:
