@@ -13,13 +13,14 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from runner.page.ask import Ask, Page
+from runner.page.ask import Ask, Page, read_form
 from runner.page.rendering import render
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
@@ -51,6 +52,12 @@ class Action:
     asks: str = ""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     after: str = "/runs"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The values that its words need."""
+        found = (name for word in self.words for _, name, _, _ in Formatter().parse(word))
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def argv(self, values: Mapping[str, str]) -> list[str]:
         """Return the command for the values of a form. Raise RunnerError if one is missing."""
@@ -98,6 +105,7 @@ class Job:
     progress: str = ""
     output: str = ""
     exit_code: int | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def command(self) -> str:
@@ -119,14 +127,21 @@ class Actions:
     def __init__(self, source: Source, on_change: Callable[[], None]) -> None:
         self._source = source
         self._on_change = on_change
+        self.known = ACTIONS
         self.jobs: dict[int, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, name: str) -> Action:
+        """Return an action by its name. Raise RunnerError if it is unknown."""
+        if name not in self.known:
+            raise RunnerError("R-PAGE-UNKNOWN", f"unknown action {name!r}", fix="/runs")
+        return self.known[name]
 
     def routes(self, app: PageApp) -> list[Route]:
         """Return the addresses of the forms and of what they started."""
 
         async def ask(request: Request) -> Response:
-            action = _find(request)
+            action = self.find(request.path_params["name"])
             values = dict(request.query_params)
             context = app.context(request) | {
                 "title": action.title,
@@ -137,9 +152,8 @@ class Actions:
             return HTMLResponse(render("action.html", None, context))
 
         async def act(request: Request) -> Response:
-            action = _find(request)
-            values = {name: str(value) for name, value in (await request.form()).items()}
-            job = await self.start(action, values)
+            action = self.find(request.path_params["name"])
+            job = await self.start(action, await read_form(request))
             return RedirectResponse(f"/jobs/{job.number}", 303)
 
         return [Route("/act/{name}", ask), Route("/act/{name}", act, methods=["POST"])]
@@ -190,6 +204,7 @@ class Actions:
         job.output = output.decode("utf-8", "replace")
         job.exit_code = await process.wait()
         self._on_change()
+        job.ended.set()
 
     def _target_words(self) -> list[str]:
         settings = self._source.settings
@@ -198,10 +213,3 @@ class Actions:
             words += ["--stack", settings.stack]
             words += ["--team", settings.team] if settings.team else []
         return words
-
-
-def _find(request: Request) -> Action:
-    name = request.path_params["name"]
-    if name not in ACTIONS:
-        raise RunnerError("R-PAGE-UNKNOWN", f"unknown action {name!r}", fix="/runs")
-    return ACTIONS[name]

@@ -26,10 +26,10 @@ from starlette.routing import Route
 from runner.page import rest
 from runner.page.access import Access, AccessMiddleware, set_session
 from runner.page.actions import Actions
-from runner.page.ask import Ask, Page
+from runner.page.ask import Ask, Page, read_form
 from runner.page.assets import Assets
 from runner.page.live import NO_TROUBLE, Live
-from runner.page.pages import PAGES
+from runner.page.pages import ENDPOINTS, PAGES
 from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
 from runner.page.rendering import render
@@ -51,7 +51,7 @@ class PageApp:
         self.access = access
         self.live = Live()
         self.actions = Actions(source, self._changed)
-        routes = [Route("/health", _health), *rest.routes(self)]
+        routes = [Route("/health", _health), *rest.routes(self, ENDPOINTS)]
         self._assets = assets or Assets()
         if assets is not None:
             routes += self._page_routes()
@@ -157,8 +157,8 @@ class PageApp:
 
     async def _login(self, request: Request) -> Response:
         if request.method == "POST":
-            form = await request.form()
-            session = self.access.sign_in(str(form.get("password", "")))
+            form = await read_form(request)
+            session = self.access.sign_in(form.get("password", ""))
             if session is not None:
                 cookie = self._middleware.cookie_name(request.scope)
                 answer = RedirectResponse("/runs", 303)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
+
+_MAX_FORM = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,18 @@ class Ask:
         """The query, with a list for names that occur more than once."""
         found = {name: self.query.getlist(name) for name in self.query}
         return {name: each if len(each) > 1 else each[0] for name, each in found.items()}
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the values of a form; the last one of a name. Raise RunnerError if it is too large."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MAX_FORM:
+            raise RunnerError(
+                "R-PAGE-QUERY", "the form is too large", fix=f"send at most {_MAX_FORM} bytes"
+            )
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 Read = Callable[[Ask], Awaitable[dict[str, Any]]]

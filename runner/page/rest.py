@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runner.page.pages.runs import RunsQuery
+from runner.page.ask import Ask
 from runner.protocol.errors import RunnerError
-from runner.views.runs import metrics_document, run_line
 
 if TYPE_CHECKING:
+    from runner.page.actions import Action
     from runner.page.app import PageApp
+
+ROOT = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A document that programs read.
+
+    Attributes:
+        path: Its address below `/api/v1`, with `{name}` for variable parts.
+        summary: One sentence: what it returns.
+        document: Its type: a TypedDict of `runner.views`, or a list of one.
+        read: Returns it.
+        query: The names of its query, with what each means.
+        command: The command of `runner` that prints the same.
+    """
+
+    path: str
+    summary: str
+    document: Any
+    read: Callable[[Ask], Awaitable[Any]]
+    query: tuple[tuple[str, str], ...] = ()
+    command: str = ""
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
@@ -41,30 +66,106 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def routes(app: PageApp) -> list[Route]:
-    """Return the addresses of the API."""
-    from runner.flows.runs.documents import find_run  # noqa: PLC0415  loads the SDK
-    from runner.flows.runs.history import list_runs  # noqa: PLC0415
-    from runner.flows.runs.metrics import compare_metrics  # noqa: PLC0415
+def routes(app: PageApp, endpoints: Sequence[Endpoint]) -> list[Route]:
+    """Return the addresses of the API: documents, actions, and their description."""
 
-    async def runs(request: Request) -> Response:
-        ask = app.ask(request)
-        query = RunsQuery.parse(ask)
-        found = await app.source.read(
-            ("api runs", str(ask.query)),
-            lambda connection: list_runs(connection, limit=query.limit, only=query.only),
-        )
-        return json_answer([run_line(row) for row in found.rows])
+    def reading(endpoint: Endpoint) -> Any:
+        async def answer(request: Request) -> Response:
+            return json_answer(await endpoint.read(app.ask(request)))
 
-    async def metrics(request: Request) -> Response:
-        run_id = request.path_params["run_id"]
-        found = await app.source.read(
-            ("api metrics", run_id),
-            lambda connection: compare_metrics(connection, [find_run(connection, run_id)]),
-        )
-        return json_answer(metrics_document(found))
+        return answer
+
+    async def act(request: Request) -> Response:
+        action = app.actions.find(request.path_params["name"])
+        body = await request.body()
+        try:
+            values = json.loads(body or b"{}")
+        except ValueError as err:
+            raise RunnerError(
+                "R-PAGE-QUERY", "the body is not JSON", why=str(err), fix="send a JSON object"
+            ) from err
+        if not isinstance(values, dict):
+            raise RunnerError("R-PAGE-QUERY", "the body is not an object", fix='{"run": "ID"}')
+        pairs = {name: str(value) for name, value in cast("dict[str, Any]", values).items()}
+        job = await app.actions.start(action, pairs)
+        await job.ended.wait()
+        document = {"command": job.command, "exit_code": job.exit_code, "document": job.document}
+        return json_answer(document, 200 if job.exit_code == 0 else 409)
+
+    async def description(_: Request) -> Response:
+        return json_answer(openapi(endpoints, list(app.actions.known.values())))
 
     return [
-        Route("/api/v1/runs", runs),
-        Route("/api/v1/runs/{run_id}/metrics", metrics),
+        Route(f"{ROOT}/openapi.json", description),
+        *(Route(ROOT + each.path, reading(each)) for each in endpoints),
+        Route(f"{ROOT}/actions/{{name}}", act, methods=["POST"]),
     ]
+
+
+def openapi(endpoints: Sequence[Endpoint], actions: Sequence[Action]) -> dict[str, Any]:
+    """Return the OpenAPI document of the API, version 3.1."""
+    from pydantic import TypeAdapter  # noqa: PLC0415  only for the description
+
+    inputs = [(each.path, "serialization", TypeAdapter(each.document)) for each in endpoints]
+    schemas, definitions = TypeAdapter.json_schemas(
+        cast("Any", inputs), ref_template="#/components/schemas/{model}"
+    )
+    paths: dict[str, Any] = {}
+    for each in endpoints:
+        parts = [part[1:-1] for part in each.path.split("/") if part.startswith("{")]
+        text = {"schema": {"type": "string"}}
+        named = [{"name": part, "in": "path", "required": True, **text} for part in parts]
+        named += [
+            {"name": name, "in": "query", "description": said, "required": False, **text}
+            for name, said in each.query
+        ]
+        schema = schemas[cast("Any", (each.path, "serialization"))]
+        content = {"application/json": {"schema": schema}}
+        operation = {
+            "summary": each.summary,
+            "parameters": named,
+            "responses": {"200": {"description": each.summary, "content": content}},
+        }
+        if each.command:
+            operation["description"] = f"The document of `{each.command} -o json`."
+        paths[ROOT + each.path] = {"get": operation}
+    for action in actions:
+        paths[f"{ROOT}/actions/{action.name}"] = {"post": _action_operation(action)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "runner", "version": "v1"},
+        "paths": paths,
+        "components": {
+            "schemas": definitions.get("$defs", {}),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _action_operation(action: Action) -> dict[str, Any]:
+    names = action.names
+    body = {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in (*names, *action.options)},
+        "required": list(names),
+    }
+    answer = {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string"},
+            "exit_code": {"type": "integer"},
+            "document": {},
+        },
+    }
+    described = {"description": "The command succeeded.", "content": _json_content(answer)}
+    failed = {"description": "The command failed.", "content": _json_content(answer)}
+    return {
+        "summary": f"{action.title}: `runner {' '.join(action.words)}`.",
+        "requestBody": {"required": True, "content": _json_content(body)},
+        "responses": {"200": described, "409": failed},
+    }
+
+
+def _json_content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
 
 from runner.core.curves import align
 from runner.flows.runs.metrics import MetricComparison

@@ -1,11 +1,20 @@
-"""The pages, in the order of the navigation: each module reads what one template shows."""
+"""The pages, in the order of the navigation: each module reads what one template shows.
+
+A module may have `ENDPOINTS`, too: the documents of its subject, for programs.
+"""
 
 from runner.page.ask import Page
 from runner.page.pages import compare, files, run, runs
+from runner.page.rest import Endpoint
 
 PAGES: tuple[Page, ...] = (
     runs.PAGE,
     run.PAGE,
     files.PAGE,
     compare.PAGE,
+)
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *runs.ENDPOINTS,
+    *compare.ENDPOINTS,
 )

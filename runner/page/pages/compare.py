@@ -8,7 +8,9 @@ from runner.azure.auth.credentials import Connection
 from runner.flows.runs.documents import find_run
 from runner.flows.runs.metrics import compare_metrics
 from runner.page.ask import Ask, Page
+from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
+from runner.views.runs import MetricsDocument, metrics_document
 
 _MOST_RUNS = 500
 
@@ -32,4 +34,23 @@ async def read(ask: Ask) -> dict[str, Any]:
     return {"title": f"Compare {len(ids)} runs", "ids": ids, **found}
 
 
+async def read_document(ask: Ask) -> MetricsDocument:
+    """Return the metrics of one run."""
+    run_id = ask.parts["run_id"]
+    compared = await ask.source.read(
+        ("api metrics", run_id),
+        lambda connection: compare_metrics(connection, [find_run(connection, run_id)]),
+    )
+    return metrics_document(compared)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/runs/{run_id}/metrics",
+        "Return the metrics of a run.",
+        MetricsDocument,
+        read_document,
+        command="runner metrics RUN",
+    ),
+)
 PAGE = Page("/compare", "compare", read, every_s=5.0)

@@ -20,7 +20,9 @@ from runner.flows.runs.history import (
 from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps.ranking import MetricOrder, compared_metric, list_ranked, rank
 from runner.page.ask import Ask, Page
+from runner.page.rest import Endpoint
 from runner.protocol.commands import get_parameter
+from runner.views.runs import RunLine, run_line
 
 _ROWS = 100
 _MOST_ROWS = 20_000
@@ -127,4 +129,29 @@ async def read(ask: Ask) -> dict[str, Any]:
     }
 
 
+async def read_documents(ask: Ask) -> list[RunLine]:
+    """Return the runs that the query selects, newest first."""
+    query = RunsQuery.parse(ask)
+    found = await ask.source.read(
+        ("api runs", str(ask.query)),
+        lambda connection: list_runs(connection, limit=query.limit, only=query.only),
+    )
+    return [run_line(row) for row in found.rows]
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/runs",
+        "List runs, newest first.",
+        list[RunLine],
+        read_documents,
+        (
+            ("experiment", "only runs of this experiment"),
+            ("status", "only runs in these states: failed,lost"),
+            ("since", "only runs submitted since then: 7d, 12h, or a date"),
+            ("n", "maximum number of runs"),
+        ),
+        "runner ps",
+    ),
+)
 PAGE = Page("/runs", "runs", read, label="Runs")
