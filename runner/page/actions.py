@@ -14,19 +14,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from runner.page.ask import Ask, Page, read_form
+from runner.page.ask import Ask, WebPage, read_form
 from runner.page.rendering import render
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
-
-if TYPE_CHECKING:
-    from runner.page.app import PageApp
 
 _MOST_JOBS = 50
 _MAX_OUTPUT = 200_000
@@ -95,7 +92,7 @@ ACTIONS: dict[str, Action] = {
 
 
 @dataclass(slots=True)
-class Job:
+class StartedCommand:
     """A command that was started: what it has printed so far, and how it ended."""
 
     number: int
@@ -128,7 +125,7 @@ class Actions:
         self._source = source
         self._on_change = on_change
         self.known = ACTIONS
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, StartedCommand] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, name: str) -> Action:
@@ -137,13 +134,13 @@ class Actions:
             raise RunnerError("R-PAGE-UNKNOWN", f"unknown action {name!r}", fix="/runs")
         return self.known[name]
 
-    def routes(self, app: PageApp) -> list[Route]:
-        """Return the addresses of the forms and of what they started."""
+    def routes(self, context_of: Callable[[Request], dict[str, Any]]) -> list[Route]:
+        """Return the addresses of the forms; `context_of` returns what every template has."""
 
         async def ask(request: Request) -> Response:
             action = self.find(request.path_params["name"])
             values = dict(request.query_params)
-            context = app.context(request) | {
+            context = context_of(request) | {
                 "title": action.title,
                 "action": action,
                 "values": values,
@@ -159,7 +156,7 @@ class Actions:
         return [Route("/act/{name}", ask), Route("/act/{name}", act, methods=["POST"])]
 
     @property
-    def page(self) -> Page:
+    def page(self) -> WebPage:
         """The page of a command that was started."""
 
         async def read(ask: Ask) -> dict[str, Any]:
@@ -170,12 +167,12 @@ class Actions:
                 )
             return {"title": job.action.title, "job": job}
 
-        return Page("/jobs/{number:int}", "job", read, every_s=0.5)
+        return WebPage("/jobs/{number:int}", "job", read, every_s=0.5)
 
-    async def start(self, action: Action, values: Mapping[str, str]) -> Job:
+    async def start(self, action: Action, values: Mapping[str, str]) -> StartedCommand:
         """Start the command of an action."""
         number = max(self.jobs, default=0) + 1
-        job = self.jobs[number] = Job(number, action, action.argv(values), values)
+        job = self.jobs[number] = StartedCommand(number, action, action.argv(values), values)
         while len(self.jobs) > _MOST_JOBS:
             del self.jobs[min(self.jobs)]
         task = asyncio.create_task(self._run(job))
@@ -183,7 +180,7 @@ class Actions:
         task.add_done_callback(self._tasks.discard)
         return job
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: StartedCommand) -> None:
         words = [sys.executable, "-m", "runner", *job.argv, *self._target_words(), "-o", "json"]
         process = await asyncio.create_subprocess_exec(
             *words,

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from runner.page import rest
 from runner.page.access import Access, AccessMiddleware, set_session
 from runner.page.actions import Actions
-from runner.page.ask import Ask, Page, read_form
+from runner.page.ask import Ask, WebPage, read_form
 from runner.page.assets import Assets
 from runner.page.live import NO_TROUBLE, Live
 from runner.page.pages import ENDPOINTS, PAGES
@@ -51,7 +51,7 @@ class PageApp:
         self.access = access
         self.live = Live()
         self.actions = Actions(source, self._changed)
-        routes = [Route("/health", _health), *rest.routes(self, ENDPOINTS)]
+        routes = [Route("/health", _health), *rest.routes(self.ask, self.actions, ENDPOINTS)]
         self._assets = assets or Assets()
         if assets is not None:
             routes += self._page_routes()
@@ -72,7 +72,7 @@ class PageApp:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/live/runs/{run_id}/log", self._log),
             Route("/runs/{run_id}/download", self._download),
-            *self.actions.routes(self),
+            *self.actions.routes(self.context),
         ]
         for page in (*PAGES, self.actions.page):
             routes.append(Route(page.path, self._page_of(page)))
@@ -94,7 +94,7 @@ class PageApp:
             may_act=request.state.access == "act",
         )
 
-    def _page_of(self, page: Page) -> Any:
+    def _page_of(self, page: WebPage) -> Any:
         async def answer(request: Request) -> Response:
             ask = self.ask(request)
             context = self.context(request, page) | await page.read(ask)
@@ -102,7 +102,7 @@ class PageApp:
 
         return answer
 
-    def _updates_of(self, page: Page) -> Any:
+    def _updates_of(self, page: WebPage) -> Any:
         async def answer(request: Request) -> Response:
             ask = self.ask(request, request.url.path.removeprefix("/live"))
 
@@ -122,7 +122,7 @@ class PageApp:
         last = request.headers.get("last-event-id", "")
         return _stream(follow_log(self.ask(request), last))
 
-    def context(self, request: Request, page: Page | None = None) -> dict[str, Any]:
+    def context(self, request: Request, page: WebPage | None = None) -> dict[str, Any]:
         """Return the values that every template has."""
         settings = self.source.settings
         path = request.url.path.removeprefix("/live")

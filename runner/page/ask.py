@@ -83,7 +83,7 @@ Read = Callable[[Ask], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     """A page: its address, its template, what it reads, and how often it is read while shown.
 
     Attributes:

@@ -30,7 +30,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 
 @cache
-def environment() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
     """Return the environment of all templates."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -63,7 +63,7 @@ def environment() -> jinja2.Environment:
 
 def render(template: str, block: str | None, context: Mapping[str, Any]) -> str:
     """Return a page, or one block of its template for an update."""
-    found = environment().get_template(template)
+    found = templates().get_template(template)
     if block is None:
         return found.render(context)
     return "".join(found.blocks[block](found.new_context(dict(context))))

@@ -6,18 +6,15 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from runner.page.actions import Action, Actions
 from runner.page.ask import Ask
 from runner.protocol.errors import RunnerError
-
-if TYPE_CHECKING:
-    from runner.page.actions import Action
-    from runner.page.app import PageApp
 
 ROOT = "/api/v1"
 
@@ -66,17 +63,19 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def routes(app: PageApp, endpoints: Sequence[Endpoint]) -> list[Route]:
+def routes(
+    ask_of: Callable[[Request], Ask], actions: Actions, endpoints: Sequence[Endpoint]
+) -> list[Route]:
     """Return the addresses of the API: documents, actions, and their description."""
 
     def reading(endpoint: Endpoint) -> Any:
         async def answer(request: Request) -> Response:
-            return json_answer(await endpoint.read(app.ask(request)))
+            return json_answer(await endpoint.read(ask_of(request)))
 
         return answer
 
     async def act(request: Request) -> Response:
-        action = app.actions.find(request.path_params["name"])
+        action = actions.find(request.path_params["name"])
         body = await request.body()
         try:
             values = json.loads(body or b"{}")
@@ -87,13 +86,13 @@ def routes(app: PageApp, endpoints: Sequence[Endpoint]) -> list[Route]:
         if not isinstance(values, dict):
             raise RunnerError("R-PAGE-QUERY", "the body is not an object", fix='{"run": "ID"}')
         pairs = {name: str(value) for name, value in cast("dict[str, Any]", values).items()}
-        job = await app.actions.start(action, pairs)
+        job = await actions.start(action, pairs)
         await job.ended.wait()
         document = {"command": job.command, "exit_code": job.exit_code, "document": job.document}
         return json_answer(document, 200 if job.exit_code == 0 else 409)
 
     async def description(_: Request) -> Response:
-        return json_answer(openapi(endpoints, list(app.actions.known.values())))
+        return json_answer(openapi(endpoints, list(actions.known.values())))
 
     return [
         Route(f"{ROOT}/openapi.json", description),

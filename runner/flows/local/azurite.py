@@ -143,6 +143,7 @@ def _new_folder(target: Path, failed: Callable[[str], RunnerError]) -> Generator
 
 
 def npm_variables(paths: HomePaths) -> dict[str, str]:
+    """Return the variables of npm and uv: those of this process, and caches that can be written."""
     found = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
     return {**found, **cache_variables(paths, found)}
 

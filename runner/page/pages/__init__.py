@@ -3,11 +3,11 @@
 A module may have `ENDPOINTS`, too: the documents of its subject, for programs.
 """
 
-from runner.page.ask import Page
+from runner.page.ask import WebPage
 from runner.page.pages import compare, files, run, runs
 from runner.page.rest import Endpoint
 
-PAGES: tuple[Page, ...] = (
+PAGES: tuple[WebPage, ...] = (
     runs.PAGE,
     run.PAGE,
     files.PAGE,

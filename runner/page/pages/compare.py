@@ -7,7 +7,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.flows.runs.documents import find_run
 from runner.flows.runs.metrics import compare_metrics
-from runner.page.ask import Ask, Page
+from runner.page.ask import Ask, WebPage
 from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
 from runner.views.runs import MetricsDocument, metrics_document
@@ -53,4 +53,4 @@ ENDPOINTS = (
         command="runner metrics RUN",
     ),
 )
-PAGE = Page("/compare", "compare", read, every_s=5.0)
+PAGE = WebPage("/compare", "compare", read, every_s=5.0)

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from runner.azure.auth.credentials import Connection
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.outputs import RunFile, find_files
-from runner.page.ask import Ask, Page
+from runner.page.ask import Ask, WebPage
 from runner.protocol.errors import RunnerError
 
 _PREVIEW = 256 * 1024
@@ -149,4 +149,4 @@ async def download(ask: Ask) -> Response:
     )
 
 
-PAGE = Page("/runs/{run_id}/files", "file", read, every_s=0)
+PAGE = WebPage("/runs/{run_id}/files", "file", read, every_s=0)

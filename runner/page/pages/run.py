@@ -20,7 +20,7 @@ from runner.flows.runs.metrics import load_run_metrics
 from runner.flows.runs.outputs import find_files
 from runner.flows.runs.stages import BOOT, LOST, WAIT, StageSpan, load_spans
 from runner.flows.submit.reproduce import load_environment
-from runner.page.ask import Ask, Page
+from runner.page.ask import Ask, WebPage
 from runner.page.charts.gantt import Bar
 from runner.page.pages.log import LogPosition
 from runner.page.rendering import format_usd
@@ -134,4 +134,4 @@ async def read(ask: Ask) -> dict[str, Any]:
     )
 
 
-PAGE = Page("/runs/{run_id}", "run", read)
+PAGE = WebPage("/runs/{run_id}", "run", read)

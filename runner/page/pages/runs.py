@@ -19,7 +19,7 @@ from runner.flows.runs.history import (
 )
 from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps.ranking import MetricOrder, compared_metric, list_ranked, rank
-from runner.page.ask import Ask, Page
+from runner.page.ask import Ask, WebPage
 from runner.page.rest import Endpoint
 from runner.protocol.commands import get_parameter
 from runner.views.runs import RunLine, run_line
@@ -154,4 +154,4 @@ ENDPOINTS = (
         "runner ps",
     ),
 )
-PAGE = Page("/runs", "runs", read, label="Runs")
+PAGE = WebPage("/runs", "runs", read, label="Runs")
