@@ -62,10 +62,27 @@ def load_spans(connection: Connection, view: RunView) -> tuple[StageSpan, ...]:
         attempts=len(view.attempts) or 1,
     )
     events = in_parallel(lambda each: _read_events(container, view.spec.run_id, each), usages)
-    ended = result.ended if result else None
-    spans = [*_between(view.spec.created, usages, ended)]
+    return divide(view.spec.created, usages, events, is_over=result is not None)
+
+
+def divide(
+    created: datetime,
+    usages: Sequence[AttemptUsage],
+    events: Sequence[Sequence[StageEvent]],
+    *,
+    is_over: bool,
+) -> tuple[StageSpan, ...]:
+    """Return the spans of a run in order of their start.
+
+    Args:
+        created: Time of the submission.
+        usages: The attempts of the primary node, in order.
+        events: The events of each attempt, in order.
+        is_over: True if the run has a result.
+    """
+    spans = [*_between(created, usages, is_over=is_over)]
     for usage, own in zip(usages, events, strict=True):
-        spans += _of_attempt(usage, own, is_last=usage is usages[-1], is_over=result is not None)
+        spans += _of_attempt(usage, own, is_last=usage is usages[-1], is_over=is_over)
     return tuple(sorted(spans, key=lambda span: (span.start, span.stage == LOST)))
 
 
@@ -80,7 +97,7 @@ def _at(milliseconds: int | None) -> datetime | None:
 
 
 def _between(
-    created: datetime, usages: Sequence[AttemptUsage], ended: datetime | None
+    created: datetime, usages: Sequence[AttemptUsage], *, is_over: bool
 ) -> Iterator[StageSpan]:
     """Yield the spans in which the run waits for a node, and those in which a node boots."""
     since = created
@@ -95,7 +112,7 @@ def _between(
         if until < began:
             yield _span(BOOT, usage, until, began)
         since = _at(usage.ended) or _at(usage.last_sign or None) or began
-    if ended is None and not (usages and usages[-1].ended is None):
+    if not is_over and not (usages and usages[-1].ended is None):
         yield StageSpan(WAIT, len(usages), since, None)
 
 
