@@ -84,7 +84,7 @@ proof: $(INFRA_READY) ## kill -9 and evictions at their full number: about two h
 	  tests/unit/core/pricing/test_cost.py tests/contract/test_why_healthy.py \
 	  tests/unit/node/script/test_output_races.py tests/unit/node/agent/test_model_registry_races.py $(ARGS)
 
-lint: $(INFRA_READY) ## ruff, pyright strict, import rules, links of the pages, workflows, audits
+lint: $(INFRA_READY) $(BROWSER_READY) ## ruff, pyright strict, import rules, links of the pages, workflows, audits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright

@@ -71,6 +71,8 @@ def is_slow(path: Path, config: pytest.Config) -> bool:
     if config.option.markexpr != "not slow" or not path.match("test_*.py"):
         return False
     text = path.read_text(encoding="utf-8")
+    if path.parent == TESTS / "browser":
+        return True
     if path.parent == TESTS / "e2e":
         return "pytest.mark.smoke" not in text
     return _ALL_SLOW.search(text) is not None
