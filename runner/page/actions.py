@@ -10,8 +10,11 @@ import asyncio
 import json
 import os
 import shlex
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
@@ -26,6 +29,8 @@ from runner.page.source import Source
 from runner.protocol.errors import RunnerError
 
 _MOST_JOBS = 50
+_SAME_S = 10.0  # a command that somebody else has just started is not started again
+_END_S = 0.7
 _MAX_OUTPUT = 200_000
 
 
@@ -70,6 +75,14 @@ class Action:
         bad = next((word for word in words if not word or "\0" in word), None)
         if bad is not None:
             raise RunnerError("R-PAGE-QUERY", "a value of the form is empty", fix="fill it in")
+        for template, word in zip(self.words, words, strict=False):
+            if word.startswith("-") and not template.startswith("-"):
+                raise RunnerError(
+                    "R-PAGE-QUERY",
+                    f"{word[:40]!r} is not a value of this form",
+                    why="it would be an option of the command",
+                    fix="use the command line for options that the page does not have",
+                )
         return words
 
 
@@ -102,6 +115,7 @@ class StartedCommand:
     progress: str = ""
     output: str = ""
     exit_code: int | None = None
+    ended_at: float = 0.0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -126,6 +140,7 @@ class Actions:
         self._on_change = on_change
         self.known = ACTIONS
         self.jobs: dict[int, StartedCommand] = {}
+        self._processes: set[asyncio.subprocess.Process] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, name: str) -> Action:
@@ -170,15 +185,40 @@ class Actions:
         return WebPage("/jobs/{number:int}", "job", read, every_s=0.5)
 
     async def start(self, action: Action, values: Mapping[str, str]) -> StartedCommand:
-        """Start the command of an action."""
-        number = max(self.jobs, default=0) + 1
-        job = self.jobs[number] = StartedCommand(number, action, action.argv(values), values)
+        """Start the command of an action.
+
+        Raises:
+            RunnerError: R-PAGE-TWICE, the same command runs, or ended just now.
+        """
+        number, argv = max(self.jobs, default=0) + 1, action.argv(values)
+        for other in self.jobs.values():
+            is_recent = other.exit_code is None or time.monotonic() - other.ended_at < _SAME_S
+            if other.argv == argv and is_recent and other.exit_code in (None, 0):
+                raise RunnerError(
+                    "R-PAGE-TWICE",
+                    "the same command was started just now",
+                    why="by somebody else, or by a second click",
+                    fix=f"/jobs/{other.number}",
+                )
+        job = self.jobs[number] = StartedCommand(number, action, argv, values)
         while len(self.jobs) > _MOST_JOBS:
             del self.jobs[min(self.jobs)]
         task = asyncio.create_task(self._run(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return job
+
+    async def close(self) -> None:
+        """End the commands that run: first as by Ctrl-C, so that they leave nothing half done."""
+        running = [each for each in self._processes if each.returncode is None]
+        for process in running:
+            _signal(process, signal.SIGINT)
+        waiting = [asyncio.ensure_future(each.wait()) for each in running]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_END_S)
+        for process in running:
+            if process.returncode is None:
+                _signal(process, signal.SIGKILL)
 
     async def _run(self, job: StartedCommand) -> None:
         words = [sys.executable, "-m", "runner", *job.argv, *self._target_words(), "-o", "json"]
@@ -188,7 +228,9 @@ class Actions:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "NO_COLOR": "1"},
+            start_new_session=True,  # Ctrl-C of the server is none of the command
         )
+        self._processes.add(process)
         stdout, stderr = process.stdout, process.stderr
         if stdout is None or stderr is None:  # never: both are pipes
             raise RuntimeError("a command was started without pipes")
@@ -200,6 +242,8 @@ class Actions:
         output, _ = await asyncio.gather(stdout.read(), read_progress())
         job.output = output.decode("utf-8", "replace")
         job.exit_code = await process.wait()
+        job.ended_at = time.monotonic()
+        self._processes.discard(process)
         self._on_change()
         job.ended.set()
 
@@ -210,3 +254,9 @@ class Actions:
             words += ["--stack", settings.stack]
             words += ["--team", settings.team] if settings.team else []
         return words
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a command and what it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

@@ -7,13 +7,16 @@ A page is rendered on the server. `/live/...` is the same page as a stream of up
 from __future__ import annotations
 
 import logging
+import math
+import traceback
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
     HTMLResponse,
     PlainTextResponse,
@@ -22,13 +25,14 @@ from starlette.responses import (
     StreamingResponse,
 )
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runner.page import rest
-from runner.page.access import Access, AccessMiddleware, set_session
+from runner.page.access import Access, AccessMiddleware, own_path, set_session
 from runner.page.actions import Actions
 from runner.page.ask import Ask, WebPage, read_form
 from runner.page.assets import Assets
-from runner.page.live import NO_TROUBLE, Live
+from runner.page.live import FIX_BUG, NO_TROUBLE, WHY_BUG, Live
 from runner.page.pages import ENDPOINTS, PAGES
 from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
@@ -37,7 +41,7 @@ from runner.page.source import Source
 from runner.protocol.errors import RunnerError
 
 logger = logging.getLogger(__name__)
-_STATUS = {"R-PAGE-QUERY": 400}
+_STATUS = {"R-PAGE-QUERY": 400, "R-PAGE-TWICE": 409, "R-PAGE-METHOD": 405, "R-BUG": 500}
 _NOT_FOUND = ("-UNKNOWN", "-NONE")
 _YEAR_S = 31_536_000
 
@@ -55,28 +59,37 @@ class PageApp:
         self._assets = assets or Assets()
         if assets is not None:
             routes += self._page_routes()
-        self._middleware = AccessMiddleware(
-            Starlette(
-                routes=routes,
-                middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
-                exception_handlers={RunnerError: self._error, 404: self._missing},
-            ),
-            access,
+        app = Starlette(
+            routes=routes,
+            middleware=[Middleware(_Compressed)],
+            exception_handlers={
+                RunnerError: self._error,
+                HTTPException: self._missing,
+                Exception: self._bug,
+            },
         )
+        app.router.redirect_slashes = False  # the redirect would name the scheme of this server
+        self._middleware = AccessMiddleware(_Logged(app), access)
         self.asgi = self._middleware
+
+    async def close(self) -> None:
+        """End what is open: streams, and commands that were started."""
+        self.live.close()
+        await self.actions.close()
 
     def _page_routes(self) -> list[Route]:
         routes = [
             Route("/", _home),
             Route("/static/{name}", self._static),
             Route("/login", self._login, methods=["GET", "POST"]),
-            Route("/live/runs/{run_id}/log", self._log),
+            Route("/logout", self._logout, methods=["POST"]),
+            _stream_route("/live/runs/{run_id}/log", self._log),
             Route("/runs/{run_id}/download", self._download),
             *self.actions.routes(self.context),
         ]
         for page in (*PAGES, self.actions.page):
             routes.append(Route(page.path, self._page_of(page)))
-            routes.append(Route(f"/live{page.path}", self._updates_of(page)))
+            routes.append(_stream_route(f"/live{page.path}", self._updates_of(page)))
         return routes
 
     def _changed(self) -> None:
@@ -111,7 +124,7 @@ class PageApp:
                 return NO_TROUBLE + render(f"{page.name}.html", "view", context)
 
             key = f"{page.name} {request.url.path}?{request.url.query} {ask.may_act}"
-            return _stream(self.live.follow(key, update, every_s=page.every_s or 60.0))
+            return self._stream(self.live.follow(key, update, every_s=page.every_s or 60.0))
 
         return answer
 
@@ -120,7 +133,11 @@ class PageApp:
 
     async def _log(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
-        return _stream(follow_log(self.ask(request), last))
+        return self._stream(follow_log(self.ask(request), last))
+
+    def _stream(self, events: AsyncGenerator[bytes]) -> Response:
+        """Return events as a stream, which is never compressed."""
+        return StreamingResponse(self.live.until_closed(events), media_type="text/event-stream")
 
     def context(self, request: Request, page: WebPage | None = None) -> dict[str, Any]:
         """Return the values that every template has."""
@@ -138,6 +155,7 @@ class PageApp:
             "stack": settings.stack if settings.target.has_stacks else "",
             "may_act": request.state.access == "act",
             "asset": self._assets.address,
+            "has_password": self.access.password is not None,
         }
 
     async def _static(self, request: Request) -> Response:
@@ -156,18 +174,31 @@ class PageApp:
         return answer
 
     async def _login(self, request: Request) -> Response:
+        access, trouble = self.access, ""
+        wanted = own_path(request.query_params.get("next", "/runs"))
         if request.method == "POST":
             form = await read_form(request)
-            session = self.access.sign_in(form.get("password", ""))
-            if session is not None:
+            wanted = own_path(form.get("next", "/runs"))
+            client = request.client.host if request.client else ""
+            wait_s = access.guesses.wait_s(client)
+            if wait_s > 0:
+                trouble = f"Too many wrong passwords. Try again in {math.ceil(wait_s)} s."
+            elif session := access.sign_in(form.get("password", ""), client):
                 cookie = self._middleware.cookie_name(request.scope)
-                answer = RedirectResponse("/runs", 303)
-                return set_session(answer, cookie, session, secure=self.access.is_secure)
-        wrong = request.method == "POST"
-        context: dict[str, Any] = {**self.context(request), "wrong": wrong, "navigation": ()}
-        return HTMLResponse(render("login.html", None, context), 403 if wrong else 200)
+                answer = RedirectResponse(wanted, 303)
+                return set_session(answer, cookie, session, secure=access.is_secure)
+            else:
+                trouble = "The password is wrong."
+        values = {"trouble": trouble, "wanted": wanted, "navigation": ()}
+        context = self.context(request) | values
+        return HTMLResponse(render("login.html", None, context), 403 if trouble else 200)
 
-    def _error(self, request: Request, err: Exception) -> Response:
+    async def _logout(self, request: Request) -> Response:
+        cookie = self._middleware.cookie_name(request.scope)
+        self.access.sign_out(request.headers, cookie)
+        return RedirectResponse("/login", 303)
+
+    async def _error(self, request: Request, err: Exception) -> Response:
         if not isinstance(err, RunnerError):
             raise err
         status = _STATUS.get(err.code, 404 if err.code.endswith(_NOT_FOUND) else 503)
@@ -176,16 +207,67 @@ class PageApp:
         context = self.context(request) | {"error": err}
         return HTMLResponse(render("error.html", None, context), status)
 
-    def _missing(self, request: Request, err: Exception) -> Response:
-        del err
+    async def _missing(self, request: Request, err: Exception) -> Response:
+        """Return the answer for an address, or a method, that does not exist."""
         path = request.url.path
+        if isinstance(err, HTTPException) and err.status_code == 405:
+            what = f"{path} has no method {request.method}"
+            return await self._error(request, RunnerError("R-PAGE-METHOD", what, fix=path))
         fix = "/api/v1/openapi.json lists the addresses" if path.startswith("/api/") else "/runs"
         error = RunnerError("R-PAGE-UNKNOWN", f"there is no page {path}", fix=fix)
-        return self._error(request, error)
+        return await self._error(request, error)
+
+    async def _bug(self, request: Request, err: Exception) -> Response:
+        """Return the answer for an unexpected exception, which `_Logged` prints."""
+        error = RunnerError("R-BUG", f"{type(err).__name__}: {err}", why=WHY_BUG, fix=FIX_BUG)
+        return await self._error(request, error)
 
 
-def _stream(events: AsyncGenerator[bytes]) -> Response:
-    return StreamingResponse(events, media_type="text/event-stream")  # never compressed
+class _Compressed:
+    """Compress pages and documents; not downloads, which are large and often compressed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._gzip = GZipMiddleware(app, minimum_size=1000, compresslevel=5)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_download = scope["path"].endswith("/download")
+        await (self._app if is_download else self._gzip)(scope, receive, send)
+
+
+class _Logged:
+    """Print an exception, which Starlette has answered, as one line: the server goes on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except ClientDisconnect:
+            pass
+        except Exception as err:
+            if isinstance(err.__cause__, RunnerError):  # after the beginning of the answer
+                logger.warning("%s %s: %s", scope["method"], scope["path"], err.__cause__)
+                return
+            frame = traceback.extract_tb(err.__traceback__)[-1]
+            logger.error(
+                "%s %s: %s: %s, at %s:%s; please send `runner bug-report`",
+                scope["method"],
+                scope["path"],
+                type(err).__name__,
+                err,
+                frame.filename,
+                frame.lineno,
+                exc_info=err,
+            )
+
+
+def _stream_route(path: str, endpoint: Any) -> Route:
+    """Return a route without HEAD, which would wait for the end of the stream."""
+    route = Route(path, endpoint)
+    route.methods = {"GET"}
+    return route
 
 
 async def _health(_: Request) -> Response:

@@ -1,7 +1,8 @@
 """Server-sent events: a page is rendered again while somebody looks at it, and sent if it changed.
 
 All readers of one address share one channel, so 50 open pages cost as much as one. If reading
-fails, the readers get the error as a banner, keep what they see, and the channel tries again.
+fails or takes long, the readers get that as a banner, keep what they see, and the channel tries
+again.
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
@@ -20,6 +21,7 @@ from runner.protocol.errors import RunnerError
 logger = logging.getLogger(__name__)
 Render = Callable[[], Awaitable[str]]
 _PING_S = 15.0
+_SLOW_S = 5.0
 
 
 def to_event(data: str, number: str = "") -> bytes:
@@ -50,14 +52,23 @@ class _Channel:
 
     async def _run(self) -> None:
         while self.readers:
-            text = await self._render()
-            if text != self.newest:
-                self.newest = text
-                for queue in self.readers:
-                    put_newest(queue, text)
+            rendering = asyncio.ensure_future(self._render())
+            try:
+                await asyncio.wait((rendering,), timeout=_SLOW_S)
+                if not rendering.done():
+                    self._send(banner("the services have not answered yet", "", ""))
+                self._send(await rendering)
+            finally:
+                rendering.cancel()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), self.every_s)
             self.wake.clear()
+
+    def _send(self, text: str) -> None:
+        if text != self.newest:
+            self.newest = text
+            for queue in self.readers:
+                put_newest(queue, text)
 
     async def _render(self) -> str:
         try:
@@ -66,7 +77,11 @@ class _Channel:
             return banner(err.what, err.why or "", err.fix or "")
         except Exception:
             logger.exception("cannot render an update")
-            return banner("this page cannot be updated", "see the log of `runner ui`", "")
+            return banner("this page cannot be updated", WHY_BUG, FIX_BUG)
+
+
+WHY_BUG = "this is a bug in runner; the terminal of `runner ui` shows the error"
+FIX_BUG = "runner bug-report"
 
 
 def put_newest(queue: asyncio.Queue[str], text: str) -> None:
@@ -92,6 +107,32 @@ class Live:
 
     def __init__(self) -> None:
         self._channels: dict[str, _Channel] = {}
+        self._closed = asyncio.Event()
+
+    def close(self) -> None:
+        """End all streams: the server ends."""
+        self._closed.set()
+
+    async def until_closed(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the events of a stream until `close`."""
+        closing = asyncio.ensure_future(self._closed.wait())
+        waiting: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                waiting = asyncio.ensure_future(anext(events))
+                await asyncio.wait((waiting, closing), return_when=asyncio.FIRST_COMPLETED)
+                if not waiting.done():
+                    return
+                try:
+                    yield waiting.result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            closing.cancel()
+            if waiting is None or waiting.done():
+                await events.aclose()
+            else:
+                waiting.cancel()  # which ends the generator, too
 
     async def follow(self, key: str, render: Render, *, every_s: float) -> AsyncGenerator[bytes]:
         """Yield events with what `render` returns, whenever it has changed.

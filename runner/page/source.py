@@ -7,6 +7,7 @@ one call, and keeps the answer for a short time.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.core.settings import Settings
+from runner.protocol.errors import RunnerError
 
 T = TypeVar("T")
 _THREADS = 8
-_KEPT_S = 600.0  # answers that nobody asked for again are forgotten after this time
-_MAX_KEPT = 500
+_KEPT_S = 120.0  # answers that nobody asked for again are forgotten after this time
+_MAX_KEPT = 200
+# Codes of errors after which the services may have other ports and keys.
+_GONE = frozenset({"R-SERVICES-DOWN", "R-ACCESS-DENIED", "R-CONTAINER-MISSING"})
 
 
 @dataclass(slots=True)
@@ -39,26 +43,50 @@ class Source:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._connection: Connection | None = None
+        self._described = 0  # when the file that describes the target was written
+        self._lock = threading.Lock()
         self._answers: dict[Hashable, _Answer] = {}
         self._limiter: anyio.CapacityLimiter | None = None
 
     def connect(self) -> Connection:
-        """Return the connection, made when it is first needed. Called in threads."""
-        if self._connection is None:
-            self._connection = connect(self.settings)
-        return self._connection
+        """Return the connection. Called in threads.
 
-    def reconnect(self) -> None:
-        """Forget the connection: the services may have been started again on other ports."""
-        self._connection = None
+        It is made when it is first needed, and again when the services were started on other ports
+        or the stack was deployed.
+        """
+        with self._lock:
+            described = self._read_time()
+            if self._connection is None or described != self._described:
+                self._connection = connect(self.settings)
+                self._described = described
+            return self._connection
+
+    def _read_time(self) -> int:
+        try:
+            return outputs_path(self.settings).stat().st_mtime_ns
+        except OSError:
+            return 0  # `connect` says why
+
+    def _forget_connection(self, broken: Connection) -> None:
+        with self._lock:
+            if self._connection is broken:
+                self._connection = None
 
     async def call(self, function: Callable[[Connection], T]) -> T:
         """Return what a function of flows returns, in a thread."""
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_THREADS)
-        return await anyio.to_thread.run_sync(
-            lambda: function(self.connect()), limiter=self._limiter, abandon_on_cancel=True
-        )
+
+        def work() -> T:
+            connection = self.connect()
+            try:
+                return function(connection)
+            except RunnerError as err:
+                if err.code in _GONE:
+                    self._forget_connection(connection)
+                raise
+
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
     async def read(
         self, key: Hashable, function: Callable[[Connection], T], *, fresh_s: float = 1.0
@@ -77,6 +105,7 @@ class Source:
             return cast("T", answer.value)
         if answer.pending is None:
             answer.pending = asyncio.create_task(self._load(answer, function))
+            answer.pending.add_done_callback(_note_end)
         return cast("T", await asyncio.shield(answer.pending))
 
     async def _load(self, answer: _Answer, function: Callable[[Connection], T]) -> T:
@@ -88,18 +117,20 @@ class Source:
             answer.pending = None
 
     def _forget(self, now: float) -> None:
-        old = [
-            key
-            for key, each in self._answers.items()
-            if each.pending is None and now - each.asked > _KEPT_S
-        ]
-        for key in old:
-            del self._answers[key]
-        while len(self._answers) > _MAX_KEPT:
-            oldest = min(self._answers, key=lambda key: self._answers[key].asked)
-            del self._answers[oldest]
+        idle = {key: each.asked for key, each in self._answers.items() if each.pending is None}
+        oldest = sorted(idle, key=lambda key: idle[key])
+        too_many = max(len(self._answers) - _MAX_KEPT, 0)
+        for number, key in enumerate(oldest):
+            if number < too_many or now - idle[key] > _KEPT_S:
+                del self._answers[key]
 
     def forget_all(self) -> None:
         """Read everything again: an action has changed something."""
         for answer in self._answers.values():
             answer.has_value = False
+
+
+def _note_end(task: asyncio.Task[Any]) -> None:
+    """Take the error of a call whose readers have all left; asyncio would print it otherwise."""
+    if not task.cancelled():
+        task.exception()

@@ -227,6 +227,17 @@ class Output:
         )
         return str(answer).strip()
 
+    def ask_password(self, question: str) -> str:
+        """Ask twice on the terminal, without an echo, and return the password.
+
+        Raises:
+            typer.Abort: Ctrl-C, or the end of the input.
+        """
+        answer = typer.prompt(
+            visible(question), hide_input=True, confirmation_prompt=True, err=True
+        )
+        return str(answer)
+
     @contextmanager
     def stages(self) -> Generator[StageDisplay]:
         """Show stages on stderr during the block: live on a terminal, else a line per change."""
