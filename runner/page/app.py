@@ -38,7 +38,7 @@ from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
 from runner.page.rendering import render
 from runner.page.source import Source
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 logger = logging.getLogger(__name__)
 _STATUS = {"R-PAGE-QUERY": 400, "R-PAGE-TWICE": 409, "R-PAGE-METHOD": 405, "R-BUG": 500}
@@ -201,7 +201,9 @@ class PageApp:
     async def _error(self, request: Request, err: Exception) -> Response:
         if not isinstance(err, RunnerError):
             raise err
-        status = _STATUS.get(err.code, 404 if err.code.endswith(_NOT_FOUND) else 503)
+        status = _STATUS.get(err.code, 400 if err.exit_code == ExitCode.USAGE else 503)
+        if err.code.endswith(_NOT_FOUND):
+            status = 404
         if request.url.path.startswith("/api/"):
             return rest.error_answer(err, status)
         context = self.context(request) | {"error": err}

@@ -79,7 +79,7 @@ def routes(
         body = await request.body()
         try:
             values = json.loads(body or b"{}")
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             raise RunnerError(
                 "R-PAGE-QUERY", "the body is not JSON", why=str(err), fix="send a JSON object"
             ) from err

@@ -188,3 +188,5 @@ def _log_to_stderr(*, debug: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines(debug=debug))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    # Its warnings are about invalid requests, which anybody can send.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

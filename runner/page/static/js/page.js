@@ -19,8 +19,10 @@
     zoned(document);
     document.querySelectorAll("pre.log").forEach(follow);
   });
-  document.addEventListener("htmx:sse:error", () => {
-    say("The server of this page does not answer. This page tries again by itself.");
+  document.addEventListener("htmx:sse:error", (event) => {
+    say(event.detail.status === 401
+      ? "This browser is signed out. Open the link that runner ui printed."
+      : "The server of this page does not answer. This page tries again by itself.");
   });
   document.addEventListener("htmx:sse:after:connection", () => say(""));
   document.addEventListener("DOMContentLoaded", () => zoned(document));
