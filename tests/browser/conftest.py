@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 HERE = Path(__file__).parent
+EVIL = "evil.test"  # a name of another website, which leads to this machine
 _LINK = re.compile(r"http://\S+/\?token=\S+")
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
@@ -161,6 +162,7 @@ def chromium() -> Generator[Browser]:
 
     # The sandbox of Chromium refuses root.
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    options.append(f"--host-resolver-rules=MAP {EVIL} 127.0.0.1")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=options)
         yield browser
