@@ -141,19 +141,19 @@ class PageApp:
 
     def context(self, request: Request, page: WebPage | None = None) -> dict[str, Any]:
         """Return the values that every template has."""
-        settings = self.source.settings
+        settings, access = self.source.settings, request.state.access
         path = request.url.path.removeprefix("/live")
         query = request.url.query
         live = f"/live{path}?{query}" if page and page.every_s else ""
         return {
-            "navigation": [each for each in PAGES if each.label],
+            "navigation": [each for each in PAGES if each.label and access != "none"],
             "page": page,
             "path": path,
             "query": self.ask(request).pairs,
             "live": live,
             "target": settings.target,
             "stack": settings.stack if settings.target.has_stacks else "",
-            "may_act": request.state.access == "act",
+            "may_act": access == "act",
             "asset": self._assets.address,
             "has_password": self.access.password is not None,
         }

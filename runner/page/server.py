@@ -70,8 +70,8 @@ def names_of(host: str, port: int) -> frozenset[str]:
         addresses = psutil.net_if_addrs().values()
         names |= {each.address.partition("%")[0] for found in addresses for each in found}
         names |= {socket.gethostname(), socket.getfqdn()}
-    shown = {f"[{name}]" if ":" in name else name.lower() for name in names}
-    return frozenset(f"{name}:{port}" for name in shown)
+    shown = {f"[{name}]" if ":" in name else name for name in names}
+    return frozenset(f"{name.lower()}:{port}" for name in shown)
 
 
 @dataclass(frozen=True, slots=True)

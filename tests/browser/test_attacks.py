@@ -54,7 +54,7 @@ Promise.all([
   load("img", "src", "/static/icon.svg"),
   load("iframe", "src", "/runs"),
   streamed,
-]).then(() => setTimeout(() => fetch("/done", {method: "POST", body: JSON.stringify(found)}), 1500));
+]).then(() => setTimeout(tell, 1500));
 </script></body>"""
 
 

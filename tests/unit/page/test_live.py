@@ -1,0 +1,166 @@
+"""Updates of a page, and what it reads, while services have trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.settings import load_settings
+from runner.page import live as live_module
+from runner.page import source as source_module
+from runner.page.live import Live
+from runner.page.source import Source
+from runner.protocol.errors import RunnerError
+
+
+async def collect(live: Live, texts: list[Any], count: int) -> list[str]:
+    """Return the first events of a page that renders the texts one after the other."""
+
+    async def render() -> str:
+        found = texts.pop(0) if texts else "end"
+        if isinstance(found, Exception):
+            raise found
+        if isinstance(found, asyncio.Event):
+            await found.wait()
+            return "late"
+        return found
+
+    events: list[str] = []
+    async for event in live.follow("/runs", render, every_s=0.01):
+        events.append(event.decode())
+        if len(events) == count:
+            break
+    return events
+
+
+def test_only_changes_are_sent() -> None:
+    events = asyncio.run(collect(Live(), ["a", "a", "a", "b"], 3))
+    assert events == ["data: a\n\n", "data: b\n\n", "data: end\n\n"]
+
+
+def test_trouble_is_a_banner_until_it_ends() -> None:
+    gone = RunnerError("R-SERVICES-DOWN", "services <down>", fix="runner local up")
+    first, second, _ = asyncio.run(collect(Live(), ["a", gone, gone, "a"], 3))
+    assert first == "data: a\n\n"
+    assert "services &lt;down&gt;" in second
+    assert 'id="trouble"' in second
+
+
+def test_bug_is_a_banner_and_the_stream_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    events = asyncio.run(collect(Live(), [KeyError("x"), "a"], 2))
+    assert "runner bug-report" in events[0]
+    assert events[1] == "data: a\n\n"
+    assert len(caplog.records) == 1
+
+
+def test_page_says_that_services_have_not_answered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "_SLOW_S", 0.02)
+
+    async def wait() -> list[str]:
+        silent = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.1, silent.set)
+        return await collect(Live(), [silent], 2)
+
+    first, second = asyncio.run(wait())
+    assert "have not answered yet" in first
+    assert second == "data: late\n\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    settings = load_settings({"target": "local"}, cwd=tmp_path, env={"RUNNER_HOME": str(tmp_path)})
+    return Source(settings)
+
+
+class _Connections:
+    """Stands in for `connect`: each connection is a number."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _: object) -> Any:
+        self.count += 1
+        return self.count
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> _Connections:
+    made = _Connections()
+    monkeypatch.setattr(source_module, "connect", made)
+    return made
+
+
+def test_services_with_other_ports_are_connected_again(
+    source: Source, connections: _Connections, tmp_path: Path
+) -> None:
+    described = source_module.outputs_path(source.settings)
+    described.parent.mkdir(parents=True, exist_ok=True)
+    described.write_text(json.dumps({}), encoding="utf-8")
+    assert [source.connect(), source.connect()] == [1, 1]
+    os.utime(described, (1, 1))
+    assert source.connect() == 2
+    described.unlink()
+    assert source.connect() == 3
+
+
+def test_lost_connection_is_made_again(source: Source, connections: _Connections) -> None:
+    def lost(_: object) -> None:
+        raise RunnerError("R-SERVICES-DOWN", "gone")
+
+    def unknown(_: object) -> None:
+        raise RunnerError("R-RUN-UNKNOWN", "no such run")
+
+    async def ask() -> list[int]:
+        found: list[Any] = []
+        for function in (unknown, lost):
+            with pytest.raises(RunnerError):
+                await source.call(function)
+            found.append(await source.call(lambda connection: connection))
+        return found
+
+    assert asyncio.run(ask()) == [1, 2]
+
+
+def test_readers_of_the_same_key_share_one_call(source: Source, connections: _Connections) -> None:
+    calls: list[int] = []
+
+    async def ask() -> list[int]:
+        def read(_: object) -> int:
+            calls.append(1)
+            return len(calls)
+
+        return list(await asyncio.gather(*(source.read("key", read, fresh_s=60) for _ in range(9))))
+
+    assert asyncio.run(ask()) == [1] * 9
+
+
+def test_error_that_nobody_awaits_is_not_printed(
+    source: Source, connections: _Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> None:
+        def fail(_: object) -> None:
+            raise RunnerError("R-SERVICES-DOWN", "gone")
+
+        reader = asyncio.create_task(source.read("key", fail))
+        await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.sleep(0.05)
+        gc.collect()
+
+    asyncio.run(ask())
+    assert not caplog.records
+
+
+def test_answers_are_bounded(source: Source, connections: _Connections) -> None:
+    async def ask() -> None:
+        for number in range(300):
+            await source.read(number, lambda _: None)
+
+    asyncio.run(ask())
+    assert len(source._answers) <= 201
