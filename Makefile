@@ -123,6 +123,7 @@ recording: $(TOOLS)/recording/.ready ## record `make train` as docs/make-train.s
 
 dist: $(READY) ## build wheel and source distribution of runner and of the emulator, into dist/
 	rm -rf dist
+	$(BIN)/python -m tools.page_scripts
 	$(BIN)/uv build --quiet --out-dir dist/batch-emulator batch_emulator
 	$(BIN)/uv build --quiet --out-dir dist/azure-batch-runner .
 

@@ -1,8 +1,8 @@
-"""Build hook of both distributions: an editable installation exposes packages, not folders.
+"""Build hook of both distributions: what is in a wheel, and what an editable one exposes.
 
-A folder on `sys.path` would also expose what lies beside the packages. The regular packages `tests`
-and `tools` of the repository would then hide folders of these names without `__init__.py` in the
-projects of users.
+An editable installation exposes packages, not folders. A folder on `sys.path` would also expose
+what lies beside the packages. The regular packages `tests` and `tools` of the repository would then
+hide folders of these names without `__init__.py` in the projects of users.
 """
 
 from __future__ import annotations
@@ -32,11 +32,18 @@ sys.meta_path.append(Finder)
 
 
 class EditableHook(BuildHookInterface[Any]):
-    """Adds a finder for the packages of the table `packages`: their names and parent folders."""
+    """Adds a finder for the packages of the table `packages`: their names and parent folders.
+
+    The table `made` has folders of files that another program makes, and their places in a package.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the finder and the `.pth` file that imports it to an editable wheel."""
         if version != "editable":
+            made: dict[str, str] = self.config.get("made", {})
+            for folder, place in made.items():
+                for file in sorted(Path(self.root, folder).glob("*")):
+                    build_data["force_include"][str(file)] = f"{place}/{file.name}"
             return
         self.build_config.sources.clear()  # these files are not part of a package
         parents: dict[str, str] = self.config["packages"]

@@ -28,7 +28,8 @@ SCRIPTS = {
     "uplot.css": "uplot/dist/uPlot.min.css",
 }
 LICENCES = {"htmx.LICENSE": "htmx.org/LICENSE", "uplot.LICENSE": "uplot/LICENSE"}
-BUILT = STATIC / "vendor"  # in a wheel
+BUILT = STATIC / "vendor"  # in a wheel; tools/page_scripts.py makes its files
+LOCK = "package-lock.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +91,39 @@ def ensure_assets(paths: HomePaths, on_progress: OnProgress) -> Assets:
     """
     if all((BUILT / name).is_file() for name in SCRIPTS):
         return Assets()
+    try:
+        return Assets(install_scripts(paths, on_progress))
+    except RunnerError as err:
+        on_progress(Progress("page", "failed", f"{err.what}: {err.why}; pages stay still"))
+        return Assets()
+
+
+def install_scripts(paths: HomePaths, on_progress: OnProgress) -> Path:
+    """Return the folder `node_modules` of the scripts; install it in RUNNER_HOME if it is missing.
+
+    Raises:
+        RunnerError: R-PAGE-SCRIPTS, or Node.js cannot be installed.
+    """
     from runner.flows.local.azurite import (  # noqa: PLC0415  only a clone needs npm
         ensure_nodejs,
         npm_ci,
         npm_variables,
     )
 
-    lock = (PACKAGES / "package-lock.json").read_bytes()
+    lock = (PACKAGES / LOCK).read_bytes()
     target = paths.home / "page" / hashlib.sha256(lock).hexdigest()[:12]
     modules = target / "node_modules"
-    if not all((modules / inside).is_file() for inside in SCRIPTS.values()):
-        try:
-            with file_lock(target.parent / ".lock", what="installing scripts", timeout_s=300):
-                needed = Path("node_modules") / SCRIPTS["uplot.js"]
-                runtime = ensure_nodejs(paths, on_progress)
-                on_progress(Progress("page", "start", "installing the scripts of the page (once)"))
-                npm_ci(PACKAGES, needed, target, runtime, npm_variables(paths), _failed)
-                on_progress(Progress("page", "end", "scripts of the page"))
-        except RunnerError as err:
-            on_progress(Progress("page", "failed", f"{err.what}: {err.why}; pages stay still"))
-            return Assets()
-    return Assets(modules)
+    needed = [modules / inside for inside in (*SCRIPTS.values(), *LICENCES.values())]
+    if all(path.is_file() for path in needed):
+        return modules
+    with file_lock(target.parent / ".lock", what="installing scripts", timeout_s=300):
+        if not all(path.is_file() for path in needed):  # another process may have installed them
+            runtime = ensure_nodejs(paths, on_progress)
+            on_progress(Progress("page", "start", "installing the scripts of the page (once)"))
+            first = needed[0].relative_to(target)
+            npm_ci(PACKAGES, first, target, runtime, npm_variables(paths), _failed)
+            on_progress(Progress("page", "end", "scripts of the page"))
+    return modules
 
 
 def _failed(why: str) -> RunnerError:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from runner.page.assets import LICENCES, SCRIPTS
 from runner.protocol.errors import ExitCode
 
 pytestmark = pytest.mark.slow
@@ -24,6 +29,9 @@ _RUN = "import sys; from runner.cli.main import main; sys.exit(main(sys.argv[1:]
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the wheels of both source distributions, by the name of the distribution."""
     folder = tmp_path_factory.mktemp("wheels")
+    scripts = [sys.executable, "-m", "tools.page_scripts"]  # as `make dist` does
+    done = subprocess.run(scripts, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     for source in (_ROOT, _ROOT / "batch_emulator"):
         _uv("build", "--quiet", "--no-build-isolation", "--out-dir", folder, source)
     built = {path.name.partition("-")[0]: path for path in folder.glob("*.whl")}
@@ -54,6 +62,7 @@ _SHAPES = {
     "wheel": ("{azure_batch_runner}", "{batch_emulator}"),
     "local": ("{azure_batch_runner}[local]", "{batch_emulator}"),
     "infra": ("{azure_batch_runner}[infra]", "{batch_emulator}"),
+    "ui": ("{azure_batch_runner}[ui]", "{batch_emulator}"),
     "clone": ("-e", f"{_ROOT}[local]", "-e", f"{_ROOT}/batch_emulator"),
     "emulator": ("{batch_emulator}",),
 }
@@ -121,6 +130,40 @@ def test_no_verb_ends_in_a_bug(shape: Shape, project: Path) -> None:
     assert all(each["code"] == 0 and "Usage:" in each["shown"] for each in helps)
     missing = [each["words"][0] for each in calls if "R-INFRA-MISSING" in each["shown"]]
     assert set(missing) >= (set() if shape.name == "infra" else {"up", "preview"})
+
+
+@pytest.mark.parametrize("shape", ["ui"], indirect=True)
+def test_page_of_a_wheel_has_its_scripts_and_needs_no_npm(shape: Shape, tmp_path: Path) -> None:
+    modules = shape.python.parents[1].glob("lib/*/site-packages/runner/page/static/vendor/*")
+    assert {path.name for path in modules} >= {*SCRIPTS, *LICENCES}
+    environment = {"PATH": str(shape.python.parent), "HOME": str(shape.folder / "home")}
+    process = subprocess.Popen(
+        [shape.python.with_name("runner"), "ui", "--no-open", "--port", "0"],
+        env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    link = process.stdout.readline().strip()
+    cookies = urllib.request.HTTPCookieProcessor()
+    browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
+    with pytest.raises(urllib.error.HTTPError) as raised:  # no services run
+        browser.open(link)
+    text = raised.value.read().decode()
+    assert "runner local up" in text
+    script = re.search(r'src="(/static/page\.js\?v=\w+)"', text)
+    assert script is not None
+    with browser.open(link.partition("/?")[0] + script[1]) as answer:
+        assert b"htmx" in answer.read()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert "installing" not in said
+
+
+@pytest.mark.parametrize("shape", ["wheel"], indirect=True)
+def test_page_without_its_extra_says_how_to_install_it(shape: Shape, tmp_path: Path) -> None:
+    done = shape.run("runner", "ui", "--no-open", cwd=tmp_path)
+    assert done.returncode == ExitCode.PREFLIGHT
+    assert "error[R-EXTRA-MISSING]: jinja2 is not installed" in done.stderr
+    assert "'azure-batch-runner[ui]'" in done.stderr
 
 
 @pytest.mark.parametrize("shape", ["emulator"], indirect=True)
