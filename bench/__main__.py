@@ -29,6 +29,7 @@ MODULES = (
     "infra_program",
     "history",
     "long_history",
+    "page",
     "why",
     "transfers",
     "resubmission",

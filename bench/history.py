@@ -105,7 +105,7 @@ def _fill(container: ContainerClient) -> None:
 def _make_run(container: ContainerClient, number: int) -> None:
     created = datetime(2026, 11, 1, tzinfo=UTC) + timedelta(minutes=number)
     run_id = f"mnist-{created:%Y%m%d-%H%M%S}-{number % 10}abc"
-    run, result = _run(run_id, created), _result(run_id, created)
+    run, result = run_document(run_id, created), result_document(run_id, created)
     over = number < RUNS - UNFINISHED
     documents: dict[str, Any] = {
         "run.json": run,
@@ -133,7 +133,7 @@ def _make_run(container: ContainerClient, number: int) -> None:
     container.upload_blob(index_blob(run_id), b"", metadata=metadata)
 
 
-def _run(run_id: str, created: datetime) -> dict[str, Any]:
+def run_document(run_id: str, created: datetime) -> dict[str, Any]:
     return {
         "format": 1,
         "run_id": run_id,
@@ -148,7 +148,7 @@ def _run(run_id: str, created: datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _result(run_id: str, created: datetime) -> dict[str, Any]:
+def result_document(run_id: str, created: datetime) -> dict[str, Any]:
     return {
         "format": 1,
         "run_id": run_id,

@@ -28,8 +28,8 @@ def measure() -> list[Ratio]:
         script.write_text(SCRIPT)
         train = [RUNNER, "train", str(script), "--no-download"]
         with local_services() as env, ThreadPoolExecutor() as pool:  # both mostly sleep
-            peer = pool.submit(_latencies, ["python3", str(script)], None, folder)
-            ours = _latencies(train, env, folder)
+            peer = pool.submit(latencies, ["python3", str(script)], None, folder)
+            ours = latencies(train, env, folder)
             pipe = peer.result()
     return [
         Ratio(
@@ -48,7 +48,7 @@ def measure() -> list[Ratio]:
     ]
 
 
-def _latencies(command: list[str], env: dict[str, str] | None, cwd: str) -> list[float]:
+def latencies(command: list[str], env: dict[str, str] | None, cwd: str) -> list[float]:
     process = subprocess.Popen(
         command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
