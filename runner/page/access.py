@@ -338,7 +338,12 @@ def _bounded(receive: Receive) -> Receive:
             async with asyncio.timeout(None if is_complete else end - time.monotonic()):
                 message = await receive()
         except TimeoutError as err:
-            raise RunnerError("R-PAGE-QUERY", "the body of the request did not arrive") from err
+            raise RunnerError(
+                "R-PAGE-QUERY",
+                "the body of the request did not arrive",
+                why=f"a request has {_BODY_S:.0f} s to arrive",
+                fix="send the request again",
+            ) from err
         received += len(message.get("body", b""))
         is_complete = not message.get("more_body", False)
         if received > _MAX_BODY:
