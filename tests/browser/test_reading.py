@@ -46,7 +46,7 @@ def test_run_updates_itself_and_log_lines_arrive(
     write_whole(gate, "")
     browser_page.locator("#log", has_text="went on").wait_for(timeout=20_000)
     browser_page.locator(".head .state.succeeded").wait_for(timeout=60_000)
-    browser_page.get_by_role("link", name="Retry").wait_for(timeout=20_000)
+    browser_page.get_by_role("link", name="Reproduce").wait_for(timeout=20_000)
     assert browser_page.locator("#log").get_attribute("data-mine") == "1"  # not replaced
     assert browser_page.inner_text("#log").count("went on") == 1
 
@@ -66,15 +66,18 @@ def test_cancel_shows_its_command_asks_and_acts(
     assert browser_page.locator(".head .state").inner_text().endswith("cancelled")
 
 
-def test_retry_leads_to_the_new_run(services: Cli, browser_page: Page, finished_run: str) -> None:
-    browser_page.goto(f"/runs/{finished_run}")
+def test_retry_leads_to_the_new_run(services: Cli, browser_page: Page, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    tmp_path.chmod(0o755)
+    failed = services.run("train", tmp_path, "-o", "json")
+    run_id = json.loads(failed.stdout)["run_id"]
+    browser_page.goto(f"/runs/{run_id}")
     browser_page.get_by_role("link", name="Retry").click()
     browser_page.get_by_role("button", name="Retry").click()
     browser_page.get_by_text("Done.").wait_for(timeout=60_000)
     new = browser_page.locator("main a[href^='/runs/']").first.inner_text()
-    assert new != finished_run
-    assert services.json("show", new)["run_id"] == new
-    until(lambda: services.json("show", new)["state"] == "succeeded")
+    assert new != run_id
+    until(lambda: services.json("show", new)["state"] == "failed")
 
 
 def test_pages_are_complete_without_scripts(
