@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parents[1] / "explanations"
 # The files, in the order of the page and of the list.
 SUBJECTS = (
     *("command-line", "recipes", "runs", "groups", "sweeps", "pools", "services", "data"),
-    *("models", "local", "cost", "exports", "azure", "selftest", "causes"),
+    *("models", "local", "cost", "exports", "page", "azure", "selftest", "causes"),
 )
 _GUIDES = "docs/guides"
 _ENTRY = re.compile(r"^## (.+)$", re.MULTILINE)
