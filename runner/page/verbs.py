@@ -1,4 +1,4 @@
-"""`runner ui`: show runs, sweeps, pools and bills in a browser."""
+"""`runner ui`: show runs in a browser."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ui(
     stack: options.StackOption = None,
     team: options.TeamOption = None,
 ) -> None:
-    """Show runs, sweeps, pools and bills in a browser, and act there, until Ctrl-C."""
+    """Show runs in a browser, and act there, until Ctrl-C."""
     from runner.flows.extras import load_extra
 
     for module in ("jinja2", "starlette", "uvicorn"):

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.browser.checks import overflow
 from tests.browser.conftest import NewPage, PageServer
 from tests.e2e.conftest import Cli, until, write_whole
@@ -36,6 +38,7 @@ def start_waiting(cli: Cli, folder: Path) -> tuple[str, Path]:
     return json.loads(started)["run_id"], gate
 
 
+@pytest.mark.feature(55)
 def test_run_updates_itself_and_log_lines_arrive(
     services: Cli, browser_page: Page, tmp_path: Path
 ) -> None:
