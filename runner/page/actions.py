@@ -11,18 +11,18 @@ import json
 import os
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any
+from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from runner.flows.child_python import command_of
 from runner.page.ask import Ask, WebPage, read_form
 from runner.page.rendering import render
 from runner.page.source import Source
@@ -115,13 +115,21 @@ class StartedCommand:
     progress: str = ""
     output: str = ""
     exit_code: int | None = None
-    ended_at: float = 0.0
+    ended_at: float | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def command(self) -> str:
         """The command as a person types it."""
         return shlex.join(["runner", *self.argv])
+
+    @property
+    def run_id(self) -> str:
+        """The run that it made, empty if it made none."""
+        document = self.document
+        if not isinstance(document, dict):  # a list, or nothing that can be read
+            return ""
+        return str(cast("dict[str, Any]", document).get("run_id") or "")
 
     @property
     def document(self) -> Any:
@@ -192,7 +200,7 @@ class Actions:
         """
         number, argv = max(self.jobs, default=0) + 1, action.argv(values)
         for other in self.jobs.values():
-            is_recent = other.exit_code is None or time.monotonic() - other.ended_at < _SAME_S
+            is_recent = other.ended_at is None or time.monotonic() - other.ended_at < _SAME_S
             if other.argv == argv and is_recent and other.exit_code in (None, 0):
                 raise RunnerError(
                     "R-PAGE-TWICE",
@@ -221,7 +229,7 @@ class Actions:
                 _signal(process, signal.SIGKILL)
 
     async def _run(self, job: StartedCommand) -> None:
-        words = [sys.executable, "-m", "runner", *job.argv, *self._target_words(), "-o", "json"]
+        words = command_of("runner", *job.argv, *self._target_words(), "-o", "json")
         process = await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.DEVNULL,

@@ -56,7 +56,7 @@ def bind(host: str, port: int | None) -> socket.socket:
         "R-PAGE-PORT",
         f"cannot listen on {host}, port {port if port is not None else ports[0]}",
         why=problem.strerror if problem and problem.strerror else str(problem),
-        fix="runner ui --port 0",
+        fix="choose another port with --port; --port 0 takes a free one",
     )
 
 

@@ -31,9 +31,8 @@ _GONE = frozenset({"R-SERVICES-DOWN", "R-ACCESS-DENIED", "R-CONTAINER-MISSING"})
 @dataclass(slots=True)
 class _Answer:
     asked: float
-    read_at: float = 0.0
+    read_at: float | None = None  # None until it was read, or if it has to be read again
     value: Any = None
-    has_value: bool = False
     pending: asyncio.Task[Any] | None = None
 
 
@@ -101,7 +100,7 @@ class Source:
             answer = self._answers[key] = _Answer(now)
             self._forget(now)
         answer.asked = now
-        if answer.has_value and now - answer.read_at <= fresh_s:
+        if answer.read_at is not None and now - answer.read_at <= fresh_s:
             return cast("T", answer.value)
         if answer.pending is None:
             answer.pending = asyncio.create_task(self._load(answer, function))
@@ -111,7 +110,7 @@ class Source:
     async def _load(self, answer: _Answer, function: Callable[[Connection], T]) -> T:
         try:
             answer.value = await self.call(function)
-            answer.has_value, answer.read_at = True, time.monotonic()
+            answer.read_at = time.monotonic()
             return answer.value
         finally:
             answer.pending = None
@@ -127,7 +126,7 @@ class Source:
     def forget_all(self) -> None:
         """Read everything again: an action has changed something."""
         for answer in self._answers.values():
-            answer.has_value = False
+            answer.read_at = None
 
 
 def _note_end(task: asyncio.Task[Any]) -> None:

@@ -122,7 +122,7 @@ def test_port_in_use_is_an_error_with_a_fix(services: Cli, page_server: PageServ
     done = services.run("ui", "--no-open", "--port", port)
     assert done.returncode == 2
     assert "error[R-PAGE-PORT]" in done.stderr
-    assert "runner ui --port 0" in done.stderr
+    assert "--port 0 takes a free one" in done.stderr
 
 
 def test_clock_of_the_reader_may_be_wrong(

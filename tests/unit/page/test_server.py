@@ -28,7 +28,8 @@ def test_port_in_use_is_an_error_and_the_default_takes_the_next() -> None:
         port = first.getsockname()[1]
         with pytest.raises(RunnerError) as raised:
             bind("127.0.0.1", port)
-        assert (raised.value.code, raised.value.fix) == ("R-PAGE-PORT", "runner ui --port 0")
+        assert raised.value.code == "R-PAGE-PORT"
+        assert "--port 0" in (raised.value.fix or "")
     with bind("127.0.0.1", None) as one, bind("127.0.0.1", None) as two:
         assert one.getsockname()[1] != two.getsockname()[1]
 
