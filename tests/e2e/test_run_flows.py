@@ -25,6 +25,7 @@ from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import LineCursor, TextCursor, find_run, load_result
 from runner.flows.runs.events import LogText, RunEnded, StageReported
 from runner.flows.runs.history import list_runs
+from runner.flows.runs.index_upkeep import rebuild_index
 from runner.flows.runs.live import load_view
 from runner.flows.runs.logs import read_log, tail_offset
 from runner.flows.runs.outputs import download_outputs
@@ -33,6 +34,7 @@ from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, make_run_id
+from runner.protocol.results import index_blobs
 from runner.protocol.run_spec import RunSpec, parse_run
 from tests.contract.server import wire
 from tests.e2e.conftest import until
@@ -231,6 +233,7 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
     spec = submit_run(connection, plan, ignore_progress)
     ended(connection, spec)
+    rebuild_index(runs, ignore_progress)  # which finds runs without an entry
     everything = list_runs(connection, limit=None)
     rows = {row.run_id: row for row in everything.rows}
     assert "R-" not in rows[damaged].problem
@@ -244,7 +247,8 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     newest = list_runs(connection, limit=1)
     assert [row.run_id for row in newest.rows] == listed[:1]
     assert newest.older == len(listed) - 1
-    runs.delete(RunPaths(damaged).run)
+    for blob in (*index_blobs(damaged), RunPaths(damaged).run):
+        runs.delete(blob)
 
 
 def test_run_is_found_by_a_unique_prefix_only(
@@ -354,6 +358,8 @@ def test_watching_client_restores_a_lost_run_json(
     assert last.result is not None
     assert find_run(connection, spec.run_id) == spec
     runs.delete(RunPaths(spec.run_id).run)
-    runs.delete(f"index/{spec.run_id}")
+    for blob in index_blobs(spec.run_id):
+        runs.delete(blob)
+    rebuild_index(runs, ignore_progress)
     (row,) = (row for row in list_runs(connection, limit=None).rows if row.run_id == spec.run_id)
     assert "run.json is missing" in row.problem, "what nobody watched is listed as it is"

@@ -126,11 +126,12 @@ def rebuild_index(
 
 def _enter(container: BlobContainer, run_id: str) -> bool:
     """Write the entries of a run without one from its documents. Return False if there are none."""
-    content = container.read(RunPaths(run_id).run)
-    if content is None:
-        return False
+    paths = RunPaths(run_id)
+    content = container.read(paths.run)
+    if content is None and container.size(paths.result) is None:
+        return False  # its submission was not completed
     try:
-        run = parse_run(content, run_id).raw
+        run = parse_run(content or b"", run_id).raw
         result = load_result(container, run_id)
         metadata = index_metadata(run, result.raw if result is not None else None)
     except RunnerError as err:
