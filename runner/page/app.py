@@ -36,7 +36,7 @@ from runner.page.live import FIX_BUG, NO_TROUBLE, WHY_BUG, Live
 from runner.page.pages import ENDPOINTS, PAGES
 from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
-from runner.page.rendering import render
+from runner.page.rendering import render, render_update
 from runner.page.source import Source
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -121,7 +121,7 @@ class PageApp:
 
             async def update() -> str:
                 context = self.context(request, page) | await page.read(ask)
-                return NO_TROUBLE + render(f"{page.name}.html", "view", context)
+                return NO_TROUBLE + render_update(f"{page.name}.html", context)
 
             key = f"{page.name} {request.url.path}?{request.url.query} {ask.may_act}"
             return self._stream(self.live.follow(key, update, every_s=page.every_s or 60.0))

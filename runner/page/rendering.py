@@ -69,6 +69,18 @@ def render(template: str, block: str | None, context: Mapping[str, Any]) -> str:
     return "".join(found.blocks[block](found.new_context(dict(context))))
 
 
+def render_update(template: str, context: Mapping[str, Any]) -> str:
+    """Return the blocks of a page that an update replaces: `view`, and `rest` if it has one.
+
+    What is between the two stays as it is, such as a log with a stream of its own.
+    """
+    view = render(template, "view", context)
+    if "rest" not in templates().get_template(template).blocks:
+        return view
+    rest = render(template, "rest", context)
+    return f'{view}<div id="rest" hx-swap-oob="innerMorph">{rest}</div>'
+
+
 def with_query(address: str, query: Mapping[str, Any], **changes: Any) -> str:
     """Return an address with a query in which some values are changed; None removes one."""
     pairs = {**query, **changes}

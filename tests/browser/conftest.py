@@ -150,7 +150,7 @@ def page_server(page_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Ge
     server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop would stop `asyncio.run` of other tests
 def chromium() -> Generator[Browser]:
     """Yield a headless Chromium of the system."""
     if importlib.util.find_spec("playwright") is None:
