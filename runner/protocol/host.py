@@ -1,20 +1,26 @@
 """What client and agent do in the same way on the machine that they run on.
 
 Variables for the processes that they start, the deletion of folders that scripts wrote to, sizes
-for people, and the forms in which a text may contain a secret: the agent replaces them in logs, and
-`runner bug-report` in everything that it collects. The emulator, which imports nothing of ours, has
-its own copies in `proxies.py` and `folders.py`.
+for people, responses over HTTP with all of their headers, and the forms in which a text may
+contain a secret: the agent replaces them in logs, and `runner bug-report` in everything that it
+collects. The emulator, which imports nothing of ours, has its own copies in `proxies.py` and
+`folders.py`.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 # Shorter values, and shorter lines of values, could occur in any text by chance.
 MIN_BYTES = 6
@@ -107,3 +113,44 @@ def _base64_inside(raw: bytes, start: int) -> Iterator[bytes]:
         if not start:
             yield encode(raw)
             yield encoded
+
+
+@functools.cache
+def whole_response_class() -> type[HTTPResponse]:
+    """Return a class of responses that refuses headers which end early.
+
+    `http.client` takes the end of a connection for the end of the headers. A value or metadata that
+    was cut off, or is missing, would then be read as what the service has stored. For the attribute
+    `response_class` of an `HTTPConnection`, whose `getresponse` then raises `RemoteDisconnected`.
+    """
+    from http.client import HTTPResponse  # noqa: PLC0415  start-up time of the command line
+
+    class WholeResponse(HTTPResponse):
+        def begin(self) -> None:
+            stream = self.fp
+            lines: Any = _WholeLines(stream)
+            self.fp = lines
+            try:
+                super().begin()
+            finally:
+                if self.fp is lines:  # a response without a body has closed it already
+                    self.fp = stream
+
+    return WholeResponse
+
+
+class _WholeLines:
+    """The stream of a response, whose lines end with a line feed."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.close = stream.close
+
+    def readline(self, limit: int = -1) -> bytes:
+        """Return the next line. Raise RemoteDisconnected at the end of the connection."""
+        from http.client import RemoteDisconnected  # noqa: PLC0415
+
+        line: bytes = self._stream.readline(limit)
+        if not line.endswith(b"\n") and len(line) != limit:
+            raise RemoteDisconnected("the connection ended before the headers were complete")
+        return line

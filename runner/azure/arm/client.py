@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 
-from runner.azure.auth.credentials import default_credential
+from runner.azure.auth.credentials import default_credential, sdk_transport
 from runner.azure.faults import SIGN_IN, FaultText
 from runner.protocol.errors import RunnerError
 
@@ -338,7 +338,8 @@ class ArmClient:
             policies.BearerTokenCredentialPolicy(self._credential, self._audience),
             policies.NetworkTraceLoggingPolicy(),
         ]
-        return PipelineClient(self.endpoint, policies=chain, **_TIMEOUTS, **self._proxy_options)
+        transport = sdk_transport(**_TIMEOUTS, **self._proxy_options)
+        return PipelineClient(self.endpoint, policies=chain, transport=transport)
 
     @property
     def _proxy_options(self) -> dict[str, Any]:

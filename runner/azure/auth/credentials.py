@@ -35,6 +35,7 @@ from runner.core.home import HomePaths
 from runner.core.settings import Settings, Target, target_at
 from runner.protocol import paths as blob_paths
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.host import whole_response_class
 
 if TYPE_CHECKING:
     from azure.batch import BatchClient
@@ -208,22 +209,60 @@ def blob_options() -> dict[str, Any]:
     }
 
 
-def storage_transport(**options: Any) -> Any:
-    """Return a transport with one connection per parallel transfer and large reads.
+def sdk_transport(**options: Any) -> Any:
+    """Return a transport with one connection per parallel transfer, large reads and whole headers.
 
     The default pool keeps ten connections, so those of other threads are closed after every
     request. The default transport reads bodies in pieces of 4 KiB; threads compete for the GIL
-    after each piece.
+    after each piece. And it accepts headers that a lost connection has cut, so that a blob would
+    seem to have no metadata; here, the SDK sends the request again.
     """
     from azure.core.pipeline.transport import RequestsTransport
 
     # The logger warns about broken responses without their URL, although the SDK retries them.
     logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
-    transport = RequestsTransport(**_TIMEOUTS, connection_data_block_size=_READ_BYTES, **options)
+    options = {**_TIMEOUTS, "connection_data_block_size": _READ_BYTES, **options}
+    transport = RequestsTransport(**options)
     transport.open()
     for scheme in ("http://", "https://"):
-        transport.session.get_adapter(scheme).init_poolmanager(4, _MAX_CONNECTIONS)
+        retries = transport.session.get_adapter(scheme).max_retries  # none: the SDK has its own
+        adapter = _adapter_class()(4, _MAX_CONNECTIONS, max_retries=retries)
+        transport.session.mount(scheme, adapter)
     return transport
+
+
+@cache
+def _adapter_class() -> Any:
+    """Return an adapter whose connections, also those through a proxy, refuse partial headers."""
+    from requests.adapters import HTTPAdapter
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    class HttpConnection(HTTPConnection):
+        response_class = whole_response_class()
+
+    class HttpsConnection(HTTPSConnection):
+        response_class = whole_response_class()
+
+    class HttpPool(HTTPConnectionPool):
+        ConnectionCls: Any = HttpConnection
+
+    class HttpsPool(HTTPSConnectionPool):
+        ConnectionCls: Any = HttpsConnection
+
+    pools: dict[str, Any] = {"http": HttpPool, "https": HttpsPool}
+
+    class Adapter(HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **options: Any) -> None:
+            super().init_poolmanager(*args, **options)
+            self.poolmanager.pool_classes_by_scheme = pools
+
+        def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+            manager = super().proxy_manager_for(*args, **options)
+            manager.pool_classes_by_scheme = pools
+            return manager
+
+    return Adapter
 
 
 COPY_LIFETIME = timedelta(hours=1)
@@ -472,8 +511,8 @@ class Connection:
         return BatchClient(
             self.outputs.batch_endpoint,
             credential,
+            transport=sdk_transport(**self._proxy_options),
             **batch_options(),
-            **self._proxy_options,
             **options,
         )
 
@@ -490,7 +529,7 @@ class Connection:
 
     @cached_property
     def _storage_transport(self) -> Any:
-        return storage_transport(**self._proxy_options)
+        return sdk_transport(**self._proxy_options)
 
     @cached_property
     def _file(self) -> ShareServiceClient:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
 from runner.node.storage.retries import RetryBudget, deadline, read_all, transfer_limit_s
 from runner.protocol.codec import parse_json
+from runner.protocol.host import whole_response_class
 from runner.protocol.paths import blob_name
 
 logger = logging.getLogger(__name__)
@@ -149,8 +150,8 @@ class Transport:
                 logger.warning("%s: no proper answer yet (%s), retrying", what, last)
             try:
                 response = self._start(method, name, query or {}, headers or {}, body)
-                if _is_truncated(method, response):
-                    raise ConnectionError("an answer with truncated headers")
+                if _is_without_length(method, response):
+                    raise ConnectionError("an answer without its length")
                 answer = StorageResponse(
                     response.status, _lowered(response), read_all(response), tries
                 )
@@ -189,8 +190,8 @@ class Transport:
         if etag:
             headers["If-Match"] = etag
         response = self._start("GET", name, {}, headers)
-        if _is_truncated("GET", response):
-            raise ConnectionError(f"GET {name}: an answer with truncated headers")
+        if _is_without_length("GET", response):
+            raise ConnectionError(f"GET {name}: an answer without its length")
         if response.status in (200, 206):
             self._auth_errors.record_success()
             return response
@@ -260,6 +261,7 @@ class Transport:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
+            connection.response_class = whole_response_class()
         return connection
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -306,8 +308,8 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
     return (view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
 
 
-def _is_truncated(method: str, response: http.client.HTTPResponse) -> bool:
-    """Return True if the headers ended early: the length, which the service sends, is missing."""
+def _is_without_length(method: str, response: http.client.HTTPResponse) -> bool:
+    """Return True if a proxy has removed the length: nothing could tell a part from the whole."""
     if response.status not in (http.client.OK, http.client.PARTIAL_CONTENT):
         return False
     if method == "HEAD":

@@ -21,7 +21,7 @@ from runner.azure.auth.credentials import (
     STORAGE_SCOPE,
     CachedTokens,
     blob_options,
-    storage_transport,
+    sdk_transport,
 )
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage import blobs
@@ -47,7 +47,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeBlobs]:
 
 
 def client_of(url: str) -> BlobServiceClient:
-    transport = storage_transport(use_env_settings=False)
+    transport = sdk_transport(use_env_settings=False)
     transport.sleep = lambda _: None
     return BlobServiceClient(url, "sv=1&sig=a%2Bb%3D", transport=transport, **blob_options())
 

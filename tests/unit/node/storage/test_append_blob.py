@@ -113,7 +113,7 @@ def test_truncated_response_headers_are_no_empty_blob(
         service.faults.append("headers")
         assert read("r/logs/stdout.txt") == b"one\n"
     service.faults.append("headers")
-    with pytest.raises(ConnectionError, match="truncated headers"):
+    with pytest.raises(ConnectionError, match="before the headers were complete"):
         container.transport.open("r/logs/stdout.txt")
 
 
