@@ -340,7 +340,10 @@ LIMIT_BYTES = 7000
 MESSAGE_CHARACTERS = 300
 COMMAND_CHARACTERS = 1000  # a longer command is left out
 
-_RUN = ("format", "run_id", "experiment", "created", "params", "origin", "group", "after")
+_RUN = (
+    "format", "run_id", "experiment", "created", "params", "origin", "group", "after",
+    "max_cost_micros",
+)  # fmt: skip
 _TRIAL = ("name", "number", "params", "metric", "goal")
 _BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
 _RESULT = (

@@ -180,7 +180,8 @@ class NodeLife:
     """One life of a node, from its start to its end or the last record.
 
     `micro_per_hour` is its price, and `dedicated_per_hour` the price of a dedicated node of the
-    same size; None if unknown.
+    same size; None if unknown. `evictions` are the times at which attempts lost the node; it may
+    have returned, with the same ID and without a record of its start.
     """
 
     pool: str
@@ -191,6 +192,7 @@ class NodeLife:
     ended_ms: int
     micro_per_hour: int | None
     dedicated_per_hour: int | None
+    evictions: tuple[int, ...] = ()
 
     @property
     def micro(self) -> int | None:
@@ -203,10 +205,39 @@ class NodeLife:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCharge:
+    """What an attempt pays for a piece of the life of a node, which others may share.
+
+    Attributes:
+        part: The purpose; the attempt did not run yet, or not any more, if it is `boot` or `idle`.
+        start_ms, end_ms: The piece.
+        ms: The share of its time.
+        micro: The share of its price in micro-dollars; None if it is unknown.
+        dedicated_micro: The same share of a dedicated node; None if it is unknown.
+        is_bound: True if the node was used at most.
+    """
+
+    run_id: str
+    attempt: int
+    rank: int
+    pool: str
+    node: str
+    spot: bool
+    part: Part
+    start_ms: int
+    end_ms: int
+    ms: int
+    micro: int | None
+    dedicated_micro: int | None
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The costs of each run, the nodes that these sum to, and the gaps in the records.
 
-    `pools` has the costs of each run by pool: a run that was moved has several pools.
+    `pools` has the costs of each run by pool: a run that was moved has several pools. `charges` has
+    the summands of all costs, if they were asked for.
     """
 
     runs: Mapping[str, NodeCosts]
@@ -215,6 +246,7 @@ class Ledger:
     pools: Mapping[tuple[str, str], NodeCosts] = field(
         default_factory=dict[tuple[str, str], NodeCosts]
     )
+    charges: Sequence[NodeCharge] = ()
 
 
 # Micro-dollars per hour of a VM size, spot or dedicated; None if unknown.
@@ -228,6 +260,7 @@ def compute_ledger(
     now_ms: int,
     existing_nodes: Mapping[tuple[str, str], bool] | None = None,
     share_kernel: bool = False,
+    keep_charges: bool = False,
 ) -> Ledger:
     """Return the costs of runs.
 
@@ -238,22 +271,24 @@ def compute_ledger(
         existing_nodes: The nodes that exist now, by pool and ID in lower case; their idle time is
             counted until now. False means that a node has no machine, as after an eviction.
         share_kernel: True if the nodes are folders of one machine, whose boot does not count.
+        keep_charges: True if the result has all charges.
     """
     gaps: list[Gap] = []
     by_node = _uses_by_node(runs, now_ms, gaps, share_kernel=share_kernel)
     spent: _Accounts = defaultdict(NodeCosts)
+    charges: list[NodeCharge] | None = [] if keep_charges else None
     lives: list[NodeLife] = []
     for key, uses in by_node.items():
         groups = list(_group_by_life(uses))
         for number, group in enumerate(groups):
             is_last = number == len(groups) - 1
             exists = is_last and (existing_nodes or {}).get(key, False)
-            lives.append(_divide_life(group, rate, now_ms, gaps, spent, exists=exists))
+            lives.append(_divide_life(group, rate, now_ms, gaps, spent, charges, exists=exists))
     gaps.sort(key=lambda gap: (gap.run_id, gap.since_ms or 0, gap.cause))
     total: dict[str, NodeCosts] = defaultdict(NodeCosts)
     for (run_id, _), account in spent.items():
         total[run_id].add(account)
-    return Ledger(dict(total), lives, gaps, dict(spent))
+    return Ledger(dict(total), lives, gaps, dict(spent), charges or ())
 
 
 def find_start(
@@ -445,6 +480,7 @@ def _divide_life(
     now_ms: int,
     gaps: list[Gap],
     spent: _Accounts,
+    charges: list[NodeCharge] | None,
     *,
     exists: bool,
 ) -> NodeLife:
@@ -465,22 +501,36 @@ def _divide_life(
     spot = stay.spot if usage.dedicated is None else not usage.dedicated
     size = stay.vm_size or ""
     prices = rate(size, spot), rate(size, False)
-    life = NodeLife(stay.pool, usage.node, size, spot, start, ended, *prices)
+    evictions = _find_evictions(uses)
+    life = NodeLife(stay.pool, usage.node, size, spot, start, ended, *prices, evictions)
     for payers, begin, end in _split_life(uses, start, ended):
-        _charge(spent, life, payers, begin, end)
+        _charge(spent, charges, life, payers, begin, end)
     return life
 
 
-# By run: the purpose, and True if the node was used at most.
-_Payers = Sequence[tuple[str, Part, bool]]
+def _find_evictions(uses: Sequence[_NodeUse]) -> tuple[int, ...]:
+    """Return when the node was lost: attempts that it interrupted together count once."""
+    found: list[int] = []
+    for use in sorted(uses, key=lambda use: use.ended_ms):
+        if not (use.is_lost or use.has_recorded_end):
+            continue
+        if found and not any(found[-1] <= each.started_ms < use.ended_ms for each in uses):
+            found[-1] = use.ended_ms
+        else:
+            found.append(use.ended_ms)
+    return tuple(found)
+
+
+# Each use with the purpose, and True if the node was used at most.
+_Payers = Sequence[tuple[_NodeUse, Part, bool]]
 
 
 def _split_life(
     uses: Sequence[_NodeUse], start: int, ended: int
 ) -> Iterator[tuple[_Payers, int, int]]:
-    """Yield the pieces of a life: the runs that pay, each with its purpose, start and end."""
+    """Yield the pieces of a life: the uses that pay, each with its purpose, start and end."""
     begin = uses[0].started_ms
-    last = [use.run.run_id for use in uses if use.started_ms == begin]
+    last = [use for use in uses if use.started_ms == begin]
     ready = uses[0].usage.ready
     ready = begin if ready is None else min(max(ready, start), begin)
     yield [(each, "boot", False) for each in last], start, ready
@@ -501,35 +551,50 @@ def _split_life(
         gone = [number for number, part in changes.get(moment, ()) if part is None]
         for number in gone:
             active.pop(number, None)
-        last = [uses[number].run.run_id for number in gone] or last
+        last = [uses[number] for number in gone] or last
         payers: _Payers = [
-            (uses[number].run.run_id, active[number], moment >= uses[number].bound_since_ms)
+            (uses[number], active[number], moment >= uses[number].bound_since_ms)
             for number in sorted(active)
         ]
         yield payers or [(each, "idle", False) for each in last], moment, following
 
 
-def _charge(spent: _Accounts, life: NodeLife, payers: _Payers, begin: int, end: int) -> None:
+def _charge(
+    spent: _Accounts,
+    charges: list[NodeCharge] | None,
+    life: NodeLife,
+    payers: _Payers,
+    begin: int,
+    end: int,
+) -> None:
     """Divide a piece of a life equally among the payers; the first runs pay the remainder."""
     count = len(payers)
     times = _divide(end - begin, count)
     paid = _divide(_piece_price(life, begin, end, life.micro_per_hour), count)
     dedicated = _divide(_piece_price(life, begin, end, life.dedicated_per_hour), count)
-    for number, (run_id, part, is_bound) in enumerate(payers):
+    for number, (use, part, is_bound) in enumerate(payers):
+        run_id, attempt = use.run.run_id, use.usage
+        is_priced = life.micro_per_hour is not None
+        micro = paid[number] if is_priced else None
+        other = dedicated[number] if life.dedicated_per_hour is not None else None
         account = spent[run_id, life.pool]
         account.ms[part] += times[number]
         account.bound_ms[part] += times[number] if is_bound else 0
         account.micro[part] += paid[number]
-        if life.micro_per_hour is None:
+        if not is_priced:
             account.unpriced_ms += times[number]
         if life.spot and times[number]:
-            is_known = life.micro_per_hour is not None
             account.spot_ms += times[number]
-            account.repeated_ms += times[number] if part in ("lost", "evicted") else 0
-            account.spot_micro = _sum(account.spot_micro, paid[number] if is_known else None)
-            is_known = life.dedicated_per_hour is not None
-            other = dedicated[number] if is_known else None
+            account.repeated_ms += times[number] if part in EVICTED else 0
+            account.spot_micro = _sum(account.spot_micro, micro)
             account.dedicated_micro = _sum(account.dedicated_micro, other)
+        if charges is not None and begin < end:
+            charges.append(
+                NodeCharge(
+                    run_id, attempt.attempt, attempt.rank, life.pool, life.node, life.spot, part,
+                    begin, end, times[number], micro, other, is_bound,
+                )
+            )  # fmt: skip
 
 
 def _piece_price(life: NodeLife, begin: int, end: int, micro_per_hour: int | None) -> int:

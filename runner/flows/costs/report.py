@@ -94,7 +94,12 @@ class CostReport:
 
 
 def report_costs(
-    connection: Connection, query: CostQuery, home: Path | None, now: datetime | None = None
+    connection: Connection,
+    query: CostQuery,
+    home: Path | None,
+    now: datetime | None = None,
+    *,
+    keep_charges: bool = False,
 ) -> CostReport:
     """Return the costs of runs.
 
@@ -107,6 +112,7 @@ def report_costs(
         query: Which runs, and prices.
         home: RUNNER_HOME, which has newer prices.
         now: The current time, for tests.
+        keep_charges: True if the ledger has all charges.
 
     Raises:
         RunnerError: The records or the nodes cannot be listed.
@@ -128,6 +134,7 @@ def report_costs(
         now_ms=to_milliseconds(now) or 0,
         existing_nodes=_present_nodes(connection, sorted(pools)),
         share_kernel=connection.target.runs_here,
+        keep_charges=keep_charges,
     )
     chosen = {run_id: row for run_id, row in found.rows.items() if _accepts(query, row)}
     return replace(_report(query, chosen, ledger, prices), history=tuple(found.rows.values()))
@@ -336,25 +343,36 @@ class _Prices:
 def _report(
     query: CostQuery, chosen: Mapping[str, RunRow], ledger: Ledger, prices: _Prices
 ) -> CostReport:
+    rows = _group(query.by, chosen, ledger)
+    total = NodeCosts()
+    for row in rows:
+        total.add(row.spent)
+    gaps = tuple(gap for gap in ledger.gaps if gap.run_id in chosen)
+    used = tuple(sorted(prices.used.values(), key=lambda each: (each.vm_size, not each.spot)))
+    return CostReport(query.by, rows, total, gaps, used, prices.region, prices.is_free, ledger)
+
+
+def group_costs(report: CostReport, by: CostKey) -> tuple[CostRow, ...]:
+    """Return the costs of the runs of a report by another key, from the same ledger."""
+    runs = {run_id for row in report.rows for run_id in row.runs}
+    chosen = {row.run_id: row for row in report.history if row.run_id in runs}
+    return _group(by, chosen, report.ledger)
+
+
+def _group(by: CostKey, chosen: Mapping[str, RunRow], ledger: Ledger) -> tuple[CostRow, ...]:
     groups: dict[str, dict[str, NodeCosts]] = {}
     for (run_id, pool), spent in ledger.pools.items():
         if run_id in chosen:
-            name = pool if query.by == "pool" else _name(query.by, chosen[run_id])
+            name = pool if by == "pool" else _name(by, chosen[run_id])
             groups.setdefault(name, {}).setdefault(run_id, NodeCosts()).add(spent)
     rows: list[CostRow] = []
-    total = NodeCosts()
     for name, of_runs in groups.items():
         spent = NodeCosts()
         for each in of_runs.values():
             spent.add(each)
-        total.add(spent)
         rows.append(CostRow(name, tuple(of_runs), spent))
     rows.sort(key=lambda row: (-sum(row.spent.micro.values()), -row.spent.total_ms, row.name))
-    gaps = tuple(gap for gap in ledger.gaps if gap.run_id in chosen)
-    used = tuple(sorted(prices.used.values(), key=lambda each: (each.vm_size, not each.spot)))
-    return CostReport(
-        query.by, tuple(rows), total, gaps, used, prices.region, prices.is_free, ledger
-    )
+    return tuple(rows)
 
 
 def _name(by: CostKey, row: RunRow) -> str:

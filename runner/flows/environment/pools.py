@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from runner.azure.auth.credentials import Connection, connect, load_outputs
 from runner.azure.batch.pools import (
+    BROKEN_STATES,
     FREE_STATES,
     NodeView,
     PoolView,
@@ -70,28 +71,50 @@ class NodeStatus:
     log: tuple[str, ...] = field(default=())
 
 
-def pool_list(settings: Settings) -> Sequence[PoolStatus]:
+def pool_list(settings: Settings, connection: Connection | None = None) -> Sequence[PoolStatus]:
     """Return all pools of the target, by ID."""
-    connection = connect(settings)
+    connection = connection or connect(settings)
     pools = sorted(list_pools(connection), key=lambda pool: pool.id)
     states = count_node_states(connection)
     prices = load_price_table(settings.home)
     return [_status(connection, pool, states, prices) for pool in pools]
 
 
-def pool_status(settings: Settings, pool_id: str) -> PoolStatus:
+def pool_status(
+    settings: Settings, pool_id: str, connection: Connection | None = None
+) -> PoolStatus:
     """Return one pool. Raise R-POOL-MISSING."""
-    connection = connect(settings)
+    connection = connection or connect(settings)
     pool = get_pool(connection, pool_id)
     return _status(connection, pool, count_node_states(connection), load_price_table(settings.home))
 
 
-def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
-    """Return the nodes of a pool; failed ones with the end of their start task's output."""
-    connection = connect(settings)
+def pool_nodes(
+    settings: Settings,
+    pool_id: str,
+    connection: Connection | None = None,
+    *,
+    most_logs: int | None = None,
+) -> Sequence[NodeStatus]:
+    """Return the nodes of a pool; failed ones with the end of their start task's output.
+
+    Args:
+        settings: The settings of the target.
+        pool_id: The pool.
+        connection: The services; None connects to them.
+        most_logs: How many failed nodes have an output; None is all.
+
+    Raises:
+        RunnerError: R-POOL-MISSING.
+    """
+    connection = connection or connect(settings)
     pool = get_pool(connection, pool_id)
     nodes = sorted(list_pool_nodes(connection, pool.id), key=lambda node: node.id)
-    return [NodeStatus(node, start_task_log(connection, pool.id, node)) for node in nodes]
+    broken = [node.id for node in nodes if node.state in BROKEN_STATES][:most_logs]
+    return [
+        NodeStatus(node, start_task_log(connection, pool.id, node) if node.id in broken else ())
+        for node in nodes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +22,7 @@ from runner.core.units import parse_since
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.pricing.ledger import Gap, NodeCosts
+    from runner.core.pricing.ledger import NodeCosts
     from runner.flows.costs.report import CostReport, CostRow
 
 _DEFAULT = "show"
@@ -152,63 +151,9 @@ def _print_document(out: Output, report: CostReport) -> None:
         rows = [_flat(report, row) for row in report.rows]
         out.rows(rows, tuple(rows[0]) if rows else (report.by,))
         return
-    out.record(
-        {
-            "by": report.by,
-            "region": report.region,
-            "rows": [
-                {"name": row.name, "runs": list(row.runs), **_document(row.spent)}
-                for row in report.rows
-            ],
-            "total": _document(report.total),
-            "prices": [{**asdict(each), "source": each.source or None} for each in report.prices],
-            "gaps": [_gap_document(gap) for gap in report.gaps],
-        }
-    )
+    from runner.views.costs import cost_document
 
-
-def _document(spent: NodeCosts) -> dict[str, Any]:
-    even = spent.break_even
-    return {
-        "cost_micro_usd": spent.total_micro,
-        "node_ms": spent.total_ms,
-        "unpriced_node_ms": spent.unpriced_ms,
-        "bound_node_ms": sum(spent.bound_ms.values()),
-        "goodput": spent.goodput,
-        "parts": {
-            part: {
-                "micro_usd": spent.micro[part],
-                "node_ms": ms,
-                "bound_node_ms": spent.bound_ms[part],
-            }
-            for part, ms in spent.ms.items()
-        },
-        "break_even": None
-        if even is None
-        else {
-            "spot_micro_usd": even.spot_micro,
-            "dedicated_micro_usd": even.dedicated_micro,
-            "repeated_share": even.repeated,
-            "break_even_share": even.limit,
-        },
-    }
-
-
-def _gap_document(gap: Gap) -> dict[str, Any]:
-    return {
-        "cause": gap.cause,
-        "run_id": gap.run_id,
-        "pool": gap.pool,
-        "node": gap.node,
-        "since": _time(gap.since_ms),
-        "until": _time(gap.until_ms),
-    }
-
-
-def _time(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat()
+    out.record(cost_document(report))
 
 
 def _flat(report: CostReport, row: CostRow) -> dict[str, Any]:
@@ -247,19 +192,11 @@ def usd(micro: int | None) -> str:
     return f"{usd:.2f} USD" if usd >= 10 else f"{usd:.4f} USD"
 
 
-# Texts about node time that no sum includes, by cause.
-_GAPS = {
-    "unreadable": "attempts with unreadable records",
-    "clock": "attempts during which the clock of the node was changed",
-    "boot": "the boot of nodes whose start is unknown",
-    "lost": "the time after the last event of attempts on lost nodes",
-    "end": "the time after the last run of nodes that are gone",
-}
-
-
 def _print_notes(out: Output, report: CostReport) -> None:
+    from runner.views.costs import GAPS
+
     for cause, count in sorted(Counter(gap.cause for gap in report.gaps).items()):
-        out.note(f"not on record: {_GAPS[cause]}: {count}", style="yellow")
+        out.note(f"not on record: {GAPS[cause]}: {count}", style="yellow")
     if report.gaps:
         out.note("to list them: runner cost -o json", style="dim")
     if report.total.is_bound:

@@ -20,7 +20,6 @@ from runner.protocol.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from runner.azure.batch.pools import PoolAutoscale
     from runner.core.pricing.prices import Price
     from runner.flows.environment.pools import NodeStatus, PoolStatus
     from runner.flows.environment.skus import SkuRow
@@ -47,12 +46,13 @@ PoolArgument = Annotated[
 def list_(call: Invocation) -> None:
     """List pools with nodes, tasks, price and current cost."""
     from runner.flows.environment.pools import pool_list
+    from runner.views.pools import pool_document
 
     out = call.out
     as_text = out.as_text
     settings = call.settings()
     found = pool_list(settings)
-    rows = [_text_row(each) if as_text else _row(each) for each in found]
+    rows = [_text_row(each) if as_text else {**pool_document(each)} for each in found]
     out.rows(
         rows,
         _COLUMNS if as_text else tuple(rows[0]) if rows else (),
@@ -75,10 +75,11 @@ def list_(call: Invocation) -> None:
 def show(call: Invocation, pool: PoolArgument) -> None:
     """Show a pool: size, nodes, formula and its last evaluation, image, mounts, cost."""
     from runner.flows.environment.pools import pool_status
+    from runner.views.pools import pool_document
 
     out = call.out
     found = pool_status(call.settings(), pool)
-    if out.document(_row(found)):
+    if out.document({**pool_document(found)}):
         return
     view = found.pool
     spot, dedicated = (found.states.get(kind, {}) for kind in (True, False))
@@ -311,42 +312,9 @@ def rm(
         out.note(f"{plan.recreated_by} creates it again")
 
 
-def _row(found: PoolStatus) -> dict[str, Any]:
-    view = found.pool
-    scale = view.autoscale
-    return {
-        "pool": view.id,
-        "vm_size": view.vm_size,
-        "state": view.state,
-        "allocation": view.allocation,
-        "slots": view.slots,
-        "spot": view.spot,
-        "spot_target": view.spot_target,
-        "dedicated": view.dedicated,
-        "dedicated_target": view.dedicated_target,
-        "nodes": {
-            "spot": dict(found.states.get(True, {})),
-            "dedicated": dict(found.states.get(False, {})),
-        },
-        "running_tasks": found.running_tasks,
-        "spot_usd_per_hour": _usd(found.spot_price),
-        "spot_as_of": _as_of(found.spot_price),
-        "dedicated_usd_per_hour": _usd(found.dedicated_price),
-        "dedicated_as_of": _as_of(found.dedicated_price),
-        "usd_per_hour": found.usd_per_hour,
-        "formula": scale.formula if scale else None,
-        "evaluation_s": scale.interval_s if scale else None,
-        "evaluated": scale.evaluated.isoformat() if scale and scale.evaluated else None,
-        "autoscale": _last_run(scale),
-        "resize_errors": [f"{each.code}: {each.message}" for each in view.resize_errors],
-        "image": view.image,
-        "node_agent": view.node_agent,
-        "mounts": list(view.mounts),
-        "inter_node_communication": view.inter_node,
-    }
-
-
 def _text_row(found: PoolStatus) -> dict[str, Any]:
+    from runner.views.pools import evaluation_text
+
     view = found.pool
     cost = found.usd_per_hour
     state = view.state if view.allocation == "steady" else f"{view.state}, {view.allocation}"
@@ -362,7 +330,7 @@ def _text_row(found: PoolStatus) -> dict[str, Any]:
         "running_tasks": found.running_tasks,
         "price": _price(found),
         "usd_per_hour": "unknown" if cost is None else f"{cost:.3f}",
-        "autoscale": _last_run(view.autoscale),
+        "autoscale": evaluation_text(view.autoscale),
     }
 
 
@@ -386,43 +354,15 @@ def _price(found: PoolStatus) -> str:
     return ", ".join(kinds)
 
 
-def _last_run(scale: PoolAutoscale | None) -> str:
-    """Return the result of the last evaluation of the formula."""
-    if scale is None:
-        return "off"
-    if scale.error is not None:
-        return f"failed: {scale.error.code}: {scale.error.message}"
-    if scale.evaluated is None:
-        return "not evaluated yet"
-    spot = scale.results.get("$TargetLowPriorityNodes", "?")
-    dedicated = scale.results.get("$TargetDedicatedNodes", "?")
-    return f"{spot} spot, {dedicated} dedicated"
-
-
 def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
-    node = found.node
-    since = node.since
-    row: dict[str, Any] = {
-        "node": node.id,
-        "state": node.state,
-        "spot": node.spot,
-        "running_tasks": node.running_tasks,
-        "tasks_run": node.tasks_run,
-        "since": since.isoformat() if since else None,
-        "problem": node.problem or None,
-        "log": list(found.log),
-    }
+    from runner.views.pools import node_document
+
+    row: dict[str, Any] = {**node_document(found)}
     if as_text:
-        row |= {"spot": "yes" if node.spot else "no", "since": local_time(since) if since else ""}
+        node = found.node
+        since = local_time(node.since) if node.since else ""
+        row |= {"spot": "yes" if node.spot else "no", "since": since}
     return row
-
-
-def _usd(price: Price | None) -> float | None:
-    return price.usd_per_hour if price else None
-
-
-def _as_of(price: Price | None) -> str | None:
-    return price.as_of.isoformat() if price else None
 
 
 _SKU_TEXT_COLUMNS = (

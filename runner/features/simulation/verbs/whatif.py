@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         OptionComparison,
         PoolKind,
     )
+    from runner.views.costs import OptionDocument, WhatIfDocument
 
 
 @on_target
@@ -219,7 +220,7 @@ def _show_interval(
 
 def _document(
     found: OptionComparison, best: CheckpointInterval | None, measured: Measured | None
-) -> dict[str, Any]:
+) -> WhatIfDocument:
     return {
         "deadline_s": found.deadline_ms / 1000,
         "options": [_option(each) for each in found.options],
@@ -236,7 +237,7 @@ def _document(
     }
 
 
-def _option(option: Option) -> dict[str, Any]:
+def _option(option: Option) -> OptionDocument:
     return {
         "size": option.size,
         "option": option.name,
@@ -244,7 +245,9 @@ def _option(option: Option) -> dict[str, Any]:
         "cost_micro_usd": option.cost_micro,
         "makespan_s": [seconds(each.makespan_ms) for each in option.results],
         "late": option.late,
-        **{f"wait_p{p}_s": seconds(option.wait_ms(p)) for p in (50, 90, 99)},
+        "wait_p50_s": seconds(option.wait_ms(50)),
+        "wait_p90_s": seconds(option.wait_ms(90)),
+        "wait_p99_s": seconds(option.wait_ms(99)),
         "evictions": option.evictions,
         "waste": option.waste,
         "unfinished": [each.unfinished for each in option.results],
