@@ -46,6 +46,7 @@ class Action:
             undone.
         options: Options of the command by the name of a value; a value that is empty is left out.
         after: Where the browser goes afterwards; `{name}` as in `words`.
+        on_target: False for a command that has no option `--target`.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Action:
     asks: str = ""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     after: str = "/runs"
+    on_target: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +101,52 @@ ACTIONS: dict[str, Action] = {
             "Delete",
             ("rm", "{run}", "--yes"),
             asks="Its files, logs and checkpoints are deleted. This cannot be undone.",
+        ),
+        Action(
+            "pool-resize",
+            "Resize the pool",
+            ("pool", "resize", "{pool}", "{spot}"),
+            options={"dedicated": "--dedicated", "disable_autoscale": "--disable-autoscale"},
+            after="/pools/{pool}",
+        ),
+        Action(
+            "pool-drain",
+            "Drain the pool",
+            ("pool", "drain", "{pool}"),
+            options={"to": "--to", "running": "--running"},
+            after="/pools/{pool}",
+        ),
+        Action(
+            "pool-enable", "Enable the pool", ("pool", "enable", "{pool}"), after="/pools/{pool}"
+        ),
+        Action(
+            "pool-rm",
+            "Delete the pool",
+            ("pool", "rm", "{pool}", "--yes"),
+            asks="Its nodes and the files on them are deleted, and a formula that was applied by "
+            "hand. Runs and their outputs are kept. This cannot be undone.",
+            after="/pools",
+        ),
+        Action(
+            "node-disable",
+            "Disable scheduling",
+            ("pool", "disable", "{pool}", "{node}"),
+            after="/pools/{pool}",
+        ),
+        Action(
+            "node-enable",
+            "Enable scheduling",
+            ("pool", "enable", "{pool}", "{node}"),
+            after="/pools/{pool}",
+        ),
+        Action(
+            "evict",
+            "Evict the node",
+            ("local", "evict", "{node}", "--pool", "{pool}"),
+            asks="Work since the last checkpoint is lost, and the files on the node.",
+            options={"notice": "--notice", "away": "--away"},
+            after="/pools/{pool}",
+            on_target=False,
         ),
     )
 }
@@ -229,7 +277,8 @@ class Actions:
                 _signal(process, signal.SIGKILL)
 
     async def _run(self, job: StartedCommand) -> None:
-        words = command_of("runner", *job.argv, *self._target_words(), "-o", "json")
+        target = self._target_words() if job.action.on_target else []
+        words = command_of("runner", *job.argv, *target, "-o", "json")
         process = await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.DEVNULL,

@@ -41,7 +41,13 @@ from runner.page.source import Source
 from runner.protocol.errors import ExitCode, RunnerError
 
 logger = logging.getLogger(__name__)
-_STATUS = {"R-PAGE-QUERY": 400, "R-PAGE-TWICE": 409, "R-PAGE-METHOD": 405, "R-BUG": 500}
+_STATUS = {
+    "R-PAGE-QUERY": 400,
+    "R-PAGE-TWICE": 409,
+    "R-PAGE-METHOD": 405,
+    "R-POOL-MISSING": 404,
+    "R-BUG": 500,
+}
 _NOT_FOUND = ("-UNKNOWN", "-NONE")
 _YEAR_S = 31_536_000
 

@@ -18,8 +18,10 @@ import jinja2
 from markupsafe import Markup, escape
 
 from runner.core.units import format_age, format_duration, format_size
+from runner.page.charts.bars import draw_columns, draw_waterfall
 from runner.page.charts.gantt import draw_gantt
 from runner.page.charts.lines import draw_lines, draw_sparkline
+from runner.page.charts.nodes import draw_node_map, draw_nodes
 from runner.protocol.metrics import format_metric
 
 FOLDER = Path(__file__).parent
@@ -45,6 +47,7 @@ def templates() -> jinja2.Environment:
         "duration": _duration,
         "size": _size,
         "metric": _metric,
+        "millis": _millis,
         "moment": moment,
         "usd": format_usd,
         "path": _path,
@@ -56,6 +59,10 @@ def templates() -> jinja2.Environment:
         "lines_chart": draw_lines,
         "gantt_chart": draw_gantt,
         "sparkline": draw_sparkline,
+        "columns_chart": draw_columns,
+        "waterfall_chart": draw_waterfall,
+        "nodes_chart": draw_nodes,
+        "node_map": draw_node_map,
     }
     cast("dict[str, Any]", found.globals).update(functions)
     return found
@@ -108,6 +115,11 @@ def format_usd(micro: int | None) -> str:
         return "unknown"
     usd = micro / 1e6
     return f"${usd:,.2f}" if usd >= 1 or not usd else f"${usd:.4f}"
+
+
+def _millis(value: int | None) -> Markup:
+    """Return milliseconds since 1970 as a `time` element."""
+    return moment(None if value is None else datetime.fromtimestamp(value / 1000, UTC))
 
 
 def _duration(seconds: float | None) -> str:

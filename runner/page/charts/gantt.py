@@ -13,7 +13,7 @@ from runner.page.charts.axes import Scale, line, svg, text
 
 _LEFT, _RIGHT, _TOP, _ROW = 120, 10, 22, 26
 # Seconds between two ticks, from which the smallest with at most seven ticks is chosen.
-_STEPS_S = (
+STEPS_S = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200,
     86_400, 172_800, 604_800, 2_592_000,
 )  # fmt: skip
@@ -56,7 +56,7 @@ def draw_gantt(bars: Sequence[Bar], label: str, *, width: int = 1000) -> Markup:
 
 
 def _axis(xs: Scale, total_s: float, first: datetime, height: int) -> list[Markup]:
-    step = next((each for each in _STEPS_S if total_s / each <= 7), _STEPS_S[-1])
+    step = next((each for each in STEPS_S if total_s / each <= 7), STEPS_S[-1])
     parts: list[Markup] = []
     for number in range(int(total_s // step) + 1):
         x = xs(number * step)

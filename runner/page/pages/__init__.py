@@ -4,7 +4,7 @@ A module may have `ENDPOINTS`, too: the documents of its subject, for programs.
 """
 
 from runner.page.ask import WebPage
-from runner.page.pages import compare, files, run, runs
+from runner.page.pages import bill, compare, files, pools, run, runs, whatif
 from runner.page.rest import Endpoint
 
 PAGES: tuple[WebPage, ...] = (
@@ -12,9 +12,16 @@ PAGES: tuple[WebPage, ...] = (
     run.PAGE,
     files.PAGE,
     compare.PAGE,
+    pools.LIST,
+    pools.PAGE,
+    bill.PAGE,
+    whatif.PAGE,
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *runs.ENDPOINTS,
     *compare.ENDPOINTS,
+    *pools.ENDPOINTS,
+    *bill.ENDPOINTS,
+    *whatif.ENDPOINTS,
 )
