@@ -115,7 +115,7 @@ def collect(report: CostReport, pool: str, since_ms: int = 0, until_ms: int = 1 
         _row(node, by_node[node], states, now_ms, ends.get(node, ()), is_free=report.is_free)
         for node in sorted(by_node)
     ]
-    return NodeTime(rows, micro, {node: len(times) for node, times in ends.items()})
+    return NodeTime(rows, micro, {node: len(times) for node, times in ends.items() if times})
 
 
 def _evictions(lives: Iterable[NodeLife], since_ms: int, until_ms: int) -> dict[str, list[int]]:
