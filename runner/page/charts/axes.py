@@ -51,15 +51,33 @@ def scale_of(values: Sequence[float], start: float, end: float) -> Scale:
     return Scale(min(known, default=0.0), max(known, default=1.0), start, end)
 
 
-def svg(width: int, height: int, label: str, body: Sequence[Markup], cls: str = "chart") -> Markup:
-    """Return an SVG element with a name for screen readers.
+def svg(
+    width: int,
+    height: int,
+    label: str,
+    body: Sequence[Markup],
+    cls: str = "chart",
+    *,
+    has_links: bool = False,
+) -> Markup:
+    """Return an SVG element with a name for screen readers, which look into it if it has links.
 
     It fills the width of its place and keeps its proportions, so nothing moves when it is loaded.
     """
     return Markup(
-        '<svg class="{}" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
+        '<svg class="{}" viewBox="0 0 {} {}" width="{}" height="{}" role="{}" aria-label="{}">'
         "{}</svg>"
-    ).format(cls, width, height, width, height, label, Markup("").join(body))
+    ).format(
+        cls, width, height, width, height, "group" if has_links else "img", label,
+        Markup("").join(body),
+    )  # fmt: skip
+
+
+def link(href: str, label: str, shape: Markup) -> Markup:
+    """Return a shape that leads to another page; without an address, the shape."""
+    if not href:
+        return shape
+    return Markup('<a href="{}" aria-label="{}">{}</a>').format(href, label, shape)
 
 
 def text(x: float, y: float, content: str, cls: str = "", title: str = "") -> Markup:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from runner.core.units import format_duration
-from runner.page.charts.axes import Scale, line, svg, text
+from runner.page.charts.axes import Scale, line, link, svg, text
 
 _LEFT, _RIGHT, _TOP, _ROW = 120, 10, 22, 26
 # Seconds between two ticks, from which the smallest with at most seven ticks is chosen.
@@ -52,7 +52,8 @@ def draw_gantt(bars: Sequence[Bar], label: str, *, width: int = 1000) -> Markup:
     for number, row in enumerate(rows):
         body.append(text(_LEFT - 8, _TOP + _ROW * number + 17, row, "end"))
     body += [_bar(bar, xs, first, rows.index(bar.row)) for bar in bars]
-    return svg(width, height, label, body, "chart gantt")
+    has_links = any(bar.href for bar in bars)
+    return svg(width, height, label, body, "chart gantt", has_links=has_links)
 
 
 def _axis(xs: Scale, total_s: float, first: datetime, height: int) -> list[Markup]:
@@ -77,6 +78,4 @@ def _bar(bar: Bar, xs: Scale, first: datetime, number: int) -> Markup:
     if bar.label and wide > 8 * len(bar.label):
         at = _TOP + _ROW * number + 16
         shape += Markup('<text class="on-bar" x="{}" y="{}">{}</text>').format(x + 4, at, bar.label)
-    if not bar.href:
-        return shape
-    return Markup('<a href="{}">{}</a>').format(bar.href, shape)
+    return link(bar.href, bar.title, shape)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from runner.page.charts.axes import Scale, line, svg, text
+from runner.page.charts.axes import Scale, line, link, svg, text
 from runner.page.charts.gantt import STEPS_S
 
 _LEFT, _RIGHT, _TOP = 150, 10, 22
@@ -89,7 +89,7 @@ def draw_nodes(
         for at_ms in row.evictions:
             if start_ms <= at_ms <= end_ms:
                 body.append(_eviction(xs(at_ms), y, tall, f"{row.node} was evicted", at_ms))
-    return svg(width, height, label, body, "chart nodes")
+    return svg(width, height, label, body, "chart nodes", has_links=True)
 
 
 def _short(name: str) -> str:
@@ -166,7 +166,7 @@ def _bar(bar: NodeBar, xs: Scale, y: int, tall: int, lanes: int) -> Markup:
     shape = Markup(
         '<rect class="bar {}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
     ).format(bar.kind, x, top, wide, high, bar.title)
-    return Markup('<a href="{}">{}</a>').format(bar.href, shape) if bar.href else shape
+    return link(bar.href, bar.title, shape)
 
 
 def _eviction(x: float, y: int, tall: int, said: str, at_ms: int) -> Markup:
@@ -186,7 +186,8 @@ def draw_node_map(
     Args:
         nodes: The IDs of the nodes, each with its state.
         label: What the map shows, for screen readers.
-        links: Where a square leads, by the ID of the node.
+        links: Where a square leads, by the ID of the node. The keyboard passes over these links,
+            because a table has the same ones.
     """
     if not nodes:
         return Markup("")
@@ -199,5 +200,6 @@ def draw_node_map(
             '<rect class="node {}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
         ).format(state, _CELL * x, _CELL * y, _CELL - 2, _CELL - 2, f"{node}: {state}")
         href = (links or {}).get(node)
-        body.append(Markup('<a href="{}">{}</a>').format(href, shape) if href else shape)
-    return svg(_CELL * columns, _CELL * lines, label, body, "node-map")
+        passed = Markup('<a href="{}" tabindex="-1" aria-label="{}">{}</a>')
+        body.append(passed.format(href, f"{node}: {state}", shape) if href else shape)
+    return svg(_CELL * columns, _CELL * lines, label, body, "node-map", has_links=bool(links))

@@ -1,0 +1,138 @@
+"""Pools, nodes over time, the bill and the simulator: looking and acting."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.checks import screenshots
+from tests.browser.conftest import NewPage, Watched, start_page
+from tests.browser.test_reading import start_waiting
+from tests.e2e.conftest import Cli, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+PRICES = "vm_size=Standard_NC16as_T4_v3&region=swedencentral"
+
+
+@pytest.mark.feature(55)
+@pytest.mark.parametrize(
+    ("name", "path", "heading"),
+    [
+        ("pools", f"/pools?{PRICES}", "Pools"),
+        ("pool", f"/pools/local?{PRICES}", "local"),
+        ("bill", f"/bill?{PRICES}", "Bill"),
+        ("whatif", f"/bill/whatif?go=1&tasks=10&mtbf=2h&{PRICES}", "What if"),
+    ],
+)
+def test_page_fits_every_width_and_everybody_can_use_it(
+    browser_page: Page,
+    finished_run: str,
+    assert_accessible: Callable[[Page], None],
+    name: str,
+    path: str,
+    heading: str,
+) -> None:
+    browser_page.goto(path)
+    assert browser_page.inner_text("h1") == heading
+    assert_accessible(browser_page)
+    assert len(screenshots(browser_page, name)) == 6
+    assert finished_run  # the pages are not empty
+
+
+def test_bar_of_a_new_run_appears_and_leads_to_it(
+    services: Cli, browser_page: Page, tmp_path: Path
+) -> None:
+    run_id, gate = start_waiting(services, tmp_path / "bar")
+    browser_page.goto("/pools/local")
+    bar = browser_page.locator(f"svg.nodes a[href='/runs/{run_id}']").first
+    bar.wait_for(state="attached", timeout=60_000)
+    browser_page.locator("svg.nodes .bar.running").first.wait_for(state="attached", timeout=60_000)
+    bar.click()
+    browser_page.wait_for_url(f"**/runs/{run_id}")
+    write_whole(gate, "")
+    browser_page.locator(".head .state.succeeded").wait_for(timeout=60_000)
+
+
+def test_laptop_has_a_bill_as_if_it_were_on_azure(
+    browser_page: Page, finished_run: str, services: Cli
+) -> None:
+    browser_page.goto("/bill?since=all")
+    browser_page.get_by_role("link", name=re.compile("as if they were")).click()
+    browser_page.wait_for_url("**vm_size=*")
+    assert "since=all" in browser_page.url
+    browser_page.goto(f"/bill?since=all&{PRICES}")
+    words = ["--vm-size", "Standard_NC16as_T4_v3", "--region", "swedencentral"]
+    printed = services.json("cost", *words)
+    document = browser_page.request.get(f"/api/v1/bill?since=all&{PRICES}").json()
+    work = ("useful", "setup", "failed")  # idle time grows between the two
+    by_day: dict[str, int] = {}
+    for day in document["days"]:
+        for part, micro in day["parts"].items():
+            by_day[part] = by_day.get(part, 0) + micro
+    for part in work:
+        assert by_day.get(part, 0) == printed["total"]["parts"][part]["micro_usd"]
+    assert "$" in browser_page.inner_text(".paid")
+    row = browser_page.locator(f"tr[id='run-{finished_run}']")
+    assert "$" in row.inner_text()
+
+
+def test_simulator_answers_a_form(browser_page: Page) -> None:
+    browser_page.goto("/bill/whatif")
+    browser_page.get_by_label("Tasks").fill("5")
+    browser_page.get_by_label("Time of a task").fill("10m")
+    browser_page.get_by_label("VM sizes").fill("Standard_NC16as_T4_v3")
+    browser_page.get_by_label("Region").fill("swedencentral")
+    browser_page.get_by_role("button", name="Simulate").click()
+    browser_page.get_by_text("Cheapest within").wait_for(timeout=60_000)
+    assert browser_page.locator("img.picture").evaluate("each => each.naturalWidth") > 0
+    browser_page.get_by_label("Time of a task").fill("long")
+    browser_page.get_by_role("button", name="Simulate").click()
+    browser_page.get_by_role("alert").get_by_text("is not a duration").wait_for(timeout=60_000)
+
+
+def act(page: Page, name: str, command: str, *, button: str = "") -> None:
+    """Follow a link or button, see the command that it shows, and confirm."""
+    page.get_by_role("button" if button else "link", name=button or name).first.click()
+    page.wait_for_url("**/act/*")
+    assert command in page.inner_text("pre.command")
+    page.locator("main form button").click()
+    page.get_by_text("Done.").wait_for(timeout=60_000)
+
+
+def test_pool_is_changed_and_its_nodes_are_evicted_from_the_page(
+    own_services: Cli, new_page: NewPage, watched: Watched
+) -> None:
+    server = start_page(own_services)
+    try:
+        page = new_page(server)
+        page.goto("/pools/local")
+        page.get_by_label("Spot nodes").fill("2")
+        act(page, "", "runner pool resize local 2 --dedicated=0", button="Resize …")
+        page.goto("/pools/local")
+        page.locator("tbody tr[id^='node-']").nth(1).wait_for(timeout=60_000)
+        node = page.locator("tbody tr[id^='node-'] th").first.inner_text()
+        act(page, "Disable", f"runner pool disable local {node}")
+        page.goto(f"/pools/local?q={node}")
+        act(page, "Enable", "runner pool enable local")
+        page.goto(f"/pools/local?q={node}")
+        page.locator(f"tr[id='node-{node}']", has_text="idle").wait_for(timeout=60_000)
+        act(page, "Evict", f"runner local evict {node} --pool local")
+        (pool,) = own_services.json("pool", "ls")
+        assert pool["spot_target"] == 2
+        page.goto("/pools/local")
+        page.get_by_role("link", name="Delete").click()
+        assert "cannot be undone" in page.inner_text("main")
+        page.locator("main form button").click()
+        page.get_by_text("Done.").wait_for(timeout=60_000)
+        assert json.loads(own_services.ok("pool", "ls", "-o", "json")) in ([], [pool])
+        assert watched.errors == []
+    finally:
+        server.stop()
