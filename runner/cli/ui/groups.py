@@ -30,39 +30,23 @@ FEW_TASKS = 12  # a group with more tasks is shown as counts
 
 def show_group(out: Output, view: GroupView) -> None:
     """Print the tree, or the same data as JSON or TSV."""
-    group = view.group
-    if out.document(
-        {
-            "group": group.group_id,
-            "job_id": group.job_id,
-            "pool": group.pool,
-            "created": group.created.isoformat(),
-            "tasks": [
-                {
-                    "task": name,
-                    "run_id": run_id,
-                    "after": list(group.after[name]),
-                    **_state(view.rows.get(name)),
-                }
-                for name, run_id in group.runs.items()
-            ],
-        }
-    ):
-        return
-    draw_group(out, view)
+    from runner.views.sweeps import group_document
+
+    if not out.document(group_document(view)):
+        draw_group(out, view)
 
 
 def draw_group(out: Output, view: GroupView) -> None:
     """Print the tree."""
     from runner.core.recipe.submit_file import draw_tree
+    from runner.views.sweeps import task_state
 
     group = view.group
     notes: dict[str, str] = {}
     with_names = task_namer(group)
     for name, run_id in group.runs.items():
-        state = _state(view.rows.get(name))
-        reason = f": {with_names(state['reason'])}" if state["reason"] else ""
-        notes[name] = f"{state['state']}{reason}  {run_id}"
+        state, reason = task_state(view.rows.get(name))
+        notes[name] = f"{state}{f': {with_names(reason)}' if reason else ''}  {run_id}"
     for line in draw_tree(group.after, notes):
         out.text(line)
     if len(group.runs) > FEW_TASKS:
@@ -77,15 +61,11 @@ def task_namer(group: RunGroup) -> Callable[[str], str]:
 
 def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
     """Return `97 succeeded, 2 failed`, the most frequent state first; or `only` these states."""
-    counts = Counter(_state(view.rows.get(name))["state"] for name in view.group.runs)
+    from runner.views.sweeps import task_state
+
+    counts = Counter(task_state(view.rows.get(name))[0] for name in view.group.runs)
     states = [state for state in only if counts[state]] if only else dict(counts.most_common())
     return ", ".join(f"{counts[state]} {state}" for state in states)
-
-
-def _state(row: RunRow | None) -> dict[str, str]:
-    if row is None:
-        return {"state": "deleted", "reason": "its run record was deleted from storage"}
-    return {"state": row.state, "reason": row.reason}
 
 
 _BAR_STATES = ("failed", "lost", "unreadable", "running", "preparing")  # counted next to the bar

@@ -15,14 +15,8 @@ from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.runs.rows import RunRow
     from runner.flows.sweeps.experiments import Leaderboard, TrialCost
     from runner.protocol.groups import RunGroup
-
-
-def parameter_names(trials: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the parameters of all trials, without duplicates."""
-    return tuple(dict.fromkeys(name for trial in trials.values() for name in trial))
 
 
 def follow_sweep(out: Output, connection: Connection, group: RunGroup) -> None:
@@ -50,25 +44,12 @@ def show_leaderboard(
 ) -> None:
     """Print the trials of a sweep, the best first, and what to do next."""
     from runner.flows.sweeps.experiments import has_outputs
+    from runner.views.sweeps import parameter_names, sweep_document, trial_documents
 
     merge = board.merge
-    documents = [trial_document(board, row) for row in board.rows]
-    if costs is not None:
-        for each in documents:
-            each.update(costs[each["trial"]].to_json())
+    documents = trial_documents(board, costs)
     if not out.as_text:
-        document: dict[str, Any] = {
-            "sweep": board.sweep.group_id,
-            "metric": board.metric,
-            "states": board.trial_states,
-            "cause": board.cause.to_json() if board.cause else None,
-            "problems": [*filter(None, [board.metric_problem]), *board.problems],
-            "trials": documents,
-        }
-        if merge is not None:
-            found = {"run_id": merge.run_id, "state": merge.state, "reason": merge.reason}
-            document["merge"] = found
-        out.record(document)
+        out.record(sweep_document(board, documents))
         return
     own = ("trial", board.metric or "value", "state", "took", "attempts", "run_id")
     names = {
@@ -109,24 +90,7 @@ def format_states(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
-def trial_document(board: Leaderboard, row: RunRow) -> dict[str, Any]:
-    """Return a trial as data."""
-    name = board.names[row.run_id]
-    return {
-        "trial": name,
-        "run_id": row.run_id,
-        "metric": board.metric,
-        "value": row.metrics.get(board.metric) if board.metric else None,
-        "params": board.params(row),
-        "state": board.state(row),
-        "reason": row.reason,
-        "took_s": row.took_s,
-        "attempts": row.attempts,
-        "evicted": row.evicted,
-    }
-
-
-def trial_text(document: dict[str, Any]) -> dict[str, Any]:
+def trial_text(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a trial as a row of a table, without its parameters."""
     value, took, evicted = document["value"], document["took_s"], document["evicted"]
     return {

@@ -13,7 +13,7 @@ from runner.core.units import format_age, format_duration
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
-    from runner.flows.sweeps.experiments import Experiment
+    from runner.views.sweeps import ExperimentLine
 
 app = typer.Typer(no_args_is_help=True, help="Summarise the runs of each experiment.")
 
@@ -23,10 +23,11 @@ app = typer.Typer(no_args_is_help=True, help="Summarise the runs of each experim
 def ls(call: Invocation) -> None:
     """List the experiments with the states of their runs and the best one, newest first."""
     from runner.flows.sweeps.experiments import list_experiments
+    from runner.views.sweeps import experiment_line
 
     out = call.out
     found = list_experiments(call.connect())
-    documents = [_document(one, one.main_metric) for one in found]
+    documents = [experiment_line(one, one.main_metric) for one in found]
     rows = [_texts(each) for each in documents] if out.as_text else documents
     columns = ("experiment", "runs", "states", "best", "metric", "value", "newest")
     spare = ("newest", "metric") if out.as_text else ()
@@ -54,20 +55,13 @@ def show(
 ) -> None:
     """Show the states of the runs of an experiment, its best run, and why runs failed."""
     from runner.flows.sweeps.experiments import find_experiment
+    from runner.views.sweeps import experiment_document
 
     out = call.out
     found = find_experiment(call.connect(), experiment)
-    document = _document(found, metric or found.main_metric)
-    failures = [
-        {
-            "failed": len(rows),
-            "cause": cause or "unknown",
-            "newest": rows[0].run_id,
-            "run_ids": [row.run_id for row in rows],
-        }
-        for cause, rows in found.failures.items()
-    ]
-    if out.document({**document, "failures": failures}):
+    document = experiment_document(found, metric or found.main_metric)
+    failures = document["failures"]
+    if out.document(document):
         return
     out.record({name: value for name, value in _texts(document).items() if value})
     if metric is None and found.metric_problem:
@@ -78,26 +72,9 @@ def show(
         out.note(f"\nto repeat them: runner retry --failed --experiment {found.name}")
 
 
-def _document(experiment: Experiment, metric: str | None) -> dict[str, Any]:
-    best = None if metric is None else experiment.best(metric)
-    created = [row.spec.created.isoformat() for row in experiment.rows if row.spec]
-    return {
-        "experiment": experiment.name,
-        "runs": len(experiment.rows),
-        "states": dict(experiment.states),
-        "metric": metric,
-        "value": best.metrics[metric] if best and metric else None,
-        "best": best.run_id if best else None,
-        "params": best.params if best else {},
-        "duration_s": dict(experiment.durations_s),
-        "newest": created[0],
-        "oldest": created[-1],
-    }
-
-
-def _texts(document: dict[str, Any]) -> dict[str, Any]:
-    def age(name: str) -> str:
-        return format_age(datetime.now(UTC) - datetime.fromisoformat(document[name])) + " ago"
+def _texts(document: ExperimentLine) -> dict[str, Any]:
+    def age(time: str) -> str:
+        return format_age(datetime.now(UTC) - datetime.fromisoformat(time)) + " ago"
 
     value, took = document["value"], document["duration_s"]
     return {
@@ -109,6 +86,6 @@ def _texts(document: dict[str, Any]) -> dict[str, Any]:
         "value": None if value is None else format_metric(value),
         "params": ", ".join(f"{name}={each}" for name, each in document["params"].items()),
         "took": ", ".join(f"{name} {format_duration(s)}" for name, s in took.items()),
-        "newest": age("newest"),
-        "oldest": age("oldest"),
+        "newest": age(document["newest"]),
+        "oldest": age(document["oldest"]),
     }

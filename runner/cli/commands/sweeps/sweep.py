@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,9 +28,7 @@ from runner.cli.ui.costs import cost_lines, group_document, plan_dry_run
 from runner.cli.ui.leaderboard import (
     follow_sweep,
     format_states,
-    parameter_names,
     show_leaderboard,
-    trial_document,
     trial_text,
 )
 from runner.cli.ui.output import Output, local_time
@@ -190,6 +188,7 @@ def _start(out: Output, checked: CheckedFile, settings: Settings, *, detach: boo
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
     from runner.protocol.groups import MERGE_TASK
+    from runner.views.sweeps import parameter_names
 
     plan = plan_dry_run(out, checked, settings, run_checks=run_checks)
     if out.document(group_document(plan)):
@@ -222,19 +221,13 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
 def ls(call: Invocation) -> None:
     """List the sweeps, newest first."""
     from runner.flows.sweeps.experiments import list_sweeps
+    from runner.views.sweeps import sweep_line
 
     out = call.out
-
-    rows = [
-        {
-            "sweep": group.group_id,
-            "trials": len(group.trials),
-            "params": ", ".join(parameter_names(group.trials)),
-            "pool": group.pool,
-            "created": local_time(group.created) if out.as_text else group.created.isoformat(),
-        }
-        for group in list_sweeps(call.connect())
-    ]
+    rows: list[dict[str, Any]] = []
+    for group in list_sweeps(call.connect()):
+        line: dict[str, Any] = {**sweep_line(group)}
+        rows.append(line | ({"created": local_time(group.created)} if out.as_text else {}))
     columns = ("sweep", "trials", "params", "pool", "created")
     empty = "no sweeps; to start one: runner sweep start mnist --param learning_rate=0.1,0.01"
     out.rows(rows, columns, empty=empty, spare=("pool", "created"))
@@ -289,6 +282,7 @@ def best(
     """Show the best trial that succeeded, or register its model."""
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.sweeps.experiments import has_outputs, load_leaderboard
+    from runner.views.sweeps import trial_document
 
     out = call.out
     connection = call.connect()
@@ -302,7 +296,7 @@ def best(
             why="; ".join(filter(None, [format_states(board.states), board.metric_problem])),
             fix=f"runner sweep show {board.sweep.group_id}",
         )
-    document = trial_document(board, row)
+    document: dict[str, Any] = {**trial_document(board, row)}
     if register is not None:
         request = default_request(row.spec, register, None, (), "")
         with out.stages() as view:
