@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,27 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
+
+
+def best_so_far(measured: Iterable[tuple[float, float]], goal: Goal) -> list[tuple[float, float]]:
+    """Return the points at which the best value improves.
+
+    Args:
+        measured: Pairs of a place, such as the time or the dollars spent until then, and a value.
+        goal: Whether less or more is better.
+    """
+    found: list[tuple[float, float]] = []
+    for place, value in sorted(measured, key=lambda pair: pair[0]):
+        if not math.isfinite(value):
+            continue
+        is_better = not found or (value > found[-1][1] if goal == "max" else value < found[-1][1])
+        if is_better:
+            found.append((place, value))
+    return found
+
+
 def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> str:
     """Return an SVG document.
 
@@ -127,13 +148,21 @@ def _heading(title: str, subtitle: str) -> str:
     )
 
 
-class _Axis:
-    """Maps the values of a parameter, or of the metric, to heights from 0 to 1."""
+class Axis:
+    """Maps the values of a parameter, or of the metric, to heights from 0 to 1.
+
+    Attributes:
+        numbers: True if all values are finite numbers; others are choices.
+        choices: The different values as text, in order.
+        low, high: The limits of numbers.
+        is_log: True if heights are those of the logarithms, because the numbers differ widely.
+    """
 
     def __init__(self, name: str, values: Sequence[Any]) -> None:
         self.name = name
-        self.numbers = all(_is_number(value) for value in values)
-        self.choices = sorted({str(value) for value in values})
+        self.numbers = bool(values) and all(_is_finite(value) for value in values)
+        self.choices = [] if self.numbers else sorted({str(value) for value in values})
+        self._places = {choice: number for number, choice in enumerate(self.choices)}
         self.low = self.high = 0.0
         self.is_log = False
         if self.numbers:
@@ -141,8 +170,9 @@ class _Axis:
             self.is_log = self.low > 0 and self.high >= 100 * self.low
 
     def at(self, value: Any) -> float:
+        """Return the height of one of the values."""
         if not self.numbers:
-            return self.choices.index(str(value)) / max(len(self.choices) - 1, 1)
+            return self._places[str(value)] / max(len(self.choices) - 1, 1)
         if self.high == self.low:
             return 0.5
         if self.is_log:
@@ -151,6 +181,7 @@ class _Axis:
         return (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
 
     def labels(self) -> list[tuple[float, str]]:
+        """Return heights with their texts: the limits of numbers, or the first choices."""
         if self.numbers:
             return [(self.at(each), _number(each)) for each in {self.low, self.high}]
         return [(self.at(each), each[:12]) for each in self.choices[:12]]
@@ -167,8 +198,8 @@ def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -
     if not trials:
         return _Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
     names = list(dict.fromkeys(name for each in trials for name in each.params))
-    axes = [_Axis(name, [t.params[name] for t in trials if name in t.params]) for name in names]
-    axes.append(_Axis(metric, [each.value for each in trials]))
+    axes = [Axis(name, [t.params[name] for t in trials if name in t.params]) for name in names]
+    axes.append(Axis(metric, [each.value for each in trials]))
     gap = (WIDTH - 2 * _LEFT) / max(len(axes) - 1, 1)
     xs = [_LEFT + gap * number for number in range(len(axes))]
     bottom = _HEIGHT - 40

@@ -22,6 +22,7 @@ from runner.page.charts.bars import draw_columns, draw_waterfall
 from runner.page.charts.gantt import draw_gantt
 from runner.page.charts.lines import draw_lines, draw_sparkline
 from runner.page.charts.nodes import draw_node_map, draw_nodes
+from runner.page.charts.trials import draw_curves, draw_history, draw_parallel
 from runner.protocol.metrics import format_metric
 
 FOLDER = Path(__file__).parent
@@ -63,6 +64,9 @@ def templates() -> jinja2.Environment:
         "waterfall_chart": draw_waterfall,
         "nodes_chart": draw_nodes,
         "node_map": draw_node_map,
+        "parallel_chart": draw_parallel,
+        "history_chart": draw_history,
+        "trials_chart": draw_curves,
     }
     cast("dict[str, Any]", found.globals).update(functions)
     return found

@@ -46,6 +46,7 @@ class Source:
         self._lock = threading.Lock()
         self._answers: dict[Hashable, _Answer] = {}
         self._limiter: anyio.CapacityLimiter | None = None
+        self.kept: dict[Hashable, Any] = {}  # what a page reads once, such as ended trials
 
     def connect(self) -> Connection:
         """Return the connection. Called in threads.
@@ -88,11 +89,17 @@ class Source:
         return await anyio.to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
     async def read(
-        self, key: Hashable, function: Callable[[Connection], T], *, fresh_s: float = 1.0
+        self,
+        key: Hashable,
+        function: Callable[[Connection], T],
+        *,
+        fresh_s: float = 1.0,
+        stale_s: float = 0.0,
     ) -> T:
         """Return what a function returns; an answer that is at most `fresh_s` old is used again.
 
-        Requests that wait for the same key share one call. Its error is raised in all of them.
+        Requests that wait for the same key share one call. Its error is raised in all of them. An
+        answer that is at most `stale_s` old is returned at once, and read again in the background.
         """
         now = time.monotonic()
         answer = self._answers.get(key)
@@ -105,6 +112,8 @@ class Source:
         if answer.pending is None:
             answer.pending = asyncio.create_task(self._load(answer, function))
             answer.pending.add_done_callback(_note_end)
+        if answer.has_value and now - answer.read_at <= stale_s:
+            return cast("T", answer.value)
         return cast("T", await asyncio.shield(answer.pending))
 
     async def _load(self, answer: _Answer, function: Callable[[Connection], T]) -> T:

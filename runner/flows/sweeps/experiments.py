@@ -308,7 +308,12 @@ def trial_costs(
 ) -> dict[str, TrialCost]:
     """Return the costs of each trial by name; nodes of this machine cost nothing."""
     since = board.sweep.created.replace(microsecond=0)  # run IDs have whole seconds
-    spent = report_costs(connection, CostQuery(by="run", since=since), home).ledger.runs
+    query = CostQuery(by="run", since=since)
+    return costs_of_trials(board, report_costs(connection, query, home).ledger.runs)
+
+
+def costs_of_trials(board: Leaderboard, spent: Mapping[str, NodeCosts]) -> dict[str, TrialCost]:
+    """Return the costs of each trial by name, from those of runs."""
     found: dict[str, TrialCost] = {}
     for name, run_id in board.sweep.trial_runs.items():
         total = NodeCosts()
@@ -323,8 +328,8 @@ def trial_costs(
     return found
 
 
-def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str:
-    """Return the plots of a sweep as SVG, or as an HTML page."""
+def plotted_trials(connection: Connection, board: Leaderboard) -> list[PlottedTrial]:
+    """Return the trials as pictures show them, in the order of the board, with their curves."""
     container, sweep = runs_container(connection), board.sweep
     listed = container.list_metadata(reports_folder(sweep.group_id))
     reports = {
@@ -333,7 +338,7 @@ def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str
         if (report := TrialReport.parse(blob, metadata)) is not None
     }
     metric = board.metric or "value"
-    trials = [
+    return [
         PlottedTrial(
             name,
             board.params(row),
@@ -343,9 +348,14 @@ def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str
         for row in board.rows
         for name in [board.names[row.run_id]]
     ]
+
+
+def plot_sweep(connection: Connection, board: Leaderboard, *, page: bool) -> str:
+    """Return the plots of a sweep as SVG, or as an HTML page."""
+    metric, name = board.metric or "value", board.sweep.group_id
     goal = goal_of(board.rows, metric)
-    svg = draw_sweep(sweep.group_id, metric, goal, trials)
-    return html_page(sweep.group_id, svg) if page else svg
+    svg = draw_sweep(name, metric, goal, plotted_trials(connection, board))
+    return html_page(name, svg) if page else svg
 
 
 def _unclear(measured: Iterable[str]) -> str:

@@ -4,7 +4,18 @@ A module may have `ENDPOINTS`, too: the documents of its subject, for programs.
 """
 
 from runner.page.ask import WebPage
-from runner.page.pages import bill, compare, files, pools, run, runs, whatif
+from runner.page.pages import (
+    bill,
+    compare,
+    experiments,
+    files,
+    pools,
+    run,
+    runs,
+    sweep,
+    sweeps,
+    whatif,
+)
 from runner.page.rest import Endpoint
 
 PAGES: tuple[WebPage, ...] = (
@@ -16,6 +27,11 @@ PAGES: tuple[WebPage, ...] = (
     pools.PAGE,
     bill.PAGE,
     whatif.PAGE,
+    sweeps.PAGE,
+    sweep.PAGE,
+    sweep.TRIAL_PAGE,
+    experiments.LIST_PAGE,
+    experiments.PAGE,
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -24,4 +40,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *pools.ENDPOINTS,
     *bill.ENDPOINTS,
     *whatif.ENDPOINTS,
+    *sweeps.ENDPOINTS,
+    *sweep.ENDPOINTS,
+    *experiments.ENDPOINTS,
 )
