@@ -52,13 +52,18 @@ def _explained_share(name: str, trials: Sequence[PlottedTrial]) -> float:
     values = [value for _, value in pairs]
     if len(groups) < 2 or len(values) <= len(groups):
         return 0.0
-    mean = statistics.fmean(values)
-    total = sum((value - mean) ** 2 for value in values)
+    total = _squares(values)
     if not total:
         return 0.0
-    inside = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
+    inside = sum(_squares(group) for group in groups)
     count, kinds = len(values), len(groups)
     return max(1 - inside / total * (count - 1) / (count - kinds), 0.0)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of the squared distances to the mean."""
+    mean = statistics.fmean(values)
+    return sum((value - mean) ** 2 for value in values)
 
 
 def _group_values(pairs: Sequence[tuple[Any, float]]) -> list[list[float]]:

@@ -20,6 +20,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.core.curves import Curve, differing
 from runner.core.pricing.ledger import NodeCosts
+from runner.core.states import WaitCause
 from runner.core.sweep_plots import Axis, PlottedTrial, best_so_far, importance
 from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.runs.group_documents import find_group, list_group_ids
@@ -107,6 +108,22 @@ class Sweep:
     def is_over(self) -> bool:
         """True if no run may change."""
         return all(row.is_over for row in self.board.rows)
+
+    @cached_property
+    def states(self) -> Mapping[str, int]:
+        """The number of trials in each state."""
+        return self.board.trial_states
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """Why trials cannot be compared, or ended without success."""
+        metric_problem = [self.board.metric_problem] if self.is_sweep else []
+        return (*filter(None, metric_problem), *self.board.problems)
+
+    @cached_property
+    def cause(self) -> WaitCause | None:
+        """Why queued trials need an action of the user, or None."""
+        return self.board.cause
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -200,7 +217,8 @@ def load_sweep(
     trials.sort(key=lambda each: not each.has_value)  # infinite values are ranked, too
     goal = goal_of(board.rows, board.metric or "value")
     found = Sweep(group, board, tuple(trials), goal, time.monotonic() - began)
-    _ = found.shares, found.axes, found.metrics  # computed here, in a thread
+    # Computed here, in a thread.
+    _ = found.shares, found.axes, found.metrics, found.states, found.problems, found.cause
     return found
 
 
@@ -485,6 +503,7 @@ async def read(ask: Ask) -> dict[str, Any]:
         "matching": len(rows),
         "costs": costs,
         "histories": await _histories(ask, sweep, comparable),
+        "trial_names": " ".join(each.name for each in sweep.trials),
         "left_out": [*missing, *(each.group.group_id for each in others if each not in comparable)],
         "curves": _curves(sweep, query.curves),
         "places": {each.name: number for number, each in enumerate(sweep.trials)},
@@ -509,7 +528,7 @@ def _curves(sweep: Sweep, most: int) -> list[Curve]:
 
 def _counts(sweep: Sweep) -> dict[str, int]:
     """Return how many trials are in which part of their life, for the actions."""
-    states = sweep.board.trial_states
+    states = sweep.states
     over = ("succeeded", "stopped early", "failed", "lost", "cancelled", "unreadable")
     return {
         "active": sum(count for state, count in states.items() if state not in over),
