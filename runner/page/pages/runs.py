@@ -29,7 +29,7 @@ _MOST_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ListedRun:
     """One row of the table: a run, or a sweep with the states of its trials."""
 
     run_id: str
@@ -69,7 +69,7 @@ class RunsQuery:
         )
 
 
-def read_lines(connection: Connection, query: RunsQuery) -> tuple[list[Line], int]:
+def read_lines(connection: Connection, query: RunsQuery) -> tuple[list[ListedRun], int]:
     """Return the rows of the list, and the number of older runs that it omits."""
     limit = None if query.text else query.limit
     found: RunHistory | GroupedHistory
@@ -86,21 +86,21 @@ def read_lines(connection: Connection, query: RunsQuery) -> tuple[list[Line], in
     return lines[: query.limit], found.older + max(len(lines) - query.limit, 0)
 
 
-def _run(row: RunRow) -> Line:
+def _run(row: RunRow) -> ListedRun:
     name = row.shown_metric
-    return Line(row.run_id, row, metric=name, value=row.metrics[name] if name else None)
+    return ListedRun(row.run_id, row, metric=name, value=row.metrics[name] if name else None)
 
 
-def _sweep(line: SweepLine) -> Line:
+def _sweep(line: SweepLine) -> ListedRun:
     name = compared_metric(line.rows)
     first = line.rows[0] if line.rows else None
     if name is None or line.counted:
-        return Line(line.group_id, first, line)
+        return ListedRun(line.group_id, first, line)
     best = rank(line.rows, MetricOrder(name))[0]
-    return Line(line.group_id, first, line, name, best.metrics.get(name))
+    return ListedRun(line.group_id, first, line, name, best.metrics.get(name))
 
 
-def _text(line: Line) -> str:
+def _text(line: ListedRun) -> str:
     spec = line.row.spec if line.row else None
     words = [line.run_id, line.row.state if line.row else "", line.row.reason if line.row else ""]
     if spec is not None:

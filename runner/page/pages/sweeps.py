@@ -27,7 +27,7 @@ _AT_ONCE = 3  # sweeps that are read at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ListedSweep:
     """A row of the list. `sweep` is None until it was read; `problem` says why it cannot be."""
 
     group: RunGroup
@@ -48,18 +48,18 @@ def _list(connection: Connection, most: int) -> tuple[list[RunGroup], bool]:
     return found[:most], len(found) > most
 
 
-async def _read_lines(ask: Ask, groups: list[RunGroup]) -> list[Line]:
+async def _read_lines(ask: Ask, groups: list[RunGroup]) -> list[ListedSweep]:
     places = asyncio.Semaphore(_AT_ONCE)
 
-    async def read_one(group: RunGroup) -> Line:
+    async def read_one(group: RunGroup) -> ListedSweep:
         params = parameter_names(group.trials)
         async with places:
             try:
                 sweep = await read_sweep(ask.source, group.group_id)
                 cost = total_cost(await read_costs(ask.source, sweep))
-                return Line(group, params, sweep, cost)
+                return ListedSweep(group, params, sweep, cost)
             except RunnerError as err:
-                return Line(group, params, problem=err.what)
+                return ListedSweep(group, params, problem=err.what)
 
     tasks = [asyncio.create_task(read_one(group)) for group in groups]
     if not tasks:
@@ -67,15 +67,15 @@ async def _read_lines(ask: Ask, groups: list[RunGroup]) -> list[Line]:
     await asyncio.wait(tasks, timeout=_PATIENCE_S)
     _keep(tasks)
     return [
-        task.result() if task.done() else Line(group, parameter_names(group.trials))
+        task.result() if task.done() else ListedSweep(group, parameter_names(group.trials))
         for task, group in zip(tasks, groups, strict=True)
     ]
 
 
-_reading: set[asyncio.Task[Line]] = set()  # the loop itself keeps weak references only
+_reading: set[asyncio.Task[ListedSweep]] = set()  # the loop itself keeps weak references only
 
 
-def _keep(tasks: list[asyncio.Task[Line]]) -> None:
+def _keep(tasks: list[asyncio.Task[ListedSweep]]) -> None:
     for task in tasks:
         if not task.done():
             _reading.add(task)
