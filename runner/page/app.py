@@ -29,26 +29,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runner.page import rest
 from runner.page.access import Access, AccessMiddleware, own_path, set_session
-from runner.page.actions import Actions
 from runner.page.ask import Ask, WebPage, read_form
 from runner.page.assets import Assets
+from runner.page.commands import Commands
 from runner.page.live import FIX_BUG, NO_TROUBLE, WHY_BUG, Live
 from runner.page.pages import ENDPOINTS, PAGES
 from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
 from runner.page.rendering import render, render_update
 from runner.page.source import Source
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 
 logger = logging.getLogger(__name__)
-_STATUS = {
-    "R-PAGE-QUERY": 400,
-    "R-PAGE-TWICE": 409,
-    "R-PAGE-METHOD": 405,
-    "R-POOL-MISSING": 404,
-    "R-BUG": 500,
-}
-_NOT_FOUND = ("-UNKNOWN", "-NONE")
 _YEAR_S = 31_536_000
 
 
@@ -60,8 +52,8 @@ class PageApp:
         self.source = source
         self.access = access
         self.live = Live()
-        self.actions = Actions(source, self._changed)
-        routes = [Route("/health", _health), *rest.routes(self.ask, self.actions, ENDPOINTS)]
+        self.commands = Commands(source, self._changed)
+        routes = [Route("/health", _health), *rest.routes(self.ask, self.commands, ENDPOINTS)]
         self._assets = assets or Assets()
         if assets is not None:
             routes += self._page_routes()
@@ -81,7 +73,7 @@ class PageApp:
     async def close(self) -> None:
         """End what is open: streams, and commands that were started."""
         self.live.close()
-        await self.actions.close()
+        await self.commands.close()
 
     def _page_routes(self) -> list[Route]:
         routes = [
@@ -91,9 +83,9 @@ class PageApp:
             Route("/logout", self._logout, methods=["POST"]),
             _stream_route("/live/runs/{run_id}/log", self._log),
             Route("/runs/{run_id}/download", self._download),
-            *self.actions.routes(self.context),
+            *self.commands.routes(self.context),
         ]
-        for page in (*PAGES, self.actions.page):
+        for page in (*PAGES, *self.commands.pages):
             routes.append(Route(page.path, self._page_of(page)))
             routes.append(_stream_route(f"/live{page.path}", self._updates_of(page)))
         return routes
@@ -207,9 +199,7 @@ class PageApp:
     async def _error(self, request: Request, err: Exception) -> Response:
         if not isinstance(err, RunnerError):
             raise err
-        status = _STATUS.get(err.code, 400 if err.exit_code == ExitCode.USAGE else 503)
-        if err.code.endswith(_NOT_FOUND):
-            status = 404
+        status = rest.status_of(err)
         if request.url.path.startswith("/api/"):
             return rest.error_answer(err, status)
         context = self.context(request) | {"error": err}

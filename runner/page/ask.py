@@ -67,8 +67,8 @@ class Ask:
         return {name: each if len(each) > 1 else each[0] for name, each in found.items()}
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the values of a form; the last one of a name. Raise RunnerError if it is too large."""
+async def read_pairs(request: Request) -> list[tuple[str, str]]:
+    """Return the names and values of a form. Raise RunnerError if it is too large."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -76,7 +76,12 @@ async def read_form(request: Request) -> dict[str, str]:
             raise RunnerError(
                 "R-PAGE-QUERY", "the form is too large", fix=f"send at most {_MAX_FORM} bytes"
             )
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    return parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the values of a form, the last one of each name."""
+    return dict(await read_pairs(request))
 
 
 Read = Callable[[Ask], Awaitable[dict[str, Any]]]

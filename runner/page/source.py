@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.core.settings import Settings
+from runner.page.processes import Processes
 from runner.protocol.errors import RunnerError
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Source:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.processes = Processes(settings)
         self._connection: Connection | None = None
         self._described = 0  # when the file that describes the target was written
         self._lock = threading.Lock()
@@ -71,6 +73,10 @@ class Source:
         with self._lock:
             if self._connection is broken:
                 self._connection = None
+
+    async def work(self, function: Callable[[], T]) -> T:
+        """Return what a function returns that needs no services, in a thread."""
+        return await anyio.to_thread.run_sync(function)
 
     async def call(self, function: Callable[[Connection], T]) -> T:
         """Return what a function of flows returns, in a thread."""

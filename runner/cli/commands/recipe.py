@@ -117,27 +117,9 @@ def _expected(recipe: Recipe) -> str:
 
 
 def _described(recipe: Recipe) -> dict[str, Any]:
-    return {
-        "name": recipe.name,
-        "description": recipe.description,
-        "toolkit": recipe.toolkit,
-        "source": recipe.source,
-        "folder": str(recipe.folder),
-        "command": " ".join(recipe.command),
-        "requirements": recipe.requirements_file,
-        "python": recipe.python,
-        "dataset": recipe.dataset,
-        "params": {param.name: param.default for param in recipe.params},
-        "params_as": recipe.params_as,
-        "outputs": list(recipe.outputs),
-        "primary_metric": recipe.primary_metric,
-        "expected": [f"{each.metric} {each}" for each in recipe.expect],
-        "variants": list(recipe.variants),
-        "image": recipe.image,
-        "timeout_s": recipe.timeout_s,
-        "retries": recipe.retries,
-        "estimate": recipe.estimate,
-    }
+    from runner.views.recipes import recipe_document
+
+    return {**recipe_document(recipe)}
 
 
 def _param(param: Param) -> dict[str, Any]:

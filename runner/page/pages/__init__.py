@@ -9,6 +9,7 @@ from runner.page.pages import (
     compare,
     experiments,
     files,
+    new,
     pools,
     run,
     runs,
@@ -20,6 +21,7 @@ from runner.page.rest import Endpoint
 
 PAGES: tuple[WebPage, ...] = (
     runs.PAGE,
+    new.PAGE,
     run.PAGE,
     files.PAGE,
     compare.PAGE,
@@ -43,4 +45,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *sweeps.ENDPOINTS,
     *sweep.ENDPOINTS,
     *experiments.ENDPOINTS,
+    *new.ENDPOINTS,
 )

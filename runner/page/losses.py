@@ -1,0 +1,93 @@
+"""What cannot be undone, in words and numbers: made of what commands print with `-o json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from runner.core.units import format_age, format_count, format_size
+from runner.page.forms import Loss, Values, texts
+
+_KEPT_SHOWN = 5
+
+
+def _rows(document: Any) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", document) if isinstance(document, list) else []
+
+
+def _runs(document: Mapping[str, Any], _: Values) -> str:
+    runs: Sequence[Mapping[str, Any]] = document["runs"]
+    files, size = format_count(document["files"], "file"), format_size(document["size_bytes"])
+    kept = [f"{each['run_id']} is kept: {each['why']}." for each in document["kept"][:_KEPT_SHOWN]]
+    if len(document["kept"]) > _KEPT_SHOWN:
+        kept.append(f"{len(document['kept']) - _KEPT_SHOWN} more are kept.")
+    lost = f"{format_count(len(runs), 'run')} with {files}, {size}, would be lost for good."
+    return " ".join([lost if runs else "Nothing would be deleted.", *kept])
+
+
+def _run_ends(document: Mapping[str, Any], _: Values) -> str:
+    if "run_id" not in document:
+        return ""
+    if document["result"] is not None:
+        return f"The run has ended already: {document['state']}."
+    checkpoints: Sequence[Mapping[str, Any]] = document["checkpoints"]
+    if not checkpoints:
+        return "It has no checkpoint: all that it has computed would be lost."
+    newest = checkpoints[0]
+    at = datetime.fromisoformat(newest["time"])
+    step = f" at step {newest['step']}" if newest["step"] is not None else ""
+    age = format_age(max(datetime.now(UTC) - at, at - at))
+    return f"What it computed after its newest checkpoint{step}, {age} ago, would be lost."
+
+
+def _versions(document: Any, values: Values) -> str:
+    model = "".join(texts(values, "model")[:1])
+    _, _, wanted = model.partition("@")
+    rows = [row for row in _rows(document) if wanted in ("", str(row["version"]))]
+    size = format_size(sum(row["size_bytes"] or 0 for row in rows))
+    aliases = sorted({alias for row in rows for alias in row["aliases"]} - {"latest", "best"})
+    text = f"{format_count(len(rows), 'version')} of the model, {size}, would be lost for good."
+    return text + (f" Its aliases: {', '.join(aliases)}." if aliases else "")
+
+
+def _files(document: Any, _: Values) -> str:
+    rows = _rows(document)
+    size = format_size(sum(row["size_bytes"] for row in rows))
+    return (
+        f"{format_count(len(rows), 'file')}, {size}, would be lost for good. "
+        "Runs that used them can no longer be reproduced."
+    )
+
+
+def _active(document: Any, _: Values) -> str:
+    count = len(_rows(document))
+    if not count:
+        return "No run is active."
+    return (
+        f"{format_count(count, 'run')} would stop, and start again with the services, from the "
+        "newest checkpoint if there is one."
+    )
+
+
+def _firings(document: Mapping[str, Any], _: Values) -> str:
+    states = [run["state"] for each in document["firings"] for run in each["runs"]]
+    active = sum(state in ("queued", "preparing", "running", "paused") for state in states)
+    return (
+        f"It has started {format_count(len(states), 'run')}, which are kept; "
+        f"{format_count(active, 'active run')} would be cancelled."
+    )
+
+
+def _freed(document: Mapping[str, Any], _: Values) -> str:
+    count = format_count(len(document["items"]), "item")
+    return f"{count}, {format_size(document['size_bytes'])}, would be deleted."
+
+
+RUNS = Loss(("rm", "{run}", "--dry-run"), _runs)
+RUN_ENDS = Loss(("show", "{run}"), _run_ends)
+MODELS = Loss(("models", "ls", "{model}"), _versions)
+DATA = Loss(("data", "ls", "{path}", "--recursive"), _files)
+SERVICES = Loss(("ps", "--all", "--status=queued,preparing,running"), _active)
+SCHEDULES = Loss(("schedule", "show", "{schedule}"), _firings)
+DISK = Loss(("local", "prune", "--dry-run"), _freed, takes="")

@@ -1,0 +1,165 @@
+"""Start a run or a sweep: choose a recipe, fill in what it declares, and see the plan first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runner.core.pricing.cost import usd_text
+from runner.core.units import format_size
+from runner.flows.environment.pools import pool_names
+from runner.page.ask import Ask, WebPage
+from runner.page.commands import fill_form
+from runner.page.forms import Values, to_values
+from runner.page.processes import Answer, ErrorDocument, is_object
+from runner.page.rest import Endpoint
+from runner.page.training import (
+    SWEEP,
+    TRAIN,
+    FoundRecipe,
+    find_recipes,
+    load_allowed,
+    plan_action,
+    train_form,
+)
+from runner.protocol.errors import RunnerError
+from runner.views.recipes import RecipeDocument, recipe_document
+
+_OWN = ("plan", "only", "kind")  # names of the query that are no values of the form
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a dry run says: facts by label, or an error; `notes` are its messages."""
+
+    facts: tuple[tuple[str, str], ...] = ()
+    error: ErrorDocument | None = None
+    notes: str = ""
+
+
+def _kind(cost: dict[str, Any], name: str) -> str:
+    kind: dict[str, Any] = cost[name]
+    if kind["usd_per_hour"] is None:
+        return "unknown, because the price table has no price of the VM size"
+    expected = kind["expected_micros"]
+    most = kind["worst_micros"]
+    parts = ["no `estimate`" if expected is None else f"{usd_text(expected)} expected"]
+    parts.append("no limit" if most is None else f"at most {usd_text(most)}")
+    return f"{', '.join(parts)} ({kind['usd_per_hour']:g} USD per node and hour, {kind['as_of']})"
+
+
+def to_plan(found: Answer, *, is_billed: bool) -> Plan:
+    """Return the plan of a dry run: of a run, or of the trials of a sweep."""
+    if found.error is not None:
+        return Plan(error=found.error, notes=found.messages)
+    document: dict[str, Any] = found.document
+    runs: dict[str, dict[str, Any]] = document.get("runs") or {}
+    run = next(iter(runs.values()), document)
+    batch, code = _part(run, "batch"), _part(run, "code")
+    size = f" ({batch.get('vm_size')})" if batch.get("vm_size") else ""
+    spot = ", spot" if batch.get("spot") else ""
+    facts = [
+        ("Trials", str(len(runs)) if runs else ""),
+        ("Pool", f"{batch.get('pool')}{size}{spot}"),
+        ("Job", str(batch.get("job_id") or "")),
+        ("Command", shlex.join(map(str, run.get("command") or ()))),
+        ("Code", f"{format_size(code.get('size_bytes') or 0)}, sha256 {_short(code)}"),
+        ("Data", str(_part(run, "data").get("name") or "")),
+        ("Packages", str(_part(run, "requirements").get("file") or "")),
+    ]
+    cost = document.get("cost")
+    if cost:
+        facts += [("Price on spot", _kind(cost, "spot"))]
+        facts += [("Price on dedicated", _kind(cost, "dedicated"))]
+        facts += [("Cost cap", usd_text(cost["cap"]["cap_micros"]))] if cost["cap"] else []
+    elif not is_billed:
+        facts.append(("Price", "nothing: it runs on this machine"))
+    unknown = document.get("not_looked_up")
+    if unknown:
+        facts.append(("Not checked", ", ".join(map(str, unknown))))
+    return Plan(tuple(each for each in facts if each[1]), notes=found.messages)
+
+
+def _part(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Any = run.get(name)
+    return found if is_object(found) else {}
+
+
+def _short(code: Mapping[str, Any]) -> str:
+    return str(code.get("sha256"))[:12]
+
+
+async def read(ask: Ask) -> dict[str, Any]:
+    """Return the values of `new.html`: all recipes, or the form of one."""
+    ref = ask.text("recipe")
+    if not ref:
+        return {"title": "Train", "found": await _recipes(ask), "recipe": None}
+    is_sweep = ask.text("kind") == "sweep"
+    action = SWEEP if is_sweep else TRAIN
+    folder, pools = Path.cwd(), list[str]()
+    recipe = await ask.source.work(lambda: load_allowed(ref, folder))
+    with suppress(RunnerError):
+        pools = await ask.source.work(lambda: list(pool_names(ask.source.settings)))
+    pairs = ask.query.multi_items()
+    values = to_values((name, text) for name, text in pairs if name not in _OWN)
+    shown = await fill_form(ask.source, action, values)
+    plan = None
+    if ask.text("plan") and not shown["problem"]:
+        plan = await _plan(ask, values, is_sweep=is_sweep)
+    return {
+        **shown,
+        "title": f"{'Sweep' if is_sweep else 'Train'} {ref}",
+        "ref": ref,
+        "base": ref.partition(":")[0] if recipe.source == "builtin" else ref,
+        "recipe": recipe,
+        "form": train_form(recipe, sweep=is_sweep, pools=pools),
+        "plan": plan,
+        "kind": "sweep" if is_sweep else "",
+    }
+
+
+async def _plan(ask: Ask, values: Values, *, is_sweep: bool) -> Plan:
+    action = plan_action(SWEEP if is_sweep else TRAIN)
+    found = await ask.source.processes.answer(action.argv(values))
+    return to_plan(found, is_billed=ask.source.settings.target.is_billed)
+
+
+async def _recipes(ask: Ask) -> list[FoundRecipe]:
+    find: Callable[[], list[FoundRecipe]] = partial(find_recipes, Path.cwd())
+    return await ask.source.work(find)
+
+
+async def read_documents(ask: Ask) -> list[FoundRecipe]:
+    """Return the recipes that the page can start."""
+    return await _recipes(ask)
+
+
+async def read_document(ask: Ask) -> RecipeDocument:
+    """Return one recipe with its parameters."""
+    ref = ask.text("recipe")
+    recipe = await ask.source.work(lambda: load_allowed(ref, Path.cwd()))
+    return recipe_document(recipe)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/recipes",
+        "List the recipes and scripts in the folder of the server, then the built-in recipes.",
+        list[FoundRecipe],
+        read_documents,
+    ),
+    Endpoint(
+        "/recipe",
+        "Return a recipe with its parameters.",
+        RecipeDocument,
+        read_document,
+        (("recipe", "name of a built-in recipe, or a path below the folder of the server"),),
+        "runner recipe show RECIPE",
+    ),
+)
+PAGE = WebPage("/new", "new", read, every_s=0, label="Train")
