@@ -158,7 +158,13 @@ ACTIONS: dict[str, Action] = {
             options={"to": "--to", "running": "--running"},
             fields=(
                 Field("to", "Move waiting tasks to the pool", usual="none"),
-                Field("running", "Also move running tasks", "check"),
+                Field(
+                    "running",
+                    "Running runs",
+                    "select",
+                    choices=("", "requeue", "wait", "terminate"),
+                    help="Requeue them, wait for them, or end them. Requeued runs resume.",
+                ),
             ),
             after="/pools/{pool}",
         ),

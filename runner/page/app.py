@@ -33,7 +33,7 @@ from runner.page.ask import Ask, WebPage, read_form
 from runner.page.assets import Assets
 from runner.page.commands import Commands
 from runner.page.live import FIX_BUG, NO_TROUBLE, WHY_BUG, Live
-from runner.page.pages import ENDPOINTS, PAGES
+from runner.page.pages import ENDPOINTS, PAGES, data
 from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
 from runner.page.rendering import render, render_update
@@ -83,6 +83,7 @@ class PageApp:
             Route("/logout", self._logout, methods=["POST"]),
             _stream_route("/live/runs/{run_id}/log", self._log),
             Route("/runs/{run_id}/download", self._download),
+            Route("/data/download", self._download_data),
             *self.commands.routes(self.context),
         ]
         for page in (*PAGES, *self.commands.pages):
@@ -128,6 +129,9 @@ class PageApp:
 
     async def _download(self, request: Request) -> Response:
         return await download(self.ask(request))
+
+    async def _download_data(self, request: Request) -> Response:
+        return await data.download(self.ask(request))
 
     async def _log(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")

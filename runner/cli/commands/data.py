@@ -108,22 +108,14 @@ def ls(
 ) -> None:
     """List stored files, and folders with their total size."""
     from runner.flows.data.commands import listing
+    from runner.views.data import stored_line
 
     out = call.out
     place, entries = listing(call.connect(), path, recursive=recursive)
-    rows: list[dict[str, Any]] = [
-        {
-            "path": entry.path,
-            "size": format_size(entry.size_bytes),
-            "size_bytes": entry.size_bytes,
-            "files": entry.files,
-            "modified": local_time(entry.modified)
-            if entry.modified and out.as_text
-            else entry.modified,
-            "md5": entry.md5,
-        }
-        for entry in entries
-    ]
+    rows: list[dict[str, Any]] = [{**stored_line(entry)} for entry in entries]
+    if out.as_text:
+        for row, entry in zip(rows, entries, strict=True):
+            row["modified"] = local_time(entry.modified) if entry.modified else None
     columns = ("path", "size", "files", "modified")
     if not out.as_text:
         columns = ("path", "size_bytes", "files", "modified", "md5")

@@ -28,51 +28,37 @@ SPARE = ("files", "size", "age")  # omitted first in a narrow terminal
 def model_row(model: Model, *, as_text: bool) -> dict[str, Any]:
     """Return a row of `models ls`: metric of the best version, age and size of the latest one."""
     latest, best = model.latest, model.best
-    shown = best or latest
-    plain = {
+    if not as_text:
+        from runner.views.models import registered_model
+
+        return {**registered_model(model)}
+    return {
         "model": model.name,
         "versions": len(model.live),
         "latest": latest.version if latest else None,
         "best": best.version if best else None,
-    }
-    if as_text:
-        return {**plain, "metric": _metric(shown), "age": _age(latest), "size": _size(latest)}
-    return {
-        **plain,
-        "metric": shown.primary_metric if shown else None,
-        "value": shown.metric(shown.primary_metric) if shown else None,
-        "created": _created(latest),
-        "size_bytes": latest.size_bytes if latest else None,
+        "metric": _metric(best or latest),
+        "age": _age(latest),
+        "size": _size(latest),
     }
 
 
 def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
     """Return a row of `models ls NAME`."""
-    document: Mapping[str, Any] = version.document or {}
-    if as_text:
-        deleted = ("deleted",) if version.deleted else ()
-        broken = ("unreadable",) if version.problem else ()
-        return {
-            "version": version.version,
-            "aliases": ", ".join((*version.aliases, *deleted, *broken)),
-            "metric": _metric(version),
-            "age": _age(version),
-            "size": "" if version.deleted else _size(version),
-            "files": None if version.deleted else version.file_count,
-            "run": document.get("run_id"),
-        }
+    if not as_text:
+        from runner.views.models import version_line
+
+        return {**version_line(version)}
+    deleted = ("deleted",) if version.deleted else ()
+    broken = ("unreadable",) if version.problem else ()
     return {
-        "name": version.name,
         "version": version.version,
-        "aliases": list(version.aliases),
-        "metric": version.primary_metric,
-        "value": version.metric(version.primary_metric),
-        "created": _created(version),
-        "deleted": document.get("deleted"),
-        "size_bytes": version.size_bytes,
-        "files": version.file_count,
-        "run_id": document.get("run_id"),
-        "problem": version.problem,
+        "aliases": ", ".join((*version.aliases, *deleted, *broken)),
+        "metric": _metric(version),
+        "age": _age(version),
+        "size": "" if version.deleted else _size(version),
+        "files": None if version.deleted else version.file_count,
+        "run": (version.document or {}).get("run_id"),
     }
 
 
@@ -131,10 +117,6 @@ def _metric(version: ModelVersion | None) -> str:
     name = version.primary_metric if version else None
     value = version.metric(name) if version else None
     return "" if name is None or value is None else f"{name} {format_metric(value)}"
-
-
-def _created(version: ModelVersion | None) -> str | None:
-    return None if version is None else (version.document or {}).get("created")
 
 
 def _age(version: ModelVersion | None) -> str:
@@ -210,7 +192,9 @@ def show(call: Invocation, model: ModelArgument) -> None:
     if out.as_text:
         out.record(version_pairs(version), title=str(version))
     else:
-        out.record({**(version.document or {}), "aliases": list(version.aliases)})
+        from runner.views.models import version_document
+
+        out.record(version_document(version))
 
 
 @app.command("register")

@@ -173,13 +173,6 @@ def _nodes(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
 
-def output_url(connection: Connection, run_id: str, result: RunResult | None) -> str:
-    """Return the URL of the outputs in blob storage."""
-    outputs = connection.outputs
-    folder = result.output if result else "output/"
-    return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/{folder}"
-
-
 def result_document(
     connection: Connection,
     spec: RunSpec,
@@ -188,6 +181,8 @@ def result_document(
     model: RunModel | None = None,
 ) -> dict[str, Any]:
     """Return the outcome for `-o json`: `result.json`, with all locations."""
+    from runner.flows.runs.outputs import output_url
+
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
     return {
         **result,
@@ -218,6 +213,8 @@ def print_summary(
     model: RunModel | None = None,
 ) -> None:
     """Print the summary on stderr; `view` has the times since the command started."""
+    from runner.flows.runs.outputs import output_url
+
     pairs = {"status": _status_line(ended)}
     if ended.result is None and ended.status.fix:
         pairs["fix"] = ended.status.fix

@@ -22,7 +22,6 @@ from runner.protocol.errors import RunnerError
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.features.schedules.manage import Firing, ScheduleRecord
-    from runner.flows.runs.rows import RunRow
 
 _MAX_FIRINGS = 20  # number of firings that `show` prints
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
@@ -88,10 +87,10 @@ def create(
 @on_target
 def ls(call: Invocation) -> None:
     """List the schedules."""
-    from runner.features.schedules.manage import list_schedules
+    from runner.features.schedules.documents import list_lines
 
     out = call.out
-    rows = [_row(schedule) for schedule in list_schedules(call.connect())]
+    rows: Sequence[Mapping[str, Any]] = list_lines(call.connect())
     if out.as_text:
         rows = [{**row, "next": _local(row["next"]), "until": _local(row["until"])} for row in rows]
     columns = ("schedule", "state", "when", "next", "recipe", "pool", "until")
@@ -103,6 +102,7 @@ def ls(call: Invocation) -> None:
 @on_target
 def show(call: Invocation, schedule: NameArgument) -> None:
     """Show a schedule and its runs."""
+    from runner.features.schedules.documents import schedule_document, schedule_line
     from runner.features.schedules.manage import find_schedule, firings, trouble
 
     out = call.out
@@ -112,22 +112,12 @@ def show(call: Invocation, schedule: NameArgument) -> None:
     groups = [one.group_id for one in made if one.group_id is not None]
     problem = trouble(connection, found, made)
     if out.as_text:
-        out.record(_texts(_row(found)))
+        out.record(_texts(schedule_line(found)))
         if found.tasks:
             _draw(out, connection, found, groups)
         _show_firings(out, connection, made)
     else:
-        rows = _rows(connection, made)
-        out.record(
-            {
-                **_row(found),
-                "runs": [run_id for one in made for run_id in one.runs],
-                "groups": groups,
-                "firings": [_firing(one, rows) for one in made],
-                "trouble": problem,
-                "document": found.document,
-            }
-        )
+        out.record(schedule_document(connection, found, made, problem))
     if problem:
         out.warning(problem)
 
@@ -194,35 +184,15 @@ def rm(call: Invocation, schedule: NameArgument) -> None:
     )
 
 
-def _rows(connection: Connection, made: Sequence[Firing]) -> Mapping[str, RunRow]:
-    from runner.flows.runs.history import list_runs
-
-    ids = [run_id for one in made for run_id in one.runs]
-    return {row.run_id: row for row in list_runs(connection, limit=None, ids=ids).rows}
-
-
-def _firing(one: Firing, rows: Mapping[str, RunRow]) -> dict[str, Any]:
-    """Return a firing with the states of its runs; a deleted run has no state."""
-    found = {run_id: rows[run_id].status for run_id in one.runs if run_id in rows}
-    return {
-        "created": one.created,
-        "triggered": one.triggered,
-        "job_id": one.job_id,
-        "group_id": one.group_id,
-        "runs": [
-            {"run_id": run_id, "state": status and status.label, "reason": status and status.reason}
-            for run_id, status in ((run_id, found.get(run_id)) for run_id in one.runs)
-        ],
-    }
-
-
 def _show_firings(out: Output, connection: Connection, made: Sequence[Firing]) -> None:
     """Print the newest firings with the states of their runs."""
+    from runner.features.schedules.documents import firing_document, firing_rows
+
     newest = made[: -_MAX_FIRINGS - 1 : -1]
-    rows = _rows(connection, newest)
+    rows = firing_rows(connection, newest)
     table: list[dict[str, Any]] = []
     for one in newest:
-        runs = _firing(one, rows)["runs"]
+        runs = firing_document(one, rows)["runs"]
         states = Counter(run["state"] or "deleted" for run in runs)
         single = len(runs) == 1
         table.append(
@@ -258,7 +228,9 @@ def _print_state(
 
 def show_created(out: Output, schedule: ScheduleRecord) -> None:
     """Print a new schedule."""
-    row = _row(schedule)
+    from runner.features.schedules.documents import schedule_line
+
+    row = schedule_line(schedule)
     out.record(_texts(row) if out.as_text else row)
     out.note(f"to show its runs: runner schedule show {schedule.schedule_id}")
 
@@ -286,7 +258,7 @@ def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups:
         out.text(line)
 
 
-def _texts(row: dict[str, Any]) -> dict[str, str]:
+def _texts(row: Mapping[str, Any]) -> dict[str, str]:
     tasks = row["tasks"]
     shown = {**row, "tasks": ", ".join(tasks) if len(tasks) < 10 else len(tasks)}
     shown |= {"next": _local(row["next"]), "until": _local(row["until"])}
@@ -295,17 +267,3 @@ def _texts(row: dict[str, Any]) -> dict[str, str]:
 
 def _local(moment: str | None) -> str:
     return local_time(datetime.fromisoformat(moment)) if moment else ""
-
-
-def _row(schedule: ScheduleRecord) -> dict[str, Any]:
-    document, view = schedule.document, schedule.view
-    return {
-        "schedule": schedule.schedule_id,
-        "state": schedule.state,
-        "when": schedule.when,
-        "next": view.next_run.isoformat() if view and view.next_run else None,
-        "recipe": document["recipe"],
-        "pool": document["pool"],
-        "until": document["last"],
-        "tasks": list(schedule.tasks),
-    }

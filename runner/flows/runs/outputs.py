@@ -31,7 +31,7 @@ from runner.flows.runs.history import list_runs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import RunPaths, is_selected_output
-from runner.protocol.results import OutputFile
+from runner.protocol.results import OutputFile, RunResult
 from runner.protocol.run_spec import RunSpec
 
 
@@ -271,3 +271,10 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         why=why,
         fix=f"{fix}; outputs of a run that has ended remain in storage",
     )
+
+
+def output_url(connection: Connection, run_id: str, result: RunResult | None) -> str:
+    """Return the URL of the outputs in blob storage."""
+    outputs = connection.outputs
+    folder = result.output if result else "output/"
+    return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/{folder}"

@@ -7,12 +7,17 @@ from runner.page.ask import WebPage
 from runner.page.pages import (
     bill,
     compare,
+    data,
+    environment,
     experiments,
     files,
+    models,
     new,
     pools,
     run,
+    run_documents,
     runs,
+    schedules,
     sweep,
     sweeps,
     whatif,
@@ -34,6 +39,12 @@ PAGES: tuple[WebPage, ...] = (
     sweep.TRIAL_PAGE,
     experiments.LIST_PAGE,
     experiments.PAGE,
+    models.PAGE,
+    models.MODEL_PAGE,
+    data.PAGE,
+    schedules.PAGE,
+    schedules.SCHEDULE_PAGE,
+    environment.PAGE,
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -46,4 +57,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *sweep.ENDPOINTS,
     *experiments.ENDPOINTS,
     *new.ENDPOINTS,
+    *run_documents.ENDPOINTS,
+    *models.ENDPOINTS,
+    *data.ENDPOINTS,
+    *schedules.ENDPOINTS,
+    *environment.ENDPOINTS,
 )

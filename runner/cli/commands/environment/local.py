@@ -292,15 +292,13 @@ def _settings() -> Settings:
 
 
 def _show(out: Output, found: LocalStatus) -> None:
+    if out.format is OutputFormat.JSON:
+        from runner.views.environment import local_document
+
+        out.record(local_document(found))
+        return
     documents = [asdict(service) for service in found.services]
     services: dict[str, Any] = {document.pop("name"): document for document in documents}
-    if out.format is OutputFormat.JSON:
-        sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
-        kept_apart = found.isolation or None
-        record = {"running": found.running, **services, **sizes, "isolation": kept_apart}
-        record |= {"page": found.page} if found.page else {}
-        out.record({**record, "refusal": found.refusal or None})
-        return
     rows = [{"service": name, **service} for name, service in services.items()]
     columns = ("service", "state", "pid", "endpoint", "log")
     empty = "the local services are not set up: runner local up"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,11 @@ from runner.cli.options import (
     on_target,
 )
 from runner.cli.ui.output import Output, local_time
-from runner.core.units import format_size, parse_duration_flag
+from runner.core.units import parse_duration_flag
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.runs.outputs import RunFile
-    from runner.protocol.checkpoints import CheckpointFile
     from runner.protocol.groups import RunGroup
-    from runner.protocol.run_spec import RunSpec
 
 app = typer.Typer(no_args_is_help=True, help="List and download files of a run.")
 
@@ -45,15 +43,17 @@ def ls(
 ) -> None:
     """List the exported files and the logs of a run; with -o json also their URLs."""
     from runner.flows.runs.documents import find_run
+    from runner.views.details import checkpoint_file_lines, file_lines
 
     out = call.out
     why = "because Azure signs URLs for at most seven days"
     lifetime = None if sas is None else parse_duration_flag("sas", sas, "1m", "7d", why)
     connection = call.connect()
     spec = find_run(connection, run)
-    rows = (_checkpoint_files if checkpoints else _files)(connection, spec)
-    _add_urls(out, connection, rows, lifetime)
-    if out.as_text and not checkpoints and rows and all(row["kind"] == "log" for row in rows):
+    url_of = _url_of(out, connection, lifetime)
+    list_files = checkpoint_file_lines if checkpoints else file_lines
+    rows: Sequence[Mapping[str, Any]] = [*list_files(connection, spec, url_of)]
+    if out.as_text and not checkpoints and rows and all(row.get("kind") == "log" for row in rows):
         out.note("the run has no exported files")
     if out.as_text and lifetime is not None and rows:
         for row in rows:  # a table would wrap the URLs
@@ -67,52 +67,25 @@ def ls(
     out.rows(rows, (*names, *shown, *urls), empty=empty)
 
 
-def _add_urls(
-    out: Output, connection: Connection, rows: list[dict[str, Any]], lifetime: timedelta | None
-) -> None:
-    """Replace the blob name of each row by its URL, signed for `lifetime` if that is given."""
+def _url_of(
+    out: Output, connection: Connection, lifetime: timedelta | None
+) -> Callable[[str], str]:
+    """Return what makes the URL of a blob, signed for `lifetime` if that is given."""
     container = connection.outputs.container_runs
-    url_of = partial(connection.blob_url, container)
-    if lifetime is not None and rows:
+    if lifetime is None:
+        return partial(connection.blob_url, container)
+
+    @functools.cache
+    def signer() -> Callable[[str], str]:
         expiry = datetime.now(UTC) + lifetime
-        url_of = connection.sign_reads(container, expiry)
+        sign = connection.sign_reads(container, expiry)
         out.note(f"anyone with these URLs can read the files until {local_time(expiry)}")
-    for row in rows:
-        row["url"] = url_of(row.pop("blob"))
+        return sign
 
+    def sign_first(blob: str) -> str:
+        return signer()(blob)  # asks Azure for a key, so not before there is a file
 
-def _files(connection: Connection, spec: RunSpec) -> list[dict[str, Any]]:
-    from runner.flows.runs.outputs import find_files
-
-    files = find_files(connection, spec)
-    return [{**_row(file), "kind": "log" if file.is_log else "output"} for file in files]
-
-
-def _checkpoint_files(connection: Connection, spec: RunSpec) -> list[dict[str, Any]]:
-    """Return the files of all complete checkpoints, the newest checkpoint first."""
-    from runner.flows.runs.attempts import list_checkpoints
-    from runner.flows.runs.documents import runs_container
-
-    return [
-        {
-            "checkpoint": checkpoint.number,
-            "attempt": checkpoint.attempt,
-            "step": checkpoint.step,
-            **_row(file),
-        }
-        for checkpoint in list_checkpoints(runs_container(connection), spec.run_id)
-        for file in checkpoint.files
-    ]
-
-
-def _row(file: RunFile | CheckpointFile) -> dict[str, Any]:
-    return {
-        "path": file.path,
-        "size": format_size(file.size_bytes),
-        "size_bytes": file.size_bytes,
-        "sha256": file.sha256,
-        "blob": file.blob,
-    }
+    return sign_first
 
 
 @app.command("get")

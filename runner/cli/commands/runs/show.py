@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
 from runner.cli.ui.groups import show_group
 from runner.cli.ui.output import local_time
-from runner.cli.ui.run_display import expected_text, output_pairs, output_url, took_pairs
+from runner.cli.ui.run_display import expected_text, output_pairs, took_pairs
 from runner.core.units import format_duration, format_size
 from runner.protocol.metrics import MetricSummary, describe_non_finite, format_metric
 
 if TYPE_CHECKING:
-    from runner.azure.auth.credentials import Connection
-    from runner.flows.models.register import RunModel
-    from runner.flows.runs.attempts import AttemptRow
-    from runner.flows.runs.live import RunView
-    from runner.protocol.checkpoints import CheckpointManifest
-    from runner.protocol.run_spec import RunSpec
+    from runner.views.details import RunDetails
 
 
 _LISTED = 10
-
-
-@dataclass(frozen=True, slots=True)
-class RunDetails:
-    """A run with all its documents."""
-
-    connection: Connection
-    view: RunView
-    metrics: Sequence[MetricSummary]
-    attempts: Sequence[AttemptRow]
-    environment: Mapping[str, Any] | None
-    checkpoints: Sequence[CheckpointManifest]
-    models: Sequence[RunModel]
-    checkpoint_problem: str
 
 
 def lines(shown: RunDetails) -> dict[str, str]:
@@ -165,6 +144,8 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 def outputs(shown: RunDetails) -> dict[str, str]:
     """Return the lines about kept files with their origin, other files, and the URL."""
+    from runner.flows.runs.outputs import output_url
+
     result = shown.view.result
     if result is None:
         return {}
@@ -244,6 +225,7 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
     from runner.flows.submit.submit_group import finish_interrupted
     from runner.flows.sweeps.groups import load_group_view
     from runner.protocol.groups import RunGroup
+    from runner.views.details import load_details, run_document
 
     out = call.out
     connection = call.connect()
@@ -252,8 +234,8 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
         finish_interrupted(connection)
         show_group(out, load_group_view(connection, spec))
         return
-    shown = _load(connection, spec)
-    if out.document(_document(shown)):
+    shown = load_details(connection, spec)
+    if out.document(run_document(shown)):
         return
     out.record(lines(shown), title=spec.run_id)
     if shown.attempts:
@@ -263,65 +245,3 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
         columns = ATTEMPT_COLUMNS + (("lost",) if lost else ())
         columns += ("resumed_from",) if resumed else ()
         out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
-
-
-def _load(connection: Connection, spec: RunSpec) -> RunDetails:
-    from runner.flows.runs.attempts import checkpoint_problem, list_attempts, list_checkpoints
-    from runner.flows.runs.documents import load_metrics, runs_container
-    from runner.flows.runs.live import load_view
-    from runner.flows.submit.reproduce import load_environment
-
-    view = load_view(connection, spec)
-    container = runs_container(connection)
-    reported: dict[str, Any] = dict(view.result.checkpoint or {}) if view.result else {}
-    attempt = view.attempts[-1].attempt if view.attempts and view.result is None else 0
-    problem = reported.get("problem") or checkpoint_problem(container, spec.run_id, attempt)
-    return RunDetails(
-        connection,
-        view,
-        load_metrics(connection, spec),
-        list_attempts(connection, view),
-        load_environment(connection, spec),
-        list_checkpoints(container, spec.run_id),
-        _models(connection, view),
-        str(problem or ""),
-    )
-
-
-def _document(shown: RunDetails) -> dict[str, Any]:
-    view = shown.view
-    return {
-        "run_id": view.spec.run_id,
-        "state": view.status.state.value,
-        "reason": view.status.reason,
-        "fix": view.status.fix,
-        "cause": view.status.cause.to_json() if view.status.cause else None,
-        "node": view.status.node,
-        "metrics": [dataclasses.asdict(metric) for metric in shown.metrics],
-        "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],
-        "environment": shown.environment,
-        "checkpoints": [_checkpoint(checkpoint) for checkpoint in shown.checkpoints],
-        "checkpoint_problem": shown.checkpoint_problem or None,
-        "output_url": output_url(shown.connection, view.spec.run_id, view.result),
-        "run": view.spec.to_json(),
-        "result": view.result.raw if view.result else None,
-        "models": [dataclasses.asdict(model) for model in shown.models],
-    }
-
-
-def _models(connection: Connection, view: RunView) -> Sequence[RunModel]:
-    from runner.flows.models.register import describe_models
-
-    succeeded = view.result is not None and view.result.status == "succeeded"
-    return describe_models(connection, view.spec) if succeeded else ()
-
-
-def _checkpoint(checkpoint: CheckpointManifest) -> dict[str, Any]:
-    return {
-        "checkpoint": checkpoint.number,
-        "attempt": checkpoint.attempt,
-        "time": checkpoint.time,
-        "step": checkpoint.step,
-        "files": len(checkpoint.files),
-        "size_bytes": checkpoint.size_bytes,
-    }

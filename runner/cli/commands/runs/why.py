@@ -32,7 +32,9 @@ def why(call: Invocation, subject: _WhyArgument = "@last") -> None:
     if call.out.as_text:
         _print(call.out, found)
     else:
-        call.out.record(found.to_json())
+        from runner.views.details import diagnosis_document
+
+        call.out.record(diagnosis_document(found))
 
 
 def _print(out: Output, found: Diagnosis) -> None:
@@ -62,12 +64,13 @@ def events(call: Invocation, run: RunArgument = "@last") -> None:
     """List the events of a run in order of time: job, task, attempts, nodes, pool, evictions."""
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.timeline import load_timeline
+    from runner.views.details import event_line
 
     out, connection = call.out, call.connect()
     found = load_timeline(connection, find_run(connection, run))
     if not out.as_text:
         columns = (*_EVENT_COLUMNS, "attempt", "clock_offset_s")
-        out.rows([each.to_json() for each in found], columns)
+        out.rows([event_line(each) for each in found], columns)
         return
     rows = [
         {**each.to_json(), "at": local_time(each.at) if each.at else "unknown"} for each in found

@@ -1,0 +1,123 @@
+"""Stored files: folders with their sizes, and downloads."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncGenerator
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response, StreamingResponse
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.stores import StoredFile
+from runner.core.storage_paths import SHARE
+from runner.flows.data.commands import listing, stored_place
+from runner.flows.data.stores import find_files, open_store
+from runner.page.ask import Ask, WebPage
+from runner.page.rest import Endpoint
+from runner.protocol.errors import RunnerError
+from runner.views.data import StoredLine, stored_line
+
+_PIECE = 4 << 20
+_MOST_ROWS = 2000
+
+
+async def read_files(ask: Ask) -> list[StoredLine]:
+    """Return the files and folders at a path."""
+    path, recursive = ask.text("path"), ask.text("recursive") == "1"
+
+    def load(connection: Connection) -> list[StoredLine]:
+        _, entries = listing(connection, path, recursive=recursive)
+        return [stored_line(entry) for entry in entries]
+
+    return await ask.source.read(("data", path, recursive), load, fresh_s=2.0)
+
+
+def parents(path: str) -> list[tuple[str, str]]:
+    """Return the folders above a path, each with its name: `data:a/b` is in `data:` and `a`."""
+    store, colon, inside = path.rpartition(":")
+    parts = PurePosixPath(inside).parts
+    found = [(f"{store}{colon}", store or "data")]
+    for count in range(1, len(parts) + 1):
+        found.append((f"{store}{colon}{'/'.join(parts[:count])}", parts[count - 1]))
+    return found
+
+
+async def read(ask: Ask) -> dict[str, Any]:
+    """Return the values of `data.html`."""
+    path = ask.text("path")
+    rows = await read_files(ask)
+    return {
+        "title": f"Data {path}" if path else "Data",
+        "path_of_data": path,
+        "parents": parents(path),
+        "rows": rows[:_MOST_ROWS],
+        "more": max(len(rows) - _MOST_ROWS, 0),
+        "has_share": bool(await ask.source.call(lambda found: found.outputs.file_share)),
+        "get_command": lambda name: shlex.join(["runner", "data", "get", name]),
+        "full_path": lambda row: full_path(path, row),
+    }
+
+
+def full_path(path: str, row: StoredLine) -> str:
+    """Return the path of a line of a listing, with its container."""
+    store, colon, _ = path.rpartition(":")
+    return f"{store}{colon}{row['path']}"
+
+
+async def download(ask: Ask) -> Response:
+    """Return a stored file as an attachment."""
+    path = ask.text("path")
+
+    def find(connection: Connection) -> tuple[BlobContainer, StoredFile]:
+        place = stored_place(connection, path)
+        if place.store == SHARE:
+            raise RunnerError(
+                "R-PAGE-SHARE",
+                "the page does not download files of the share",
+                fix=shlex.join(["runner", "data", "get", path]),
+            )
+        with open_store(connection, place.store) as store:
+            found = find_files(store, place)
+        if not found.single:
+            raise RunnerError("R-DATA-UNKNOWN", f"{path!r} is not a file", fix="/data")
+        return BlobContainer(connection.blob_service(), place.store), found.files[0]
+
+    container, file = await ask.source.call(find)
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        position = 0
+        while position < file.size_bytes:
+            start, length = position, min(_PIECE, file.size_bytes - position)
+            data = await ask.source.work(
+                lambda start=start, length=length: container.read_range(file.path, start, length)
+            )
+            if not data:
+                return
+            position += len(data)
+            yield data
+
+    headers = {
+        "content-length": str(file.size_bytes),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(PurePosixPath(file.path).name)}",
+    }
+    return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/data",
+        "List stored files, and folders with their total size.",
+        list[StoredLine],
+        read_files,
+        (
+            ("path", "PATH in container data, CONTAINER:PATH, or share:PATH"),
+            ("recursive", "1 lists the files at any depth"),
+        ),
+        "runner data ls PATH",
+    ),
+)
+PAGE = WebPage("/data", "data", read, every_s=10.0, label="Data")

@@ -1,0 +1,109 @@
+"""Where runs execute: the local services, or the checks and the preview of a stack, with fixes."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from typing import Any, cast
+
+from runner.core.home import existing_folder
+from runner.flows.extras import DISTRIBUTION
+from runner.flows.local import lifecycle
+from runner.page.ask import Ask, WebPage
+from runner.page.processes import Answer
+from runner.page.rest import Endpoint
+from runner.protocol.errors import RunnerError
+from runner.views.environment import CheckLine, LocalDocument, local_document
+
+_PACKAGES = ("azure-batch", "azure-storage-blob", "azure-identity", "starlette", "uv")
+_SERVICES = ("batch", "blob")
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk with RUNNER_HOME."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of runner, Python and the packages that it needs."""
+    found = {"runner": installed(DISTRIBUTION), "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = installed(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return {**found, "platform": platform.platform()}
+
+
+async def read_local(ask: Ask) -> LocalDocument:
+    """Return the state of the local services."""
+    settings = ask.source.settings
+    return await ask.source.work(lambda: local_document(lifecycle.status(settings)))
+
+
+async def read_checks(ask: Ask) -> list[CheckLine]:
+    """Return the checks of the stack. Raise RunnerError if they cannot begin."""
+    found = await _checks(ask)
+    if found.error is not None:
+        error = found.error
+        raise RunnerError(
+            error["code"] or "R-CHECK", error["what"], why=error["why"], fix=error["fix"]
+        )
+    return found.document
+
+
+async def _checks(ask: Ask) -> Answer:
+    return await ask.source.processes.answer(["check"], takes="stack")
+
+
+async def read(ask: Ask) -> dict[str, Any]:
+    """Return the values of `environment.html`.
+
+    The checks and the preview of a stack need a process for seconds, so they run when asked for:
+    `run=check` and `run=preview` in the address.
+    """
+    settings = ask.source.settings
+    wanted = ask.text("run")
+    local = await read_local(ask) if settings.target.runs_here else None
+    usage = await ask.source.work(lambda: shutil.disk_usage(existing_folder(settings.home)))
+    checks = preview = None
+    if settings.target.has_stacks and wanted == "check":
+        checks = await _checks(ask)
+    if settings.target.has_stacks and wanted == "preview":
+        preview = await ask.source.processes.answer(["preview"], takes="stack")
+    services: dict[str, Any] = cast("dict[str, Any]", local or {})
+    return {
+        "title": "Environment",
+        "settings": settings,
+        "local": local,
+        "services": {name: services[name] for name in _SERVICES if name in services},
+        "disk": Disk(usage.free, usage.total),
+        "versions": versions(),
+        "checks": checks,
+        "preview": preview,
+    }
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/local",
+        "Return the state of the local services.",
+        LocalDocument,
+        read_local,
+        command="runner local status",
+    ),
+    Endpoint(
+        "/checks",
+        "Check everything that could fail a deployment of the stack.",
+        list[CheckLine],
+        read_checks,
+        command="runner check",
+    ),
+)
+PAGE = WebPage("/environment", "environment", read, every_s=0, label="Environment")

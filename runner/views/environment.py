@@ -1,0 +1,52 @@
+"""Documents about the environment: the local services, and the checks of a stack."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, cast
+
+from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
+
+from runner.flows.local.lifecycle import LocalStatus
+
+
+class ServiceLine(TypedDict):
+    """A local service; `pid` is None if it does not run."""
+
+    state: str
+    pid: int | None
+    endpoint: str
+    log: str
+
+
+class LocalDocument(TypedDict, total=False):
+    """The document of `runner local status -o json`; services are there once they are set up."""
+
+    running: bool
+    batch: ServiceLine
+    blob: ServiceLine
+    nodes: int
+    slots: int
+    home: str
+    isolation: str | None
+    refusal: str | None
+
+
+class CheckLine(TypedDict):
+    """A check of `runner check -o json`: `state` is ok, note, failed or skipped."""
+
+    check: str
+    state: str
+    detail: str
+    fix: str
+    code: str
+
+
+def local_document(found: LocalStatus) -> LocalDocument:
+    """Return the state of the local services."""
+    documents = [asdict(service) for service in found.services]
+    services: dict[str, Any] = {document.pop("name"): document for document in documents}
+    sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
+    kept_apart = found.isolation or None
+    record = {"running": found.running, **services, **sizes, "isolation": kept_apart}
+    return cast("LocalDocument", {**record, "refusal": found.refusal or None})
