@@ -187,5 +187,5 @@ def _names(words: Iterable[str]) -> tuple[str, ...]:
 
 def _missing(name: str) -> RunnerError:
     return RunnerError(
-        "R-PAGE-QUERY", f"the form has no value {name!r}", fix=f"add {name} to the address or form"
+        "R-PAGE-FORM", f"{name} is missing", why="the command needs it", fix=f"fill in {name}"
     )

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup, escape
 
-from runner.core.units import format_age, format_duration, format_size
+from runner.core.units import format_age, format_count, format_duration, format_size
 from runner.page.charts.bars import draw_columns, draw_waterfall
 from runner.page.charts.gantt import draw_gantt
 from runner.page.charts.lines import draw_lines, draw_sparkline
@@ -45,6 +45,7 @@ def templates() -> jinja2.Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         "age": _age,
+        "count_of": format_count,
         "duration": _duration,
         "size": _size,
         "metric": _metric,

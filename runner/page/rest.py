@@ -19,7 +19,7 @@ from runner.page.forms import Action, Values
 from runner.protocol.errors import ExitCode, RunnerError
 
 ROOT = "/api/v1"
-_STATUS = {"R-PAGE-QUERY": 400, "R-PAGE-TWICE": 409, "R-PAGE-METHOD": 405, "R-POOL-MISSING": 404}
+_STATUS = {"R-PAGE-TWICE": 409, "R-PAGE-METHOD": 405, "R-POOL-MISSING": 404}
 _NOT_FOUND = ("-UNKNOWN", "-NONE")
 # The services do not answer, or not yet: the same request may succeed later.
 _UNREACHABLE = frozenset(

@@ -39,8 +39,11 @@ _MOST_FOLDERS = 2000
 _MOST_FOUND = 200
 
 
+_LABELS = {"gpus": "GPUs", "max_cost": "Cost cap in USD", "timeout": "Time limit"}
+
+
 def _label(name: str) -> str:
-    return name.replace("_", " ").capitalize()
+    return _LABELS.get(name) or name.replace("_", " ").capitalize()
 
 
 def _option_field(name: str) -> Field:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -46,26 +47,43 @@ def parents(path: str) -> list[tuple[str, str]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a listing, and its path with the container."""
+
+    line: StoredLine
+    full: str
+
+    @property
+    def can_download(self) -> bool:
+        """True for a file of a container."""
+        return self.line["files"] is None and not self.full.startswith(f"{SHARE}:")
+
+    @property
+    def command(self) -> str:
+        """The command that downloads it."""
+        return shlex.join(["runner", "data", "get", self.full])
+
+
 async def read(ask: Ask) -> dict[str, Any]:
     """Return the values of `data.html`."""
     path = ask.text("path")
     rows = await read_files(ask)
+    share = await ask.source.call(lambda connection: connection.outputs.file_share)
     return {
         "title": f"Data {path}" if path else "Data",
         "path_of_data": path,
         "parents": parents(path),
-        "rows": rows[:_MOST_ROWS],
+        "rows": [Row(each, full_path(path, each)) for each in rows[:_MOST_ROWS]],
         "more": max(len(rows) - _MOST_ROWS, 0),
-        "has_share": bool(await ask.source.call(lambda found: found.outputs.file_share)),
-        "get_command": lambda name: shlex.join(["runner", "data", "get", name]),
-        "full_path": lambda row: full_path(path, row),
+        "has_share": bool(share),
     }
 
 
 def full_path(path: str, row: StoredLine) -> str:
     """Return the path of a line of a listing, with its container."""
     store, colon, _ = path.rpartition(":")
-    return f"{store}{colon}{row['path']}"
+    return f"{store}{colon}{row['path'].rstrip('/')}"
 
 
 async def download(ask: Ask) -> Response:
@@ -100,9 +118,10 @@ async def download(ask: Ask) -> Response:
             position += len(data)
             yield data
 
+    name = quote(PurePosixPath(file.path).name)
     headers = {
         "content-length": str(file.size_bytes),
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(PurePosixPath(file.path).name)}",
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
     }
     return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
 

@@ -53,7 +53,7 @@ async def read_checks(ask: Ask) -> list[CheckLine]:
     if found.error is not None:
         error = found.error
         raise RunnerError(
-            error["code"] or "R-CHECK", error["what"], why=error["why"], fix=error["fix"]
+            error["code"] or "R-PAGE-COMMAND", error["what"], why=error["why"], fix=error["fix"]
         )
     return found.document
 
