@@ -35,6 +35,7 @@ MODULES = (
     "resubmission",
     "collecting",
     "sweep",
+    "page_sweep",
 )
 NAMES = {module.rpartition(".")[2]: module for module in MODULES}
 

@@ -52,7 +52,7 @@ def measure() -> Iterator[Ratio]:
         raise PeerMissingError("Chromium and Playwright are needed: make .venv/.ready-browser")
     with _browser() as browser:
         with local_services() as env, _page(env) as link:
-            ours = _ours(browser, link, env)
+            ours = _ours(browser, link)
         peer = _peer(browser)
     name = f"page of a sweep of {TRIALS:,} trials on screen"
     said = "Optuna Dashboard" if peer else "the bound"
@@ -98,7 +98,7 @@ def _page(env: dict[str, str]) -> Generator[str]:
         process.wait(30)
 
 
-def _ours(browser: Any, link: str, env: dict[str, str]) -> dict[str, float]:
+def _ours(browser: Any, link: str) -> dict[str, float]:
     address, path = link.partition("/?token=")[0], f"/sweeps/{sweep_id()}"
     context = browser.new_context(base_url=address, viewport={"width": 1280, "height": 800})
     context.new_page().goto(link)
@@ -106,7 +106,6 @@ def _ours(browser: Any, link: str, env: dict[str, str]) -> dict[str, float]:
     context.new_page().goto(path)
     first = time.perf_counter() - began
     samples = [_sample(browser, context, path, "#trials tr[data-row]") for _ in range(ROUNDS)]
-    del env
     return {name: statistics.median(each[name] for each in samples) for name in samples[0]} | {
         "first": first
     }
@@ -123,10 +122,11 @@ def _sample(browser: Any, signed_in: Any, path: str, selector: str) -> dict[str,
     client = context.new_cdp_session(page)
     client.send("Network.enable")
     received: dict[str, float] = {}
-    client.on(
-        "Network.loadingFinished",
-        lambda event: received.__setitem__(event["requestId"], event["encodedDataLength"]),
-    )
+
+    def count(event: Any) -> None:
+        received[event["requestId"]] = event["encodedDataLength"]
+
+    client.on("Network.loadingFinished", count)
     page.goto(path, wait_until="domcontentloaded")
     page.wait_for_selector(selector, timeout=120_000)
     shown_ms = page.evaluate(_SHOWN)
@@ -264,7 +264,8 @@ def _run(
         "command": ["python", "train.py"],
         "params": params,
         "group": group_id,
-        "trial": {"name": name, "number": number, "params": params, "metric": "accuracy", "goal": "max"},
+        "trial": {"name": name, "number": number, "params": params,
+                  "metric": "accuracy", "goal": "max"},
         "metrics": {"patterns": {}, "primary": "accuracy", "goal": "max"},
         "batch": {"account": "local", "pool": "local", "vm_size": "local", "spot": True,
                   "job_id": group_id, "task_id": run_id},

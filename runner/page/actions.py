@@ -13,11 +13,89 @@ from runner.page.training import SWEEP, TRAIN
 
 _ALIAS = Field("alias", "Alias", help="A name for the version, such as production.", required=True)
 
+_RUNNING = Field(
+    "running",
+    "Running trials",
+    "select",
+    choices=("", "wait", "terminate"),
+    usual="requeue: they continue from their newest checkpoints",
+)
+_OF_SWEEP = "/sweeps/{sweep}"
+
+SWEEP_ACTIONS = (
+    Action(
+        "sweep-pause",
+        "Pause",
+        ("sweep", "pause", "{sweep}"),
+        options={"running": "--running"},
+        fields=(_RUNNING,),
+        after=_OF_SWEEP,
+    ),
+    Action("sweep-unpause", "Continue", ("sweep", "unpause", "{sweep}"), after=_OF_SWEEP),
+    Action(
+        "sweep-stop",
+        "Stop",
+        ("sweep", "stop", "{sweep}"),
+        asks="The trials that have not ended are cancelled.",
+        after=_OF_SWEEP,
+        loss=losses.SWEEP_ENDS,
+    ),
+    Action(
+        "group-stop",
+        "Cancel",
+        ("cancel", "{sweep}"),
+        asks="The runs that have not ended are cancelled.",
+        after=_OF_SWEEP,
+        loss=losses.GROUP_ENDS,
+    ),
+    Action(
+        "sweep-resume",
+        "Start failed trials again",
+        ("sweep", "resume", "{sweep}", "--detach"),
+        options={"pool": "--pool", "from_start": "--from-start", "partial": "--partial"},
+        fields=(
+            Field("pool", "Pool", usual="that of each trial"),
+            Field("from_start", "From the start, without the checkpoints", "check"),
+            Field("partial", "Only the merge task, without the trials that failed", "check"),
+        ),
+        after=_OF_SWEEP,
+    ),
+    Action(
+        "sweep-register",
+        "Register the best trial",
+        ("sweep", "best", "{sweep}", "--register={model}"),
+        options={"metric": "--metric"},
+        fields=(
+            Field("model", "Model", help="Name of the model.", required=True),
+            Field("metric", "Metric", usual="that of the sweep"),
+        ),
+        after="/models",
+    ),
+    Action(
+        "sweep-move",
+        "Move to another pool",
+        ("sweep", "move", "{sweep}", "--to={pool}"),
+        options={"running": "--running"},
+        fields=(Field("pool", "Pool", required=True), _RUNNING),
+        after=_OF_SWEEP,
+    ),
+    Action(
+        "sweep-rm",
+        "Delete",
+        ("rm", "{sweep}", "--yes"),
+        asks="All its trials, with their files, logs and checkpoints, are deleted. "
+        "This cannot be undone.",
+        after="/sweeps",
+        loss=losses.SWEEP_RUNS,
+    ),
+)
+
 ACTIONS: dict[str, Action] = {
     action.name: action
     for action in (
         TRAIN,
         SWEEP,
+        *SWEEP_ACTIONS,
         Action(
             "cancel",
             "Cancel",

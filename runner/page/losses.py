@@ -84,6 +84,37 @@ def _freed(document: Mapping[str, Any], _: Values) -> str:
     return f"{count}, {format_size(document['size_bytes'])}, would be deleted."
 
 
+def _trials_end(document: Mapping[str, Any], _: Values) -> str:
+    """Say what ends with a sweep, of `sweep show`."""
+    states: Mapping[str, int] = document["states"]
+    running = states.get("running", 0) + states.get("preparing", 0)
+    waiting = states.get("queued", 0) + states.get("paused", 0)
+    return _work_ends(running, waiting, sum(states.values()) - running - waiting, "trial")
+
+
+def _tasks_end(document: Mapping[str, Any], _: Values) -> str:
+    """Say what ends with a group, of `show`."""
+    states = [each["state"] for each in document["tasks"]]
+    running = states.count("running") + states.count("preparing")
+    waiting = states.count("queued")
+    return _work_ends(running, waiting, len(states) - running - waiting, "run")
+
+
+def _work_ends(running: int, waiting: int, ended: int, noun: str) -> str:
+    if not running + waiting:
+        return f"All {format_count(ended, noun)} have ended already."
+    parts: list[str] = []
+    if running:
+        count = format_count(running, f"running {noun}")
+        parts.append(f"What {count} computed after the newest checkpoint would be lost.")
+    if waiting:
+        parts.append(f"{format_count(waiting, f'waiting {noun}')} would not start.")
+    return " ".join([*parts, f"{format_count(ended, noun)} ended before and would be kept."])
+
+
+SWEEP_ENDS = Loss(("sweep", "show", "{sweep}"), _trials_end)
+GROUP_ENDS = Loss(("show", "{sweep}"), _tasks_end)
+SWEEP_RUNS = Loss(("rm", "{sweep}", "--dry-run"), _runs)
 RUNS = Loss(("rm", "{run}", "--dry-run"), _runs)
 RUN_ENDS = Loss(("show", "{run}"), _run_ends)
 MODELS = Loss(("models", "ls", "{model}"), _versions)
