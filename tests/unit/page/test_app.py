@@ -9,9 +9,9 @@ import pytest
 
 from runner.core.settings import load_settings
 from runner.page.access import Access, Guesses
-from runner.page.actions import StartedCommand
 from runner.page.app import PageApp
 from runner.page.assets import Assets
+from runner.page.commands import StartedCommand
 from runner.page.server import _Lines
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
@@ -157,10 +157,19 @@ def test_huge_and_deep_bodies_are_refused(client: AsgiClient) -> None:
 
 
 @pytest.mark.attack
-def test_value_of_a_form_cannot_be_an_option(client: AsgiClient) -> None:
-    answered = client.post("/act/rm", data={"run": "--older-than=0d"})
-    assert answered.status_code == 400
-    assert "option of the command" in answered.text
+def test_value_of_a_form_cannot_be_an_option(
+    app: PageApp, client: AsgiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(job: StartedCommand) -> None:
+        del job
+
+    monkeypatch.setattr(app.commands, "_run", run)
+    client.post("/act/rm", data={"run": "--older-than=0d"})
+    client.post("/act/evict", data={"node": "--all", "notice": "--all"})
+    assert app.commands.jobs[1].argv == ["rm", "--yes", "--", "--older-than=0d"]
+    executed = app.commands.jobs[1].words
+    assert executed.index("--") > executed.index("--target")
+    assert app.commands.jobs[2].argv == ["local", "evict", "--notice=--all", "--", "--all"]
 
 
 def test_second_person_is_told_that_the_command_was_started(
@@ -169,12 +178,12 @@ def test_second_person_is_told_that_the_command_was_started(
     async def run(job: StartedCommand) -> None:
         del job
 
-    monkeypatch.setattr(app.actions, "_run", run)
+    monkeypatch.setattr(app.commands, "_run", run)
     first = client.post("/act/cancel", data={"run": "a"})
     assert first.headers["location"] == "/jobs/1"
     second = client.post("/act/cancel", data={"run": "a"})
     assert second.status_code == 409
     assert 'href="/jobs/1"' in second.text
     assert client.post("/act/cancel", data={"run": "b"}).headers["location"] == "/jobs/2"
-    app.actions.jobs[1].exit_code = 1  # it failed, so trying again is right
+    app.commands.jobs[1].exit_code = 1  # it failed, so trying again is right
     assert client.post("/act/cancel", data={"run": "a"}).headers["location"] == "/jobs/3"
