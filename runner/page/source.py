@@ -118,7 +118,7 @@ class Source:
         if answer.pending is None:
             answer.pending = asyncio.create_task(self._load(answer, function))
             answer.pending.add_done_callback(_note_end)
-        if answer.has_value and now - answer.read_at <= stale_s:
+        if answer.read_at is not None and now - answer.read_at <= stale_s:
             return cast("T", answer.value)
         return cast("T", await asyncio.shield(answer.pending))
 
