@@ -6,7 +6,7 @@ Times of a node are as the node wrote them; `timeline.py` corrects clocks that d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
@@ -18,7 +18,8 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import SIDE_STAGES, StageEvent, parse_event_line
 from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage
 
-WAIT, BOOT, LOST = "wait", "boot", "lost work"
+WAIT, BOOT, LOST, EVICTED, CHECKPOINT = "wait", "boot", "lost work", "evicted", "checkpoint"
+MOMENTS = frozenset({EVICTED, CHECKPOINT})  # spans that end when they start
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,11 @@ class StageSpan:
     """A part of the time of a run.
 
     Attributes:
-        stage: `wait`, `boot`, `lost work`, or a stage of the agent.
+        stage: `wait`, `boot`, `lost work`, or a stage of the agent. The end of a node (`evicted`)
+            and a `checkpoint` are moments.
         attempt: The attempt; 0 before the first one.
         start, end: `end` is None while the stage runs.
-        failed: True if the stage ended with an error.
+        failed: True if the stage ended with an error, other than by an eviction.
         message: What the agent said of it last.
         node: The node; empty while the run waits.
         spot: Whether the node is a spot node; None if not recorded.
@@ -83,7 +85,7 @@ def divide(
     spans = [*_between(created, usages, is_over=is_over)]
     for usage, own in zip(usages, events, strict=True):
         spans += _of_attempt(usage, own, is_last=usage is usages[-1], is_over=is_over)
-    return tuple(sorted(spans, key=lambda span: (span.start, span.stage == LOST)))
+    return tuple(sorted(spans, key=lambda span: (span.start, span.attempt, span.stage == LOST)))
 
 
 def _read_events(container: BlobContainer, run_id: str, usage: AttemptUsage) -> list[StageEvent]:
@@ -116,9 +118,11 @@ def _between(
         yield StageSpan(WAIT, len(usages), since, None)
 
 
-def _span(stage: str, usage: AttemptUsage, start: datetime, end: datetime | None) -> StageSpan:
+def _span(
+    stage: str, usage: AttemptUsage, start: datetime, end: datetime | None, message: str = ""
+) -> StageSpan:
     spot = None if usage.dedicated is None else not usage.dedicated
-    return StageSpan(stage, usage.attempt, start, end, node=usage.node, spot=spot)
+    return StageSpan(stage, usage.attempt, start, end, message=message, node=usage.node, spot=spot)
 
 
 def _of_attempt(
@@ -131,19 +135,24 @@ def _of_attempt(
     begun: dict[str, tuple[datetime, str]] = {}
     for event in events:
         at = parse_moment(event.time)
-        if at is None or event.stage in SIDE_STAGES:
+        if at is None:
+            continue
+        if event.stage == CHECKPOINT and event.state == "progress" and event.total is None:
+            yield _span(CHECKPOINT, usage, at, at, event.message)
+        if event.stage in SIDE_STAGES:
             continue
         if event.state == "start":
             begun[event.stage] = at, event.message
         elif event.state in ("end", "failed") and event.stage in begun:
             start, said = begun.pop(event.stage)
-            spot = None if usage.dedicated is None else not usage.dedicated
-            yield StageSpan(
-                event.stage, usage.attempt, start, at, event.state == "failed",
-                event.message or said, usage.node, spot,
-            )  # fmt: skip
+            failed = event.state == "failed" and usage.node_ends is None
+            yield replace(
+                _span(event.stage, usage, start, at, event.message or said), failed=failed
+            )
     for stage, (start, _) in begun.items():  # the attempt ended, or runs, in these stages
         yield _span(stage, usage, start, over)
+    if over is not None and usage.node_ends is not None:
+        yield _span(EVICTED, usage, over, over)
     if over is not None and not (is_last and is_over):
         lost = find_lost_work(usage, is_last=is_last)
         if lost.least_ms:

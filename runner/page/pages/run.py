@@ -18,7 +18,14 @@ from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.live import RunView, load_view
 from runner.flows.runs.metrics import load_run_metrics
 from runner.flows.runs.outputs import find_files
-from runner.flows.runs.stages import BOOT, LOST, WAIT, StageSpan, load_spans
+from runner.flows.runs.stages import (
+    CHECKPOINT,
+    LOST,
+    MOMENTS,
+    WAIT,
+    StageSpan,
+    load_spans,
+)
 from runner.flows.submit.reproduce import load_environment
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.gantt import Bar
@@ -26,7 +33,8 @@ from runner.page.pages.log import LogPosition
 from runner.page.rendering import format_usd
 from runner.protocol.run_spec import RunSpec
 
-_NOT_ON_NODE = frozenset({WAIT})
+_NOT_ON_NODE = frozenset({WAIT, *MOMENTS})
+_MOST_CHECKPOINTS = 200  # marks in the chart; of more, the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +69,15 @@ def price_spans(
 
 def _bars(spans: list[PricedSpan], now: datetime, *, is_billed: bool) -> list[Bar]:
     bars: list[Bar] = []
+    left_out = sum(each.span.stage == CHECKPOINT for each in spans) - _MOST_CHECKPOINTS
     for each in spans:
         span = each.span
+        if span.stage == CHECKPOINT and left_out > 0:
+            left_out -= 1
+            continue
         row = f"attempt {span.attempt}" if span.attempt else "before"
-        parts = [f"{span.stage}: {format_duration(each.took_s)}"]
+        moment = span.stage in MOMENTS
+        parts = [span.stage if moment else f"{span.stage}: {format_duration(each.took_s)}"]
         parts += [format_usd(each.micro)] if is_billed and span.stage not in _NOT_ON_NODE else []
         parts += ["failed"] if span.failed else ["running"] if span.end is None else []
         parts += [span.message] if span.message else []
@@ -77,13 +90,21 @@ def _bars(spans: list[PricedSpan], now: datetime, *, is_billed: bool) -> list[Ba
     return bars
 
 
+# The kinds of bars, which are classes of the style sheet, with their names in the legend.
+_KINDS = {
+    "wait": "wait", "boot": "boot", "setup": "code and environment", "data": "data",
+    "restore": "restore", "useful": "command", "saved": "checkpoint", "lost": "lost work",
+    "evicted": "evicted", "failed": "failed", "export": "export",
+}  # fmt: skip
+
+
 def _kind(stage: str) -> str:
     known = {
-        WAIT: "wait", BOOT: "boot", LOST: "lost", "environment": "setup", "code": "setup",
-        "data": "data", "inputs": "data", "restore": "restore", "command": "useful",
-        "outputs": "export", "model": "export", "logs": "export",
+        "inputs": "data", "command": "useful", "outputs": "export", "model": "export",
+        "logs": "export", LOST: "lost", CHECKPOINT: "saved",
     }  # fmt: skip
-    return known.get(stage, "setup")
+    kind = known.get(stage, stage)
+    return kind if kind in _KINDS else "setup"
 
 
 def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[str, Any]:
@@ -95,6 +116,8 @@ def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[st
     spans = price_spans(
         load_spans(connection, view), spec, settings, now, connection.outputs.location
     )
+    bars = _bars(spans, now, is_billed=settings.target.is_billed)
+    shown = {bar.kind for bar in bars}
     on_node = [each for each in spans if each.span.stage not in (*_NOT_ON_NODE, LOST)]
     known = [each.micro for each in on_node if each.micro is not None]
     container = runs_container(connection)
@@ -105,7 +128,8 @@ def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[st
         "view": view,
         "status": view.status,
         "result": view.result,
-        "bars": _bars(spans, now, is_billed=settings.target.is_billed),
+        "bars": bars,
+        "kinds": [(kind, name) for kind, name in _KINDS.items() if kind in shown],
         "cost": sum(known) if len(known) == len(on_node) else None,
         "attempts": list_attempts(connection, view),
         "checkpoints": list_checkpoints(container, spec.run_id),

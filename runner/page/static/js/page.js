@@ -8,11 +8,13 @@
       each.textContent = "short" in each.dataset ? at.toLocaleTimeString() : at.toLocaleString();
     }
   };
-  const follow = (log) => {
-    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-    if (atEnd || !log.dataset.seen) log.scrollTop = log.scrollHeight;
-    log.dataset.seen = "1";
-  };
+  const left = new WeakSet();  // logs that the reader has scrolled away from their end
+  const follow = (log) => { if (!left.has(log)) log.scrollTop = log.scrollHeight; };
+  document.addEventListener("scroll", ({ target: log }) => {
+    if (!(log instanceof Element) || !log.matches("pre.log")) return;
+    const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    left[isAtEnd ? "delete" : "add"](log);
+  }, true);
   const trouble = document.getElementById("trouble");
   const say = (text) => { trouble.textContent = text; };
   document.addEventListener("htmx:after:swap", () => {

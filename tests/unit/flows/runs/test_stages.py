@@ -114,3 +114,28 @@ def test_damaged_events_are_left_out(damaged: list[StageEvent]) -> None:
 
 def test_attempt_whose_start_is_damaged_is_left_out() -> None:
     assert divide(START, [AttemptUsage(1, 0, "")], [[]], is_over=True) == ()
+
+
+def test_evicted_attempt_shows_its_end_and_no_failure() -> None:
+    events = [
+        event("command", "start", 4),
+        event("checkpoint", "progress", 6, "checkpoint 1, 5.0 MB, after 0.2 s"),
+        event("command", "failed", 9, "exit code -15"),
+    ]
+    evicted = usage(1, started=0, command=4, kept=6, ended=9, node_ends=10)
+    spans = divide(START, [evicted, usage(2, started=12)], [events, []], is_over=False)
+    assert text(spans) == [
+        ("command", 1, 4, 9),
+        ("checkpoint", 1, 6, 6),
+        ("lost work", 1, 6, 9),
+        ("evicted", 1, 9, 9),
+        ("wait", 2, 9, 12),
+    ]
+    assert not any(span.failed for span in spans)
+
+
+def test_upload_of_a_checkpoint_is_no_checkpoint() -> None:
+    uploading = StageEvent(1, at(5).isoformat(), "checkpoint", "progress", "", 1, 9)
+    failed = event("checkpoint", "failed", 6, "storage refuses it")
+    spans = divide(START, [usage(1, started=0)], [[uploading, failed]], is_over=False)
+    assert text(spans) == []
