@@ -54,6 +54,7 @@ def templates() -> jinja2.Environment:
         "usd": format_usd,
         "path": _path,
         "plain": plain,
+        "marked": marked,
     }
     found.filters.update(filters)
     functions: dict[str, Any] = {
@@ -143,6 +144,18 @@ def plain(text: str) -> str:
     text = _ESCAPES.sub("", text)
     text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return _CONTROLS.sub("\ufffd", text)
+
+
+def marked(line: str, text: str) -> Markup:
+    """Return a line as `plain` does, with all occurrences of a searched text marked."""
+    shown = plain(line)
+    if not text:
+        return escape(shown)
+    pieces = re.split(f"({re.escape(text)})", shown, flags=re.ASCII | re.IGNORECASE)
+    return Markup("").join(
+        Markup("<mark>{}</mark>").format(piece) if number % 2 else escape(piece)
+        for number, piece in enumerate(pieces)
+    )
 
 
 def _path(text: str) -> str:
