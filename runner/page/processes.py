@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from runner.core.settings import Settings
 from runner.page.forms import Takes
-from runner.page.rendering import plain
+from runner.page.plain_text import plain
 
 _AT_ONCE = 4  # a command needs a process with 80 MB
 _END_S = 0.7

@@ -20,16 +20,16 @@ from markupsafe import Markup, escape
 from runner.core.units import format_age, format_count, format_duration, format_size
 from runner.page.charts.bars import draw_columns, draw_waterfall
 from runner.page.charts.gantt import draw_gantt
-from runner.page.charts.lines import draw_lines, draw_sparkline
+from runner.page.charts.lines import draw_lines
 from runner.page.charts.nodes import draw_node_map, draw_nodes
+from runner.page.charts.panels import run_classes
+from runner.page.charts.sparklines import draw_spark, main_series
 from runner.page.charts.trials import draw_curves, draw_history, draw_parallel
+from runner.page.plain_text import plain
 from runner.protocol.metrics import format_metric
 
 FOLDER = Path(__file__).parent
 _NONE = "-"
-# Sequences of ECMA-48: CSI, OSC up to BEL or ST, and two-byte ones.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @cache
@@ -61,7 +61,9 @@ def templates() -> jinja2.Environment:
         "with_query": with_query,
         "lines_chart": draw_lines,
         "gantt_chart": draw_gantt,
-        "sparkline": draw_sparkline,
+        "spark": draw_spark,
+        "run_classes": run_classes,
+        "main_series": main_series,
         "columns_chart": draw_columns,
         "waterfall_chart": draw_waterfall,
         "nodes_chart": draw_nodes,
@@ -134,16 +136,6 @@ def _duration(seconds: float | None) -> str:
 
 def _size(count: int | None) -> str:
     return _NONE if count is None else format_size(count)
-
-
-def plain(text: str) -> str:
-    """Return text of a script without the escape sequences of terminals and other controls.
-
-    Of a line that was overwritten with carriage returns, as progress bars do, the end is kept.
-    """
-    text = _ESCAPES.sub("", text)
-    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _CONTROLS.sub("\ufffd", text)
 
 
 def marked(line: str, text: str) -> Markup:

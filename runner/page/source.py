@@ -48,7 +48,13 @@ class Source:
         self._lock = threading.Lock()
         self._answers: dict[Hashable, _Answer] = {}
         self._limiter: anyio.CapacityLimiter | None = None
-        self.kept: dict[Hashable, Any] = {}  # what a page reads once, such as ended trials
+        self._kept: dict[type, Any] = {}
+
+    def kept(self, kind: type[T]) -> T:
+        """Return what pages keep in memory, made when it is first needed: one of each class."""
+        if kind not in self._kept:
+            self._kept[kind] = kind()
+        return cast("T", self._kept[kind])
 
     def connect(self) -> Connection:
         """Return the connection. Called in threads.

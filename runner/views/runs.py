@@ -1,4 +1,4 @@
-"""Documents about runs: a line of the list, the details of a run, and its metrics."""
+"""Documents about runs: a line of the list, the details of a run, its metrics, comparisons."""
 
 from __future__ import annotations
 
@@ -60,6 +60,41 @@ def run_line(row: RunRow) -> RunLine:
     }
 
 
+class ListedRun(TypedDict):
+    """A row of the list of the page: a run, a sweep or an experiment.
+
+    `best` is that of the curve of a run, or of the last values of several. `curve` has steps and
+    values, at most some hundred. `curve`, `cost_micro_usd` and `checkpoint` are None while they
+    are read.
+    """
+
+    id: str
+    kind: str
+    states: dict[str, int]
+    reason: str
+    recipe: str
+    experiment: str
+    pool: str
+    created: str | None
+    took_s: float | None
+    params: dict[str, Any]
+    metrics: dict[str, float]
+    metric: str | None
+    best: float | None
+    curve: list[list[float]] | None
+    cost_micro_usd: int | None
+    checkpoint: str | None
+
+
+class RunListDocument(TypedDict):
+    """Rows of the list; `next` continues it, and `complete` is False while old runs are read."""
+
+    rows: list[ListedRun]
+    left: int
+    next: str | None
+    complete: bool
+
+
 class MetricValues(TypedDict):
     """The summary of a metric of one run; `best` is None if every value is NaN."""
 
@@ -85,16 +120,21 @@ class AlignedCurves(TypedDict):
     values: dict[str, list[float | None]]
 
 
-class MetricsDocument(TypedDict):
-    """The document of `runner metrics -o json`: runs, parameters that differ, and curves."""
+class MetricsHead(TypedDict):
+    """Runs, and the parameters that differ."""
 
     runs: list[RunMetricsDocument]
     differing_params: dict[str, list[Any]]
+
+
+class MetricsDocument(MetricsHead):
+    """The document of `runner metrics -o json`: runs, parameters that differ, and curves."""
+
     metrics: dict[str, AlignedCurves]
 
 
-def metrics_document(compared: MetricComparison) -> MetricsDocument:
-    """Return the metrics of one or more runs."""
+def metrics_head(compared: MetricComparison) -> MetricsHead:
+    """Return the metrics of one or more runs without their curves."""
     return {
         "runs": [
             {
@@ -111,8 +151,13 @@ def metrics_document(compared: MetricComparison) -> MetricsDocument:
             for run in compared.runs
         ],
         "differing_params": {name: list(values) for name, values in compared.params.items()},
-        "metrics": {name: _aligned(compared, name) for name in compared.names},
     }  # fmt: skip
+
+
+def metrics_document(compared: MetricComparison) -> MetricsDocument:
+    """Return the metrics of one or more runs."""
+    curves = {name: _aligned(compared, name) for name in compared.names}
+    return {**metrics_head(compared), "metrics": curves}
 
 
 def _aligned(compared: MetricComparison, name: str) -> AlignedCurves:
@@ -124,3 +169,46 @@ def _aligned(compared: MetricComparison, name: str) -> AlignedCurves:
             for n, run in enumerate(compared.runs)
         },
     }
+
+
+class ComparedRun(TypedDict):
+    """A run of a comparison; the prices are those so far, None if they are unknown."""
+
+    run_id: str
+    state: str
+    experiment: str
+    cost_micro_usd: int | None
+    metrics: dict[str, float]
+
+
+class CurveColumns(TypedDict):
+    """A metric: the places of all curves on the axis, and by run one value or None for each."""
+
+    x: list[float]
+    y: dict[str, list[float | None]]
+
+
+class FileDifference(TypedDict):
+    """A file whose content differs: by run the first digits of its hash, None without the file."""
+
+    path: str
+    sha256: list[str | None]
+
+
+class CompareDocument(TypedDict):
+    """Several runs over each other.
+
+    `params` and `packages` have one value per run for each name that differs, `revisions` the git
+    revision of each run, and `files` the files of their code that differ. The last three are empty
+    for more than 30 runs. `complete` is False while curves are read.
+    """
+
+    axis: str
+    runs: list[ComparedRun]
+    names: list[str]
+    metrics: dict[str, CurveColumns]
+    params: dict[str, list[Any]]
+    packages: dict[str, list[Any]]
+    revisions: list[str | None]
+    files: list[FileDifference]
+    complete: bool

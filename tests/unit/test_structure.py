@@ -30,9 +30,7 @@ MAX_WIDTH = 20  # modules per folder, without __init__
 SPLINTER_LINES = 60
 
 # Short modules with one importer that stay separate, each with the interface that it implements.
-SEAMS: dict[str, str] = {
-    "runner.page.pages.compare": "a page is one module, which `runner.page.pages` lists",
-}
+SEAMS: dict[str, str] = {}
 
 # Class names that more than one module defines, each with the reason.
 SHARED_CLASS_NAMES = {

@@ -1,4 +1,4 @@
-"""Curves over steps, and sparklines."""
+"""Curves over steps."""
 
 from __future__ import annotations
 
@@ -98,14 +98,3 @@ def _path(curve: Curve, xs: Scale, ys: Scale, number: int, name: str) -> Markup:
     return Markup('<path class="curve c{}" data-run="{}" d="{}"><title>{}</title></path>').format(
         number % COLOURS, curve.run_id, "".join(steps), name
     )
-
-
-def draw_sparkline(points: Sequence[Point], label: str) -> Markup:
-    """Return a curve of the size of a word, without axes; empty with fewer than two values."""
-    finite = [point for point in points if math.isfinite(point[1])]
-    if len(finite) < 2:
-        return Markup("")
-    finite = thinned(finite, 30)
-    xs, ys = scale_of([x for x, _ in finite], 1, 79), scale_of([y for _, y in finite], 17, 2)
-    path = "L".join(f"{xs(x)} {ys(y)}" for x, y in finite)
-    return svg(80, 19, label, [Markup('<path class="curve c0" d="M{}"/>').format(path)], "spark")

@@ -27,6 +27,7 @@ from runner.page.rest import Endpoint
 
 PAGES: tuple[WebPage, ...] = (
     runs.PAGE,
+    runs.ROWS,
     new.PAGE,
     run.PAGE,
     files.PAGE,

@@ -16,8 +16,8 @@ from runner.flows.runs.attempts import list_attempts, list_checkpoints
 from runner.flows.runs.diagnose import diagnose_run
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.live import RunView, load_view
-from runner.flows.runs.metrics import load_run_metrics
 from runner.flows.runs.outputs import find_files
+from runner.flows.runs.rows import RunRow
 from runner.flows.runs.stages import (
     CHECKPOINT,
     LOST,
@@ -29,12 +29,17 @@ from runner.flows.runs.stages import (
 from runner.flows.submit.reproduce import load_environment
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.gantt import Bar
+from runner.page.charts.panels import View, draw_panels
+from runner.page.memory.run_facts import FactsMemory
+from runner.page.memory.run_table import to_entry
 from runner.page.pages.log import LogPosition
-from runner.page.rendering import format_usd
+from runner.page.rendering import format_usd, with_query
 from runner.protocol.run_spec import RunSpec
 
 _NOT_ON_NODE = frozenset({WAIT, *MOMENTS})
 _MOST_CHECKPOINTS = 200  # marks in the chart; of more, the newest
+_MOST_CHARTS = 12
+_WAIT_S = 0.5  # for curves; the next update has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,6 @@ def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[st
     now = datetime.now(UTC)
     spec = find_run(connection, run_id)
     view = load_view(connection, spec)
-    found = load_run_metrics(connection, spec)
     spans = price_spans(
         load_spans(connection, view), spec, settings, now, connection.outputs.location
     )
@@ -133,8 +137,6 @@ def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[st
         "cost": sum(known) if len(known) == len(on_node) else None,
         "attempts": list_attempts(connection, view),
         "checkpoints": list_checkpoints(container, spec.run_id),
-        "summaries": found.summaries,
-        "curves": found.curves,
         "files": find_files(connection, spec),
         "diagnosis": diagnose_run(connection, spec),
         "environment": load_environment(connection, spec),
@@ -153,9 +155,30 @@ async def read(ask: Ask) -> dict[str, Any]:
     """Return the values of `run.html`."""
     run_id = ask.parts["run_id"]
     settings = ask.source.settings
-    return await ask.source.read(
+    found = await ask.source.read(
         ("run", run_id), lambda connection: read_run(connection, run_id, settings)
     )
+    return found | await read_curves(ask, found["view"])
+
+
+async def read_curves(ask: Ask, view: RunView) -> dict[str, Any]:
+    """Return the charts and summaries of the metrics of a run."""
+    row = RunRow(view.spec.run_id, view.spec, view.status, view.result, attempts=len(view.attempts))
+    entry = to_entry(row)
+    known = await ask.source.kept(FactsMemory).gather(ask.source, [entry], wait_s=_WAIT_S)
+    facts = known.get(entry.run_id)
+    series = list(facts.series.values()) if facts else []
+    names = [each.name for each in series[:_MOST_CHARTS]]
+
+    def address(name: str) -> str:
+        return with_query("/api/v1/compare", {}, run=entry.run_id, metric=name)
+
+    panels = await ask.source.call(lambda _: draw_panels(names, [entry], known, View(), address))
+    return {
+        "panels": panels,
+        "series": series,
+        "reads_curves": bool(entry.attempts) and (facts is None or not facts.is_whole),
+    }
 
 
 PAGE = WebPage("/runs/{run_id}", "run", read)

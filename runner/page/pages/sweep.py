@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -54,6 +54,7 @@ _CURVES, _MOST_CURVES = 20, 500
 _MOST_OTHERS = 7  # sweeps in one plot, each with a colour of its own
 _AXES, _FEW_AXES, _MANY = 8, 6, 2000  # fewer axes for many trials, because of the bytes
 _MOST_AXES = 24
+_MOST_KEPT = 8  # sweeps
 _STALE_S = 600.0
 _PATIENCE_S = 0.3
 _MICRO = 1e6
@@ -235,15 +236,36 @@ def _of_group(board: Leaderboard) -> list[PlottedTrial]:
     ]
 
 
+class SweepMemory:
+    """The sweeps that were read last, whose ended trials are not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Sweep] = {}
+
+    def find(self, key: Hashable) -> Sweep | None:
+        """Return a sweep as it was read before, or None."""
+        return self._known.get(key)
+
+    def keep(self, key: Hashable, sweep: Sweep) -> None:
+        """Remember a sweep, and forget the one that was read first if there are many."""
+        self._known.pop(key, None)
+        self._known[key] = sweep
+        while len(self._known) > _MOST_KEPT:
+            self._known.pop(next(iter(self._known)), None)
+
+
 async def read_sweep(source: Source, reference: str, metric: str | None = None) -> Sweep:
     """Return a sweep; a large one that was read before is returned at once, and read again."""
     key = ("sweep", reference, metric)
 
+    memory = source.kept(SweepMemory)
+    before = memory.find(key)
+
     def load(connection: Connection) -> Sweep:
-        found = source.kept[key] = load_sweep(connection, reference, metric, source.kept.get(key))
+        found = load_sweep(connection, reference, metric, memory.find(key))
+        memory.keep(key, found)
         return found
 
-    before: Sweep | None = source.kept.get(key)
     rest_s = 2.0 if before is None else max(10 * before.read_s, 2.0)
     stale_s = 0.0 if before is None or before.read_s < _PATIENCE_S else _STALE_S
     return await source.read(key, load, fresh_s=rest_s, stale_s=stale_s)

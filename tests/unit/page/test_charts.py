@@ -11,7 +11,9 @@ import pytest
 from runner.core.curves import Curve
 from runner.page.charts.axes import Scale, scale_of
 from runner.page.charts.gantt import Bar, draw_gantt
-from runner.page.charts.lines import draw_lines, draw_sparkline, thinned
+from runner.page.charts.lines import draw_lines, thinned
+from runner.page.charts.sparklines import draw_spark
+from runner.page.memory.series import MetricSeries
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 
@@ -70,11 +72,15 @@ def test_names_of_others_are_text_in_every_chart() -> None:
     for svg in (
         draw_lines([curve, curve], HOSTILE),
         draw_gantt([bar], HOSTILE),
-        draw_sparkline(((1, 1.0), (2, 3.0)), HOSTILE),
     ):
         root = parsed(svg)
         assert root.get("aria-label") == HOSTILE
         assert not [each for each in root.iter() if each.tag == "script"]
+
+
+def test_sparkline_names_its_metric_as_text() -> None:
+    series = MetricSeries(HOSTILE, (1, 2), (1.0, 3.0), (0.0, 0.0), 2, 3.0, 2, 3.0, 2)
+    assert parsed(draw_spark(series)).get("aria-label") == f"{HOSTILE} from 1.0000 to 3.0000"
 
 
 def test_gantt_of_two_months_has_few_ticks() -> None:

@@ -76,7 +76,9 @@ def metrics(
     if out.format is OutputFormat.JSON and is_long:
         out.pieces(_long_document(connection, compared))
     elif out.format is OutputFormat.JSON:
-        out.record(_document(compared))
+        from runner.views.runs import metrics_document
+
+        out.record(metrics_document(compared))
     elif out.format is OutputFormat.TSV:
         out.rows(_points(connection, compared), _POINT_COLUMNS)
     else:
@@ -86,45 +88,11 @@ def metrics(
         out.note(f"wrote {plot}")
 
 
-def _document(compared: MetricComparison) -> dict[str, Any]:
-    from runner.core.curves import align
-
-    aligned: dict[str, Any] = {}
-    for name in compared.names:
-        rows = align(compared.curves(name))
-        aligned[name] = {
-            "steps": [step for step, _ in rows],
-            "values": {
-                run.spec.run_id: [values[n] for _, values in rows]
-                for n, run in enumerate(compared.runs)
-            },
-        }
-    return {**_head(compared), "metrics": aligned}
-
-
-def _head(compared: MetricComparison) -> dict[str, Any]:
-    return {
-        "runs": [
-            {
-                "run_id": run.spec.run_id,
-                "params": run.spec.all_params,
-                "metrics": {
-                    s.name: {
-                        "last": s.last, "last_step": s.last_step, "best": s.best,
-                        "best_step": s.best_step, "count": s.count,
-                    }
-                    for s in run.summaries
-                },
-            }
-            for run in compared.runs
-        ],
-        "differing_params": {name: list(values) for name, values in compared.params.items()},
-    }  # fmt: skip
-
-
 def _long_document(connection: Connection, compared: MetricComparison) -> Iterator[str]:
     """Yield the same document in pieces, for which the curves are read once for each list."""
-    head = json.dumps(_head(compared), ensure_ascii=False, default=str)
+    from runner.views.runs import metrics_head
+
+    head = json.dumps(metrics_head(compared), ensure_ascii=False, default=str)
     yield f'{head[:-1]}, "metrics": {{'
     for number, name in enumerate(compared.names):
         yield f'{", " if number else ""}{json.dumps(name, ensure_ascii=False)}: {{"steps": '

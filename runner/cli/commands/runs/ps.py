@@ -240,12 +240,13 @@ def _show(
     out: Output, history: RunHistory | GroupedHistory, *, extra: _Extra, is_filtered: bool
 ) -> None:
     from runner.flows.runs.history import RunHistory, SweepLine
+    from runner.views.runs import run_line
 
     as_text = out.as_text
     if isinstance(history, RunHistory):
         extra.check(history.rows)
         rows = [
-            {**(_text_row(row) if as_text else _row(row)), **extra.values(row, as_text=as_text)}
+            {**(_text_row(row) if as_text else run_line(row)), **extra.values(row, as_text=as_text)}
             for row in history.rows
         ]
     else:
@@ -274,6 +275,7 @@ def _show_all(
 ) -> None:
     """Print every run, of which few are in memory at a time."""
     from runner.flows.runs.history import RunHistory, SweepLine, with_commands
+    from runner.views.runs import run_line
 
     has_sweep = False
 
@@ -286,7 +288,8 @@ def _show_all(
     def documents() -> Iterator[dict[str, Any]]:
         while chunk := list(islice(lines, TABLE_PART)):
             rows = tuple(line for line in chunk if not isinstance(line, SweepLine))
-            yield from map(_row, with_commands(connection, RunHistory(rows, 0)).rows)
+            for row in with_commands(connection, RunHistory(rows, 0)).rows:
+                yield {**run_line(row)}
 
     if not out.as_text:
         out.rows(documents(), _COLUMNS)
@@ -316,30 +319,6 @@ def _line_row(line: RunRow | SweepLine) -> dict[str, Any]:
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     """Return the columns that have a value in any row, so that most tables fit 80 characters."""
     return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
-
-
-def _row(row: RunRow) -> dict[str, Any]:
-    spec, status = row.spec, row.status
-    name = spec.primary_metric if spec else None
-    return {
-        "run_id": row.run_id,
-        "state": row.state,
-        "reason": row.reason,
-        "cause": status.cause.to_json() if status and status.cause else None,
-        "recipe": spec.recipe if spec else None,
-        "experiment": spec.experiment if spec else None,
-        "pool": spec.pool if spec else None,
-        "created": spec.created.isoformat() if spec else None,
-        "ended": row.ended.isoformat() if row.ended else None,
-        "took_s": row.took_s,
-        "metric": row.metrics.get(name) if name else None,
-        "metrics": dict(row.metrics),
-        "params": row.params,
-        "attempts": row.attempts,
-        "evicted": row.evicted,
-        "origin": dataclasses.asdict(spec.origin) if spec and spec.origin else None,
-        "group": spec.group if spec else None,
-    }
 
 
 def _text_row(row: RunRow) -> dict[str, Any]:
