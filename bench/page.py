@@ -33,7 +33,7 @@ from bench.history import result_document, run_document
 from bench.log_latency import LINES, SCRIPT, latencies
 from bench.report import Ratio, percentile
 from bench.services import RUNNER, local_services, storage_connection_string
-from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.results import by_time_blob, index_blob, index_metadata
 
 RUNS = 10_000
 OPEN_PAGES = 50
@@ -216,7 +216,8 @@ def _make_run(container: ContainerClient, number: int) -> None:
     for name, document in (("run.json", run), ("result.json", result)):
         container.upload_blob(f"{run_id}/{name}", json.dumps(document))
     metadata = index_metadata(run, result, None)
-    container.upload_blob(index_blob(run_id), b"", metadata=metadata)
+    for name in (index_blob(run_id), by_time_blob(run_id)):
+        container.upload_blob(name, b"", metadata=metadata)
 
 
 def _list(page: Page) -> Ratio:

@@ -25,6 +25,7 @@ _ANSWERS_WITHIN_S = 1  # for answers that are not complete at the end
 _HEADERS_WITHIN_S = 20.0
 _MOST_CONNECTIONS = 500
 _TRIES = 20
+_SWITCH_S = 0.001  # so that pages do not wait for threads that compute
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -149,6 +150,7 @@ def serve(
         serving = asyncio.create_task(server.serve([listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
+        sys.setswitchinterval(_SWITCH_S)
         on_ready()
         await serving
 

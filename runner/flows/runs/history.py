@@ -29,7 +29,7 @@ from runner.flows.runs.documents import (
 )
 from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.rows import RunRow, ended_row, lacks_start, unreadable_row, with_first_start
-from runner.flows.runs.time_index import TimedEntry, TimeIndex
+from runner.flows.runs.time_index import LARGE_PAGE, TimedEntry, TimeIndex
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
@@ -254,13 +254,22 @@ def list_grouped(
     return GroupedHistory(tuple(lines.values()), len(entries) - position)
 
 
-def iterate_runs(connection: Connection, only: RunFilter = EVERY_RUN) -> Iterator[RunRow]:
-    """Yield all runs that match, newest first. Few of them are in memory at a time."""
-    index = None if only.is_unfinished else TimeIndex.open(runs_container(connection))
+def iterate_runs(
+    connection: Connection, only: RunFilter = EVERY_RUN, *, page: int = LARGE_PAGE
+) -> Iterator[RunRow]:
+    """Yield all runs that match, newest first. Few of them are in memory at a time.
+
+    Args:
+        connection: The services.
+        only: The runs to list.
+        page: Number of entries of the index that are in memory at a time.
+    """
+    container = runs_container(connection)
+    index = None if only.is_unfinished else TimeIndex.open(container, page=page)
     if index is None:
         yield from list_runs(connection, limit=None, only=only).rows
     else:
-        yield from _matching_rows(connection, index, only, None)
+        yield from _matching_rows(connection, index, only, None, min(page, _CHUNK))
 
 
 def iterate_grouped(
@@ -279,24 +288,28 @@ def _first_page(limit: int | None) -> int:
 
 
 def _chunks(
-    index: TimeIndex, since: datetime | None, limit: int | None
+    index: TimeIndex, since: datetime | None, limit: int | None, most: int = _CHUNK
 ) -> Iterator[list[TimedEntry]]:
     """Yield the runs of whole seconds, first about `limit` of them, then more at once."""
-    chunk, size = list[TimedEntry](), limit or _CHUNK
+    chunk, size = list[TimedEntry](), limit or most
     for second in index.seconds(since):
         chunk += second
         if len(chunk) >= size:
             yield chunk
-            chunk, size = [], min(max(2 * size, _PAGE), _CHUNK)
+            chunk, size = [], min(max(2 * size, _PAGE), most)
     if chunk:
         yield chunk
 
 
 def _matching_rows(
-    connection: Connection, index: TimeIndex, only: RunFilter, limit: int | None
+    connection: Connection,
+    index: TimeIndex,
+    only: RunFilter,
+    limit: int | None,
+    most: int = _CHUNK,
 ) -> Iterator[RunRow]:
     listing = _Listing(connection, "", index_from=_INDEX_FROM)
-    for chunk in _chunks(index, only.since, limit):
+    for chunk in _chunks(index, only.since, limit, most):
         possible = [each for each in chunk if only.may_accept(each)]
         rows = dict(zip((e.run_id for e in possible), listing.timed_rows(possible), strict=True))
         for each in chunk:

@@ -31,7 +31,9 @@ from runner.protocol.results import (
 from runner.protocol.waiting_trials import WaitingTrials
 
 T = TypeVar("T")
-_PAGE = 2000  # entries of a request; more would take longer than what is done with them meanwhile
+LARGE_PAGE = (
+    2000  # entries of a request; more would take longer than what is done with them meanwhile
+)
 _READ_ALONE = 2  # pages, after which another one is likely to be needed
 # Names with metadata, and True if more pages follow.
 _Page = tuple[list[tuple[str, Mapping[str, str]]], bool]
@@ -90,14 +92,17 @@ class TimeIndex:
         self._has_more = False
 
     @classmethod
-    def open(cls, container: BlobContainer, first: int = 0) -> TimeIndex | None:
+    def open(
+        cls, container: BlobContainer, first: int = 0, *, page: int = LARGE_PAGE
+    ) -> TimeIndex | None:
         """Return the index, or None if it has no mark, so that it may lack runs.
 
         Args:
             container: The container of runs.
             first: Number of entries of the first request; 0 means as many as of the others.
+            page: Number of entries of the others.
         """
-        pages = container.metadata_pages(BY_TIME_FOLDER, first + 1 if first else _PAGE, _PAGE)
+        pages = container.metadata_pages(BY_TIME_FOLDER, first + 1 if first else page, page)
         # In this thread: at its end, Python would wait for those of a completion that timed out.
         empty: _Page = ([], False)
         listed, has_more = next(pages, empty)

@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
@@ -118,11 +118,18 @@ class FactsMemory:
         return found.is_over or time.monotonic() - found.read_at < _LIVE_S
 
     async def gather(
-        self, source: Source, entries: Sequence[RunEntry], *, wait_s: float
+        self,
+        source: Source,
+        entries: Sequence[RunEntry],
+        *,
+        wait_s: float,
+        vm_size: str = "",
+        region: str = "",
     ) -> dict[str, RunFacts]:
         """Return the facts of runs that are known, after at most `wait_s` seconds.
 
-        The others, and those that have changed, are read in the background.
+        The others, and those that have changed, are read in the background. The prices are those
+        of `find_or_price`.
         """
         missing = [each for each in entries if not self.is_fresh(each) and each.attempts]
         if missing:
@@ -134,8 +141,17 @@ class FactsMemory:
                 self._task.add_done_callback(_ignore)
             if wait_s and any(each.run_id not in self._known for each in missing):
                 await asyncio.wait({self._task}, timeout=wait_s)
-        found = ((each.run_id, self.find(each)) for each in entries)
-        return {run_id: facts for run_id, facts in found if facts is not None}
+        known = {each.run_id: facts for each in entries if (facts := self.find(each)) is not None}
+        if not (vm_size or region):
+            return known
+        price = await source.call(
+            lambda connection: self.find_or_price(connection, vm_size, region)
+        )
+        return {
+            each.run_id: price(each) or known[each.run_id]
+            for each in entries
+            if each.run_id in known
+        }
 
     async def _work(self, source: Source) -> None:
         while self._wanted:
@@ -170,36 +186,47 @@ class FactsMemory:
         found = in_parallel(load, entries)
         return {each.run_id: facts for each, facts in zip(entries, found, strict=True)}
 
-    def find_or_price(self, connection: Connection) -> Callable[[RunEntry], RunFacts | None]:
+    def find_or_price(
+        self, connection: Connection, vm_size: str = "", region: str = ""
+    ) -> Callable[[RunEntry], RunFacts | None]:
         """Return a function that returns what is known of a run: at least its price, if it ended.
 
         Called in threads.
+
+        Args:
+            connection: The services.
+            vm_size: Use the prices of this size; empty means that of the run.
+            region: Use the prices of this region; empty means that of the services.
         """
-        rates_of = self._rates(connection)
+        rates_of = self._rates(connection, vm_size, region)
+        is_other = bool(vm_size or region)
 
         def find(entry: RunEntry) -> RunFacts | None:
             found = self._known.get(entry.run_id)
             if found is None and entry.used is not None:
                 return RunFacts({}, entry.used, rates_of(entry), entry.saved, entry.is_over)
-            return found
+            return replace(found, rates=rates_of(entry)) if found and is_other else found
 
         return find
 
-    def _rates(self, connection: Connection) -> Callable[[RunEntry], Rates]:
-        region, is_billed = connection.outputs.location, connection.target.is_billed
+    def _rates(
+        self, connection: Connection, vm_size: str = "", region: str = ""
+    ) -> Callable[[RunEntry], Rates]:
+        is_billed = connection.target.is_billed or bool(vm_size or region)
+        place = region or connection.outputs.location
         if is_billed and time.monotonic() - self._table_at > _PRICES_S:
             self._table = load_price_table(connection.home)
             self._table_at = time.monotonic()
         table, known = self._table, dict[str, Rates]()
 
-        def rate(vm_size: str, *, spot: bool) -> int | None:
+        def rate(size: str, *, spot: bool) -> int | None:
             if not is_billed:
                 return 0
-            price = table.find(vm_size, region, spot=spot) if table else None
+            price = table.find(size, place, spot=spot) if table else None
             return None if price is None else round(price.usd_per_hour * MICROS_PER_USD)
 
         def rates_of(entry: RunEntry) -> Rates:
-            size = entry.vm_size
+            size = vm_size or entry.vm_size
             if size not in known:
                 known[size] = {spot: rate(size, spot=spot) for spot in (True, False)}
             return known[size]

@@ -23,6 +23,7 @@ from runner.protocol.usage import AttemptUsage, parse_usage
 
 MOST_RUNS = 20_000
 _NEWEST = 60  # read again for every update: new runs, and deleted ones among them
+_PAGE = 250  # entries of the index that are in memory at a time
 _AGAIN_S = 120.0  # after which all rows are read again
 _AT_ONCE = 39  # unfinished runs of one call; from 40 on, a list reads the index of all runs
 _MOST_UNFINISHED = 400  # that are read again for every update
@@ -201,12 +202,19 @@ class RunTable:
 
     def load_all(self, connection: Connection) -> None:
         """Read all runs."""
-        rows = iterate_runs(connection)
-        entries = {row.run_id: to_entry(row) for row in islice(rows, MOST_RUNS)}
+        rows = iterate_runs(connection, page=_PAGE)
+        entries = {row.run_id: self._entry(row) for row in islice(rows, MOST_RUNS)}
         with self._lock:
             # Those that were submitted meanwhile come with the next refresh.
             self._replace(entries)
             self.is_complete, self.is_cut = True, next(rows, None) is not None
+
+    def _entry(self, row: RunRow) -> RunEntry:
+        """Return the entry of a row, the known one of a run that had ended before."""
+        known = self._by_id.get(row.run_id)
+        if known is None or known.used is None or row.ended is None or known.ended != row.ended:
+            return to_entry(row)
+        return known
 
     def _older_than(self, run_id: str) -> Iterable[RunEntry]:
         order = newest_first([run_id, *(e.run_id for e in self.entries if e.run_id != run_id)])

@@ -16,6 +16,7 @@ from runner.page.charts.panels import AXES, View, align_traces, draw_panels, tra
 from runner.page.charts.sparklines import main_series
 from runner.page.memory.run_facts import FactsMemory, RunFacts, now_ms
 from runner.page.memory.run_table import RunEntry, RunTable, find_entries
+from runner.page.pages.spending import Prices, price_choices
 from runner.page.rendering import with_query
 from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
@@ -48,6 +49,7 @@ class CompareQuery:
     view: View
     text: str
     rows: int
+    prices: Prices
 
     @classmethod
     def parse(cls, ask: Ask) -> CompareQuery:
@@ -70,6 +72,7 @@ class CompareQuery:
             view,
             ask.text("q").lower(),
             ask.number("rows", _ROWS, low=1, high=_MOST_RUNS),
+            Prices.parse(ask),
         )
 
 
@@ -167,7 +170,9 @@ async def read(ask: Ask) -> dict[str, Any]:
     """Return the values of `compare.html`."""
     query = CompareQuery.parse(ask)
     entries, left_out = await _find(ask, query)
-    facts = await ask.source.kept(FactsMemory).gather(ask.source, entries, wait_s=_WAIT_S)
+    facts = await ask.source.kept(FactsMemory).gather(
+        ask.source, entries, wait_s=_WAIT_S, **query.prices.pairs
+    )
     differences = await _load_differences(ask, entries)
     names, shown = choose_names(entries, facts, query)
 
@@ -181,6 +186,7 @@ async def read(ask: Ask) -> dict[str, Any]:
     known = sum(1 for each in started if each.run_id in facts)
     is_live = known < len(started) or any(not each.is_over for each in entries)
     matching = [name for name in names if query.text in name.lower()]
+    has_price = ask.source.settings.target.is_billed or query.prices != Prices()
     values: dict[str, Any] = {} if is_live else {"live": ""}
     return values | {
         "title": f"Compare {len(entries)} runs" if len(entries) > 1 else entries[0].run_id,
@@ -188,7 +194,9 @@ async def read(ask: Ask) -> dict[str, Any]:
         "numbers": {each.run_id: number for number, each in enumerate(entries)},
         "facts": facts,
         "now_ms": now_ms(),
-        "has_price": ask.source.settings.target.is_billed,
+        "has_price": has_price,
+        "is_free": not has_price,
+        **price_choices(ask.source.settings, query.prices),
         "differences": differences,
         "few": len(entries) <= _MOST_READ,
         "panels": panels,
@@ -208,7 +216,9 @@ async def read_columns(ask: Ask) -> CompareDocument:
     """Return the document of a comparison."""
     query = CompareQuery.parse(ask)
     entries, _ = await _find(ask, query)
-    facts = await ask.source.kept(FactsMemory).gather(ask.source, entries, wait_s=5.0)
+    facts = await ask.source.kept(FactsMemory).gather(
+        ask.source, entries, wait_s=5.0, **query.prices.pairs
+    )
     differences = await _load_differences(ask, entries)
     names, shown = choose_names(entries, facts, query)
     aligned = await ask.source.call(
@@ -286,6 +296,8 @@ ENDPOINTS = (
             ("group", "instead of run: the trials of this sweep"),
             ("metric", "a metric; can be repeated; the main ones without it"),
             ("axis", "step, time (seconds since the start) or dollars"),
+            ("vm_size", "prices as if the nodes were of this VM size"),
+            ("region", "prices as if the nodes were in this region"),
             ("smooth", "weight of earlier values, from 0 to below 1"),
             ("log", "1: without values that have no logarithm"),
             ("from", "only from this place of the axis on"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, parse_states
 from runner.core.units import parse_since
 from runner.flows.runs.history import RunFilter, list_runs
@@ -16,6 +17,7 @@ from runner.page.ask import Ask, WebPage
 from runner.page.charts.sparklines import main_series
 from runner.page.memory.run_facts import FactsMemory, RunFacts, now_ms
 from runner.page.memory.run_table import MOST_RUNS, RunEntry, RunTable
+from runner.page.pages.spending import Prices, price_choices
 from runner.page.rendering import with_query
 from runner.page.rest import Endpoint
 from runner.protocol.commands import get_parameter
@@ -24,6 +26,7 @@ from runner.protocol.paths import slug
 from runner.views.runs import ListedRun, RunLine, RunListDocument, run_line
 
 _ROWS = 100
+_WAIT_S = 0.15  # for curves; the next update has them
 _MOST_ROWS = 1000
 _MOST_LIVE_ROWS = 400
 _OPEN_ROWS = 50  # of an experiment that is open in the list of experiments
@@ -59,6 +62,7 @@ class RunsQuery:
     limit: int
     after: str
     until: str
+    prices: Prices
 
     @classmethod
     def parse(cls, ask: Ask) -> RunsQuery:
@@ -84,6 +88,7 @@ class RunsQuery:
             ask.number("n", _ROWS, low=1, high=_MOST_ROWS),
             ask.text("after"),
             ask.text("until"),
+            Prices.parse(ask),
         )
 
     @property
@@ -300,12 +305,21 @@ async def _read_page(
 ) -> tuple[RunsPage, RunTable, dict[str, RunFacts], tuple[RunEntry, ...]]:
     table, memory = ask.source.kept(RunTable), ask.source.kept(FactsMemory)
     entries = await table.read(ask.source, wait_s=0.3 if query.needs_all else 0.0)
-    lines = await ask.source.call(
-        lambda connection: select(entries, query, memory.find_or_price(connection))
-    )
-    page = cut(lines, query)
-    facts = await memory.gather(ask.source, list(page.runs), wait_s=0.15)
-    return page, table, facts, entries
+    prices = query.prices
+
+    def choose(connection: Connection) -> RunsPage:
+        find = memory.find_or_price(connection, **prices.pairs)
+        return cut(select(entries, query, find), query)
+
+    page = await ask.source.call(choose)
+    return page, table, await _read_facts(ask, query, list(page.runs), _WAIT_S), entries
+
+
+async def _read_facts(
+    ask: Ask, query: RunsQuery, entries: Sequence[RunEntry], wait_s: float
+) -> dict[str, RunFacts]:
+    memory = ask.source.kept(FactsMemory)
+    return await memory.gather(ask.source, entries, wait_s=wait_s, **query.prices.pairs)
 
 
 def _row_values(
@@ -324,7 +338,7 @@ def _row_values(
         "wanted": query,
         "extra": [name for name in query.columns if name not in COLUMNS],
         "shown": frozenset(ask.texts("has") or shown),
-        "has_price": ask.source.settings.target.is_billed,
+        "has_price": ask.source.settings.target.is_billed or query.prices != Prices(),
         "value_of": value_of,
         "left": page.left,
         "next": with_query("/rows", _pairs(ask, "after", "has", "only"), after=page.last),
@@ -362,20 +376,25 @@ async def read(ask: Ask) -> dict[str, Any]:
         # Updates keep these rows when new runs come, because those after them are loaded already.
         kept = with_query(f"/live{ask.path}", _pairs(ask), until=page.last)
         values["live"] = kept
-    return values | {
-        "title": "Runs",
-        "states": _STATES,
-        "experiments": sorted(experiments),
-        "choices": [*dict.fromkeys((*chosen, *params, *metrics))][:_MOST_NAMES],
-        "heads": COLUMNS,
-        "total": len(entries),
-        "is_complete": table.is_complete,
-        "is_cut": table.is_cut,
-        "most_runs": MOST_RUNS,
-        "sorted_by": query.sort.lstrip("+-"),
-        "is_descending": query.sort.startswith("-"),
-        "pairs": _pairs(ask, "after"),
-    }
+    return (
+        values
+        | price_choices(ask.source.settings, query.prices)
+        | {
+            "title": "Runs",
+            "is_free": not values["has_price"],
+            "states": _STATES,
+            "experiments": sorted(experiments),
+            "choices": [*dict.fromkeys((*chosen, *params, *metrics))][:_MOST_NAMES],
+            "heads": COLUMNS,
+            "total": len(entries),
+            "is_complete": table.is_complete,
+            "is_cut": table.is_cut,
+            "most_runs": MOST_RUNS,
+            "sorted_by": query.sort.lstrip("+-"),
+            "is_descending": query.sort.startswith("-"),
+            "pairs": _pairs(ask, "after"),
+        }
+    )
 
 
 async def read_rows(ask: Ask) -> dict[str, Any]:
@@ -385,10 +404,10 @@ async def read_rows(ask: Ask) -> dict[str, Any]:
     if not only:
         page, _, facts, _ = await _read_page(ask, query)
         return {"title": "Runs", "polls": False, **_row_values(ask, query, page, facts)}
-    table, memory = ask.source.kept(RunTable), ask.source.kept(FactsMemory)
+    table = ask.source.kept(RunTable)
     await table.read(ask.source)
     found = [entry for run_id in only if (entry := table.find(run_id))]
-    facts = await memory.gather(ask.source, found, wait_s=0.0)
+    facts = await _read_facts(ask, query, found, 0.0)
     page = RunsPage(tuple(Line(each.run_id, (each,)) for each in found), 0)
     return {"title": "Runs", "polls": True, **_row_values(ask, query, page, facts)}
 
@@ -462,6 +481,8 @@ ENDPOINTS = (
             ("q", "only runs with all these words in ID, state, names or parameters: lr=0.1"),
             ("sort", "a column, params.NAME or metrics.NAME; -NAME: descending"),
             ("group", "experiment: one row per experiment"),
+            ("vm_size", "prices as if the nodes were of this VM size"),
+            ("region", "prices as if the nodes were in this region"),
             ("trials", "1: a row for each trial of a sweep"),
             ("after", "only rows after this ID, which is `next` of the answer before"),
         ),
