@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from runner.page import losses
 from runner.page.forms import Action, Field
+from runner.page.folder_actions import DATA_PUT, RECIPE_NEW, SCHEDULE, SUBMIT
 from runner.page.training import SWEEP, TRAIN
+from runner.page.upkeep import UPKEEP_ACTIONS
 
 _ALIAS = Field("alias", "Alias", help="A name for the version, such as production.", required=True)
 
@@ -20,6 +22,7 @@ _RUNNING = Field(
     choices=("", "wait", "terminate"),
     usual="requeue: they continue from their newest checkpoints",
 )
+_URI = "Tracking URI of MLflow, folder for TensorBoard, or OTLP endpoint."
 _OF_SWEEP = "/sweeps/{sweep}"
 
 SWEEP_ACTIONS = (
@@ -95,7 +98,12 @@ ACTIONS: dict[str, Action] = {
     for action in (
         TRAIN,
         SWEEP,
+        SUBMIT,
+        SCHEDULE,
+        RECIPE_NEW,
+        DATA_PUT,
         *SWEEP_ACTIONS,
+        *UPKEEP_ACTIONS,
         Action(
             "cancel",
             "Cancel",
@@ -118,6 +126,27 @@ ACTIONS: dict[str, Action] = {
             after="/runs/{run}",
         ),
         Action("reproduce", "Reproduce", ("reproduce", "{run}", "--detach"), after="/runs/{run}"),
+        Action(
+            "retry-failed",
+            "Retry failed runs",
+            ("retry", "--failed"),
+            asks="Every failed or lost run that was not retried yet starts again.",
+            options={"experiment": "--experiment"},
+            fields=(Field("experiment", "Experiment", usual="all"),),
+        ),
+        Action(
+            "export",
+            "Export",
+            ("export", "{run}", "--to={to}"),
+            options={"uri": "--uri"},
+            fields=(
+                Field(
+                    "to", "Tool", "select", choices=("mlflow", "tensorboard", "otlp"), required=True
+                ),
+                Field("uri", "Address", usual="of the tool's variable", help=_URI),
+            ),
+            after="/runs/{run}",
+        ),
         Action(
             "register",
             "Register the model",
@@ -196,28 +225,6 @@ ACTIONS: dict[str, Action] = {
             after="/schedules",
         ),
         Action(
-            "local-up",
-            "Start the services",
-            ("local", "up"),
-            options={"nodes": "--nodes", "slots": "--slots"},
-            fields=(
-                Field("nodes", "Nodes", "number", usual="as before", low=1),
-                Field("slots", "Task slots per node", "number", usual="as before", low=1),
-            ),
-            after="/environment",
-            takes="",
-        ),
-        Action(
-            "local-down",
-            "Stop the services",
-            ("local", "down"),
-            asks="The services stop; their data stays.",
-            loss=losses.SERVICES,
-            after="/environment",
-            takes="",
-            prints_json=False,
-        ),
-        Action(
             "pool-resize",
             "Resize the pool",
             ("pool", "resize", "{pool}", "{spot}"),
@@ -255,6 +262,7 @@ ACTIONS: dict[str, Action] = {
             ("pool", "rm", "{pool}", "--yes"),
             asks="Its nodes and the files on them are deleted, and a formula that was applied by "
             "hand. Runs and their outputs are kept. This cannot be undone.",
+            loss=losses.POOL,
             after="/pools",
         ),
         Action(
@@ -268,32 +276,6 @@ ACTIONS: dict[str, Action] = {
             "Enable scheduling",
             ("pool", "enable", "{pool}", "{node}"),
             after="/pools/{pool}",
-        ),
-        Action(
-            "evict",
-            "Evict the node",
-            ("local", "evict", "{node}"),
-            asks="The node and its disk are lost, as in Azure. Its tasks start again on another "
-            "node, from their newest checkpoints.",
-            options={"pool": "--pool", "notice": "--notice", "away": "--away"},
-            fields=(
-                Field("notice", "Time between notice and eviction", usual="30s"),
-                Field("away", "Time until the node returns", usual="0s"),
-            ),
-            after="/pools/{pool}",
-            takes="",
-        ),
-        Action(
-            "local-prune",
-            "Free disk space",
-            ("local", "prune", "--yes"),
-            asks="Folders of ended tasks, and old versions and logs of the services, are deleted. "
-            "Runs with their files are kept.",
-            options={"all": "--all"},
-            fields=(Field("all", "Also cached packages and data sets", "check"),),
-            loss=losses.DISK,
-            after="/environment",
-            takes="",
         ),
     )
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shlex
 import time
 from codecs import getincrementaldecoder
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -192,9 +194,20 @@ def shown_argv(source: Source, action: Action, values: Values) -> list[str]:
     return insert_options(action.argv(values), words)
 
 
+def where_to_start(source: Source, action: Action) -> str:
+    """Say what a shell needs in which somebody starts the command of an action."""
+    parts: list[str] = []
+    if action.reads_folder:
+        parts.append(f"in the folder {Path.cwd()}")
+    if os.environ.get("RUNNER_HOME"):
+        parts.append(f"with RUNNER_HOME={source.settings.home}")
+    return f"In a shell: {', '.join(parts)}." if parts else ""
+
+
 async def fill_form(source: Source, action: Action, values: Values) -> dict[str, Any]:
     """Return the values of a form: the command, or why there is none yet."""
     shown = {"title": action.title, "action": action, "values": values, "loss": None}
+    shown["where"] = where_to_start(source, action)
     try:
         prepared = await source.work(partial(action.prepare, values))
         argv = shown_argv(source, action, prepared)

@@ -85,6 +85,7 @@ class Action:
         takes: The options with which it finds its services.
         prints_json: True if it has `-o json`.
         page: The address of its form, if it has one of its own.
+        reads_folder: True if its values name files below the folder of the server.
         prepare: Returns the values of the command for those of the form, in a thread. Raises
             RunnerError for an invalid one.
     """
@@ -100,6 +101,7 @@ class Action:
     takes: Takes = "target"
     prints_json: bool = True
     page: str = ""
+    reads_folder: bool = False
     prepare: Callable[[Values], Values] = lambda values: values
 
     @property

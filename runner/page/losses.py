@@ -10,6 +10,7 @@ from runner.core.units import format_age, format_count, format_size
 from runner.page.forms import Loss, Values, texts
 
 _KEPT_SHOWN = 5
+_CHANGES_SHOWN = 20
 
 
 def _rows(document: Any) -> list[dict[str, Any]]:
@@ -112,6 +113,53 @@ def _work_ends(running: int, waiting: int, ended: int, noun: str) -> str:
     return " ".join([*parts, f"{format_count(ended, noun)} ended before and would be kept."])
 
 
+def _all_runs(document: Any, values: Values) -> str:
+    count = format_count(len(_rows(document)), "run")
+    if texts(values, "state"):
+        return f"{count} would be kept; those that are active would end."
+    return f"{count} with their files, and all models, would be lost for good."
+
+
+def _pool(document: Mapping[str, Any], _: Values) -> str:
+    count = format_count(document["nodes"], "node")
+    again = document["created_again_by"]
+    return f"{count} of {document['vm_size']} would be deleted." + (
+        f" {again} would create the pool again." if again else ""
+    )
+
+
+def _changes(document: Mapping[str, Any], _: Values) -> str:
+    changes: Sequence[Mapping[str, Any]] = document.get("changes") or ()
+    if not changes:
+        return "Nothing would change."
+    shown = [f"{each['change']} {each['name']}" for each in changes[:_CHANGES_SHOWN]]
+    more = len(changes) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more." if more else ".")
+
+
+def _stack(document: Any, values: Values) -> str:
+    count = format_count(len(_rows(document)), "run")
+    if texts(values, "everything"):
+        return f"{count} with their files, all models and all data would be lost for good."
+    return f"All pools and nodes would be deleted; {count} would be kept."
+
+
+def _evaluation(document: Mapping[str, Any], _: Values) -> str:
+    if document["error"]:
+        return f"The formula fails now: {document['error']['message']}"
+    sizes = {"spot": document["spot"], "dedicated": document["dedicated"]}
+    wanted = [
+        format_count(size, f"{kind} node") for kind, size in sizes.items() if size is not None
+    ]
+    return f"It would set {' and '.join(wanted)} now." if wanted else ""
+
+
+def _submission(document: Mapping[str, Any], _: Values) -> str:
+    """Say what a file with tasks would start, of its dry run."""
+    runs: Mapping[str, Any] = document.get("runs") or {}
+    return f"It would start {format_count(len(runs), 'run')}." if runs else ""
+
+
 SWEEP_ENDS = Loss(("sweep", "show", "{sweep}"), _trials_end)
 GROUP_ENDS = Loss(("show", "{sweep}"), _tasks_end)
 SWEEP_RUNS = Loss(("rm", "{sweep}", "--dry-run"), _runs)
@@ -122,3 +170,9 @@ DATA = Loss(("data", "ls", "{path}", "--recursive"), _files)
 SERVICES = Loss(("ps", "--all", "--status=queued,preparing,running"), _active)
 SCHEDULES = Loss(("schedule", "show", "{schedule}"), _firings)
 DISK = Loss(("local", "prune", "--dry-run"), _freed, takes="")
+ALL_RUNS = Loss(("ps", "--all", "--trials"), _all_runs)
+POOL = Loss(("pool", "rm", "{pool}", "--dry-run"), _pool)
+DEPLOYMENT = Loss(("preview",), _changes, takes="stack")
+STACK = Loss(("ps", "--all", "--trials"), _stack)
+FORMULA = Loss(("pool", "autoscale", "evaluate", "{formula}", "--pool={pool}"), _evaluation)
+SUBMISSION = Loss(("submit", "{file}", "--dry-run"), _submission)

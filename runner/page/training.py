@@ -188,6 +188,7 @@ TRAIN = Action(
     options={PREFIX_SET: "--set", "params": "--set", **_FLAGS},
     fields=(_RECIPE, _PARAMS_LINES, *OPTION_FIELDS),
     page="/new",
+    reads_folder=True,
     prepare=check_train,
 )
 SWEEP = Action(
@@ -200,6 +201,7 @@ SWEEP = Action(
     },
     fields=(_RECIPE, _PARAMS_LINES, *SWEEP_FIELDS, *OPTION_FIELDS),
     page="/new",
+    reads_folder=True,
     prepare=check_train,
 )  # fmt: skip
 
@@ -264,6 +266,19 @@ def _local_refs(folder: Path) -> list[str]:
             found.append(f"./{inside.as_posix()}" if inside.parts else ".")
         else:
             found += [f"./{(inside / name).as_posix()}" for name in names if _is_program(name)]
+    return found[:_MOST_FOUND]
+
+
+def find_files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    """Return `./name` of the files below a folder with these suffixes; not those of a recipe."""
+    found: list[str] = []
+    for count, (path, names) in enumerate(_walk(folder)):
+        if count >= _MOST_FOLDERS or len(found) >= _MOST_FOUND:
+            break
+        inside = path.relative_to(folder)
+        if RECIPE_FILE not in names or path == folder:
+            chosen = (name for name in names if name.endswith(suffixes) and name[0] != ".")
+            found += [f"./{(inside / name).as_posix()}" for name in chosen]
     return found[:_MOST_FOUND]
 
 

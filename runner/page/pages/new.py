@@ -15,6 +15,7 @@ from runner.core.units import format_size
 from runner.flows.environment.pools import pool_names
 from runner.page.ask import Ask, WebPage
 from runner.page.commands import fill_form
+from runner.page.folder_actions import find_task_files
 from runner.page.forms import Values, to_values
 from runner.page.processes import Answer, ErrorDocument, is_object
 from runner.page.rest import Endpoint
@@ -98,7 +99,10 @@ async def read(ask: Ask) -> dict[str, Any]:
     """Return the values of `new.html`: all recipes, or the form of one."""
     ref = ask.text("recipe")
     if not ref:
-        return {"title": "Train", "found": await _recipes(ask), "recipe": None}
+        files = await ask.source.work(partial(find_task_files, Path.cwd()))
+        return {
+            "title": "Train", "found": await _recipes(ask), "task_files": files, "recipe": None,
+        }  # fmt: skip
     is_sweep = ask.text("kind") == "sweep"
     action = SWEEP if is_sweep else TRAIN
     folder, pools = Path.cwd(), list[str]()

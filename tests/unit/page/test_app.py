@@ -166,7 +166,8 @@ def test_value_of_a_form_cannot_be_an_option(
     monkeypatch.setattr(app.commands, "_run", run)
     client.post("/act/rm", data={"run": "--older-than=0d"})
     client.post("/act/evict", data={"node": "--all", "notice": "--all"})
-    assert app.commands.jobs[1].argv == ["rm", "--yes", "--", "--older-than=0d"]
+    shown = ["rm", "--yes", "--target", "local", "--", "--older-than=0d"]
+    assert app.commands.jobs[1].argv == shown
     executed = app.commands.jobs[1].words
     assert executed.index("--") > executed.index("--target")
     assert app.commands.jobs[2].argv == ["local", "evict", "--notice=--all", "--", "--all"]

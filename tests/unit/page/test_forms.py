@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import OPTIONS
 from runner.page import losses
 from runner.page.actions import ACTIONS
+from runner.page.folder_actions import find_task_files
 from runner.page.forms import Action, Field, Loss, Values
 from runner.page.processes import find_error, insert_options
 from runner.page.rendering import render
@@ -24,22 +26,24 @@ from runner.page.training import (
     plan_action,
     train_form,
 )
+from runner.page.upkeep import check_formula
 from runner.protocol.errors import RunnerError
 
 AWKWARD = ("--all", "-", "--", "-y", "a b", "'; rm -rf /", "<script>", "über", "@last", "=", "on")
 
 
 @pytest.mark.parametrize("value", AWKWARD)
-@pytest.mark.parametrize("name", sorted(set(ACTIONS) - {"train", "sweep"}))
-def test_value_is_one_word_after_the_options(name: str, value: str) -> None:
+@pytest.mark.parametrize("name", sorted(ACTIONS))
+def test_value_is_one_word_and_never_an_option(name: str, value: str) -> None:
     action = ACTIONS[name]
-    argv = action.argv(dict.fromkeys(action.names, value))
-    values = [word for word in argv if word == value]
-    assert len(values) >= len(action.names)
-    if value.startswith("-"):
-        after = argv[argv.index("--") + 1 :]
-        assert len(after) == len(action.names)
-        assert all(word == value for word in after)
+    names = {name: value for word in action.words for name in re.findall("{(.+)}", word)}
+    filled = [word.format_map(names) for word in action.words]
+    argv, at = action.argv(names), len(action.words)
+    if value.startswith("-") and value in filled:
+        at = argv.index("--")
+        del argv[at]
+    assert sorted(argv) == sorted(filled)
+    assert not [word for word in argv[:at] if word == value and value.startswith("-")]
 
 
 @pytest.mark.parametrize("value", AWKWARD)
@@ -100,6 +104,8 @@ def test_each_action_that_deletes_says_what_would_be_lost() -> None:
         if "--yes" in action.words or "rm" in action.words:
             assert action.loss is not None, action.name
             assert action.asks, action.name
+        if action.loss is not None and not action.reads_folder:
+            assert action.asks, action.name
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,29 @@ def test_each_action_that_deletes_says_what_would_be_lost() -> None:
         (losses.SERVICES, [], "No run is active."),
         (losses.SERVICES, [{}], "1 run would stop"),
         (losses.DISK, {"items": [{}], "size_bytes": 5}, "1 item, 5 B"),
+        (losses.ALL_RUNS, [{}, {}], "2 runs with their files, and all models, would be lost"),
+        (
+            losses.POOL,
+            {"nodes": 2, "vm_size": "Standard_NC4", "created_again_by": None},
+            "2 nodes of Standard_NC4 would be deleted.",
+        ),
+        (losses.DEPLOYMENT, {"changes": []}, "Nothing would change."),
+        (
+            losses.DEPLOYMENT,
+            {"changes": [{"change": "delete", "name": f"pool-{n}"} for n in range(30)]},
+            "delete pool-0; delete pool-1;",
+        ),
+        (losses.STACK, [{}], "1 run would be kept"),
+        (
+            losses.FORMULA,
+            {"error": None, "spot": 2, "dedicated": None, "results": {}},
+            "It would set 2 spot nodes now.",
+        ),
+        (
+            losses.FORMULA,
+            {"error": {"code": "x", "message": "unknown variable"}},
+            "fails now: unknown variable",
+        ),
     ],
 )
 def test_loss_is_said_in_numbers(loss: Loss, document: Any, said: str) -> None:
@@ -216,6 +245,44 @@ def test_recipes_and_scripts_below_the_folder_are_found(tmp_path: Path) -> None:
     assert not found["./a"].problem
 
 
+def test_formula_is_never_the_name_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").write_text("secret")
+    for formula in ("/etc/passwd", "a=b", "", "$x"):
+        with pytest.raises(RunnerError) as caught:
+            check_formula({"formula": formula})
+        assert caught.value.code == "R-PAGE-FORM"
+    given = {"formula": f"$a = 1;\r\n$b = 2;{' ' * 5000}"}
+    assert "".join(check_formula(given)["formula"]).startswith("$a = 1;\n$b")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("submit", "file"),
+        ("data-put", "source"),
+        ("recipe-new", "name"),
+        ("schedule-create", "recipe"),
+    ],
+)
+def test_files_outside_of_the_folder_are_refused(
+    name: str, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "tasks.yaml").write_text("tasks: {}\n")
+    monkeypatch.chdir(tmp_path / "here")
+    for path in ("../tasks.yaml", str(tmp_path / "tasks.yaml")):
+        with pytest.raises(RunnerError) as caught:
+            ACTIONS[name].prepare({field: path})
+        assert caught.value.code == "R-PAGE-RECIPE"
+    (tmp_path / "here" / "tasks.yaml").write_text("name: x\ntasks:\n  a: {recipe: mnist}\n")
+    (tmp_path / "here" / "other.yaml").write_text("name: tasks\n")
+    assert ACTIONS[name].prepare({field: "tasks.yaml"}) == {field: "tasks.yaml"}
+    assert find_task_files(tmp_path / "here") == ["./tasks.yaml"]
+
+
 def test_plan_starts_nothing() -> None:
     for action in (TRAIN, SWEEP):
         argv = plan_action(action).argv({"recipe": "mnist"})
@@ -235,7 +302,7 @@ def test_fields_escape_awkward_values() -> None:
     action = Action("a", evil, ("a", "{x}"), fields=(Field("y", evil, usual=evil, help=evil),))
     context: dict[str, Any] = {
         "action": action, "values": {"x": [evil], "y": [evil]}, "command": evil, "problem": None,
-        "loss": None, "may_act": True, "back": "/runs", "title": evil,
+        "loss": None, "may_act": True, "back": "/runs", "title": evil, "where": evil,
     }  # fmt: skip
     text = render("action.html", "view", context)
     assert "<script>" not in text
