@@ -8,8 +8,8 @@ and never options. `forms.py` describes an action, `commands.py` starts it.
 from __future__ import annotations
 
 from runner.page import losses
-from runner.page.forms import Action, Field
 from runner.page.folder_actions import DATA_PUT, RECIPE_NEW, SCHEDULE, SUBMIT
+from runner.page.forms import Action, Field
 from runner.page.training import SWEEP, TRAIN
 from runner.page.upkeep import UPKEEP_ACTIONS
 

@@ -78,6 +78,17 @@ class CommandDocument(TypedDict):
     error: ErrorDocument | None
 
 
+class ActionDocument(TypedDict):
+    """What an action would start: its command, what it asks before, and what would be lost."""
+
+    action: str
+    title: str
+    command: str
+    asks: str
+    loss: str
+    error: ErrorDocument | None
+
+
 @dataclass(slots=True)
 class StartedCommand:
     """A command that was started: what it has printed so far, and how it ended.
@@ -299,6 +310,20 @@ class Commands:
                 "R-PAGE-UNKNOWN", "this command is not known any more", fix="/commands"
             )
         return job
+
+    async def describe(self, action: Action, values: Values) -> ActionDocument:
+        """Return what an action would do. Raise RunnerError for an invalid or missing value."""
+        prepared = await self._source.work(partial(action.prepare, values))
+        argv = shown_argv(self._source, action, prepared)
+        found = await find_loss(self._source, action, prepared)
+        return {
+            "action": action.name,
+            "title": action.title,
+            "command": shlex.join(["runner", *argv]),
+            "asks": action.asks,
+            "loss": str(found.document or "") if found else "",
+            "error": found.error if found else None,
+        }
 
     async def start(self, action: Action, values: Values, who: str) -> StartedCommand:
         """Start the command of an action.

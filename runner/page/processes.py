@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from runner.core.settings import Settings
 from runner.page.forms import Takes
 from runner.page.plain_text import plain
+from runner.protocol.errors import RunnerError
 
 _AT_ONCE = 4  # a command needs a process with 80 MB
 _END_S = 0.7
@@ -38,6 +39,13 @@ class Answer:
     document: Any
     error: ErrorDocument | None
     messages: str
+
+    def checked(self) -> Any:
+        """Return its document. Raise RunnerError for its error."""
+        if self.error is None:
+            return self.document
+        code, what = self.error["code"] or "R-PAGE-COMMAND", self.error["what"]
+        raise RunnerError(code, what, why=self.error["why"], fix=self.error["fix"])
 
 
 def parse_document(output: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,18 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from typing_extensions import TypedDict
 
+from runner.core.json_text import format_json
 from runner.page.ask import Ask
-from runner.page.commands import CommandDocument, Commands, StartedCommand, who_asks
-from runner.page.forms import Action, Values
+from runner.page.commands import (
+    ActionDocument,
+    CommandDocument,
+    Commands,
+    StartedCommand,
+    who_asks,
+)
+from runner.page.forms import Action, Values, to_values
 from runner.protocol.errors import ExitCode, RunnerError
 
 ROOT = "/api/v1"
@@ -48,8 +55,8 @@ class Endpoint:
     Attributes:
         path: Its address below `/api/v1`, with `{name}` for variable parts.
         summary: One sentence: what it returns.
-        document: Its type: a TypedDict of `runner.views`, or a list of one.
-        read: Returns it.
+        document: Its type: a TypedDict of `runner.views`, a list of one, or bytes for a download.
+        read: Returns it; a download as a response.
         query: The names of its query, with what each means.
         command: The command of `runner` that prints the same.
     """
@@ -63,9 +70,8 @@ class Endpoint:
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
-    """Return a document as JSON; NaN and infinite numbers are null, as in `-o json`."""
-    text = json.dumps(_finite(document), ensure_ascii=False, allow_nan=False, default=str)
-    return Response(text, status, media_type="application/json")
+    """Return a document as `-o json` prints it."""
+    return Response(f"{format_json(document)}\n", status, media_type="application/json")
 
 
 def status_of(err: RunnerError) -> int:
@@ -82,18 +88,7 @@ def status_of(err: RunnerError) -> int:
 def error_answer(err: RunnerError, status: int) -> Response:
     """Return an error with the fields that `-o json` prints."""
     document = {"code": err.code, "what": err.what, "why": err.why, "fix": err.fix}
-    return json_answer({"error": document}, status)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        pairs = cast("dict[str, Any]", value)
-        return {name: _finite(each) for name, each in pairs.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in cast("list[Any]", value)]
-    return value
+    return json_answer({"error": {**document, "exit_code": int(err.exit_code)}}, status)
 
 
 def routes(
@@ -103,7 +98,8 @@ def routes(
 
     def reading(endpoint: Endpoint) -> Any:
         async def answer(request: Request) -> Response:
-            return json_answer(await endpoint.read(ask_of(request)))
+            found = await endpoint.read(ask_of(request))
+            return found if isinstance(found, Response) else json_answer(found)
 
         return answer
 
@@ -113,6 +109,11 @@ def routes(
         await job.ended.wait()
         return json_answer(job.to_json(), _status_of_command(job))
 
+    async def describe(request: Request) -> Response:
+        action = commands.find(request.path_params["name"])
+        values = to_values(request.query_params.multi_items())
+        return json_answer(await commands.describe(action, values))
+
     async def description(_: Request) -> Response:
         return json_answer(openapi(every, list(commands.known.values())))
 
@@ -120,6 +121,7 @@ def routes(
     return [
         Route(f"{ROOT}/openapi.json", description),
         *(Route(ROOT + each.path, reading(each)) for each in every),
+        Route(f"{ROOT}/actions/{{name}}", describe),
         Route(f"{ROOT}/actions/{{name}}", act, methods=["POST"]),
     ]
 
@@ -165,6 +167,14 @@ def _status_of_command(job: StartedCommand) -> int:
     return status_of(RunnerError(code, "", exit_code=exit_code))
 
 
+class ActionLine(TypedDict):
+    """An action, with the words of its command."""
+
+    action: str
+    title: str
+    command: str
+
+
 def command_endpoints(commands: Commands) -> tuple[Endpoint, ...]:
     """Return the documents of the commands that this server has started."""
 
@@ -174,7 +184,19 @@ def command_endpoints(commands: Commands) -> tuple[Endpoint, ...]:
     async def read_one(ask: Ask) -> CommandDocument:
         return commands.job(ask).to_json()
 
+    async def read_actions(_: Ask) -> list[ActionLine]:
+        return [
+            {"action": each.name, "title": each.title, "command": f"runner {' '.join(each.words)}"}
+            for each in commands.known.values()
+        ]
+
     return (
+        Endpoint(
+            "/actions",
+            "List the actions; `{name}` in a command is a value of the action.",
+            list[ActionLine],
+            read_actions,
+        ),
         Endpoint(
             "/commands",
             "List the commands that this server has started, newest first.",
@@ -194,8 +216,10 @@ def openapi(endpoints: Sequence[Endpoint], actions: Sequence[Action]) -> dict[st
     """Return the OpenAPI document of the API, version 3.1."""
     from pydantic import TypeAdapter  # noqa: PLC0415  only for the description
 
-    inputs = [(each.path, "serialization", TypeAdapter(each.document)) for each in endpoints]
+    documents = [each for each in endpoints if each.document is not bytes]
+    inputs = [(each.path, "serialization", TypeAdapter(each.document)) for each in documents]
     inputs.append(("command", "serialization", TypeAdapter(CommandDocument)))
+    inputs.append(("action", "serialization", TypeAdapter(ActionDocument)))
     schemas, definitions = TypeAdapter.json_schemas(
         cast("Any", inputs), ref_template="#/components/schemas/{model}"
     )
@@ -203,13 +227,15 @@ def openapi(endpoints: Sequence[Endpoint], actions: Sequence[Action]) -> dict[st
     def schema_of(key: str) -> dict[str, Any]:
         return schemas[cast("Any", (key, "serialization"))]
 
-    paths: dict[str, Any] = {
-        ROOT + each.path: {"get": _reading_operation(each, schema_of(each.path))}
-        for each in endpoints
-    }
+    paths: dict[str, Any] = {}
+    for each in endpoints:
+        schema = None if each.document is bytes else schema_of(each.path)
+        paths[ROOT + each.path] = {"get": _reading_operation(each, schema)}
     for action in actions:
-        operation = _action_operation(action, schema_of("command"))
-        paths[f"{ROOT}/actions/{action.name}"] = {"post": operation}
+        paths[f"{ROOT}/actions/{action.name}"] = {
+            "get": _describing_operation(action, schema_of("action")),
+            "post": _action_operation(action, schema_of("command")),
+        }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -227,20 +253,24 @@ def openapi(endpoints: Sequence[Endpoint], actions: Sequence[Action]) -> dict[st
 
 
 _PART = {"type": "string"}
+_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _ERROR = {
     "type": "object",
     "properties": {
         "error": {
             "type": "object",
-            "properties": dict.fromkeys(("code", "what", "why", "fix"), _PART),
-            "required": ["code", "what", "why", "fix"],
+            "properties": {
+                **dict.fromkeys(("code", "what", "why", "fix"), _PART),
+                "exit_code": {"type": "integer"},
+            },
+            "required": ["code", "what", "why", "fix", "exit_code"],
         }
     },
     "required": ["error"],
 }
 
 
-def _reading_operation(endpoint: Endpoint, schema: dict[str, Any]) -> dict[str, Any]:
+def _reading_operation(endpoint: Endpoint, schema: dict[str, Any] | None) -> dict[str, Any]:
     parts = re.findall(r"{(\w+)(?::\w+)?}", endpoint.path)
     text = {"schema": {"type": "string"}}
     parameters: list[dict[str, Any]] = [
@@ -258,13 +288,37 @@ def _reading_operation(endpoint: Endpoint, schema: dict[str, Any]) -> dict[str, 
         "tags": [words.partition("_")[0]],
         "parameters": parameters,
         "responses": {
-            "200": {"description": endpoint.summary, "content": _json_content(schema)},
+            "200": {
+                "description": endpoint.summary,
+                "content": _BINARY if schema is None else _json_content(schema),
+            },
             "default": {"description": "An error.", "content": _json_content(error)},
         },
     }
     if endpoint.command:
         operation["description"] = f"The document of `{endpoint.command} -o json`."
     return operation
+
+
+def _describing_operation(action: Action, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of what says what an action would do."""
+    names = dict.fromkeys((*action.names, *(each.name for each in action.fields), *action.options))
+    error = {"$ref": "#/components/schemas/Error"}
+    said = "The command that the action would start, and what it would destroy. Changes nothing."
+    return {
+        "operationId": f"describe_{action.name.replace('-', '_')}",
+        "summary": said,
+        "tags": ["actions"],
+        "parameters": [
+            {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+            for name in names
+            if not name.endswith(".")
+        ],
+        "responses": {
+            "200": {"description": said, "content": _json_content(answer)},
+            "default": {"description": "An error.", "content": _json_content(error)},
+        },
+    }
 
 
 def _action_operation(action: Action, answer: dict[str, Any]) -> dict[str, Any]:

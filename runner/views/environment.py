@@ -32,6 +32,19 @@ class LocalDocument(TypedDict, total=False):
     refusal: str | None
 
 
+class EnvironmentDocument(TypedDict):
+    """Where the page works: its target, its folders and disk, and the versions of packages."""
+
+    target: str
+    stack: str | None
+    team: str | None
+    home: str
+    folder: str
+    disk_free_bytes: int
+    disk_total_bytes: int
+    versions: dict[str, str]
+
+
 class CheckLine(TypedDict):
     """A check of `runner check -o json`: `state` is ok, note, failed or skipped."""
 

@@ -1,4 +1,4 @@
-"""The document of `runner recipe show -o json`."""
+"""Documents about recipes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from typing import Any
 from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
 
 from runner.core.recipe.recipe import Recipe
+
+
+class RecipeLine(TypedDict):
+    """A recipe or script that the page can start; `problem` says why it cannot."""
+
+    recipe: str
+    description: str
+    toolkit: str
+    dataset: str
+    estimate: str
+    expected: str
+    variants: list[str]
+    builtin: bool
+    problem: str
 
 
 class RecipeDocument(TypedDict):

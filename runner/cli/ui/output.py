@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
-from itertools import chain, islice
-from typing import Annotated, Any, TextIO, cast
+from itertools import islice
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -26,6 +25,7 @@ from runner.cli.ui.terminal import (
     visible,
     wrapped,
 )
+from runner.core.json_text import format_json, format_json_array
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
@@ -39,7 +39,6 @@ _WITHOUT_MORE = frozenset({"R-USAGE", "R-EXPLAIN-UNKNOWN"})
 _LABELS = {"  why": "bold", "  fix": "bold green"}
 _DETAIL = len("  why: ")
 _FIX_DECLINED = "answer y, or add --yes if there is no terminal"
-_LONG_CHARS = 50_000  # size from which a JSON document is not indented at all depths
 
 
 def local_time(moment: datetime) -> str:
@@ -99,7 +98,7 @@ class Output:
             spare: columns that a narrow terminal omits, in this order.
         """
         if self.format is OutputFormat.JSON:
-            self.pieces(_json_array(rows))
+            self.pieces(format_json_array(rows))
         elif self.format is OutputFormat.TSV:
             self.text("\t".join(columns))
             for row in rows:
@@ -118,7 +117,7 @@ class Output:
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
         """Print one record on stdout: name and value lines, a JSON object, or TSV pairs."""
         if self.format is OutputFormat.JSON:
-            self.text(_json(dict(record)))
+            self.text(format_json(dict(record)))
             return
         if self.format is OutputFormat.TSV:
             for name, value in record.items():
@@ -382,7 +381,7 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
             "exit_code": int(err.exit_code),
         }
         with suppress(OSError):  # stdout may be what caused the error
-            Output().text(_json({"error": document}))
+            Output().text(format_json({"error": document}))
     _end_data()
     what, *details = str(err).split("\n")
     head, _, rest = what.partition(": ")
@@ -444,74 +443,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _scalar(value)
-
-
-def _json_array(rows: Iterable[Mapping[str, Any]]) -> Generator[str]:
-    """Yield the text of `_json` for a list; a long one in pieces."""
-    left, first, size = iter(rows), list[Mapping[str, Any]](), 0
-    while size < _LONG_CHARS and (row := next(left, None)) is not None:
-        first.append(row)
-        size += len(_dump_finite(row)) + 2
-    if size < _LONG_CHARS:
-        yield f"{_json(first)}\n"
-        return
-    start = "["
-    for row in chain(first, left):
-        yield f"{start}\n  {_dump_finite(row)}"
-        start = ","
-    yield "\n]\n"
-
-
-def _dump_finite(value: Any) -> str:
-    try:
-        return _dump(value)
-    except ValueError:
-        return _dump(_finite(value))
-
-
-def _json(value: Any) -> str:
-    """Return an indented document; a long one has one line per element of its lists.
-
-    Python encodes indented JSON without its C code, which takes 0.1 s for 1,000 runs.
-    """
-    try:
-        text = _dump(value)
-    except ValueError:
-        value = _finite(value)
-        text = _dump(value)
-    return _dump(value, indent=2) if len(text) < _LONG_CHARS else _lines(value, "\n")
-
-
-def _dump(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    return dict(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else str(value)
-
-
-def _lines(value: Any, line: str) -> str:
-    """Return an object with one line per key, or a list with one line per element."""
-    inner = f"{line}  "
-    if isinstance(value, Mapping) and value:
-        items = cast("Mapping[str, Any]", value).items()
-        parts = [f"{_dump(str(name))}: {_lines(item, inner)}" for name, item in items]
-        return f"{{{inner}{f',{inner}'.join(parts)}{line}}}"
-    if isinstance(value, list | tuple) and value:
-        parts = [_dump(item) for item in cast("Sequence[Any]", value)]
-        return f"[{inner}{f',{inner}'.join(parts)}{line}]"
-    return _dump(value)
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by strings, because JSON cannot represent them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in cast("Sequence[Any]", value)]
-    return value
 
 
 def _tsv(value: Any) -> str:

@@ -52,6 +52,7 @@ PAGES: tuple[WebPage, ...] = (
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *runs.ENDPOINTS,
+    *files.ENDPOINTS,
     *compare.ENDPOINTS,
     *pools.ENDPOINTS,
     *bill.ENDPOINTS,

@@ -138,5 +138,12 @@ ENDPOINTS = (
         ),
         "runner data ls PATH",
     ),
+    Endpoint(
+        "/data/download",
+        "Download a stored file.",
+        bytes,
+        download,
+        (("path", "PATH in container data, or CONTAINER:PATH"),),
+    ),
 )
 PAGE = WebPage("/data", "data", read, every_s=10.0, label="Data")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 import shutil
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Any, cast
 
 from runner.core.home import existing_folder
@@ -15,19 +15,10 @@ from runner.flows.local import lifecycle
 from runner.page.ask import Ask, WebPage
 from runner.page.processes import Answer
 from runner.page.rest import Endpoint
-from runner.protocol.errors import RunnerError
-from runner.views.environment import CheckLine, LocalDocument, local_document
+from runner.views.environment import CheckLine, EnvironmentDocument, LocalDocument, local_document
 
 _PACKAGES = ("azure-batch", "azure-storage-blob", "azure-identity", "starlette", "uv")
 _SERVICES = ("batch", "blob")
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """The disk with RUNNER_HOME."""
-
-    free_bytes: int
-    total_bytes: int
 
 
 def versions() -> dict[str, str]:
@@ -49,17 +40,36 @@ async def read_local(ask: Ask) -> LocalDocument:
 
 async def read_checks(ask: Ask) -> list[CheckLine]:
     """Return the checks of the stack. Raise RunnerError if they cannot begin."""
-    found = await _checks(ask)
-    if found.error is not None:
-        error = found.error
-        raise RunnerError(
-            error["code"] or "R-PAGE-COMMAND", error["what"], why=error["why"], fix=error["fix"]
-        )
-    return found.document
+    return (await _checks(ask)).checked()
 
 
 async def _checks(ask: Ask) -> Answer:
     return await ask.source.processes.answer(["check"], takes="stack")
+
+
+async def read_preview(ask: Ask) -> dict[str, Any]:
+    """Return what a deployment of the stack would change."""
+    return (await _preview(ask)).checked()
+
+
+async def _preview(ask: Ask) -> Answer:
+    return await ask.source.processes.answer(["preview"], takes="stack")
+
+
+async def read_environment(ask: Ask) -> EnvironmentDocument:
+    """Return where runs execute, the disk of this machine, and versions."""
+    settings = ask.source.settings
+    usage = await ask.source.work(lambda: shutil.disk_usage(existing_folder(settings.home)))
+    return {
+        "target": settings.target.name,
+        "stack": settings.stack if settings.target.has_stacks else None,
+        "team": settings.team,
+        "home": str(settings.home),
+        "folder": str(Path.cwd()),
+        "disk_free_bytes": usage.free,
+        "disk_total_bytes": usage.total,
+        "versions": versions(),
+    }
 
 
 async def read(ask: Ask) -> dict[str, Any]:
@@ -71,26 +81,31 @@ async def read(ask: Ask) -> dict[str, Any]:
     settings = ask.source.settings
     wanted = ask.text("run")
     local = await read_local(ask) if settings.target.runs_here else None
-    usage = await ask.source.work(lambda: shutil.disk_usage(existing_folder(settings.home)))
+    found = await read_environment(ask)
     checks = preview = None
     if settings.target.has_stacks and wanted == "check":
         checks = await _checks(ask)
     if settings.target.has_stacks and wanted == "preview":
-        preview = await ask.source.processes.answer(["preview"], takes="stack")
+        preview = await _preview(ask)
     services: dict[str, Any] = cast("dict[str, Any]", local or {})
     return {
         "title": "Environment",
         "settings": settings,
         "local": local,
         "services": {name: services[name] for name in _SERVICES if name in services},
-        "disk": Disk(usage.free, usage.total),
-        "versions": versions(),
+        "found": found,
         "checks": checks,
         "preview": preview,
     }
 
 
 ENDPOINTS = (
+    Endpoint(
+        "/environment",
+        "Return the target, the folders and the disk of this machine, and versions.",
+        EnvironmentDocument,
+        read_environment,
+    ),
     Endpoint(
         "/local",
         "Return the state of the local services.",
@@ -104,6 +119,13 @@ ENDPOINTS = (
         list[CheckLine],
         read_checks,
         command="runner check",
+    ),
+    Endpoint(
+        "/preview",
+        "Return what a deployment of the stack would create, change and delete.",
+        dict[str, Any],
+        read_preview,
+        command="runner preview",
     ),
 )
 PAGE = WebPage("/environment", "environment", read, every_s=0, label="Environment")

@@ -20,6 +20,7 @@ from runner.azure.auth.credentials import Connection
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.outputs import RunFile, find_files
 from runner.page.ask import Ask, WebPage
+from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
 
 _PREVIEW = 256 * 1024
@@ -149,4 +150,13 @@ async def download(ask: Ask) -> Response:
     )
 
 
+ENDPOINTS = (
+    Endpoint(
+        "/runs/{run_id}/download",
+        "Download a file of a run.",
+        bytes,
+        download,
+        (("name", "path of an output, or logs/NAME"), ("inline", "1 gives the type of a picture")),
+    ),
+)
 PAGE = WebPage("/runs/{run_id}/files", "file", read, every_s=0)

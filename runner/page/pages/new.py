@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.core.pricing.cost import usd_text
+from runner.core.recipe.options import OPTIONS
 from runner.core.units import format_size
 from runner.flows.environment.pools import pool_names
 from runner.page.ask import Ask, WebPage
@@ -29,7 +30,7 @@ from runner.page.training import (
     train_form,
 )
 from runner.protocol.errors import RunnerError
-from runner.views.recipes import RecipeDocument, recipe_document
+from runner.views.recipes import RecipeDocument, RecipeLine, recipe_document
 
 _OWN = ("plan", "only", "kind")  # names of the query that are no values of the form
 
@@ -128,9 +129,13 @@ async def read(ask: Ask) -> dict[str, Any]:
 
 
 async def _plan(ask: Ask, values: Values, *, is_sweep: bool) -> Plan:
-    action = plan_action(SWEEP if is_sweep else TRAIN)
-    found = await ask.source.processes.answer(action.argv(values))
+    found = await _answer(ask, values, is_sweep=is_sweep)
     return to_plan(found, is_billed=ask.source.settings.target.is_billed)
+
+
+async def _answer(ask: Ask, values: Values, *, is_sweep: bool) -> Answer:
+    action = plan_action(SWEEP if is_sweep else TRAIN)
+    return await ask.source.processes.answer(action.argv(values))
 
 
 async def _recipes(ask: Ask) -> list[FoundRecipe]:
@@ -138,9 +143,30 @@ async def _recipes(ask: Ask) -> list[FoundRecipe]:
     return await ask.source.work(find)
 
 
-async def read_documents(ask: Ask) -> list[FoundRecipe]:
+async def read_documents(ask: Ask) -> list[RecipeLine]:
     """Return the recipes that the page can start."""
-    return await _recipes(ask)
+    return [
+        {
+            "recipe": each.ref,
+            "description": each.description,
+            "toolkit": each.toolkit,
+            "dataset": each.dataset,
+            "estimate": each.takes,
+            "expected": each.expected,
+            "variants": list(each.variants),
+            "builtin": each.is_builtin,
+            "problem": each.problem,
+        }
+        for each in await _recipes(ask)
+    ]
+
+
+async def read_plan(ask: Ask) -> dict[str, Any]:
+    """Return the plan of a run or a sweep. Raise RunnerError if it would not start."""
+    pairs = ask.query.multi_items()
+    values = to_values((name, text) for name, text in pairs if name not in _OWN)
+    await ask.source.work(partial(TRAIN.prepare, values))
+    return (await _answer(ask, values, is_sweep=ask.text("kind") == "sweep")).checked()
 
 
 async def read_document(ask: Ask) -> RecipeDocument:
@@ -154,7 +180,7 @@ ENDPOINTS = (
     Endpoint(
         "/recipes",
         "List the recipes and scripts in the folder of the server, then the built-in recipes.",
-        list[FoundRecipe],
+        list[RecipeLine],
         read_documents,
     ),
     Endpoint(
@@ -164,6 +190,18 @@ ENDPOINTS = (
         read_document,
         (("recipe", "name of a built-in recipe, or a path below the folder of the server"),),
         "runner recipe show RECIPE",
+    ),
+    Endpoint(
+        "/plan",
+        "Return the plan and the price of a run or a sweep, without starting it.",
+        dict[str, Any],
+        read_plan,
+        (
+            ("recipe", "name of a built-in recipe, or a path below the folder of the server"),
+            ("kind", "sweep for a sweep"),
+            *((name, OPTIONS[name].help) for name in TRAIN.options if name in OPTIONS),
+        ),
+        "runner train RECIPE --dry-run",
     ),
 )
 PAGE = WebPage("/new", "new", read, every_s=0, label="Train")

@@ -22,15 +22,15 @@ from runner.page.forms import Values
 from runner.page.rendering import templates
 from runner.page.source import Source
 
-READS = frozenset(
-    """
-    ps show why events metrics logs attach experiments.ls experiments.show cost.show cost.whatif
-    sweep.ls sweep.show schedule.ls schedule.show files.ls data.ls models.ls models.show
-    local.status local.env preview check pool.ls pool.show pool.nodes pool.autoscale.evaluate
-    pool.autoscale.last pool.autoscale.lint pool.autoscale.simulate image.ls image.registry
-    recipe.ls recipe.check recipe.show config.show explain version
-    """.split()
-)
+READS = frozenset((
+    "ps", "show", "why", "events", "metrics", "logs", "attach", "experiments.ls",
+    "experiments.show", "cost.show", "cost.whatif", "sweep.ls", "sweep.show", "schedule.ls",
+    "schedule.show", "files.ls", "data.ls", "models.ls", "models.show", "local.status",
+    "local.env", "preview", "check", "pool.ls", "pool.show", "pool.nodes",
+    "pool.autoscale.evaluate", "pool.autoscale.last", "pool.autoscale.lint",
+    "pool.autoscale.simulate", "image.ls", "image.registry", "recipe.ls", "recipe.check",
+    "recipe.show", "config.show", "explain", "version",
+))  # fmt: skip
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "page.md"
 # `| `init` | asks in a terminal |`: the verbs that are no action of the page, each with the reason.
 _ROW = re.compile(r"^\| ((?:`[a-z -]+`(?:, )?)+) +\| ([a-z].+?) +\|$", re.MULTILINE)
@@ -53,7 +53,7 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
             yield (*path, name), command
 
 
-VERBS = {path: command for path, command in leaves(get_command(build_app()))}
+VERBS = dict(leaves(get_command(build_app())))
 
 
 def verb_of(words: tuple[str, ...] | list[str]) -> tuple[str, ...]:
