@@ -29,7 +29,7 @@ from runner.page.actions import ACTIONS
 from runner.page.ask import Ask, WebPage, read_pairs
 from runner.page.forms import Action, Values, to_values
 from runner.page.processes import (
-    Answer,
+    CommandAnswer,
     ErrorDocument,
     find_error,
     insert_options,
@@ -227,7 +227,7 @@ async def fill_form(source: Source, action: Action, values: Values) -> dict[str,
     return {**shown, "command": shlex.join(["runner", *argv]), "problem": None}
 
 
-async def find_loss(source: Source, action: Action, values: Values) -> Answer | None:
+async def find_loss(source: Source, action: Action, values: Values) -> CommandAnswer | None:
     """Return what an action would destroy, in words; None if nothing, or a value is missing."""
     if action.loss is None:
         return None
@@ -242,7 +242,7 @@ async def find_loss(source: Source, action: Action, values: Values) -> Answer | 
         text = action.loss.describe(found.document, values)
     except (KeyError, TypeError, ValueError, AttributeError):  # of a newer runner
         text = ""
-    return Answer(text, None, found.messages)
+    return CommandAnswer(text, None, found.messages)
 
 
 class Commands:

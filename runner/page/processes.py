@@ -33,7 +33,7 @@ class ErrorDocument(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     """What a command printed that only reads: its document or its error, and its messages."""
 
     document: Any
@@ -121,7 +121,7 @@ class Processes:
             _signal(process, signal.SIGKILL)
         self._running.discard(process)
 
-    async def answer(self, argv: Sequence[str], takes: Takes = "target") -> Answer:
+    async def answer(self, argv: Sequence[str], takes: Takes = "target") -> CommandAnswer:
         """Return what a command prints that changes nothing."""
         words = [*target_words(self.settings, takes), "-o", "json"]
         async with self.turns:
@@ -135,7 +135,7 @@ class Processes:
         error = find_error(document)
         if error is None and process.returncode and document is None:
             error = ErrorDocument(code="", what=text or "the command failed", why="", fix="")
-        return Answer(document, error, text)
+        return CommandAnswer(document, error, text)
 
     async def close(self) -> None:
         """End the commands that run: first as by Ctrl-C, so that they leave nothing half done."""

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from typing_extensions import TypedDict
 
-from runner.core.json_text import format_json
 from runner.page.ask import Ask
 from runner.page.commands import (
     ActionDocument,
@@ -24,6 +23,7 @@ from runner.page.commands import (
 )
 from runner.page.forms import Action, Values, to_values
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.views.json_text import format_json
 
 ROOT = "/api/v1"
 _STATUS = {"R-PAGE-TWICE": 409, "R-PAGE-METHOD": 405, "R-POOL-MISSING": 404}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from runner.cli import options
-from runner.cli.ui.output import Output
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def ui(
     target: options.TargetOption = None,
     stack: options.StackOption = None,
     team: options.TeamOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show runs in a browser, and act there, until Ctrl-C."""
     from runner.flows.extras import load_extra
@@ -71,7 +72,7 @@ def ui(
     from runner.page.server import bind, names_of, serve
     from runner.page.source import Source
 
-    out = Output()
+    out = Output(output)
     settings = options.open_settings(target, stack, team=team)
     certificate = _certificate(tls_cert, tls_key)
     if url is not None:
@@ -113,7 +114,10 @@ def ui(
         if api_only:
             out.record({"address": f"{address}/api/v1", **access.create_tokens()})
             return
-        out.text(link)
+        if out.as_text:
+            out.text(link)
+        else:
+            out.record({"address": address, "link": link})
         out.note("press Ctrl-C to stop")
         if not no_open and _has_display():
             webbrowser.open(link)

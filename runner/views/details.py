@@ -29,14 +29,15 @@ from runner.flows.submit.reproduce import load_environment
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.metrics import MetricSummary
 from runner.protocol.run_spec import RunSpec
+from runner.views.json_text import Measured
 
 
 class MetricLine(TypedDict):
     """The last and the best value of a metric."""
 
     name: str
-    last: float
-    best: float | None
+    last: Measured
+    best: Measured | None
     best_step: int | None
     count: int
     last_step: int | None

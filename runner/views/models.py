@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
 
 from runner.flows.models.versions import Model, ModelVersion
+from runner.views.json_text import Measured
 
 
 class RegisteredModel(TypedDict):
@@ -18,7 +19,7 @@ class RegisteredModel(TypedDict):
     latest: int | None
     best: int | None
     metric: str | None
-    value: float | None
+    value: Measured | None
     created: str | None
     size_bytes: int | None
 
@@ -30,7 +31,7 @@ class VersionLine(TypedDict):
     version: int
     aliases: list[str]
     metric: str | None
-    value: float | None
+    value: Measured | None
     created: str | None
     deleted: str | None
     size_bytes: int

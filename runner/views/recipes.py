@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
 
-from runner.core.recipe.recipe import Recipe
+from runner.core.recipe.recipe import Param, Recipe
 
 
 class RecipeLine(TypedDict):
@@ -23,9 +24,7 @@ class RecipeLine(TypedDict):
     problem: str
 
 
-class RecipeDocument(TypedDict):
-    """A recipe; `params` has the default of each parameter."""
-
+class _RecipeFields(TypedDict):
     name: str
     description: str
     toolkit: str | None
@@ -40,11 +39,54 @@ class RecipeDocument(TypedDict):
     outputs: list[str]
     primary_metric: str | None
     expected: list[str]
-    variants: list[str]
     image: str | None
     timeout_s: float | None
     retries: int
     estimate: str | None
+
+
+class RecipeDocument(_RecipeFields):
+    """A recipe; `params` has the default of each parameter."""
+
+    variants: list[str]
+
+
+class ShownRecipe(_RecipeFields):
+    """The document of `runner recipe show -o json`: a recipe with its variants."""
+
+    variants: dict[str, RecipeDocument]
+
+
+class ParamLine(TypedDict):
+    """A parameter that a recipe declares."""
+
+    name: str
+    type: str
+    default: Any
+    min: float | None
+    max: float | None
+    choices: list[Any] | None
+    help: str
+
+
+def param_line(param: Param) -> ParamLine:
+    """Return the document of a parameter."""
+    return {
+        "name": param.name,
+        "type": param.type,
+        "default": param.default,
+        "min": param.min,
+        "max": param.max,
+        "choices": None if param.choices is None else list(param.choices),
+        "help": param.help,
+    }
+
+
+def shown_recipe(recipe: Recipe, variants: Mapping[str, Recipe]) -> ShownRecipe:
+    """Return the document of a recipe and its variants."""
+    found: dict[str, Any] = {**recipe_document(recipe)}
+    found["variants"] = {name: recipe_document(each) for name, each in variants.items()}
+    return cast("ShownRecipe", found)
 
 
 def recipe_document(recipe: Recipe) -> RecipeDocument:

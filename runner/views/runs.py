@@ -11,6 +11,7 @@ from typing_extensions import TypedDict  # pydantic describes that of `typing` f
 from runner.core.curves import align
 from runner.flows.runs.metrics import MetricComparison
 from runner.flows.runs.rows import RunRow
+from runner.views.json_text import Measured
 
 
 class RunLine(TypedDict):
@@ -26,8 +27,8 @@ class RunLine(TypedDict):
     created: str | None
     ended: str | None
     took_s: float | None
-    metric: float | None
-    metrics: dict[str, float]
+    metric: Measured | None
+    metrics: Mapping[str, Measured]
     params: dict[str, Any]
     attempts: int
     evicted: int | None
@@ -98,9 +99,9 @@ class RunListDocument(TypedDict):
 class MetricValues(TypedDict):
     """The summary of a metric of one run; `best` is None if every value is NaN."""
 
-    last: float
+    last: Measured
     last_step: int | None
-    best: float | None
+    best: Measured | None
     best_step: int | None
     count: int
 
@@ -117,7 +118,7 @@ class AlignedCurves(TypedDict):
     """The steps of any run, and per run one value or None for each of them."""
 
     steps: list[int]
-    values: dict[str, list[float | None]]
+    values: dict[str, list[Measured | None]]
 
 
 class MetricsHead(TypedDict):

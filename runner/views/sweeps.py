@@ -15,6 +15,7 @@ from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps.experiments import Experiment, Leaderboard, TrialCost
 from runner.flows.sweeps.groups import GroupView
 from runner.protocol.groups import RunGroup
+from runner.views.json_text import Measured
 
 
 class SweepLine(TypedDict):
@@ -33,7 +34,7 @@ class TrialDocument(TypedDict):
     trial: str
     run_id: str
     metric: str | None
-    value: float | None
+    value: Measured | None
     params: dict[str, Any]
     state: str
     reason: str
@@ -91,7 +92,7 @@ class ExperimentLine(TypedDict):
     runs: int
     states: dict[str, int]
     metric: str | None
-    value: float | None
+    value: Measured | None
     best: str | None
     params: dict[str, Any]
     duration_s: dict[str, float]

@@ -58,12 +58,13 @@ def check(
 ) -> None:
     """Check a recipe and print what would run; errors name file and line."""
     from runner.core.recipe.file import load_recipe
+    from runner.views.recipes import recipe_document
 
     recipe = load_recipe(ref, cwd=Path.cwd())
     for name in recipe.variants:
         load_recipe(f"{ref}:{name}", cwd=Path.cwd())
     out = Output(output)
-    out.record(_described(recipe))
+    out.record(recipe_document(recipe))
     _print_params(out, recipe)
 
 
@@ -80,16 +81,14 @@ def show(
 ) -> None:
     """Show a recipe: toolkit, data, parameters, variants and expected metrics."""
     from runner.core.recipe.file import load_recipe
+    from runner.views.recipes import recipe_document, shown_recipe
 
     recipe = load_recipe(ref, cwd=Path.cwd())
     out = Output(output)
     variants = {name: load_recipe(f"{ref}:{name}", cwd=Path.cwd()) for name in recipe.variants}
-    document = _described(recipe)
-    if not out.as_text:
-        document["variants"] = {name: _described(each) for name, each in variants.items()}
-        out.record(document)
+    if out.document(shown_recipe(recipe, variants)):
         return
-    out.record(document)
+    out.record(recipe_document(recipe))
     _print_params(out, recipe)
     if variants:
         rows = [
@@ -114,12 +113,6 @@ def _print_params(out: Output, recipe: Recipe) -> None:
 
 def _expected(recipe: Recipe) -> str:
     return ", ".join(f"{each.metric} {each}" for each in recipe.expect)
-
-
-def _described(recipe: Recipe) -> dict[str, Any]:
-    from runner.views.recipes import recipe_document
-
-    return {**recipe_document(recipe)}
 
 
 def _param(param: Param) -> dict[str, Any]:

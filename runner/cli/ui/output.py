@@ -25,9 +25,9 @@ from runner.cli.ui.terminal import (
     visible,
     wrapped,
 )
-from runner.core.json_text import format_json, format_json_array
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
+from runner.views.json_text import format_json, format_json_array
 
 TABLE_PART = 1000  # rows of a table that are printed at once
 _ANY_WIDTH = 1_000_000  # width of a table that a program reads

@@ -13,7 +13,7 @@ from runner.core.home import existing_folder
 from runner.flows.extras import DISTRIBUTION
 from runner.flows.local import lifecycle
 from runner.page.ask import Ask, WebPage
-from runner.page.processes import Answer
+from runner.page.processes import CommandAnswer
 from runner.page.rest import Endpoint
 from runner.views.environment import CheckLine, EnvironmentDocument, LocalDocument, local_document
 
@@ -43,7 +43,7 @@ async def read_checks(ask: Ask) -> list[CheckLine]:
     return (await _checks(ask)).checked()
 
 
-async def _checks(ask: Ask) -> Answer:
+async def _checks(ask: Ask) -> CommandAnswer:
     return await ask.source.processes.answer(["check"], takes="stack")
 
 
@@ -52,7 +52,7 @@ async def read_preview(ask: Ask) -> dict[str, Any]:
     return (await _preview(ask)).checked()
 
 
-async def _preview(ask: Ask) -> Answer:
+async def _preview(ask: Ask) -> CommandAnswer:
     return await ask.source.processes.answer(["preview"], takes="stack")
 
 

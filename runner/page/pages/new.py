@@ -18,7 +18,7 @@ from runner.page.ask import Ask, WebPage
 from runner.page.commands import fill_form
 from runner.page.folder_actions import find_task_files
 from runner.page.forms import Values, to_values
-from runner.page.processes import Answer, ErrorDocument, is_object
+from runner.page.processes import CommandAnswer, ErrorDocument, is_object
 from runner.page.rest import Endpoint
 from runner.page.training import (
     SWEEP,
@@ -30,13 +30,13 @@ from runner.page.training import (
     train_form,
 )
 from runner.protocol.errors import RunnerError
-from runner.views.recipes import RecipeDocument, RecipeLine, recipe_document
+from runner.views.recipes import ParamLine, RecipeLine, ShownRecipe, param_line, shown_recipe
 
 _OWN = ("plan", "only", "kind")  # names of the query that are no values of the form
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ShownPlan:
     """What a dry run says: facts by label, or an error; `notes` are its messages."""
 
     facts: tuple[tuple[str, str], ...] = ()
@@ -55,10 +55,10 @@ def _kind(cost: dict[str, Any], name: str) -> str:
     return f"{', '.join(parts)} ({kind['usd_per_hour']:g} USD per node and hour, {kind['as_of']})"
 
 
-def to_plan(found: Answer, *, is_billed: bool) -> Plan:
+def to_plan(found: CommandAnswer, *, is_billed: bool) -> ShownPlan:
     """Return the plan of a dry run: of a run, or of the trials of a sweep."""
     if found.error is not None:
-        return Plan(error=found.error, notes=found.messages)
+        return ShownPlan(error=found.error, notes=found.messages)
     document: dict[str, Any] = found.document
     runs: dict[str, dict[str, Any]] = document.get("runs") or {}
     run = next(iter(runs.values()), document)
@@ -84,7 +84,7 @@ def to_plan(found: Answer, *, is_billed: bool) -> Plan:
     unknown = document.get("not_looked_up")
     if unknown:
         facts.append(("Not checked", ", ".join(map(str, unknown))))
-    return Plan(tuple(each for each in facts if each[1]), notes=found.messages)
+    return ShownPlan(tuple(each for each in facts if each[1]), notes=found.messages)
 
 
 def _part(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -128,12 +128,12 @@ async def read(ask: Ask) -> dict[str, Any]:
     }
 
 
-async def _plan(ask: Ask, values: Values, *, is_sweep: bool) -> Plan:
+async def _plan(ask: Ask, values: Values, *, is_sweep: bool) -> ShownPlan:
     found = await _answer(ask, values, is_sweep=is_sweep)
     return to_plan(found, is_billed=ask.source.settings.target.is_billed)
 
 
-async def _answer(ask: Ask, values: Values, *, is_sweep: bool) -> Answer:
+async def _answer(ask: Ask, values: Values, *, is_sweep: bool) -> CommandAnswer:
     action = plan_action(SWEEP if is_sweep else TRAIN)
     return await ask.source.processes.answer(action.argv(values))
 
@@ -169,13 +169,31 @@ async def read_plan(ask: Ask) -> dict[str, Any]:
     return (await _answer(ask, values, is_sweep=ask.text("kind") == "sweep")).checked()
 
 
-async def read_document(ask: Ask) -> RecipeDocument:
-    """Return one recipe with its parameters."""
+async def read_document(ask: Ask) -> ShownRecipe:
+    """Return one recipe with its variants."""
+    ref = ask.text("recipe")
+
+    def load() -> ShownRecipe:
+        recipe = load_allowed(ref, Path.cwd())
+        variants = {name: load_allowed(f"{ref}:{name}", Path.cwd()) for name in recipe.variants}
+        return shown_recipe(recipe, variants)
+
+    return await ask.source.work(load)
+
+
+async def read_params(ask: Ask) -> list[ParamLine]:
+    """Return the parameters that a recipe declares."""
     ref = ask.text("recipe")
     recipe = await ask.source.work(lambda: load_allowed(ref, Path.cwd()))
-    return recipe_document(recipe)
+    return [param_line(each) for each in recipe.params]
 
 
+async def read_task_files(_: Ask) -> list[str]:
+    """Return the files with several tasks in the folder of the server."""
+    return find_task_files(Path.cwd())
+
+
+_RECIPE = (("recipe", "name of a built-in recipe, or a path below the folder of the server"),)
 ENDPOINTS = (
     Endpoint(
         "/recipes",
@@ -185,11 +203,24 @@ ENDPOINTS = (
     ),
     Endpoint(
         "/recipe",
-        "Return a recipe with its parameters.",
-        RecipeDocument,
+        "Return a recipe with its parameters and variants.",
+        ShownRecipe,
         read_document,
-        (("recipe", "name of a built-in recipe, or a path below the folder of the server"),),
+        _RECIPE,
         "runner recipe show RECIPE",
+    ),
+    Endpoint(
+        "/recipe/params",
+        "List the parameters that a recipe declares, with their types and limits.",
+        list[ParamLine],
+        read_params,
+        _RECIPE,
+    ),
+    Endpoint(
+        "/task-files",
+        "List the files with several tasks in the folder of the server.",
+        list[str],
+        read_task_files,
     ),
     Endpoint(
         "/plan",
@@ -197,7 +228,7 @@ ENDPOINTS = (
         dict[str, Any],
         read_plan,
         (
-            ("recipe", "name of a built-in recipe, or a path below the folder of the server"),
+            *_RECIPE,
             ("kind", "sweep for a sweep"),
             *((name, OPTIONS[name].help) for name in TRAIN.options if name in OPTIONS),
         ),

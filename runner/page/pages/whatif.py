@@ -37,7 +37,7 @@ POLICIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WhatIfField:
     """A field of the form, and the option that has its value."""
 
     name: str
@@ -49,18 +49,18 @@ class Field:
 
 
 FIELDS = (
-    Field("tasks", "Tasks", "100", low=1, high=5000),
-    Field("duration", "Time of a task", "30m", "30m, 20m-1h"),
-    Field("nodes", "Nodes at most", "10", low=1, high=1000),
-    Field("slots", "Slots of a node", "", "1", low=1, high=256),
-    Field("deadline", "Deadline", "", "12h"),
-    Field("mtbf", "A node is evicted every", "", "never"),
-    Field("away", "An evicted node returns after", "", "0s"),
-    Field("checkpoint", "Checkpoint every", "", "never"),
-    Field("save", "A checkpoint takes", "", "0s"),
-    Field("setup", "Set-up of an attempt", "", "0s"),
-    Field("boot", "Boot of a node", "", "4m"),
-    Field("seeds", "Simulations", "3", low=1, high=10),
+    WhatIfField("tasks", "Tasks", "100", low=1, high=5000),
+    WhatIfField("duration", "Time of a task", "30m", "30m, 20m-1h"),
+    WhatIfField("nodes", "Nodes at most", "10", low=1, high=1000),
+    WhatIfField("slots", "Slots of a node", "", "1", low=1, high=256),
+    WhatIfField("deadline", "Deadline", "", "12h"),
+    WhatIfField("mtbf", "A node is evicted every", "", "never"),
+    WhatIfField("away", "An evicted node returns after", "", "0s"),
+    WhatIfField("checkpoint", "Checkpoint every", "", "never"),
+    WhatIfField("save", "A checkpoint takes", "", "0s"),
+    WhatIfField("setup", "Set-up of an attempt", "", "0s"),
+    WhatIfField("boot", "Boot of a node", "", "4m"),
+    WhatIfField("seeds", "Simulations", "3", low=1, high=10),
 )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runner.core.json_text import format_json
 from runner.core.settings import load_settings
 from runner.page.access import Access
 from runner.page.actions import ACTIONS
@@ -17,6 +16,7 @@ from runner.page.commands import StartedCommand
 from runner.page.pages import ENDPOINTS, PAGES
 from runner.page.rest import json_answer
 from runner.page.source import Source
+from runner.views.json_text import format_json
 from tests.unit.page.asgi_client import AsgiClient
 from tests.unit.page.json_schema import problems
 
@@ -24,7 +24,7 @@ HOST = "127.0.0.1:8899"
 # The endpoints that have what a page shows.
 OF_PAGES = {
     "/runs": ["/runs"],
-    "/new": ["/recipes", "/recipe", "/plan", "/pools"],
+    "/new": ["/recipes", "/recipe", "/recipe/params", "/task-files", "/plan", "/pools"],
     "/runs/{run_id}": [
         "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/log", "/runs/{run_id}/metrics",
         "/runs/{run_id}/files", "/runs/{run_id}/checkpoint-files", "/why/{subject}", "/costs",

@@ -83,7 +83,7 @@ def _texts(document: ExperimentLine) -> dict[str, Any]:
         "states": ", ".join(f"{count} {state}" for state, count in document["states"].items()),
         "best": document["best"],
         "metric": document["metric"],
-        "value": None if value is None else format_metric(value),
+        "value": None if value is None else format_metric(float(value)),
         "params": ", ".join(f"{name}={each}" for name, each in document["params"].items()),
         "took": ", ".join(f"{name} {format_duration(s)}" for name, s in took.items()),
         "newest": age(document["newest"]),

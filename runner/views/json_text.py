@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, cast
 
-# A number in a document: JSON has no NaN and no infinity.
-NonFinite = Literal["NaN", "Infinity", "-Infinity"]
+# A measured number in a document: JSON has no NaN and no infinity.
+Measured = float | Literal["NaN", "Infinity", "-Infinity"]
 _LONG_CHARS = 50_000  # size from which a document is not indented at all depths
 
 
