@@ -13,6 +13,7 @@ import http.client
 import importlib.util
 import json
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,11 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import IO
 
 import psutil
 from azure.storage.blob import BlobServiceClient, ContainerClient
@@ -33,6 +34,7 @@ from bench.history import result_document, run_document
 from bench.log_latency import LINES, SCRIPT, latencies
 from bench.report import Ratio, percentile
 from bench.services import RUNNER, local_services, storage_connection_string
+from runner.page.live import MOST_STREAMS
 from runner.protocol.results import by_time_blob, index_blob, index_metadata
 
 RUNS = 10_000
@@ -42,16 +44,18 @@ BOUND_LIST_S = 0.5
 BOUND_LINE_S = 1.0
 BOUND_SCRIPTS_KB = 45.0
 BOUND_MEMORY_MB = 120.0
+_LINK = re.compile(r"http://\S+/\?token=\S+")
 _BOUND = "the bound"  # where no peer has the like
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A running page, and the cookie of a session."""
+    """A running page, what it prints, and the cookie of a session."""
 
     process: psutil.Process
     host: str
-    cookie: str
+    printed: IO[str]
+    cookie: str = ""
 
     def get(self, path: str) -> tuple[bytes, int]:
         """Return the content of an address, and its size as it was sent."""
@@ -64,6 +68,14 @@ class Page:
         if answer.status != 200:
             raise RuntimeError(f"{path} was answered with {answer.status}")
         return gzip.decompress(sent) if answer.headers["Content-Encoding"] else sent, len(sent)
+
+    def sign_in(self) -> Page:
+        """Return the page in one more browser."""
+        link = next(found[0] for line in self.printed if (found := _LINK.search(line)))
+        connection = http.client.HTTPConnection(self.host, timeout=120)
+        connection.request("GET", link.partition(self.host)[2])
+        cookie = connection.getresponse().headers["Set-Cookie"].partition(";")[0]
+        return replace(self, cookie=cookie)
 
     def stream(self, path: str) -> http.client.HTTPResponse:
         """Return an open stream of updates."""
@@ -92,18 +104,15 @@ def measure() -> Iterator[Ratio]:
 @contextlib.contextmanager
 def open_page(env: dict[str, str]) -> Generator[Page]:
     """Start `runner ui` and sign in."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     process = subprocess.Popen(
-        [RUNNER, "ui", "--no-open", "--port", "0"],
-        env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [RUNNER, "ui", "--no-open", "--port", str(port)],
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    link: str = process.stdout.readline().strip()
-    parts = urlsplit(link)
-    connection = http.client.HTTPConnection(parts.netloc)
-    connection.request("GET", f"{parts.path}?{parts.query}")
-    cookie = connection.getresponse().headers["Set-Cookie"].partition(";")[0]
     try:
-        yield Page(psutil.Process(process.pid), parts.netloc, cookie)
+        yield Page(psutil.Process(process.pid), f"127.0.0.1:{port}", process.stdout).sign_in()
     finally:
         process.terminate()
         process.wait(30)
@@ -182,7 +191,12 @@ def _open_pages(env: dict[str, str], page: Page) -> Iterator[Ratio]:
         Path(folder, "chatty.py").write_text(SCRIPT.replace(f"range({LINES})", "range(400)"))
         run_id = _train(env, str(Path(folder, "chatty.py")))
         paths = [f"/live/runs/{run_id}", f"/live/runs/{run_id}/log?from=0,0", "/live/runs"]
-        streams = [page.stream(paths[number % 3]) for number in range(OPEN_PAGES)]
+        # The windows of one browser would take turns.
+        browsers = [page.sign_in() for _ in range(-(-OPEN_PAGES // MOST_STREAMS))]
+        streams = [
+            browsers[number // MOST_STREAMS].stream(paths[number % 3])
+            for number in range(OPEN_PAGES)
+        ]
         readers = [threading.Thread(target=_drain, args=(each,), daemon=True) for each in streams]
         for reader in readers:
             reader.start()

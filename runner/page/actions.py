@@ -240,18 +240,25 @@ ACTIONS: dict[str, Action] = {
             "pool-drain",
             "Drain the pool",
             ("pool", "drain", "{pool}"),
+            asks="Its nodes get no more tasks, and still cost money.",
             options={"to": "--to", "running": "--running"},
             fields=(
-                Field("to", "Move waiting tasks to the pool", usual="none"),
+                Field(
+                    "to",
+                    "Move the unfinished runs to pool",
+                    usual="none: they pause until this pool is enabled",
+                ),
                 Field(
                     "running",
                     "Running runs",
                     "select",
                     choices=("", "requeue", "wait", "terminate"),
-                    help="Requeue them, wait for them, or end them. Requeued runs resume.",
+                    usual="requeue with another pool, else wait",
+                    help="Requeued runs resume.",
                 ),
             ),
             after="/pools/{pool}",
+            loss=losses.POOL_TASKS,
         ),
         Action(
             "pool-enable", "Enable the pool", ("pool", "enable", "{pool}"), after="/pools/{pool}"

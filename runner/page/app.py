@@ -31,7 +31,7 @@ from runner.page import rest
 from runner.page.access import Access, AccessMiddleware, own_path, set_session
 from runner.page.ask import Ask, WebPage, read_form
 from runner.page.assets import Assets
-from runner.page.commands import Commands
+from runner.page.commands import Commands, who_asks
 from runner.page.live import FIX_BUG, NO_TROUBLE, WHY_BUG, Live
 from runner.page.pages import ENDPOINTS, PAGES, data
 from runner.page.pages.files import download
@@ -123,7 +123,8 @@ class PageApp:
                 return NO_TROUBLE + render_update(f"{page.name}.html", context)
 
             key = f"{page.name} {request.url.path}?{request.url.query} {ask.may_act}"
-            return self._stream(self.live.follow(key, update, every_s=page.every_s or 60.0))
+            events = self.live.follow(key, update, every_s=page.every_s or 60.0)
+            return self._stream(request, events)
 
         return answer
 
@@ -135,11 +136,13 @@ class PageApp:
 
     async def _log(self, request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
-        return self._stream(follow_log(self.ask(request), last))
+        return self._stream(request, follow_log(self.ask(request), last))
 
-    def _stream(self, events: AsyncGenerator[bytes]) -> Response:
+    def _stream(self, request: Request, events: AsyncGenerator[bytes]) -> Response:
         """Return events as a stream, which is never compressed."""
-        return StreamingResponse(self.live.until_closed(events), media_type="text/event-stream")
+        is_program = "authorization" in request.headers
+        stream = self.live.until_closed(events, "" if is_program else who_asks(request))
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     def context(self, request: Request, page: WebPage | None = None) -> dict[str, Any]:
         """Return the values that every template has."""

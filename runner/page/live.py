@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 Render = Callable[[], Awaitable[str]]
 _PING_S = 15.0
 _SLOW_S = 5.0
+# A browser opens six connections to a host, which all its windows share. Two stay free.
+MOST_STREAMS = 4
+# The reader of a stream that ends in favour of a newer one comes back after this time.
+_TURN = b"retry: 3000\nevent: turn\ndata:\n\n"
 
 
 def to_event(data: str, number: str = "") -> bytes:
@@ -108,26 +112,48 @@ class Live:
     def __init__(self) -> None:
         self._channels: dict[str, _Channel] = {}
         self._closed = asyncio.Event()
+        self._streams: dict[str, list[asyncio.Event]] = {}  # those of each browser, oldest first
 
     def close(self) -> None:
         """End all streams: the server ends."""
         self._closed.set()
+        for streams in self._streams.values():
+            for ended in streams:
+                ended.set()
 
-    async def until_closed(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the events of a stream until `close`."""
-        closing = asyncio.ensure_future(self._closed.wait())
+    async def until_closed(
+        self, events: AsyncGenerator[bytes], browser: str = ""
+    ) -> AsyncGenerator[bytes]:
+        """Yield the events of a stream until `close`, or until its browser has newer ones.
+
+        With more streams than connections, no request of a browser would reach the server. So its
+        windows take turns: each stream ends for a newer one, and comes back.
+        """
+        ended = asyncio.Event()
+        streams = self._streams.setdefault(browser, [])
+        streams.append(ended)
+        for older in streams[:-MOST_STREAMS] if browser else ():
+            older.set()
+        if self._closed.is_set():
+            ended.set()
+        closing = asyncio.ensure_future(ended.wait())
         waiting: asyncio.Future[bytes] | None = None
         try:
             while True:
                 waiting = asyncio.ensure_future(anext(events))
                 await asyncio.wait((waiting, closing), return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
+                    if not self._closed.is_set():
+                        yield _TURN
                     return
                 try:
                     yield waiting.result()
                 except StopAsyncIteration:
                     return
         finally:
+            streams.remove(ended)
+            if not streams and self._streams.get(browser) is streams:
+                del self._streams[browser]
             closing.cancel()
             if waiting is None or waiting.done():
                 await events.aclose()

@@ -61,6 +61,30 @@ def _files(document: Any, _: Values) -> str:
     )
 
 
+def _pool(document: Mapping[str, Any], _: Values) -> str:
+    nodes = format_count(document["nodes"], "node")
+    again = document["created_again_by"]
+    text = f"Pool {document['pool']} with {nodes} of {document['vm_size']} would be deleted."
+    return f"{text} It is created again by {again}." if again else text
+
+
+def _node_tasks(document: Any, values: Values) -> str:
+    node = "".join(texts(values, "node")[:1])
+    running = sum(row["running_tasks"] for row in _rows(document) if row["node"] == node)
+    if not running:
+        return "No task runs on the node."
+    count = format_count(running, "running task")
+    return f"What {count} computed after the newest checkpoint would be lost."
+
+
+def _pool_tasks(document: Mapping[str, Any], _: Values) -> str:
+    running = document["running_tasks"]
+    if not running:
+        return "No task runs in the pool."
+    count = format_count(running, "running task")
+    return f"What {count} computed after the newest checkpoint would be lost, unless you wait."
+
+
 def _active(document: Any, _: Values) -> str:
     count = len(_rows(document))
     if not count:
@@ -120,14 +144,6 @@ def _all_runs(document: Any, values: Values) -> str:
     return f"{count} with their files, and all models, would be lost for good."
 
 
-def _pool(document: Mapping[str, Any], _: Values) -> str:
-    count = format_count(document["nodes"], "node")
-    again = document["created_again_by"]
-    return f"{count} of {document['vm_size']} would be deleted." + (
-        f" {again} would create the pool again." if again else ""
-    )
-
-
 def _changes(document: Mapping[str, Any], _: Values) -> str:
     changes: Sequence[Mapping[str, Any]] = document.get("changes") or ()
     if not changes:
@@ -165,13 +181,15 @@ GROUP_ENDS = Loss(("show", "{sweep}"), _tasks_end)
 SWEEP_RUNS = Loss(("rm", "{sweep}", "--dry-run"), _runs)
 RUNS = Loss(("rm", "{run}", "--dry-run"), _runs)
 RUN_ENDS = Loss(("show", "{run}"), _run_ends)
+POOL = Loss(("pool", "rm", "{pool}", "--dry-run"), _pool)
+POOL_TASKS = Loss(("pool", "show", "{pool}"), _pool_tasks)
+NODE_TASKS = Loss(("pool", "nodes", "{pool}"), _node_tasks)
 MODELS = Loss(("models", "ls", "{model}"), _versions)
 DATA = Loss(("data", "ls", "{path}", "--recursive"), _files)
 SERVICES = Loss(("ps", "--all", "--status=queued,preparing,running"), _active)
 SCHEDULES = Loss(("schedule", "show", "{schedule}"), _firings)
 DISK = Loss(("local", "prune", "--dry-run"), _freed, takes="")
 ALL_RUNS = Loss(("ps", "--all", "--trials"), _all_runs)
-POOL = Loss(("pool", "rm", "{pool}", "--dry-run"), _pool)
 DEPLOYMENT = Loss(("preview",), _changes, takes="stack")
 STACK = Loss(("ps", "--all", "--trials"), _stack)
 FORMULA = Loss(("pool", "autoscale", "evaluate", "{formula}", "--pool={pool}"), _evaluation)

@@ -92,6 +92,7 @@ UPKEEP_ACTIONS = (
             Field("away", "Time until the node returns", usual="0s"),
         ),
         after="/pools/{pool}",
+        loss=losses.NODE_TASKS,
         takes="",
     ),
     Action("index-rebuild", "Rebuild the index", ("index", "rebuild"), after="/runs"),

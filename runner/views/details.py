@@ -278,14 +278,23 @@ class LogSelection:
     node: int | None = None
 
 
+_MOST_LOG_BYTES = 16 << 20
+
+
 def log_document(connection: Connection, spec: RunSpec, wanted: LogSelection) -> LogDocument:
-    """Return the last lines of a log."""
+    """Return the last lines of a log, at most 16 MiB of each node."""
     lines: Iterator[str] | list[str]
     stream, tail, attempt = wanted.stream, wanted.tail, wanted.attempt
     if wanted.node is None and spec.nodes > 1:
-        lines = read_merged_log(connection, spec, stream, tail=tail, attempt=attempt)
+        lines = read_merged_log(
+            connection, spec, stream, tail=tail, attempt=attempt, most_bytes=_MOST_LOG_BYTES
+        )
     else:
-        text = read_log(connection, spec, stream, tail=tail, attempt=attempt, node=wanted.node or 0)
+        node = wanted.node or 0
+        text = read_log(
+            connection, spec, stream, tail=tail, attempt=attempt, node=node,
+            most_bytes=_MOST_LOG_BYTES,
+        )  # fmt: skip
         lines = "".join(text).split("\n")
         if lines and not lines[-1]:
             lines.pop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import pytest
 from tests.browser.checks import screenshots
 from tests.browser.conftest import NewPage, Watched, start_page
 from tests.browser.test_reading import start_waiting
-from tests.e2e.conftest import Cli, write_whole
+from tests.e2e.conftest import Cli, until, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,41 +97,71 @@ def test_simulator_answers_a_form(browser_page: Page) -> None:
     browser_page.get_by_role("alert").get_by_text("is not a duration").wait_for(timeout=60_000)
 
 
-def act(page: Page, name: str, command: str, *, button: str = "") -> None:
-    """Follow a link or button, see the command that it shows, and confirm."""
-    page.get_by_role("button" if button else "link", name=button or name).first.click()
+def act(page: Page, name: str, command: str, **values: str) -> str:
+    """Follow a link, fill in a form, and confirm the command that it shows.
+
+    Returns what the form said would be lost.
+    """
+    page.get_by_role("link", name=name, exact=True).first.click()
     page.wait_for_url("**/act/*")
-    assert command in page.inner_text("pre.command")
-    page.locator("main form button").click()
-    page.get_by_text("Done.").wait_for(timeout=60_000)
+    for label, value in values.items():
+        entry = page.get_by_label(label.replace("_", " "))
+        is_choice = entry.evaluate("each => each.tagName") == "SELECT"
+        entry.select_option(value) if is_choice else entry.fill(value)
+    page.locator("pre.command", has_text=re.compile(f"^{re.escape(command)}$")).wait_for()
+    loss = page.locator(".loss")
+    lost = loss.inner_text() if loss.count() else ""
+    page.locator("form.act .buttons button").first.click()
+    page.get_by_text("Done.", exact=True).wait_for(timeout=60_000)
+    return lost
 
 
 def test_pool_is_changed_and_its_nodes_are_evicted_from_the_page(
-    own_services: Cli, new_page: NewPage, watched: Watched
+    own_services: Cli, new_page: NewPage, watched: Watched, tmp_path: Path
 ) -> None:
     server = start_page(own_services)
     try:
         page = new_page(server)
         page.goto("/pools/local")
-        page.get_by_label("Spot nodes").fill("2")
-        act(page, "", "runner pool resize local 2 --dedicated=0", button="Resize …")
+        act(page, "Resize", "runner pool resize local 2 --dedicated=0", Spot_nodes="2")
         page.goto("/pools/local")
         page.locator("tbody tr[id^='node-']").nth(1).wait_for(timeout=60_000)
         node = page.locator("tbody tr[id^='node-'] th").first.inner_text()
         act(page, "Disable", f"runner pool disable local {node}")
         page.goto(f"/pools/local?q={node}")
+        page.locator(f"tr[id='node-{node}']", has_text="offline").wait_for(timeout=60_000)
+        page.locator(f"tr[id='node-{node}']").get_by_role("link", name="Enable").click()
+        page.wait_for_url("**/act/node-enable*")
+        assert page.inner_text("pre.command code") == f"runner pool enable local {node}"
+        page.locator("form.act .buttons button").first.click()
+        page.get_by_text("Done.", exact=True).wait_for(timeout=60_000)
+        run_id, gate = start_waiting(own_services, tmp_path / "evicted")
+        page.goto("/pools/local?state=running")
+        busy = page.locator("tbody tr[id^='node-'] th")
+        for _ in range(60):
+            page.wait_for_timeout(500)
+            if busy.count():
+                break
+        node = busy.first.inner_text()
+        command = f"runner local evict {node} --pool=local --notice=1s"
+        lost = act(page, "Evict", command, Time_between_notice_and_eviction="1s")
+        assert "1 running task" in lost
+        write_whole(gate, "")
+        until(lambda: own_services.json("show", run_id)["state"] == "succeeded", timeout_s=120)
+        (attempts,) = {row["attempts"] for row in own_services.json("ps")}
+        assert attempts == 2
+        page.goto("/pools/local")
+        page.locator("svg.nodes .eviction").wait_for(state="attached", timeout=60_000)
+        drained = "runner pool drain local --running=requeue"
+        assert "No task runs" in act(page, "Drain", drained, Running_runs="requeue")
+        page.goto("/pools/local")
         act(page, "Enable", "runner pool enable local")
-        page.goto(f"/pools/local?q={node}")
-        page.locator(f"tr[id='node-{node}']", has_text="idle").wait_for(timeout=60_000)
-        act(page, "Evict", f"runner local evict {node} --pool local")
         (pool,) = own_services.json("pool", "ls")
         assert pool["spot_target"] == 2
         page.goto("/pools/local")
-        page.get_by_role("link", name="Delete").click()
-        assert "cannot be undone" in page.inner_text("main")
-        page.locator("main form button").click()
-        page.get_by_text("Done.").wait_for(timeout=60_000)
-        assert json.loads(own_services.ok("pool", "ls", "-o", "json")) in ([], [pool])
+        lost = act(page, "Delete", "runner pool rm local --yes")
+        assert "Pool local with 2 nodes" in lost
+        until(lambda: own_services.json("pool", "ls") in ([], [pool]))
         assert watched.errors == []
     finally:
         server.stop()

@@ -15,6 +15,7 @@ from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
 
 _TAIL_BYTES = 64 * 1024
+_MOST_LAST_BYTES = 1 << 20  # of a log whose last lines are very long
 
 
 def tail_offset(
@@ -47,8 +48,11 @@ def read_log(
     tail: int | None = None,
     attempt: int | None = None,
     node: int = 0,
+    most_bytes: int | None = None,
 ) -> Iterator[str]:
     """Yield the log written so far, or the output of the task if the agent wrote none.
+
+    With `most_bytes`, the beginning of a longer log is left out.
 
     Raises:
         RunnerError: the run has no such `node` (from 0) or `attempt` (from 1).
@@ -64,6 +68,8 @@ def read_log(
     start, end = 0, size or 0  # the agent creates the log with its first text
     if attempt is not None:
         start, end = _attempt_range(attempts, attempt, stream, end)
+    if most_bytes is not None:
+        start = max(start, end - most_bytes)
     yield from _pieces(container, blob, start, end, tail)
 
 
@@ -79,11 +85,12 @@ def read_merged_log(
     *,
     tail: int | None = None,
     attempt: int | None = None,
+    most_bytes: int | None = None,
 ) -> Iterator[str]:
     """Yield the present lines of all ranks, each with the prefix of its rank.
 
     Lines have no times, so they are in the order of attempts, then of ranks. The rank that failed
-    first comes first. `tail` is the number of lines per rank.
+    first comes first. `tail` is the number of lines per rank, `most_bytes` of bytes.
 
     Raises:
         RunnerError: the run has no such `attempt`.
@@ -105,6 +112,8 @@ def read_merged_log(
                 if number not in [each.attempt for each in started[rank]]:
                     continue  # this node has no log of the attempt
                 start, end = _attempt_range(started[rank], number, stream, end)
+            if most_bytes is not None:
+                start = max(start, end - most_bytes)
             text = "".join(_pieces(container, blob, start, end, tail))
             yield from (rank_prefix(rank) + line for line in text.splitlines())
 
@@ -148,7 +157,9 @@ def last_lines(
     """Return at most the last `lines` lines of a log stream."""
     container = runs_container(connection)
     blob = RunPaths(run_id, node).log(stream)
-    text = TextCursor(container, blob, tail_offset(container, blob, lines)).read()
+    size = container.size(blob) or 0
+    start = tail_offset(container, blob, lines, max(0, size - _MOST_LAST_BYTES), size)
+    text = TextCursor(container, blob, start).read()
     return text.splitlines()[-lines:]
 
 

@@ -7,16 +7,19 @@ from collections.abc import AsyncGenerator
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
+from runner.core.units import format_size
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.logs import tail_offset
 from runner.page.ask import Ask
 from runner.page.live import banner, to_event
-from runner.page.rendering import render
+from runner.page.rendering import plain, render
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, check_reference
 
 _FIRST_LINES = 500
 _PIECE = 256 * 1024
+_MOST_BEHIND = 4 << 20  # a reader who is further behind gets the last lines
+_MOST_SHOWN = 4000  # characters of a line
 _POLL_S = 0.4
 _QUIET_POLL_S = 2.0  # after a minute without a new line
 _STREAMS = ("stdout", "stderr")
@@ -46,13 +49,34 @@ class LogPosition:
         return lines
 
     def _read(self, container: BlobContainer, stream: str, blob: str) -> list[str]:
+        omitted: list[str] = []
         if stream not in self._offsets:
-            self._offsets[stream] = tail_offset(container, blob, _FIRST_LINES)
+            self._offsets[stream] = _start(container, blob, container.size(blob) or 0)
         data = container.read_range(blob, self._offsets[stream], _PIECE) or b""
-        if len(data) < _PIECE:  # keep a line that is not complete yet, unless it is very long
-            data = data[: data.rfind(b"\n") + 1]
+        if len(data) == _PIECE:
+            size = container.size(blob) or 0
+            if size - self._offsets[stream] > _MOST_BEHIND:
+                start = _start(container, blob, size)
+                omitted = [f"… {format_size(start - self._offsets[stream])} are left out …"]
+                self._offsets[stream] = start
+                data = container.read_range(blob, start, _PIECE) or b""
+        # A line that is not complete yet comes later, unless it is very long.
+        end = data.rfind(b"\n") + 1
+        data = data[:end] if end or len(data) < _PIECE else data
         self._offsets[stream] += len(data)
-        return data.decode("utf-8", "replace").splitlines()
+        # Of a progress bar, which returns its carriage, the end is a line.
+        lines = plain(data.decode("utf-8", "replace")).removesuffix("\n").split("\n")
+        return omitted + [_shortened(line) for line in lines] if data else omitted
+
+
+def _start(container: BlobContainer, blob: str, size: int) -> int:
+    """Return the offset of the last lines that one read returns; a line may be without an end."""
+    return tail_offset(container, blob, _FIRST_LINES, max(0, size - _PIECE), size)
+
+
+def _shortened(line: str) -> str:
+    omitted = len(line) - _MOST_SHOWN
+    return line if omitted <= 0 else f"{line[:_MOST_SHOWN]} … {omitted} more characters"
 
 
 async def follow_log(ask: Ask, last_event: str) -> AsyncGenerator[bytes]:

@@ -19,6 +19,7 @@ from runner.flows.environment.pools import (
     pool_status,
 )
 from runner.page.ask import Ask, WebPage
+from runner.page.charts.nodes import NodeRow
 from runner.page.pages.node_time import PoolUse, collect, summarize
 from runner.page.pages.spending import Prices, at_ms, parse_time, price_choices, read_report
 from runner.page.rendering import with_query
@@ -40,6 +41,11 @@ _MOST_LOGS = 5
 _BEFORE = timedelta(days=7)  # runs that were submitted earlier, and have ended, are not read
 _LISTED = timedelta(days=30)
 _DAY_MS = 86_400_000
+# The kinds of bars, in the order of the legend.
+KINDS = {
+    "running": "running", "useful": "kept work", "setup": "set-up", "boot": "boot", "idle": "idle",
+    "lost": "lost work", "evicted": "being evicted", "failed": "failed",
+}  # fmt: skip
 SPANS = ("1h", "6h", "1d", "7d", "30d")
 _MISSING = "R-POOL-MISSING"
 
@@ -133,6 +139,7 @@ async def read_pools(ask: Ask) -> dict[str, Any]:
         "deleted": [each for each in lines if each.status is None],
         "is_free": report.is_free,
         "listed_days": _LISTED.days,
+        "broken_states": BROKEN_STATES,
         **price_choices(settings, prices),
     }
 
@@ -211,6 +218,8 @@ async def read_pool(ask: Ask) -> dict[str, Any]:
         "rows": rows[:limit],
         "rows_count": len(rows),
         "time": time,
+        "legend": _legend(rows),
+        "broken_states": BROKEN_STATES,
         "shown": shown,
         "shown_from": at_ms(shown.start_ms),
         "shown_to": at_ms(shown.end_ms),
@@ -226,6 +235,13 @@ async def read_pool(ask: Ask) -> dict[str, Any]:
         "resizable": status is not None and status.pool.state == "active",
         **price_choices(settings, prices),
     }  # fmt: skip
+
+
+def _legend(rows: Sequence[NodeRow]) -> list[tuple[str, str]]:
+    """Return the kinds of the bars, and those of joined ones."""
+    kinds = {bar.kind for row in rows for bar in row.bars}
+    found = [each for each in KINDS.items() if each[0] in kinds]
+    return [*found, ("several", "several")] if len(found) > 1 else found
 
 
 def _ends(shown: TimeRange) -> tuple[int, int]:

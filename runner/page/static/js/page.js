@@ -26,6 +26,10 @@
       ? "This browser is signed out. Open the link that runner ui printed."
       : "The server of this page does not answer. This page tries again by itself.");
   });
-  document.addEventListener("htmx:sse:after:connection", () => say(""));
+  document.addEventListener("htmx:sse:after:connection", () => {
+    say("");
+    // htmx closes the streams of a tab when it is hidden, but not of one that was opened hidden.
+    setTimeout(() => document.hidden && document.dispatchEvent(new Event("visibilitychange")), 500);
+  });
   document.addEventListener("DOMContentLoaded", () => zoned(document));
 })();
