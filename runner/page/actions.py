@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from runner.page import losses
 from runner.page.folder_actions import DATA_PUT, RECIPE_NEW, SCHEDULE, SUBMIT
-from runner.page.forms import Action, Field
+from runner.page.forms import Action, Field, need
 from runner.page.training import SWEEP, TRAIN
 from runner.page.upkeep import UPKEEP_ACTIONS
 
@@ -66,21 +66,23 @@ SWEEP_ACTIONS = (
     Action(
         "sweep-register",
         "Register the best trial",
-        ("sweep", "best", "{sweep}", "--register={model}"),
-        options={"metric": "--metric"},
+        ("sweep", "best", "{sweep}"),
+        options={"model": "--register", "metric": "--metric"},
         fields=(
             Field("model", "Model", help="Name of the model.", required=True),
             Field("metric", "Metric", usual="that of the sweep"),
         ),
         after="/models",
+        prepare=need("model"),
     ),
     Action(
         "sweep-move",
         "Move to another pool",
-        ("sweep", "move", "{sweep}", "--to={pool}"),
-        options={"running": "--running"},
+        ("sweep", "move", "{sweep}"),
+        options={"pool": "--to", "running": "--running"},
         fields=(Field("pool", "Pool", required=True), _RUNNING),
         after=_OF_SWEEP,
+        prepare=need("pool"),
     ),
     Action(
         "sweep-rm",

@@ -187,6 +187,17 @@ def _names(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, found)))
 
 
+def need(name: str) -> Callable[[Values], Values]:
+    """Return what checks, before a command starts, that a form has a value for an option."""
+
+    def check(values: Values) -> Values:
+        if not texts(values, name):
+            raise _missing(name)
+        return values
+
+    return check
+
+
 def _missing(name: str) -> RunnerError:
     return RunnerError(
         "R-PAGE-FORM", f"{name} is missing", why="the command needs it", fix=f"fill in {name}"
