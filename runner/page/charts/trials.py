@@ -106,7 +106,11 @@ def _rows(pieces: Sequence[str], measured: int, selected: Sequence[int] | None) 
 
 def _axis(axis: DrawnAxis, x: float, gap: int) -> Markup:
     scale = axis.axis
-    parts = [line(x, _TOP, x, _TOP + 2 * HEIGHT, "axis-line")]
+    grip = Markup('<rect class="grip" x="{}" y="{}" width="32" height="{}"/>')
+    parts = [
+        grip.format(x - 16, _TOP - 8, 2 * HEIGHT + 16),
+        line(x, _TOP, x, _TOP + 2 * HEIGHT, "axis-line"),
+    ]
     most = max(gap // 7, 8)
     title = axis.title if len(axis.title) <= most else axis.title[: most - 1] + "…"
     parts.append(text(x, 18, title, "middle name", axis.title))
@@ -235,7 +239,11 @@ def _grid(xs: Scale, ys: Scale, unit: str) -> list[Markup]:
 
 
 def draw_curves(
-    curves: Sequence[Curve], places: Mapping[str, int], goal: Goal, label: str
+    curves: Sequence[Curve],
+    places: Mapping[str, int],
+    goal: Goal,
+    selected: Sequence[int] | None,
+    label: str,
 ) -> Markup:
     """Return the curves of trials, the best on top. Values that are not finite leave a gap.
 
@@ -243,9 +251,11 @@ def draw_curves(
         curves: The curves, the best trial first.
         places: The number of each trial in the order of the leaderboard, by its name.
         goal: Whether less or more is better.
+        selected: The numbers of the trials to mark; None marks none, and dims none.
         label: What the chart shows, for screen readers.
     """
     width, height = 640, 260
+    marked = None if selected is None else frozenset(selected)
     points = [point for curve in curves for point in curve.finite]
     xs = scale_of([x for x, _ in points], 0, width - _LEFT - _RIGHT)
     low, high = shown_range([y for _, y in points], goal)
@@ -254,10 +264,13 @@ def draw_curves(
     drawn: list[Markup] = []
     for number in reversed(range(len(curves))):
         curve = curves[number]
-        shade = f"s{number * SHADES // len(curves)}"
+        place = places[curve.run_id]
+        cls = f"s{number * SHADES // len(curves)}"
+        if marked is not None and place not in marked:
+            cls += " off"
         drawn.append(
             Markup('<path class="curve {}" data-row="{}" d="{}"/>').format(
-                shade, places[curve.run_id], _compact(curve, xs, ys)
+                cls, place, _compact(curve, xs, ys)
             )
         )
     parts.append(

@@ -115,6 +115,11 @@ class Sweep:
         """The number of trials in each state."""
         return self.board.trial_states
 
+    @property
+    def experiment(self) -> str:
+        """The experiment of its runs; empty if it is unknown."""
+        return next((row.spec.experiment for row in self.board.rows if row.spec), "")
+
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """Why trials cannot be compared, or ended without success."""
@@ -303,13 +308,15 @@ class Brush:
         low, dots, high = texts[-1].partition("..")
         try:
             limits = float(low or "-inf"), float(high or "inf") if dots else float(low)
-        except ValueError as err:
+        except ValueError:
+            limits = math.nan, math.nan
+        if any(map(math.isnan, limits)):
             raise RunnerError(
                 "R-PAGE-QUERY",
                 f"invalid range {texts[-1][:40]!r} of {name or 'the metric'}",
                 why="expected two numbers, for example 0.001..0.1",
                 fix="correct the address, or remove the range",
-            ) from err
+            )
         return cls(*limits)
 
     def accepts(self, value: Any) -> bool:
@@ -527,7 +534,7 @@ async def read(ask: Ask) -> dict[str, Any]:
         "histories": await _histories(ask, sweep, comparable),
         "trial_names": " ".join(each.name for each in sweep.trials),
         "left_out": [*missing, *(each.group.group_id for each in others if each not in comparable)],
-        "curves": _curves(sweep, query.curves),
+        "curves": _curves(sweep, selected, query.curves),
         "places": {each.name: number for number, each in enumerate(sweep.trials)},
         "counts": _counts(sweep),
         "pools": await ask.source.read(("pools",), _pools, fresh_s=60.0, stale_s=3600.0),
@@ -542,10 +549,17 @@ def _drawn(sweep: Sweep, name: str, query: SweepQuery) -> DrawnAxis:
     return DrawnAxis(name, axis, sweep.cross(name), brush.shares(axis) if brush else None)
 
 
-def _curves(sweep: Sweep, most: int) -> list[Curve]:
+def _curves(sweep: Sweep, selected: Sequence[int] | None, most: int) -> list[Curve]:
+    """Return the curves of the best trials, and of the best selected ones."""
     metric = sweep.board.metric or "value"
-    with_points = (each for each in sweep.trials[: sweep.measured] if len(each.points) > 1)
-    return [Curve(each.name, metric, each.points) for each in islice(with_points, most)]
+
+    def best(numbers: Sequence[int]) -> set[int]:
+        with_points = (n for n in numbers if n < sweep.measured and len(sweep.trials[n].points) > 1)
+        return set(islice(with_points, most))
+
+    numbers = best(range(sweep.measured)) | best(selected or ())
+    trials = (sweep.trials[number] for number in sorted(numbers))
+    return [Curve(each.name, metric, each.points) for each in trials]
 
 
 def _counts(sweep: Sweep) -> dict[str, int]:

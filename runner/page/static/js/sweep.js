@@ -63,7 +63,7 @@
       each.classList.add("brushed");
       each.querySelector(".sel").setAttribute("d", [...chosen].map((row) => rowsOf(each)[row].text).join(""));
     }
-    for (const each of all("tr[data-row]")) each.classList.toggle("off", !chosen.has(+each.dataset.row));
+    for (const each of all("[data-row]")) each.classList.toggle("off", !chosen.has(+each.dataset.row));
     document.getElementById("readout").textContent = `${chosen.size} of ${rowsOf(svg).length} trials marked.`;
   };
   const valueAt = ({ low, high, log }, share) => {
@@ -83,6 +83,10 @@
     });
     form.requestSubmit();
   };
+  // A curve is thin, so what is near the pointer counts, too.
+  const curveAt = (x, y) => document.elementFromPoint(x, y)?.closest(".curves [data-row]");
+  const rowAt = ({ target, clientX, clientY }) => target.closest?.("#trials [data-row]") ??
+    (target.closest?.("svg.trials") && [-3, 3, -6, 6].map((by) => curveAt(clientX, clientY + by)).find(Boolean));
   let drag = null;
   document.addEventListener("pointerdown", (event) => {
     const svg = event.target.closest?.("svg.parallel");
@@ -106,12 +110,16 @@
       preview(svg);
       return;
     }
-    const target = event.target.closest?.("#trials [data-row]"), svg = event.target.closest?.("#trials svg.trials");
+    const target = rowAt(event), svg = event.target.closest?.("#trials svg.trials");
     if (target) mark(+target.dataset.row);
     else if (svg?.querySelector(".hot")) mark(nearest(svg, event));
   });
   document.addEventListener("pointerup", () => {
     if (drag) choose(drag.axis, drag.top ?? drag.from, drag.bottom ?? drag.from);
+    drag = null;
+  });
+  document.addEventListener("pointercancel", () => {
+    drag?.rect.remove();
     drag = null;
   });
   document.addEventListener("focusin", (event) => {
