@@ -321,7 +321,7 @@ class Commands:
             "title": action.title,
             "command": shlex.join(["runner", *argv]),
             "asks": action.asks,
-            "loss": str(found.document or "") if found else "",
+            "loss": str(found.document or "") if found and found.error is None else "",
             "error": found.error if found else None,
         }
 

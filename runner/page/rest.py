@@ -21,7 +21,7 @@ from runner.page.commands import (
     StartedCommand,
     who_asks,
 )
-from runner.page.forms import Action, Values, to_values
+from runner.page.forms import Action, Field, Values, to_values
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.views.json_text import format_json
 
@@ -105,13 +105,14 @@ def routes(
 
     async def act(request: Request) -> Response:
         action = commands.find(request.path_params["name"])
-        job = await commands.start(action, await _read_values(request), who_asks(request))
+        values = _known(action, await _read_values(request))
+        job = await commands.start(action, values, who_asks(request))
         await job.ended.wait()
         return json_answer(job.to_json(), _status_of_command(job))
 
     async def describe(request: Request) -> Response:
         action = commands.find(request.path_params["name"])
-        values = to_values(request.query_params.multi_items())
+        values = _known(action, to_values(request.query_params.multi_items()))
         return json_answer(await commands.describe(action, values))
 
     async def description(_: Request) -> Response:
@@ -124,6 +125,21 @@ def routes(
         Route(f"{ROOT}/actions/{{name}}", describe),
         Route(f"{ROOT}/actions/{{name}}", act, methods=["POST"]),
     ]
+
+
+def _known(action: Action, values: Values) -> Values:
+    """Return the values of an action. Raise RunnerError for a name that it does not have."""
+    names = {*action.names, *action.options, *(each.name for each in action.fields)}
+    families = tuple(name for name in names if name.endswith("."))
+    for name in values:
+        if name not in names and not name.startswith(families):
+            known = (f"{each}NAME" if each in families else each for each in sorted(names))
+            raise RunnerError(
+                "R-PAGE-QUERY",
+                f"action {action.name} has no value {name[:40]!r}",
+                fix=f"one of {', '.join(known)}" if names else "remove it",
+            )
+    return values
 
 
 async def _read_values(request: Request) -> Values:
@@ -323,21 +339,16 @@ def _describing_operation(action: Action, answer: dict[str, Any]) -> dict[str, A
 
 def _action_operation(action: Action, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the description of an action: the values of its form, and the command's document."""
-    text = {"type": ["string", "number", "boolean", "array", "null"]}
     fields = {each.name: each for each in action.fields}
     names = dict.fromkeys((*action.names, *fields, *action.options))
-    properties = {
-        name: {**text, "description": fields[name].help or fields[name].label}
-        if name in fields
-        else dict(text)
-        for name in names
-        if not name.endswith(".")
-    }
-    families = [name for name in action.options if name.endswith(".")]
+    families = [f"{name}NAME" for name in action.options if name.endswith(".")]
     body = {
         "type": "object",
-        "properties": properties,
-        "patternProperties": {f"^{name[:-1]}[.]": dict(text) for name in families},
+        "description": f"Others have names as {' and '.join(families)}." if families else "",
+        "properties": {
+            name: _value_schema(fields.get(name)) for name in names if not name.endswith(".")
+        },
+        "additionalProperties": {"type": ["string", "number", "boolean"]} if families else False,
         "required": list(action.names),
     }
     return {
@@ -355,6 +366,18 @@ def _action_operation(action: Action, answer: dict[str, Any]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _value_schema(field: Field | None) -> dict[str, Any]:
+    """Return the schema of a value of an action; without a field, one text or several."""
+    if field is None:
+        return {"anyOf": [_PART, {"type": "array", "items": _PART}]}
+    said = {"description": field.help or field.label}
+    if field.kind == "check":
+        return {"type": "boolean", **said}
+    if field.kind == "number":
+        return {"type": "integer" if field.is_whole else "number", **said}
+    return {**_PART, **said}
 
 
 def _json_content(schema: dict[str, Any]) -> dict[str, Any]:

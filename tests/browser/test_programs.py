@@ -221,6 +221,7 @@ def test_failure_of_an_action_has_the_status_of_its_error(api: Api) -> None:
         ("cancel", {"run": "nothing-there"}, 404, "R-RUN-UNKNOWN"),
         ("train", {"recipe": "./small", "set.lr": "much"}, 400, "R-SET-VALUE"),
         ("submit", {"file": "../x.yaml"}, 400, "R-PAGE-RECIPE"),
+        ("train", {"recipe": "./small", "gpu": 4}, 400, "R-PAGE-QUERY"),
         ("nothing", {}, 404, "R-PAGE-UNKNOWN"),
     ):
         found, body = api.open(f"/actions/{name}", values)

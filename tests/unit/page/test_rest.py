@@ -155,6 +155,32 @@ def test_action_says_what_it_would_do(
     assert [each["action"] for each in listed] == list(ACTIONS)
 
 
+def test_value_of_an_action_is_described(description: dict[str, Any]) -> None:
+    for name, action in ACTIONS.items():
+        body = description["paths"][f"/api/v1/actions/{name}"]["post"]["requestBody"]
+        schema = body["content"]["application/json"]["schema"]
+        assert set(schema["required"]) <= set(schema["properties"])
+        given: dict[str, object] = {
+            each: "a" for each in action.names if each not in {f.name for f in action.fields}
+        }
+        for field in action.fields:
+            given[field.name] = {"check": True, "number": 3}.get(field.kind, "a")
+        assert list(problems(given, schema, description)) == []
+        families = [each for each in action.options if each.endswith(".")]
+        fits = not list(problems({**given, "set.lr": 0.1}, schema, description))
+        assert fits == bool(families)
+
+
+def test_value_that_an_action_does_not_have_is_refused(
+    app: tuple[PageApp, dict[str, str]],
+) -> None:
+    client, headers = AsgiClient(app[0].asgi, HOST), bearer(app[1]["act"])
+    body = b'{"run": "a", "pol": "x"}'
+    answered = client.post("/api/v1/actions/cancel", content=body, headers=headers)
+    assert (answered.status_code, "no value 'pol'" in answered.text) == (400, True)
+    assert client.get("/api/v1/commands", headers=headers).json() == []
+
+
 def test_recipes_and_environment_match_their_description(
     app: tuple[PageApp, dict[str, str]], description: dict[str, Any]
 ) -> None:
