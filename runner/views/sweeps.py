@@ -18,7 +18,7 @@ from runner.protocol.groups import RunGroup
 from runner.views.json_text import Measured
 
 
-class SweepLine(TypedDict):
+class SweepRow(TypedDict):
     """A sweep of `runner sweep ls -o json`; `params` has the names of its parameters."""
 
     sweep: str
@@ -120,7 +120,7 @@ def parameter_names(trials: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for trial in trials.values() for name in trial))
 
 
-def sweep_line(group: RunGroup) -> SweepLine:
+def sweep_line(group: RunGroup) -> SweepRow:
     """Return the document of one sweep of a list."""
     return {
         "sweep": group.group_id,

@@ -18,7 +18,7 @@ from runner.page.pages.sweep import Sweep, Trial, read_costs, read_sweep, total_
 from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
-from runner.views.sweeps import SweepLine, parameter_names, sweep_line
+from runner.views.sweeps import SweepRow, parameter_names, sweep_line
 
 _ROWS = 20
 _MOST_ROWS = 1000
@@ -92,7 +92,7 @@ async def read(ask: Ask) -> dict[str, Any]:
     return {"title": "Sweeps", "lines": lines, "more": min(2 * limit, _MOST_ROWS) * has_more}
 
 
-async def read_documents(ask: Ask) -> list[SweepLine]:
+async def read_documents(ask: Ask) -> list[SweepRow]:
     """Return the sweeps, newest first."""
     limit = ask.number("n", _MOST_ROWS, low=1, high=_MOST_ROWS)
     groups, _ = await ask.source.read(
@@ -105,7 +105,7 @@ ENDPOINTS = (
     Endpoint(
         "/sweeps",
         "List the sweeps, newest first.",
-        list[SweepLine],
+        list[SweepRow],
         read_documents,
         (("n", "maximum number of sweeps"),),
         "runner sweep ls",

@@ -156,8 +156,8 @@ def test_each_action_that_deletes_says_what_would_be_lost() -> None:
         (losses.ALL_RUNS, [{}, {}], "2 runs with their files, and all models, would be lost"),
         (
             losses.POOL,
-            {"nodes": 2, "vm_size": "Standard_NC4", "created_again_by": None},
-            "2 nodes of Standard_NC4 would be deleted.",
+            {"pool": "a", "nodes": 2, "vm_size": "Standard_NC4", "created_again_by": None},
+            "Pool a with 2 nodes of Standard_NC4 would be deleted.",
         ),
         (losses.DEPLOYMENT, {"changes": []}, "Nothing would change."),
         (

@@ -24,6 +24,8 @@ HOST = "127.0.0.1:8899"
 # The endpoints that have what a page shows.
 OF_PAGES = {
     "/runs": ["/runs"],
+    "/rows": ["/runs"],
+    "/runs/{run_id}/log": ["/runs/{run_id}/log"],
     "/new": ["/recipes", "/recipe", "/recipe/params", "/task-files", "/plan", "/pools"],
     "/runs/{run_id}": [
         "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/log", "/runs/{run_id}/metrics",
