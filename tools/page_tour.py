@@ -9,6 +9,7 @@ walk, so a page that leads nowhere fails there.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ PICTURES = ROOT / "docs" / "page"
 NAMES = ("form", "run", "pool", "sweep", "compare", "models", "bill")
 WIDTH, HEIGHT = 1280, 860
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-# Long enough for an eviction, also with the small data set that a machine without network trains on.
+# Long enough for an eviction, also with the small data set of a machine without network.
 RUN = {"epochs": "300", "subset": "2000"}
 SWEEP = {"learning_rate": "0.001,0.004,0.016", "dropout": "0.1,0.5"}
 NOTICE = "2s"
@@ -55,7 +56,7 @@ class Tour:
         self.evict()
         self.see_it_resume(run)
         sweep = self.run_sweep()
-        self.compare(run)
+        self.compare()
         self.register(sweep)
         self.read_bill()
 
@@ -111,7 +112,7 @@ class Tour:
         self._take("sweep")
         return page.url
 
-    def compare(self, run: str) -> None:
+    def compare(self) -> None:
         """Choose three runs in the list, and compare them."""
         page = self.page
         page.goto("/runs?trials=1")
@@ -171,13 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder for the pictures")
     folder: Path = parser.parse_args(arguments).pictures
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        program = None
-    if program is None:
+    if program is None or importlib.util.find_spec("playwright") is None:
         print("error: needs Chromium (apt-get install chromium) and Playwright (make test-all)")
         return 1
+    from playwright.sync_api import ViewportSize, sync_playwright  # noqa: PLC0415
+
     work = ROOT / ".cache" / "tour"
     (work / "folder").mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _page_server(runner, work / "folder") as link, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=options)
-            size = {"width": WIDTH, "height": HEIGHT}
+            size = ViewportSize(width=WIDTH, height=HEIGHT)
             context = browser.new_context(
                 base_url=link.partition("/?")[0], viewport=size, timezone_id="UTC", locale="en-GB"
             )
