@@ -22,7 +22,7 @@ from runner.protocol.metrics import format_metric
 
 Axis = Literal["step", "time", "dollars"]
 AXES: dict[Axis, str] = {"step": "step", "time": "time since the start", "dollars": "dollars"}
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 10, 8, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 28, 8, 34
 _FINE = 2  # units of a path per unit of the chart, so that whole numbers are exact enough
 _MOST_DRAWN = 24_000  # points of one chart
 _FEW_CURVES, _FEW_POINTS = 12, 4000  # up to which a chart needs no other one for a closer look
@@ -92,7 +92,7 @@ def _places(series: MetricSeries, facts: RunFacts, axis: Axis) -> Sequence[float
         started = facts.started
         first = started / 1000 if started is not None else next(iter(series.times), 0.0)
         return [time - first for time in series.times]
-    prices = (math.nan if math.isnan(t) else facts.micro(t * 1000) for t in series.times)
+    prices = (math.nan if math.isnan(t) else facts.spent(t * 1000) for t in series.times)
     return [math.nan if micro is None else micro / 1e6 for micro in prices]
 
 

@@ -76,6 +76,11 @@ class RunFacts:
 
     def micro(self, until_ms: float) -> int | None:
         """Return the price until a moment in micro-dollars; None if a price is unknown."""
+        spent = self.spent(until_ms)
+        return None if spent is None else round(spent)
+
+    def spent(self, until_ms: float) -> float | None:
+        """Return `micro` with its fraction."""
         total = 0.0
         for each in self.nodes:
             took = min(until_ms if each.end is None else each.end, until_ms) - each.start
@@ -83,7 +88,7 @@ class RunFacts:
             if took > 0 and rate is None:
                 return None
             total += max(took, 0) * (rate or 0) / _HOUR_MS
-        return round(total)
+        return total
 
 
 def now_ms() -> float:
