@@ -1,8 +1,10 @@
-"""The page of a sweep of 5,000 trials in a headless Chromium, against Optuna Dashboard.
+"""The page of a sweep of 5,000 trials, and of 500 curves, in a headless Chromium.
 
-Both servers have the trials in storage and have shown them once. A sample ends when the browser
-shows a picture of the trials and the table, two frames after it was laid out. Needed: Chromium on
-PATH and Playwright; the peer is Optuna Dashboard, `pip install optuna-dashboard`.
+The peers are Optuna Dashboard and TensorBoard with the same trials (`pip install optuna-dashboard`,
+`pip install tensorboard`); one that is not installed is skipped with a word. All servers have the
+trials in storage and have shown them once. A sample begins with the request, in a browser without
+a cache, and ends two frames after the trials, or the curves, and the table are in the page. Needed:
+Chromium on PATH and Playwright.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -23,8 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,39 +40,65 @@ from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.sweeps import TrialReport
 
-TRIALS = 5000
+TRIALS, CURVES = 5000, 500
 PARAMS = 8
 POINTS = 50  # of each curve
 ROUNDS = 5
 BOUND_S, BOUND_REQUESTS, BOUND_KB = 0.5, 4, 150
+_START_S = 120.0
 _LINK = re.compile(r"http://\S+/\?token=\S+")
 _CREATED = datetime(2026, 11, 1, 8, tzinfo=UTC)
+_VIEW = {"width": 1280, "height": 800}
 _SHOWN = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>
   done(performance.now()))))"""
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A server, and the state of a browser that is signed in."""
+
+    address: str
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page took: seconds until it was shown, its requests, and what they received."""
+
+    s: float
+    requests: float
+    kb: float
+    first_s: float | None = None
+
+
 def measure() -> Iterator[Ratio]:
-    """Yield the time, the requests and the bytes until 5,000 trials are on screen."""
+    """Yield time, requests and bytes until 5,000 trials, and 500 curves, are on screen."""
     if importlib.util.find_spec("playwright") is None or not shutil.which("chromium"):
         raise PeerMissingError("Chromium and Playwright are needed: make .venv/.ready-browser")
-    with _browser() as browser:
-        with local_services() as env, _page(env) as link:
-            ours = _ours(browser, link)
-        peer = _peer(browser)
-    name = f"page of a sweep of {TRIALS:,} trials on screen"
-    said = "Optuna Dashboard" if peer else "the bound"
-    theirs = peer or {"s": BOUND_S, "kB": BOUND_KB, "requests": BOUND_REQUESTS}
-    shown = ours["s"]
-    yield Ratio(name, "s", shown, said, theirs["s"], f"<= {BOUND_S} s", shown <= BOUND_S)
-    size = ours["kB"]
-    yield Ratio(
-        f"{name}, compressed", "kB", size, said, theirs["kB"], "<= 150 kB", size <= BOUND_KB
-    )
-    count = ours["requests"]
-    is_met = count <= BOUND_REQUESTS
-    yield Ratio(f"{name}, requests", "", count, said, theirs["requests"], "<= 4", is_met)
-    first = ours["first"]
-    yield Ratio(f"{name}, first time", "s", first, said, theirs.get("first", first), "none", None)
+    with _browser() as browser, local_services() as env, _page(browser, env) as site:
+        trials, curves = sweep_id(), sweep_id("curves")
+        ours = _show(browser, site, f"/sweeps/{trials}", "#trials tr[data-row]", ROUNDS)
+        yield from _ratios(f"{TRIALS:,} trials", ours, "Optuna Dashboard", _optuna(browser))
+        ours = _show(
+            browser, site, f"/sweeps/{curves}?curves={CURVES}", "#trials .curves path", ROUNDS
+        )
+        yield from _ratios(f"{CURVES} curves", ours, "TensorBoard", _tensorboard(browser))
+
+
+def _ratios(subject: str, ours: Shown, peer: str, theirs: Shown | None) -> Iterator[Ratio]:
+    if theirs is None:
+        print(f"no comparison with {peer}: it is not installed", file=sys.stderr, flush=True)
+        peer, theirs = "the bound", Shown(BOUND_S, BOUND_REQUESTS, BOUND_KB)
+    for what, unit, own, other, bound in (
+        ("on screen", "s", ours.s, theirs.s, BOUND_S),
+        ("requests", "", ours.requests, theirs.requests, BOUND_REQUESTS),
+        ("compressed", "kB", ours.kb, theirs.kb, BOUND_KB),
+    ):
+        must_be = f"<= {bound} {unit}".rstrip()
+        yield Ratio(f"page of {subject}, {what}", unit, own, peer, other, must_be, own <= bound)
+    if ours.first_s is not None and theirs.first_s is not None:
+        name = f"page of {subject}, the first time"
+        yield Ratio(name, "s", ours.first_s, peer, theirs.first_s, "none", None)
 
 
 @contextlib.contextmanager
@@ -81,96 +112,136 @@ def _browser() -> Generator[Any]:
 
 
 @contextlib.contextmanager
-def _page(env: dict[str, str]) -> Generator[str]:
-    """Start `runner ui` with a sweep in storage. Yield the link that signs in."""
+def _page(browser: Any, env: dict[str, str]) -> Generator[Site]:
+    """Start `runner ui` with two sweeps in storage, and sign in."""
     storage: Any = importlib.import_module("azure.storage.blob")
     service = storage.BlobServiceClient.from_connection_string(storage_connection_string(env))
-    write_sweep(service.get_container_client("runs"), TRIALS, PARAMS)
+    container = service.get_container_client("runs")
+    write_sweep(container, TRIALS, PARAMS)
+    write_sweep(container, CURVES, PARAMS, name=sweep_id("curves"))
     process = subprocess.Popen(
         [RUNNER, "ui", "--no-open", "--port", "0"], env=env, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
         lines = process.stdout or ()
-        yield next(found[0] for line in lines if (found := _LINK.search(line)))
+        link = next(found[0] for line in lines if (found := _LINK.search(line)))
+        context = browser.new_context()
+        context.new_page().goto(link)
+        state = context.storage_state()
+        context.close()
+        yield Site(link.partition("/?token=")[0], state)
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(30)
 
 
-def _ours(browser: Any, link: str) -> dict[str, float]:
-    address, path = link.partition("/?token=")[0], f"/sweeps/{sweep_id()}"
-    context = browser.new_context(base_url=address, viewport={"width": 1280, "height": 800})
-    context.new_page().goto(link)
-    began = time.perf_counter()
-    context.new_page().goto(path)
-    first = time.perf_counter() - began
-    samples = [_sample(browser, context, path, "#trials tr[data-row]") for _ in range(ROUNDS)]
-    return {name: statistics.median(each[name] for each in samples) for name in samples[0]} | {
-        "first": first
-    }
-
-
-def _sample(browser: Any, signed_in: Any, path: str, selector: str) -> dict[str, float]:
-    """Return seconds, requests and kB of a page in a browser without a cache."""
-    state = signed_in.storage_state()
-    base = signed_in.pages[0].url.split("/", 3)
-    context = browser.new_context(
-        base_url="/".join(base[:3]), storage_state=state, viewport={"width": 1280, "height": 800}
+def _show(browser: Any, site: Site, path: str, selector: str, rounds: int) -> Shown:
+    """Return the medians of some samples, after a first one."""
+    first = _sample(browser, site, path, selector)
+    samples = [_sample(browser, site, path, selector) for _ in range(rounds)]
+    return Shown(
+        statistics.median(each.s for each in samples),
+        statistics.median(each.requests for each in samples),
+        statistics.median(each.kb for each in samples),
+        first.s,
     )
+
+
+def _sample(browser: Any, site: Site, path: str, selector: str) -> Shown:
+    context = browser.new_context(base_url=site.address, storage_state=site.state, viewport=_VIEW)
     page = context.new_page()
     client = context.new_cdp_session(page)
     client.send("Network.enable")
+    asked: set[str] = set()
     received: dict[str, float] = {}
 
     def count(event: Any) -> None:
+        if event["request"]["url"].startswith("http"):
+            asked.add(event["requestId"])
+
+    def add(event: Any) -> None:
         received[event["requestId"]] = event["encodedDataLength"]
 
-    client.on("Network.loadingFinished", count)
-    page.goto(path, wait_until="domcontentloaded")
-    page.wait_for_selector(selector, timeout=120_000)
+    client.on("Network.requestWillBeSent", count)
+    client.on("Network.loadingFinished", add)
+    page.goto(path, wait_until="commit")
+    page.wait_for_selector(selector, state="attached", timeout=_START_S * 1000)
     shown_ms = page.evaluate(_SHOWN)
     page.wait_for_timeout(300)
     context.close()
-    return {
-        "s": shown_ms / 1000,
-        "requests": float(len(received)),
-        "kB": sum(received.values()) / 1000,
-    }
+    return Shown(shown_ms / 1000, len(asked), sum(received.values()) / 1000)
 
 
-def _peer(browser: Any) -> dict[str, float] | None:
+def _optuna(browser: Any) -> Shown | None:
     """Return the same of Optuna Dashboard, or None if it is not installed."""
     if not all(importlib.util.find_spec(each) for each in ("optuna", "optuna_dashboard")):
         return None
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal.log"
         _write_study(journal)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "optuna_dashboard", str(journal), "--port", str(port)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            return _dashboard(browser, f"http://127.0.0.1:{port}")
-        finally:
-            process.terminate()
-            process.wait(30)
+        command = [str(Path(sys.executable).with_name("optuna-dashboard")), str(journal)]
+        with _serving(command, "/api/studies") as site:
+            selector = "#plot-history .scatterlayer .point"
+            return _show(browser, site, "/dashboard/studies/0", selector, 1)
 
 
-def _dashboard(browser: Any, address: str) -> dict[str, float]:
-    context = browser.new_context(base_url=address, viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    for _ in range(100):
-        with contextlib.suppress(Exception):
-            page.goto("/dashboard/")
-            break
-        time.sleep(0.3)
-    path, selector = "/dashboard/studies/1", "#plot-history .plotly .scatterlayer .points"
-    first = _sample(browser, context, path, selector)["s"]
-    return {**_sample(browser, context, path, selector), "first": first}
+def _tensorboard(browser: Any) -> Shown | None:
+    """Return the same of TensorBoard with a run for each curve, or None if it is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        _write_events(Path(folder))
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder]
+        with _serving(command, "/data/runs", CURVES) as site:
+            # The table below the picture, which has the curves then.
+            selector = "scalar-card tb-data-table-content-row"
+            return _show(browser, site, "/#timeseries", selector, ROUNDS)
+
+
+@contextlib.contextmanager
+def _serving(command: list[str], path: str, least: int = 1) -> Generator[Site]:
+    """Start the server of a peer, and wait until a list that it answers is long enough."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    site = Site(f"http://127.0.0.1:{port}")
+    deadline = time.monotonic() + _START_S
+    try:
+        while _count(site.address + path) < least:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{shlex.join(command)} does not answer")
+            time.sleep(0.5)
+        yield site
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _count(address: str) -> int:
+    """Return the number of entries of the first list in a JSON document; 0 without an answer."""
+    with contextlib.suppress(OSError, ValueError):
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            document = json.load(answer)
+        return len(next(iter(document.values())) if isinstance(document, dict) else document)
+    return 0
+
+
+def _write_events(folder: Path) -> None:
+    """Write the curves of the trials as TensorBoard reads them."""
+    writers: Any = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+    summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+    for number in range(CURVES):
+        writer = writers.EventFileWriter(str(folder / f"{number:04d}"))
+        for step, value in curve_of(score(draw(number, PARAMS))):
+            entry = summaries.Summary.Value(tag="accuracy", simple_value=value)
+            summary = summaries.Summary(value=[entry])
+            writer.add_event(events.Event(wall_time=step, step=step, summary=summary))
+        writer.close()
 
 
 def _write_study(journal: Path) -> None:
@@ -193,9 +264,14 @@ def _write_study(journal: Path) -> None:
     study.add_trials(trials)
 
 
-def sweep_id() -> str:
-    """Return the ID of the sweep that `write_sweep` writes."""
-    return f"net-{_CREATED:%Y%m%d-%H%M%S}-0abc"
+def sweep_id(name: str = "net") -> str:
+    """Return the ID of a sweep that `write_sweep` writes."""
+    return f"{name}-{_CREATED:%Y%m%d-%H%M%S}-0abc"
+
+
+def curve_of(value: float) -> tuple[tuple[int, float], ...]:
+    """Return the steps and values of a trial that ends with about this value."""
+    return tuple((step, value * step / (step + 3)) for step in range(1, POINTS + 1))
 
 
 def draw(number: int, params: int) -> dict[str, Any]:
@@ -239,8 +315,7 @@ def write_sweep(container: Any, trials: int, params: int, *, name: str = "") -> 
         run = _run(run_id, group_id, each, number, values)
         result = _result(run_id, number, value)
         state = "failed" if number % 50 == 49 else "succeeded"
-        curve = tuple((step, value * step / (step + 3)) for step in range(1, POINTS + 1))
-        report = TrialReport(each, number, run_id, state, values, curve)
+        report = TrialReport(each, number, run_id, state, values, curve_of(value))
         metadata = index_metadata(run, result)
         container.upload_blob(index_blob(run_id), b"", metadata=metadata, overwrite=True)
         blob = report.blob(group_id)
