@@ -97,7 +97,7 @@ def test_experiment_shows_its_best_run(
     finished_run: str,
     assert_accessible: Callable[[Page], None],
 ) -> None:
-    name = services.json("show", finished_run)["experiment"]
+    name = services.json("show", finished_run)["run"]["experiment"]
     browser_page.goto(f"/experiments/{name}")
     assert browser_page.inner_text("h1") == name
     browser_page.get_by_role("link", name=finished_run).wait_for()
@@ -229,9 +229,12 @@ def act(page: Page, name: str, command: str) -> None:
 
 
 def confirm(page: Page, command: str) -> None:
+    """Start the command of a form, and wait until it has succeeded."""
     assert command in page.inner_text("pre.command")
-    page.locator("main form button").first.click()
-    page.get_by_text("Done.").wait_for(timeout=60_000)
+    page.locator("form.act button.main, form.act button.danger").click()
+    ended = page.get_by_role("status").filter(has_not_text="…")
+    ended.wait_for(timeout=60_000)
+    assert "Done." in ended.inner_text(), page.inner_text("main")
 
 
 @pytest.mark.feature(55)
@@ -279,7 +282,7 @@ def test_sweep_with_failures_is_resumed_registered_and_deleted_on_its_page(
     browser_page.get_by_label("Register the best trial as model").fill("curve")
     browser_page.get_by_role("button", name="Register").click()
     confirm(browser_page, f"runner sweep best {sweep} --register=curve")
-    assert services.json("models", "ls")[0]["name"] == "curve"
+    assert services.json("models", "ls")[0]["model"] == "curve"
     browser_page.goto(f"/sweeps/{sweep}")
     browser_page.get_by_role("link", name="Delete").click()
     assert "would be lost for good" in browser_page.inner_text(".loss")
