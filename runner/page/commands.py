@@ -212,7 +212,7 @@ def where_to_start(source: Source, action: Action) -> str:
         parts.append(f"in the folder {Path.cwd()}")
     if os.environ.get("RUNNER_HOME"):
         parts.append(f"with RUNNER_HOME={source.settings.home}")
-    return f"In a shell: {', '.join(parts)}." if parts else ""
+    return f"Start it {', '.join(parts)}." if parts else ""
 
 
 async def fill_form(source: Source, action: Action, values: Values) -> dict[str, Any]:

@@ -114,6 +114,28 @@ def test_other_website_reads_nothing_and_starts_nothing(
 
 
 @pytest.mark.attack
+def test_another_port_of_the_host_receives_the_cookie(
+    page_server: PageServer, new_page: NewPage
+) -> None:
+    """What the guide warns of: browsers do not separate cookies by port."""
+    page = new_page(page_server)
+    sent: Queue[str] = Queue()
+
+    class Other(_Evil):
+        def do_GET(self) -> None:
+            sent.put(self.headers.get("Cookie", ""))
+            super().do_GET()
+
+    with listening(Other, text="", told=Queue()) as other:
+        page.goto(f"http://127.0.0.1:{urlsplit(other).port}/")
+        assert page.evaluate("document.cookie") == ""  # its scripts do not see it
+        page.goto(f"http://{EVIL}:{urlsplit(other).port}/")
+    name = page_server.cookie()[0]
+    assert [name in each for each in list(sent.queue)][:1] == [True]
+    assert name not in list(sent.queue)[-1]
+
+
+@pytest.mark.attack
 def test_rebound_name_is_refused(page_server: PageServer, new_page: NewPage) -> None:
     page = new_page(page_server)
     port = urlsplit(page_server.address).port

@@ -32,6 +32,7 @@ from runner.protocol.errors import RunnerError
 AWKWARD = ("--all", "-", "--", "-y", "a b", "'; rm -rf /", "<script>", "über", "@last", "=", "on")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("value", AWKWARD)
 @pytest.mark.parametrize("name", sorted(ACTIONS))
 def test_value_is_one_word_and_never_an_option(name: str, value: str) -> None:
@@ -258,6 +259,7 @@ def test_formula_is_never_the_name_of_a_file(
     assert "".join(check_formula(given)["formula"]).startswith("$a = 1;\n$b")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("name", "field"),
     [
