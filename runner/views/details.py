@@ -278,11 +278,11 @@ class LogSelection:
     node: int | None = None
 
 
-_MOST_LOG_BYTES = 16 << 20
+_MOST_LOG_BYTES = 8 << 20
 
 
 def log_document(connection: Connection, spec: RunSpec, wanted: LogSelection) -> LogDocument:
-    """Return the last lines of a log, at most 16 MiB of each node."""
+    """Return the last lines of a log, at most 8 MiB of each node."""
     lines: Iterator[str] | list[str]
     stream, tail, attempt = wanted.stream, wanted.tail, wanted.attempt
     if wanted.node is None and spec.nodes > 1:

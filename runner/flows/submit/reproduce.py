@@ -154,7 +154,12 @@ def load_environment(connection: Connection, spec: RunSpec) -> dict[str, Any] | 
         raw: object = parse_json(content or b"null")
     except ValueError:
         return None
-    return cast("dict[str, Any]", raw) if isinstance(raw, dict) else None
+    if not isinstance(raw, dict):
+        return None
+    environment = cast("dict[str, Any]", raw)
+    if not isinstance(environment.get("packages", {}), dict):  # a script of the run may write it
+        return {**environment, "packages": {}}
+    return environment
 
 
 def compare_runs(connection: Connection, original: RunSpec, repeated: RunSpec) -> Comparison:
