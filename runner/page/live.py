@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ _PING_S = 15.0
 _SLOW_S = 5.0
 # A browser opens six connections to a host, which all its windows share. Two stay free.
 MOST_STREAMS = 4
-# The reader of a stream that ends in favour of a newer one comes back after this time.
-_TURN = b"retry: 3000\nevent: turn\ndata:\n\n"
+_TURN_S = 3.0
+_TURN = f"retry: {_TURN_S * 1000:.0f}\nevent: turn\ndata:\n\n".encode()
 
 
 def to_event(data: str, number: str = "") -> bytes:
@@ -106,20 +107,26 @@ def banner(what: str, why: str, fix: str) -> str:
 NO_TROUBLE = '<div id="trouble" hx-swap-oob="innerHTML"></div>'
 
 
+@dataclass(eq=False, slots=True)
+class _Stream:
+    began: float = field(default_factory=time.monotonic)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Live:
     """The channels of all addresses that somebody looks at."""
 
     def __init__(self) -> None:
         self._channels: dict[str, _Channel] = {}
         self._closed = asyncio.Event()
-        self._streams: dict[str, list[asyncio.Event]] = {}  # those of each browser, oldest first
+        self._streams: dict[str, list[_Stream]] = {}  # those of each browser, oldest first
 
     def close(self) -> None:
         """End all streams: the server ends."""
         self._closed.set()
         for streams in self._streams.values():
-            for ended in streams:
-                ended.set()
+            for stream in streams:
+                stream.ended.set()
 
     async def until_closed(
         self, events: AsyncGenerator[bytes], browser: str = ""
@@ -127,16 +134,19 @@ class Live:
         """Yield the events of a stream until `close`, or until its browser has newer ones.
 
         With more streams than connections, no request of a browser would reach the server. So its
-        windows take turns: each stream ends for a newer one, and comes back.
+        windows take turns: a stream ends for a newer one, and comes back later.
         """
-        ended = asyncio.Event()
         streams = self._streams.setdefault(browser, [])
-        streams.append(ended)
-        for older in streams[:-MOST_STREAMS] if browser else ():
-            older.set()
+        if browser and len(streams) >= MOST_STREAMS:
+            if time.monotonic() - streams[0].began < _TURN_S:
+                yield _TURN
+                return
+            streams[0].ended.set()
+        stream = _Stream()
+        streams.append(stream)
         if self._closed.is_set():
-            ended.set()
-        closing = asyncio.ensure_future(ended.wait())
+            stream.ended.set()
+        closing = asyncio.ensure_future(stream.ended.wait())
         waiting: asyncio.Future[bytes] | None = None
         try:
             while True:
@@ -151,7 +161,7 @@ class Live:
                 except StopAsyncIteration:
                     return
         finally:
-            streams.remove(ended)
+            streams.remove(stream)
             if not streams and self._streams.get(browser) is streams:
                 del self._streams[browser]
             closing.cancel()

@@ -11,7 +11,7 @@ from runner.core.units import format_size
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.logs import tail_offset
 from runner.page.ask import Ask
-from runner.page.live import banner, to_event
+from runner.page.live import NO_TROUBLE, banner, to_event
 from runner.page.rendering import plain, render
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, check_reference
@@ -87,14 +87,20 @@ async def follow_log(ask: Ask, last_event: str) -> AsyncGenerator[bytes]:
         last_event: The position after the last event, if the browser connects again.
     """
     position = LogPosition(check_reference(ask.parts["run_id"]), last_event or ask.text("from"))
-    quiet_s = 0.0
+    quiet_s, trouble = 0.0, ""
     while True:
         try:
             lines = await ask.source.call(position.read)
         except RunnerError as err:
-            yield to_event(banner(err.what, err.why or "", err.fix or ""))
+            found = banner(err.what, err.why or "", err.fix or "")
+            if found != trouble:  # a screen reader says it once
+                yield to_event(found)
+            trouble = found
             await asyncio.sleep(_QUIET_POLL_S)
             continue
+        if trouble:
+            yield to_event(NO_TROUBLE)
+            trouble = ""
         if lines:
             yield to_event(render("log.html", "lines", {"lines": lines}), number=str(position))
             quiet_s = 0.0

@@ -21,13 +21,16 @@
     zoned(document);
     document.querySelectorAll("pre.log").forEach(follow);
   });
+  let isGone = false;
   document.addEventListener("htmx:sse:error", (event) => {
+    isGone = true;
     say(event.detail.status === 401
       ? "This browser is signed out. Open the link that runner ui printed."
       : "The server of this page does not answer. This page tries again by itself.");
   });
   document.addEventListener("htmx:sse:after:connection", () => {
-    say("");
+    if (isGone) say("");
+    isGone = false;
     // htmx closes the streams of a tab when it is hidden, but not of one that was opened hidden.
     setTimeout(() => document.hidden && document.dispatchEvent(new Event("visibilitychange")), 500);
   });
