@@ -79,10 +79,10 @@ class ListedRun(TypedDict):
     created: str | None
     took_s: float | None
     params: dict[str, Any]
-    metrics: dict[str, float]
+    metrics: Mapping[str, Measured]
     metric: str | None
-    best: float | None
-    curve: list[list[float]] | None
+    best: Measured | None
+    curve: list[list[Measured]] | None
     cost_micro_usd: int | None
     checkpoint: str | None
 
@@ -179,14 +179,14 @@ class ComparedRun(TypedDict):
     state: str
     experiment: str
     cost_micro_usd: int | None
-    metrics: dict[str, float]
+    metrics: Mapping[str, Measured]
 
 
 class CurveColumns(TypedDict):
     """A metric: the places of all curves on the axis, and by run one value or None for each."""
 
     x: list[float]
-    y: dict[str, list[float | None]]
+    y: Mapping[str, Sequence[Measured | None]]
 
 
 class FileDifference(TypedDict):

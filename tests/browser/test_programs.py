@@ -175,7 +175,9 @@ def test_documents_fit_their_description_and_equal_the_command_line(api: Api, cl
     assert "\n".join(f"{path}\n{said}" for path, said in different) == ""
 
     others = (
-        ("/bill", ""), ("/recipe/params", "/recipe/params?recipe=mnist"), ("/task-files", ""),
+        ("/compare", f"/compare?run={run}&run={odd}&metric=loss&axis=time"),
+        ("/run-list", ""), ("/bill", ""), ("/task-files", ""),
+        ("/recipe/params", "/recipe/params?recipe=mnist"),
         ("/pools/{pool}/time", "/pools/local/time"), ("/recipes", ""),
         ("/environment", ""), ("/actions", ""), ("/commands", ""),
         ("/commands/{number}", "/commands/1"),
