@@ -150,7 +150,7 @@ def test_price_counts_each_node_until_now_and_is_unknown_without_a_rate() -> Non
 
 
 def test_time_of_a_node_includes_its_boot_and_the_checkpoint_is_the_newest() -> None:
-    times: dict[str, Any] = {"booted": START_MS + 5000, "started": START_MS + 9000}
+    times: Any = {"booted": START_MS + 5000, "started": START_MS + 9000}
     usages = [
         AttemptUsage(1, 0, "tvm-1", **times, ended=START_MS + 20_000, saved=START_MS + 15_000,
                      dedicated=False),
