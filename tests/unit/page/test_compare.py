@@ -210,7 +210,11 @@ def test_differences_of_parameters_packages_and_files(monkeypatch: pytest.Monkey
     assert by_path["new.py"].hashes[0] is None
 
 
-@pytest.mark.parametrize("damaged", [None, b"", b"no archive", archive({"a": b"1"})[:20]])
+@pytest.mark.parametrize(
+    "damaged",
+    [None, b"", b"no archive", archive({"a": b"1"})[:20]],
+    ids=["deleted", "empty", "other", "cut"],
+)
 def test_code_that_cannot_be_read_is_said_so(
     damaged: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,11 +150,12 @@ def test_price_counts_each_node_until_now_and_is_unknown_without_a_rate() -> Non
 
 
 def test_time_of_a_node_includes_its_boot_and_the_checkpoint_is_the_newest() -> None:
-    times: Any = {"booted": START_MS + 5000, "started": START_MS + 9000}
+    times: dict[str, Any] = {"booted": START_MS + 5000, "started": START_MS + 9000}
+    later: dict[str, Any] = {**times, "started": START_MS + 40_000}
     usages = [
         AttemptUsage(1, 0, "tvm-1", **times, ended=START_MS + 20_000, saved=START_MS + 15_000,
                      dedicated=False),
-        AttemptUsage(2, 0, "tvm-2", **{**times, "started": START_MS + 40_000}, dedicated=True),
+        AttemptUsage(2, 0, "tvm-2", **later, dedicated=True),
     ]  # fmt: skip
     found = with_usage(entry(0, is_over=False, attempts=2), usages)
     assert found.used == (
