@@ -324,6 +324,7 @@ def test_selected_runs_are_compared_and_only_changed_by_who_may(
     acts = client_with(tmp_path, monkeypatch, [entry(0)]).get("/runs").text
     reads = client_with(tmp_path, monkeypatch, [entry(0)], read_only=True).get("/runs").text
     assert 'formaction="/act/rm"' in acts
+    assert 'formaction="/act/cancel"' not in acts  # `runner cancel` takes one run
     assert "formaction" not in reads
     assert 'action="/compare"' in reads
 
