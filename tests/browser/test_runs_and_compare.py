@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ def curves(page_home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[s
         (folder / "train.py").write_text(f"{_SCRIPT}# part {number}\n", encoding="utf-8")
         done = cli.run("train", folder, "-e", "curves", "-o", "json", "--", *words)
         ids.append(json.loads(done.stdout)["run_id"])
+        time.sleep(1.0)  # runs of the same second have no order
     return tuple(ids)
 
 
@@ -200,6 +202,34 @@ def test_hover_marks_a_run_in_all_pictures_and_tables(
     assert browser_page.locator("tr.on").get_attribute("data-run") == curves[0]
     browser_page.mouse.move(0, 0)
     assert browser_page.locator("path.on").count() == 0
+
+
+def test_long_curve_is_read_closer_where_a_range_is_drawn(
+    services: Cli, browser_page: Page, tmp_path: Path
+) -> None:
+    write = 'file.write(json.dumps({"name": "loss", "value": step % 7, "step": step}) + "\\n")'
+    (tmp_path / "train.py").write_text(
+        'import json, os\nwith open(os.environ["RUNNER_METRICS_FILE"], "a") as file:\n'
+        f"    for step in range(5000):\n        {write}\n",
+        encoding="utf-8",
+    )
+    tmp_path.chmod(0o755)
+    run_id = json.loads(services.ok("train", tmp_path, "-o", "json"))["run_id"]
+    browser_page.goto(f"/compare?run={run_id}")
+    browser_page.locator("#plot-loss path[data-run]").wait_for(state="attached", timeout=20_000)
+    browser_page.locator("#plot-loss").hover()
+    plot = browser_page.locator("#plot-loss .u-over")
+    plot.wait_for(timeout=20_000)
+    box = plot.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    browser_page.mouse.move(box["x"] + box["width"] * 0.4, middle)
+    with browser_page.expect_response(re.compile(r"/api/v1/compare.*&from=.*&to=")) as part:
+        browser_page.mouse.down()
+        browser_page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=4)
+        browser_page.mouse.up()
+    places = part.value.json()["metrics"]["loss"]["x"]
+    assert 1900 < places[0] < places[-1] < 2600
 
 
 def test_list_and_comparison_are_complete_without_scripts(
