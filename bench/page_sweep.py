@@ -222,11 +222,11 @@ def _serving(command: list[str], path: str, least: int = 1) -> Generator[Site]:
 
 
 def _count(address: str) -> int:
-    """Return the number of entries of the first list in a JSON document; 0 without an answer."""
+    """Return the number of studies or runs that a peer lists; 0 without an answer."""
     with contextlib.suppress(OSError, ValueError):
         with urllib.request.urlopen(address, timeout=60) as answer:
-            document = json.load(answer)
-        return len(next(iter(document.values())) if isinstance(document, dict) else document)
+            document: Any = json.load(answer)
+        return len(document["study_summaries"] if "study_summaries" in document else document)
     return 0
 
 
