@@ -226,7 +226,9 @@ def _count(address: str) -> int:
     with contextlib.suppress(OSError, ValueError):
         with urllib.request.urlopen(address, timeout=60) as answer:
             document: Any = json.load(answer)
-        return len(document["study_summaries"] if "study_summaries" in document else document)
+        if "study_summaries" in document:
+            document = document["study_summaries"]
+        return len(document)
     return 0
 
 

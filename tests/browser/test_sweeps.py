@@ -285,5 +285,11 @@ def test_sweep_with_failures_is_resumed_registered_and_deleted_on_its_page(
     assert services.json("models", "ls")[0]["model"] == "curve"
     browser_page.goto(f"/sweeps/{sweep}")
     browser_page.get_by_role("link", name="Delete").click()
+    browser_page.locator(".problem", has_text="it is the origin of model curve@1").wait_for()
+    services.ok("models", "rm", "curve@1", "--yes")
+    browser_page.reload()
+    assert "3 runs" in browser_page.inner_text(".loss")
     assert "would be lost for good" in browser_page.inner_text(".loss")
-    assert "cannot be undone" in browser_page.inner_text("main")
+    confirm(browser_page, f"runner rm {sweep} --yes")
+    browser_page.goto("/sweeps")
+    assert browser_page.get_by_role("link", name=sweep).count() == 0
