@@ -288,7 +288,7 @@ def test_sweep_with_failures_is_resumed_registered_and_deleted_on_its_page(
     browser_page.locator(".problem", has_text="it is the origin of model curve@1").wait_for()
     services.ok("models", "rm", "curve@1", "--yes")
     browser_page.reload()
-    assert "3 runs" in browser_page.inner_text(".loss")
+    assert "4 runs" in browser_page.inner_text(".loss")  # one was started again
     assert "would be lost for good" in browser_page.inner_text(".loss")
     confirm(browser_page, f"runner rm {sweep} --yes")
     browser_page.goto("/sweeps")
