@@ -30,6 +30,7 @@ from runner.protocol.metrics import format_metric
 
 FOLDER = Path(__file__).parent
 _NONE = "-"
+_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @cache
@@ -80,8 +81,16 @@ def render(template: str, block: str | None, context: Mapping[str, Any]) -> str:
     """Return a page, or one block of its template for an update."""
     found = templates().get_template(template)
     if block is None:
-        return found.render(context)
-    return "".join(found.blocks[block](found.new_context(dict(context))))
+        return _without_controls(found.render(context))
+    return _without_controls("".join(found.blocks[block](found.new_context(dict(context)))))
+
+
+def _without_controls(html: str) -> str:
+    """Return a page without what a name of somebody else may do to a terminal, or to other text.
+
+    Carriage returns stay: browsers send them in the lines of a form.
+    """
+    return _UNSEEN.sub("\ufffd", html)  # no sequences: the end of one may be far away
 
 
 def render_update(template: str, context: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ _NOT_FOUND = ("-UNKNOWN", "-NONE")
 _UNREACHABLE = frozenset(
     {
         "R-AZURE", "R-AZURE-BUSY", "R-AZURE-UNREACHABLE", "R-LOCAL-DOWN", "R-LOCAL-START",
+        "R-PAGE-SLOW",
         "R-SERVICE", "R-SERVICE-BUSY", "R-SERVICES-DOWN", "R-STACK-MISSING", "R-TIMEOUT",
     }
 )  # fmt: skip

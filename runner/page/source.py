@@ -25,6 +25,7 @@ T = TypeVar("T")
 _THREADS = 8
 _KEPT_S = 120.0  # answers that nobody asked for again are forgotten after this time
 _MAX_KEPT = 200
+_PATIENCE_S = 30.0
 # Codes of errors after which the services may have other ports and keys.
 _GONE = frozenset({"R-SERVICES-DOWN", "R-ACCESS-DENIED", "R-CONTAINER-MISSING"})
 
@@ -35,6 +36,8 @@ class _Answer:
     read_at: float | None = None  # None until it was read, or if it has to be read again
     value: Any = None
     pending: asyncio.Task[Any] | None = None
+    has_failed: bool = False  # when it was read again
+    is_owed: bool = False  # to a reader who did not wait for its end
 
 
 class Source:
@@ -107,11 +110,14 @@ class Source:
         *,
         fresh_s: float = 1.0,
         stale_s: float = 0.0,
+        patience_s: float = _PATIENCE_S,
     ) -> T:
         """Return what a function returns; an answer that is at most `fresh_s` old is used again.
 
         Requests that wait for the same key share one call. Its error is raised in all of them. An
-        answer that is at most `stale_s` old is returned at once, and read again in the background.
+        answer that is at most `stale_s` old is returned at once, and read again in the background,
+        as long as that succeeds. After `patience_s`, R-PAGE-SLOW is raised, and the answer is for
+        the next who asks.
         """
         now = time.monotonic()
         answer = self._answers.get(key)
@@ -119,20 +125,36 @@ class Source:
             answer = self._answers[key] = _Answer(now)
             self._forget(now)
         answer.asked = now
-        if answer.read_at is not None and now - answer.read_at <= fresh_s:
+        is_owed = answer.is_owed and answer.pending is None
+        if answer.read_at is not None and (is_owed or now - answer.read_at <= fresh_s):
+            answer.is_owed = False
             return cast("T", answer.value)
         if answer.pending is None:
             answer.pending = asyncio.create_task(self._load(answer, function))
             answer.pending.add_done_callback(_note_end)
-        if answer.read_at is not None and now - answer.read_at <= stale_s:
+        is_stale = answer.read_at is not None and now - answer.read_at <= stale_s
+        if is_stale and not answer.has_failed:
             return cast("T", answer.value)
-        return cast("T", await asyncio.shield(answer.pending))
+        done, _ = await asyncio.wait((answer.pending,), timeout=patience_s)
+        if not done:
+            answer.is_owed = True
+            raise RunnerError(
+                "R-PAGE-SLOW",
+                f"the services have not answered within {patience_s:.0f} s",
+                why="they cannot be reached, or there is much to read; reading goes on",
+                fix="reload the page",
+            )
+        return cast("T", done.pop().result())
 
     async def _load(self, answer: _Answer, function: Callable[[Connection], T]) -> T:
         try:
             answer.value = await self.call(function)
             answer.read_at = time.monotonic()
+            answer.has_failed = False
             return answer.value
+        except Exception:
+            answer.has_failed, answer.is_owed = True, False
+            raise
         finally:
             answer.pending = None
 
@@ -147,7 +169,7 @@ class Source:
     def forget_all(self) -> None:
         """Read everything again: an action has changed something."""
         for answer in self._answers.values():
-            answer.read_at = None
+            answer.read_at, answer.is_owed = None, False
 
 
 def _note_end(task: asyncio.Task[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -69,6 +70,120 @@ def test_page_says_that_services_are_gone_and_comes_back_on_other_ports(
     assert after["blob"]["endpoint"] != before["blob"]["endpoint"]
     server.stop()
     assert not [line for line in server.printed if "Traceback" in line]
+
+
+_RUN = """\
+import os
+print("x" * 3_000_000)
+print("<script>alert(1)</script> \\x1b[31mred \\u202etxt", flush=True)
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
+    for step, value in enumerate(("1.0", "NaN", "-Infinity", "0.5")):
+        file.write('{"name": "loss <b>", "value": %s, "step": %d}\\n' % (value, step))
+    for number in range(200):
+        file.write('{"name": "metric-%03d", "value": 1, "step": 0}\\n' % number)
+"""
+
+
+def start_awkward(cli: Cli) -> str:
+    """Return a run with an endless line, many metrics and parameters, and texts that would act."""
+    folder = cli.cwd / "awkward"
+    folder.mkdir()
+    (folder / "train.py").write_text(_RUN, encoding="utf-8")
+    params = [word for number in range(60) for word in (f"--p{number:02}", "<b>\x1b[31mred")]
+    return json.loads(cli.ok("train", folder, "-o", "json", "--", *params))["run_id"]
+
+
+LIVE = (
+    "/runs", "/runs/{run}", "/compare?run={run}", "/sweeps", "/experiments", "/pools",
+    "/pools/local", "/models", "/data", "/schedules", "/bill",
+)  # fmt: skip
+
+
+def test_every_open_page_says_that_services_are_gone_and_comes_back(
+    own_services: Cli, new_page: NewPage, watched: Watched
+) -> None:
+    run_id = start_awkward(own_services)
+    server = start_page(own_services)
+    first = new_page(server)
+    # All windows of one browser are shown, so they share its connections, too.
+    tabs = {path: first.context.new_page() for path in LIVE}
+    for path, tab in tabs.items():
+        tab.goto(path.format(run=run_id))
+        assert tab.locator("main script, main b > script, main img").count() == 0
+        assert "\x1b" not in tab.content()
+        assert "\u202e" not in tab.content()
+    log = tabs["/runs/{run}"].locator("#log")
+    assert "<script>alert(1)</script>" in log.inner_text()
+    assert len(log.inner_text()) < 10_000  # of three million
+    assert tabs["/runs/{run}"].locator("main b", has_text="red").count() == 0
+    kill_services(own_services)
+    for path, tab in tabs.items():
+        wait_for(tab, lambda tab=tab: "not running" in trouble(tab), timeout_s=90)
+        assert "runner local up" in trouble(tab), path
+        assert tab.locator("h1").count() == 1, path
+        assert tab.request.get(path.format(run=run_id)).status == 503, path
+    own_services.ok("local", "up")
+    for tab in tabs.values():
+        wait_for(tab, lambda tab=tab: not trouble(tab), timeout_s=90)
+    assert not [each for each in watched.errors if "503" not in each]
+    server.stop()
+    assert not [line for line in server.printed if "Traceback" in line]
+
+
+def connections(server: PageServer) -> int:
+    """Return the number of connections of browsers to a server."""
+    found = psutil.Process(server.process.pid).net_connections("tcp")
+    port = urlsplit(server.address).port
+    return sum(each.status == "ESTABLISHED" and each.laddr.port == port for each in found)
+
+
+_SHOW = """(hidden) => {
+  Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_windows_of_one_browser_share_its_connections_and_hidden_ones_need_none(
+    services: Cli, new_page: NewPage, finished_run: str
+) -> None:
+    server = start_page(services)
+    first = new_page(server)
+    tabs = [first.context.new_page() for _ in range(8)]
+    for tab in tabs:  # each has two streams: 16 of 6 connections
+        tab.goto(f"/runs/{finished_run}", timeout=5000)
+    for tab in tabs:
+        assert tab.request.get("/runs", timeout=5000).status == 200
+        tab.evaluate(_SHOW, True)
+    wait_for(first, lambda: connections(server) <= 2)  # those of requests
+    tabs[3].evaluate(_SHOW, False)
+    wait_for(first, lambda: connections(server) >= 2)
+    opened_hidden = first.context.new_page()
+    opened_hidden.add_init_script(f"({_SHOW})(true)")
+    before = connections(server)
+    opened_hidden.goto(f"/runs/{finished_run}")
+    wait_for(first, lambda: connections(server) <= before + 1)
+    server.stop()
+
+
+def test_second_person_who_does_the_same_is_told(
+    services: Cli, new_page: NewPage, finished_run: str, watched: Watched
+) -> None:
+    server = start_page(services)
+    mine, other = new_page(server), new_page(server, signed_in=False)
+    other.goto(server.link)
+    for page in (mine, other):
+        page.goto(f"/act/reproduce?run={finished_run}")
+        assert page.inner_text("pre.command code").startswith(f"runner reproduce {finished_run}")
+    for page in (mine, other):
+        page.locator("form.act .buttons button").first.click()
+        page.wait_for_load_state()
+    assert "/jobs/1" in mine.url
+    said = other.inner_text("main")
+    assert "the same command was started just now" in said
+    assert "by browser" in said
+    assert other.locator("main a[href='/jobs/1']").count()
+    assert len([each for each in watched.errors if "409" in each]) == 1
+    server.stop()
 
 
 def test_page_says_that_its_server_ended_and_that_a_new_one_needs_a_link(

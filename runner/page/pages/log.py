@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 
 from runner.azure.auth.credentials import Connection
@@ -12,7 +13,8 @@ from runner.flows.runs.documents import runs_container
 from runner.flows.runs.logs import tail_offset
 from runner.page.ask import Ask
 from runner.page.live import NO_TROUBLE, banner, to_event
-from runner.page.rendering import plain, render
+from runner.page.plain_text import plain
+from runner.page.rendering import render
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, check_reference
 
@@ -23,6 +25,7 @@ _MOST_SHOWN = 4000  # characters of a line
 _POLL_S = 0.4
 _QUIET_POLL_S = 2.0  # after a minute without a new line
 _STREAMS = ("stdout", "stderr")
+_OFFSET = re.compile(r"[0-9]{1,15}")
 
 
 class LogPosition:
@@ -32,7 +35,7 @@ class LogPosition:
         paths = RunPaths(run_id)
         self._blobs = {stream: paths.log(stream) for stream in _STREAMS}
         known = position.split(",")
-        is_known = len(known) == len(_STREAMS) and all(each.isdecimal() for each in known)
+        is_known = len(known) == len(_STREAMS) and all(map(_OFFSET.fullmatch, known))
         self._offsets: dict[str, int] = {}
         if is_known:
             self._offsets = dict(zip(_STREAMS, map(int, known), strict=True))

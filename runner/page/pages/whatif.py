@@ -132,7 +132,8 @@ async def simulate(ask: Ask) -> tuple[WhatIfDocument, bytes]:
     def run(_: Connection) -> tuple[WhatIfDocument, bytes]:
         return run_command(words, settings)
 
-    return await ask.source.read(("whatif", *words), run, fresh_s=_FRESH_S)
+    key, patience_s = ("whatif", *words), _TIMEOUT_S + 10
+    return await ask.source.read(key, run, fresh_s=_FRESH_S, patience_s=patience_s)
 
 
 def to_frontier(document: WhatIfDocument) -> list[Curve]:

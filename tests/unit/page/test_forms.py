@@ -129,6 +129,14 @@ def test_each_action_that_deletes_says_what_would_be_lost() -> None:
         ),
         (losses.RUN_ENDS, {"run_id": "a", "result": {}, "state": "failed"}, "ended already"),
         (
+            losses.POOL,
+            {"pool": "a", "vm_size": "b", "nodes": 2, "created_again_by": "stack dev"},
+            "Pool a with 2 nodes of b would be deleted. It is created again by stack dev.",
+        ),
+        (losses.POOL_TASKS, {"running_tasks": 1}, "What 1 running task computed"),
+        (losses.POOL_TASKS, {"running_tasks": 0}, "No task runs in the pool."),
+        (losses.NODE_TASKS, [{"node": "b", "running_tasks": 1}], "No task runs on the node."),
+        (
             losses.RUN_ENDS,
             {"run_id": "a", "result": None, "checkpoints": []},
             "has no checkpoint",

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import json
 import os
+import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from runner.core.settings import load_settings
 from runner.page import live as live_module
 from runner.page import source as source_module
-from runner.page.live import Live
+from runner.page.live import MOST_STREAMS, Live
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
 
@@ -164,3 +166,100 @@ def test_answers_are_bounded(source: Source, connections: _Connections) -> None:
 
     asyncio.run(ask())
     assert len(source._answers) <= 201
+
+
+async def endless() -> AsyncGenerator[bytes]:
+    while True:
+        yield b"data: x\n\n"
+        await asyncio.sleep(3600)
+
+
+async def opened(live: Live, browser: str) -> AsyncGenerator[bytes]:
+    """Return a stream that has sent its first event."""
+    stream = live.until_closed(endless(), browser)
+    assert await anext(stream) == b"data: x\n\n"
+    return stream
+
+
+def test_windows_of_a_browser_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "_TURN_S", 0.0)
+
+    async def use() -> None:
+        live = Live()
+        streams = [await opened(live, "a") for _ in range(MOST_STREAMS)]
+        others = [await opened(live, "b"), await opened(live, "")]
+        newest = await opened(live, "a")
+        turn = await asyncio.wait_for(anext(streams[0]), 5)
+        assert b"event: turn" in turn
+        assert turn.startswith(b"retry: ")
+        assert [event async for event in streams[0]] == []
+        for each in (*streams[1:], newest, *others):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(each), 0.01)
+
+    asyncio.run(use())
+
+
+def test_window_waits_for_its_turn() -> None:
+    async def use() -> None:
+        live = Live()
+        streams = [await opened(live, "a") for _ in range(MOST_STREAMS)]
+        late = [event async for event in live.until_closed(endless(), "a")]
+        assert len(late) == 1
+        assert b"event: turn" in late[0]
+        await streams[0].aclose()
+        streams[0] = await opened(live, "a")
+        live.close()
+        for each in streams:
+            assert [event async for event in each] == []
+
+    asyncio.run(use())
+
+
+def test_programs_have_as_many_streams_as_they_like() -> None:
+    async def use() -> None:
+        live = Live()
+        assert len([await opened(live, "") for _ in range(50)]) == 50
+
+    asyncio.run(use())
+
+
+def test_answer_that_cannot_be_read_again_is_not_used_any_more(
+    source: Source, connections: _Connections
+) -> None:
+    async def ask() -> None:
+        def fail(_: object) -> None:
+            raise RunnerError("R-SERVICES-DOWN", "gone")
+
+        async def read(function: Any) -> Any:
+            return await source.read("key", function, fresh_s=0, stale_s=600)
+
+        assert await read(lambda _: 1) == 1
+        assert await read(fail) == 1  # read again in the background
+        await asyncio.sleep(0.05)
+        with pytest.raises(RunnerError):
+            await read(fail)
+        with pytest.raises(RunnerError):
+            await read(fail)
+        assert await read(lambda _: 2) == 2
+        assert await read(lambda _: 3) == 2
+
+    asyncio.run(ask())
+
+
+def test_reader_does_not_wait_without_end_and_the_next_one_gets_the_answer(
+    source: Source, connections: _Connections
+) -> None:
+    async def ask() -> None:
+        def slow(_: object) -> str:
+            time.sleep(0.1)
+            return "answer"
+
+        with pytest.raises(RunnerError, match="not answered"):
+            await source.read("key", slow, fresh_s=0, patience_s=0.01)
+        await asyncio.sleep(0.3)
+        assert await source.read("key", slow, fresh_s=0, patience_s=0.01) == "answer"
+        with pytest.raises(RunnerError, match="not answered"):
+            await source.read("key", slow, fresh_s=0, patience_s=0.01)
+
+    asyncio.run(ask())
