@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,7 +168,7 @@ def _page_server(runner: Sequence[str], folder: Path) -> Generator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take the walk with services of its own below .cache."""
+    """Take the walk with services of its own in a temporary folder."""
     parser = argparse.ArgumentParser(description="Photograph the page for its guide.")
     parser.add_argument("--pictures", type=Path, default=PICTURES, help="folder for the pictures")
     folder: Path = parser.parse_args(arguments).pictures
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     from playwright.sync_api import ViewportSize, sync_playwright  # noqa: PLC0415
 
-    work = ROOT / ".cache" / "tour"
+    work = Path(tempfile.gettempdir()) / "runner-tour"  # its path is in the log of a run
     (work / "folder").mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     os.environ |= {"RUNNER_HOME": str(work / "home"), "RUNNER_TARGET": "local"}

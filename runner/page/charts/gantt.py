@@ -12,6 +12,7 @@ from runner.core.units import format_duration
 from runner.page.charts.axes import Scale, line, link, svg, text
 
 _LEFT, _RIGHT, _TOP, _ROW = 120, 10, 22, 26
+_MARK = 2.5
 # Seconds between two ticks, from which the smallest with at most seven ticks is chosen.
 STEPS_S = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200,
@@ -71,10 +72,12 @@ def _axis(xs: Scale, total_s: float, first: datetime, height: int) -> list[Marku
 
 def _bar(bar: Bar, xs: Scale, first: datetime, number: int) -> Markup:
     x = xs((bar.start - first).total_seconds())
-    wide = max(round(xs((bar.end - first).total_seconds()) - x, 1), 1.5)
+    wide = round(xs((bar.end - first).total_seconds()) - x, 1)
+    kind = bar.kind if wide >= _MARK else f"{bar.kind} mark"  # a moment is still visible
+    wide = max(wide, _MARK)
     shape = Markup(
         '<rect class="bar {}" x="{}" y="{}" width="{}" height="{}" rx="2"><title>{}</title></rect>'
-    ).format(bar.kind, x, _TOP + _ROW * number + 3, wide, _ROW - 8, bar.title)
+    ).format(kind, x, _TOP + _ROW * number + 3, wide, _ROW - 8, bar.title)
     if bar.label and wide > 8 * len(bar.label):
         at = _TOP + _ROW * number + 16
         shape += Markup('<text class="on-bar" x="{}" y="{}">{}</text>').format(x + 4, at, bar.label)

@@ -93,8 +93,9 @@ def _path(curve: Curve, xs: Scale, ys: Scale, number: int, name: str) -> Markup:
             continue
         steps.append(f"{'L' if is_open else 'M'}{xs(x)} {ys(y)}")
         is_open = True
-    if len(steps) == 1:  # a single point is a dot
+    is_dot = len(steps) == 1
+    if is_dot:
         steps.append("h0.01")
-    return Markup('<path class="curve c{}" data-run="{}" d="{}"><title>{}</title></path>').format(
-        number % COLOURS, curve.run_id, "".join(steps), name
+    return Markup('<path class="curve c{}{}" data-run="{}" d="{}"><title>{}</title></path>').format(
+        number % COLOURS, " dot" if is_dot else "", curve.run_id, "".join(steps), name
     )

@@ -157,8 +157,9 @@ def _path(trace: Trace, points: Sequence[tuple[float, float]], xs: Scale, ys: Sc
             down = here[1] - at[1]
             parts.append(f" {here[0] - at[0]}{down}" if down < 0 else f" {here[0] - at[0]} {down}")
         at = here
+    classes = trace.classes if len(parts) > 1 else f"{trace.classes} dot"
     return Markup('<path class="curve {}" data-run="{}" d="{}"><title>{}</title></path>').format(
-        trace.classes, trace.run_id, "".join(parts), trace.run_id
+        classes, trace.run_id, "".join(parts), trace.run_id
     )
 
 
