@@ -213,7 +213,7 @@ def test_differences_of_parameters_packages_and_files(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "damaged",
     [None, b"", b"no archive", archive({"a": b"1"})[:20]],
-    ids=["deleted", "empty", "other", "cut"],
+    ids=["missing", "empty", "text", "half"],  # an archive has the time of the test
 )
 def test_code_that_cannot_be_read_is_said_so(
     damaged: bytes | None, monkeypatch: pytest.MonkeyPatch
