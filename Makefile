@@ -23,7 +23,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 6 --dist loadfile --no
 # Programs that few targets need, each in an environment of its own.
 TOOLS := .cache/tools
 
-.PHONY: help setup train test test-all proof lint preview format bench schema recipes docs recording dist lock clean
+.PHONY: help setup train test test-all proof lint preview format bench schema recipes docs recording tour dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -120,6 +120,9 @@ docs: $(TOOLS)/docs/.ready ## build the documentation as a site, into site/
 
 recording: $(TOOLS)/recording/.ready ## record `make train` as docs/make-train.svg
 	@tools/recording.sh $(BIN) $(TOOLS)/recording/bin/termtosvg
+
+tour: $(READY) ## walk through the page in a headless browser, and write the pictures of docs/page/
+	$(BIN)/python -m tools.page_tour
 
 dist: $(READY) ## build wheel and source distribution of runner and of the emulator, into dist/
 	rm -rf dist

@@ -117,6 +117,7 @@ def api(cli: Cli) -> Generator[Api]:
     interrupt(process)
 
 
+@pytest.mark.feature(56)
 def test_documents_fit_their_description_and_equal_the_command_line(api: Api, cli: Cli) -> None:
     run = api.act("train", recipe="./small", **{"set.lr": 0.5})["run_id"]
     failed = api.act("train", recipe="./small", **{"set.lr": 10})["run_id"]

@@ -13,6 +13,7 @@ from tools.page_tour import NAMES, PICTURES, Tour
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "page.md"
 
 
+@pytest.mark.feature(55)
 @pytest.mark.timeout(600)
 def test_newcomer_trains_compares_and_reads_the_bill_in_the_browser(
     own_services: Cli, new_page: NewPage, watched: Watched, tmp_path: Path
