@@ -15,7 +15,7 @@ from runner.views.sweeps import (
     experiment_line,
 )
 
-_STALE_S = 600.0
+_STALE_S = 30.0
 
 
 async def read_lines(ask: Ask) -> list[ExperimentLine]:
@@ -24,7 +24,7 @@ async def read_lines(ask: Ask) -> list[ExperimentLine]:
     def load(connection: Connection) -> list[ExperimentLine]:
         return [experiment_line(each, each.main_metric) for each in list_experiments(connection)]
 
-    return await ask.source.read(("experiments",), load, fresh_s=10.0, stale_s=_STALE_S)
+    return await ask.source.read(("experiments",), load, fresh_s=5.0, stale_s=_STALE_S)
 
 
 async def read_experiment(ask: Ask) -> ExperimentDocument:
@@ -65,5 +65,5 @@ ENDPOINTS = (
         "runner experiments show EXPERIMENT",
     ),
 )
-LIST_PAGE = WebPage("/experiments", "experiments", read_list, every_s=15.0)
+LIST_PAGE = WebPage("/experiments", "experiments", read_list, every_s=5.0)
 PAGE = WebPage("/experiments/{name}", "experiment", read, every_s=5.0)
