@@ -206,7 +206,7 @@ class PageApp:
     async def _error(self, request: Request, err: Exception) -> Response:
         if not isinstance(err, RunnerError):
             raise err
-        status = rest.status_of(err)
+        status = rest.status_of(err.code, err.exit_code)
         if request.url.path.startswith("/api/"):
             return rest.error_answer(err, status)
         context = self.context(request) | {"error": err}

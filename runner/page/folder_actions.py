@@ -23,7 +23,7 @@ def check_below(text: str, folder: Path) -> None:
         "R-PAGE-RECIPE",
         f"{text[:200]!r} is outside of the folder of the page",
         why=f"the page reads files below {folder}",
-        fix="start `runner ui` in a folder above it",
+        fix="start the page in a folder above it",
     )
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, cast
 from typing_extensions import TypedDict
 
 from runner.core.settings import Settings
+from runner.flows.child_python import command_of
 from runner.page.forms import Takes
 from runner.page.plain_text import plain
 from runner.protocol.errors import RunnerError
@@ -105,7 +105,7 @@ class Processes:
     async def spawn(self, argv: Sequence[str]) -> asyncio.subprocess.Process:
         """Start a command; call `forget` when it has ended."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "runner", *argv),
+            *command_of("runner", *argv),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -23,7 +23,7 @@ from runner.page.charts.gantt import draw_gantt
 from runner.page.charts.lines import draw_lines
 from runner.page.charts.nodes import draw_node_map, draw_nodes
 from runner.page.charts.panels import run_classes
-from runner.page.charts.sparklines import draw_spark, main_series
+from runner.page.charts.sparklines import draw_spark, main_points
 from runner.page.charts.trials import draw_curves, draw_history, draw_parallel
 from runner.page.plain_text import plain
 from runner.protocol.metrics import format_metric
@@ -64,7 +64,7 @@ def templates() -> jinja2.Environment:
         "gantt_chart": draw_gantt,
         "spark": draw_spark,
         "run_classes": run_classes,
-        "main_series": main_series,
+        "main_points": main_points,
         "columns_chart": draw_columns,
         "waterfall_chart": draw_waterfall,
         "nodes_chart": draw_nodes,

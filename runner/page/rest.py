@@ -75,15 +75,15 @@ def json_answer(document: Any, status: int = 200) -> Response:
     return Response(f"{format_json(document)}\n", status, media_type="application/json")
 
 
-def status_of(err: RunnerError) -> int:
+def status_of(code: str, exit_code: ExitCode) -> int:
     """Return the status of HTTP for an error, by its code and the exit code that it implies."""
-    if err.code in _STATUS:
-        return _STATUS[err.code]
-    if err.code.endswith(_NOT_FOUND):
+    if code in _STATUS:
+        return _STATUS[code]
+    if code.endswith(_NOT_FOUND):
         return 404
-    if err.code in _UNREACHABLE:
+    if code in _UNREACHABLE:
         return 503
-    return _STATUS_OF_EXIT[err.exit_code]
+    return _STATUS_OF_EXIT[exit_code]
 
 
 def error_answer(err: RunnerError, status: int) -> Response:
@@ -181,7 +181,7 @@ def _status_of_command(job: StartedCommand) -> int:
     code = job.error["code"] if job.error else ""
     known = set(ExitCode)
     exit_code = ExitCode(job.exit_code) if job.exit_code in known else ExitCode.BUG
-    return status_of(RunnerError(code, "", exit_code=exit_code))
+    return status_of(code, exit_code)
 
 
 class ActionLine(TypedDict):
@@ -258,7 +258,7 @@ def openapi(endpoints: Sequence[Endpoint], actions: Sequence[Action]) -> dict[st
         "info": {
             "title": "runner",
             "version": "v1",
-            "description": "The documents of `runner ... -o json`, and its commands.",
+            "description": "The documents that commands print with `-o json`, and the commands.",
         },
         "paths": paths,
         "components": {

@@ -141,7 +141,7 @@ def load_allowed(ref: str, folder: Path) -> Recipe:
         "R-PAGE-RECIPE",
         f"{ref!r} is outside of the folder of the page",
         why=f"the page starts built-in recipes, and those below {folder}",
-        fix=f"start `runner ui` in a folder above {recipe.folder}",
+        fix=f"start the page in a folder above {recipe.folder}",
     )
 
 

@@ -32,7 +32,7 @@ class LocalDocument(TypedDict, total=False):
     refusal: str | None
 
 
-class EnvironmentDocument(TypedDict):
+class TargetDocument(TypedDict):
     """Where the page works: its target, its folders and disk, and the versions of packages."""
 
     target: str

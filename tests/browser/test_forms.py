@@ -146,7 +146,8 @@ def test_sweep_is_started_with_the_keyboard_alone(page: Page, cli: Cli) -> None:
     page.keyboard.press("Enter")
     page.get_by_text("Done.").wait_for(timeout=120_000)
     sweep = page.locator("a.button.main[href^='/sweeps/']").first.inner_text()
-    until(lambda: cli.json("sweep", "show", sweep)["states"] == {"succeeded": 2})
+    until(lambda: cli.json("sweep", "show", sweep)["states"].get("succeeded") == 2)
+    assert cli.json("sweep", "show", sweep)["states"] == {"succeeded": 2}
 
 
 def test_model_is_registered_named_and_deleted(page: Page, cli: Cli) -> None:

@@ -58,6 +58,7 @@ def test_bar_of_a_new_run_appears_and_leads_to_it(
     browser_page.wait_for_url(f"**/runs/{run_id}")
     write_whole(gate, "")
     browser_page.locator(".head .state.succeeded").wait_for(timeout=60_000)
+    assert browser_page.title().startswith(run_id)
 
 
 def test_laptop_has_a_bill_as_if_it_were_on_azure(

@@ -90,6 +90,14 @@ def _code_in_body(body: bytes) -> str:
         return ""
 
 
+class _HttpConnection(http.client.HTTPConnection):
+    response_class = whole_response_class()
+
+
+class _HttpsConnection(http.client.HTTPSConnection):
+    response_class = whole_response_class()
+
+
 class Transport:
     """Sends requests below one container URL. Safe to use from several threads."""
 
@@ -261,19 +269,16 @@ class Transport:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
-            connection.response_class = whole_response_class()
         return connection
 
     def _connect(self) -> http.client.HTTPConnection:
         """Return a new connection, through the proxy for HTTPS if the environment sets one."""
         if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            return _HttpConnection(self._host, self._port, timeout=self._timeout_s)
         via = _proxy_for(self._host)
         if via is None:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s)
-        connection = http.client.HTTPSConnection(
-            via.hostname or "", via.port or 80, timeout=self._timeout_s
-        )
+            return _HttpsConnection(self._host, self._port, timeout=self._timeout_s)
+        connection = _HttpsConnection(via.hostname or "", via.port or 80, timeout=self._timeout_s)
         headers: dict[str, str] = {}
         if via.username:
             pair = urllib.parse.unquote(f"{via.username}:{via.password or ''}").encode()

@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from runner.core.units import format_duration
 from runner.page.charts.axes import COLOURS, Scale, line, scale_of, svg, text
+from runner.page.memory.points import MetricPoints, pick_shape
 from runner.page.memory.run_facts import RunFacts
 from runner.page.memory.run_table import RunEntry
-from runner.page.memory.series import MetricSeries, pick_shape
 from runner.protocol.metrics import format_metric
 
 Axis = Literal["step", "time", "dollars"]
@@ -70,7 +70,7 @@ def run_classes(number: int) -> str:
     return f"c{number % COLOURS} d{number // COLOURS % _DASHES}"
 
 
-def to_trace(run_id: str, number: int, series: MetricSeries, facts: RunFacts, view: View) -> Trace:
+def to_trace(run_id: str, number: int, series: MetricPoints, facts: RunFacts, view: View) -> Trace:
     """Return the curve of a run on an axis, smoothed, without what is outside the view."""
     xs = _places(series, facts, view.axis)
     pairs = [(x, y) for x, y in zip(xs, series.values, strict=True) if math.isfinite(x)]
@@ -85,7 +85,7 @@ def to_trace(run_id: str, number: int, series: MetricSeries, facts: RunFacts, vi
     return Trace(run_id, number, [x for x, _ in kept], [y for _, y in kept])
 
 
-def _places(series: MetricSeries, facts: RunFacts, axis: Axis) -> Sequence[float]:
+def _places(series: MetricPoints, facts: RunFacts, axis: Axis) -> Sequence[float]:
     if axis == "step":
         return series.steps
     if axis == "time":

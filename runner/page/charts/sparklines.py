@@ -7,16 +7,16 @@ import math
 from markupsafe import Markup
 
 from runner.page.charts.axes import scale_of
+from runner.page.memory.points import MetricPoints, pick_shape
 from runner.page.memory.run_facts import RunFacts
 from runner.page.memory.run_table import RunEntry
-from runner.page.memory.series import MetricSeries, pick_shape
 from runner.protocol.metrics import choose_shown, format_metric
 
 _COLUMNS = 20
 _WIDTH, _HEIGHT = 80, 19
 
 
-def draw_spark(series: MetricSeries | None) -> Markup:
+def draw_spark(series: MetricPoints | None) -> Markup:
     """Return the curve of a metric without axes; empty with fewer than two finite values."""
     if series is None:
         return Markup("")
@@ -36,7 +36,7 @@ def draw_spark(series: MetricSeries | None) -> Markup:
     ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, label, path)
 
 
-def main_series(entry: RunEntry, facts: RunFacts | None) -> MetricSeries | None:
+def main_points(entry: RunEntry, facts: RunFacts | None) -> MetricPoints | None:
     """Return the metric of a run that lists show, or None if it is not known."""
     if facts is None:
         return None

@@ -18,8 +18,8 @@ from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.pricing.cost import MICROS_PER_USD
 from runner.core.pricing.prices import PriceTable, load_price_table
 from runner.flows.runs.documents import TextCursor, runs_container
+from runner.page.memory.points import GrowingMetrics, MetricPoints
 from runner.page.memory.run_table import NodeUse, RunEntry, with_usage
-from runner.page.memory.series import GrowingMetrics, MetricSeries
 from runner.page.source import Source
 from runner.protocol.paths import RunPaths
 from runner.protocol.usage import load_usage
@@ -51,12 +51,12 @@ class RunFacts:
         is_whole: False if there are more points than could be read at once.
     """
 
-    series: Mapping[str, MetricSeries] = field(default_factory=dict[str, MetricSeries])
+    series: Mapping[str, MetricPoints] = field(default_factory=dict[str, MetricPoints])
     nodes: tuple[NodeUse, ...] = ()
     rates: Rates = field(default_factory=dict[bool, int | None])
     saved: int | None = None
     is_over: bool = False
-    read_at: float = 0.0
+    read_at: float | None = None
     is_whole: bool = True
 
     @property
@@ -120,7 +120,9 @@ class FactsMemory:
         found = self._known.get(entry.run_id)
         if found is None or not found.is_whole:
             return False
-        return found.is_over or time.monotonic() - found.read_at < _LIVE_S
+        return found.is_over or (
+            found.read_at is not None and time.monotonic() - found.read_at < _LIVE_S
+        )
 
     async def gather(
         self,
@@ -179,7 +181,7 @@ class FactsMemory:
                 self._growing[entry.run_id] = growing
             known = entry if entry.used is not None else _read_usage(container, entry)
             return RunFacts(
-                growing.metrics.series(),
+                growing.metrics.by_name(),
                 known.used or (),
                 rates_of(entry),
                 known.saved,

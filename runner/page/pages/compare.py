@@ -13,7 +13,7 @@ from runner.flows.runs.metrics import compare_metrics
 from runner.flows.submit.differences import Differences, load_differences
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.panels import AXES, View, align_traces, draw_panels, traces_of
-from runner.page.charts.sparklines import main_series
+from runner.page.charts.sparklines import main_points
 from runner.page.memory.run_facts import FactsMemory, RunFacts, now_ms
 from runner.page.memory.run_table import RunEntry, RunTable, find_entries
 from runner.page.pages.spending import Prices, price_choices
@@ -146,7 +146,7 @@ def choose_names(
             continue
         for name in known.series:
             counts[name] = counts.get(name, 0) + 1
-        main = main_series(entry, known)
+        main = main_points(entry, known)
         if main is not None:
             mains[main.name] = mains.get(main.name, 0) + 1
     names = sorted(counts, key=lambda name: (-mains.get(name, 0), -counts[name]))

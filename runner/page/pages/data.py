@@ -101,7 +101,7 @@ async def download(ask: Ask) -> Response:
         with open_store(connection, place.store) as store:
             found = find_files(store, place)
         if not found.single:
-            raise RunnerError("R-DATA-UNKNOWN", f"{path!r} is not a file", fix="/data")
+            raise RunnerError("R-DATA-NONE", f"{path!r} is not a file", fix="/data")
         return BlobContainer(connection.blob_service(), place.store), found.files[0]
 
     container, file = await ask.source.call(find)

@@ -15,7 +15,7 @@ from runner.flows.local import lifecycle
 from runner.page.ask import Ask, WebPage
 from runner.page.processes import CommandAnswer
 from runner.page.rest import Endpoint
-from runner.views.environment import CheckLine, EnvironmentDocument, LocalDocument, local_document
+from runner.views.environment import CheckLine, LocalDocument, TargetDocument, local_document
 
 _PACKAGES = ("azure-batch", "azure-storage-blob", "azure-identity", "starlette", "uv")
 _SERVICES = ("batch", "blob")
@@ -56,7 +56,7 @@ async def _preview(ask: Ask) -> CommandAnswer:
     return await ask.source.processes.answer(["preview"], takes="stack")
 
 
-async def read_environment(ask: Ask) -> EnvironmentDocument:
+async def read_target(ask: Ask) -> TargetDocument:
     """Return where runs execute, the disk of this machine, and versions."""
     settings = ask.source.settings
     usage = await ask.source.work(lambda: shutil.disk_usage(existing_folder(settings.home)))
@@ -81,7 +81,7 @@ async def read(ask: Ask) -> dict[str, Any]:
     settings = ask.source.settings
     wanted = ask.text("run")
     local = await read_local(ask) if settings.target.runs_here else None
-    found = await read_environment(ask)
+    found = await read_target(ask)
     checks = preview = None
     if settings.target.has_stacks and wanted == "check":
         checks = await _checks(ask)
@@ -103,8 +103,8 @@ ENDPOINTS = (
     Endpoint(
         "/environment",
         "Return the target, the folders and the disk of this machine, and versions.",
-        EnvironmentDocument,
-        read_environment,
+        TargetDocument,
+        read_target,
     ),
     Endpoint(
         "/local",

@@ -309,10 +309,12 @@ PRICE_QUERY = (
 )
 ENDPOINTS = (
     Endpoint("/pools", "List the pools.", list[PoolDocument], pool_documents, (), "runner pool ls"),
-    Endpoint("/pools/{pool}", "Show a pool.", PoolDocument, one_document, (), "runner pool show"),
+    Endpoint(
+        "/pools/{pool}", "Show a pool.", PoolDocument, one_document, (), "runner pool show POOL"
+    ),
     Endpoint(
         "/pools/{pool}/nodes", "List the nodes of a pool, the first failed ones with their logs.",
-        list[NodeDocument], node_documents, (), "runner pool nodes",
+        list[NodeDocument], node_documents, (), "runner pool nodes POOL",
     ),
     Endpoint(
         "/pools/{pool}/time", "List what ran on the nodes of a pool, and what it cost.",

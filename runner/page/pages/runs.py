@@ -14,7 +14,7 @@ from runner.core.states import RunState, parse_states
 from runner.core.units import parse_since
 from runner.flows.runs.history import RunFilter, list_runs
 from runner.page.ask import Ask, WebPage
-from runner.page.charts.sparklines import main_series
+from runner.page.charts.sparklines import main_points
 from runner.page.memory.run_facts import FactsMemory, RunFacts, now_ms
 from runner.page.memory.run_table import MOST_RUNS, RunEntry, RunTable
 from runner.page.pages.spending import Prices, price_choices
@@ -240,7 +240,7 @@ def sort_value(
     elif kind == "metrics":
         value = entry.metrics.get(name)
     elif column == "metric":
-        series = main_series(entry, facts(entry))
+        series = main_points(entry, facts(entry))
         value = series.best if series else None
         value = entry.metrics.get(entry.metric or "") if value is None else value
     elif column in ("price", "checkpoint"):
@@ -436,7 +436,7 @@ async def read_list(ask: Ask) -> RunListDocument:
 
 def _listed(line: Line, facts: RunFacts | None) -> ListedRun:
     run = line.run
-    known = main_series(run, facts)
+    known = main_points(run, facts)
     micro = facts.micro(now_ms()) if facts else None
     best = known.best if known else None
     if line.kind != "run" and line.best:

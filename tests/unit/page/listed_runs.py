@@ -15,9 +15,9 @@ from runner.core.settings import load_settings
 from runner.page.access import Access
 from runner.page.app import PageApp
 from runner.page.assets import Assets
+from runner.page.memory.points import GrowingMetrics, MetricPoints
 from runner.page.memory.run_facts import FactsMemory, RunFacts
 from runner.page.memory.run_table import RunEntry, RunTable
-from runner.page.memory.series import GrowingMetrics, MetricSeries
 from runner.page.source import Source
 from tests.unit.page.asgi_client import AsgiClient
 
@@ -43,7 +43,7 @@ def entry(number: int = 0, **more: Any) -> RunEntry:
     return RunEntry(fields.pop("run_id", run_id(number)), **fields)
 
 
-def series(*values: float, name: str = "loss") -> MetricSeries:
+def series(*values: float, name: str = "loss") -> MetricPoints:
     """Return a metric with one value per step and second."""
     found = GrowingMetrics({})
     lines = [
@@ -51,7 +51,7 @@ def series(*values: float, name: str = "loss") -> MetricSeries:
         for n in range(len(values))
     ]
     found.add(json.dumps({**line, "value": values[n]}) for n, line in enumerate(lines))
-    return found.series()[name]
+    return found.by_name()[name]
 
 
 def local_connection() -> Any:

@@ -13,7 +13,7 @@ from runner.page.charts.axes import Scale, scale_of
 from runner.page.charts.gantt import Bar, draw_gantt
 from runner.page.charts.lines import draw_lines, thinned
 from runner.page.charts.sparklines import draw_spark
-from runner.page.memory.series import MetricSeries
+from runner.page.memory.points import MetricPoints
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 
@@ -79,7 +79,7 @@ def test_names_of_others_are_text_in_every_chart() -> None:
 
 
 def test_sparkline_names_its_metric_as_text() -> None:
-    series = MetricSeries(HOSTILE, (1, 2), (1.0, 3.0), (0.0, 0.0), 2, 3.0, 2, 3.0, 2)
+    series = MetricPoints(HOSTILE, (1, 2), (1.0, 3.0), (0.0, 0.0), 2, 3.0, 2, 3.0, 2)
     assert parsed(draw_spark(series)).get("aria-label") == f"{HOSTILE} from 1.0000 to 3.0000"
 
 

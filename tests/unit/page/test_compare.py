@@ -16,9 +16,9 @@ import pytest
 from runner.flows.submit import differences
 from runner.flows.submit.differences import Differences, load_differences
 from runner.page.charts.panels import View, align_traces, draw_panel, draw_panels, to_trace
+from runner.page.memory.points import MetricPoints
 from runner.page.memory.run_facts import RunFacts
 from runner.page.memory.run_table import NodeUse
-from runner.page.memory.series import MetricSeries
 from tests.unit.page.listed_runs import HOSTILE, HOUR, START_MS, client_with, entry, series
 
 NODES = (NodeUse(START_MS - 2000, None, spot=True),)
@@ -46,7 +46,7 @@ def test_axis_is_steps_time_since_the_first_node_or_dollars() -> None:
 def test_unknown_price_and_unknown_time_have_no_place() -> None:
     known = RunFacts({}, (NodeUse(START_MS - 2000, None, spot=False),), RATES)
     assert not to_trace("a", 0, series(1, 2), known, View("dollars")).xs
-    timeless = MetricSeries("loss", [0.0], [1.0], [math.nan], 1, 1.0, 0, 1.0, 0)
+    timeless = MetricPoints("loss", [0.0], [1.0], [math.nan], 1, 1.0, 0, 1.0, 0)
     assert not to_trace("a", 0, timeless, facts(1), View("time")).xs
 
 
@@ -62,7 +62,7 @@ def test_columns_have_common_places_and_none_where_a_curve_has_no_value() -> Non
     known = {"a": facts(1, 2, 3), "b": facts(5)}
     traces = [to_trace(n, 0, each.series["loss"], each, View()) for n, each in known.items()]
     assert align_traces(traces, 1000) == ([0, 1, 2], [[1, 2, 3], [5, None, None]])
-    long = MetricSeries(
+    long = MetricPoints(
         "loss", [*map(float, range(1000))], [2.0 * n for n in range(1000)], [math.nan] * 1000,
         1000, 0.0, 0, 0.0, 0,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_columns_have_common_places_and_none_where_a_curve_has_no_value() -> Non
 
 def test_picture_of_500_curves_of_many_points_is_small_and_has_text_as_text() -> None:
     values = [math.sin(n / 9) for n in range(1500)]
-    one = MetricSeries(
+    one = MetricPoints(
         HOSTILE, [*map(float, range(1500))], values, [math.nan] * 1500, 1500, 0.0, 0, 0.0, 0
     )
     known = facts(1)

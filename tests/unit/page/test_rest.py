@@ -96,6 +96,7 @@ def test_every_reference_leads_to_a_schema(description: dict[str, Any]) -> None:
         found: Any = description
         for name in part.split('"')[0].split("/"):
             found = found[name]
+        assert isinstance(found, dict)
 
 
 def test_pages_show_nothing_that_programs_do_not_get(app: tuple[PageApp, dict[str, str]]) -> None:

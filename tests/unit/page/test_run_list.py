@@ -16,11 +16,11 @@ from starlette.datastructures import QueryParams
 from runner.flows.runs.history import RunHistory
 from runner.flows.runs.rows import RunRow
 from runner.page.ask import Ask
-from runner.page.charts.sparklines import main_series
+from runner.page.charts.sparklines import main_points
 from runner.page.memory import run_table
+from runner.page.memory.points import GrowingMetrics, pick_shape
 from runner.page.memory.run_facts import FactsMemory, RunFacts
 from runner.page.memory.run_table import NodeUse, RunEntry, RunTable, with_usage
-from runner.page.memory.series import GrowingMetrics, pick_shape
 from runner.page.pages.runs import Line, RunsQuery, cut, select
 from runner.protocol.errors import RunnerError
 from runner.protocol.usage import AttemptUsage
@@ -194,7 +194,7 @@ def test_million_points_are_a_curve_that_keeps_its_peaks() -> None:
     found = GrowingMetrics({})
     line = '{{"time": "", "attempt": 1, "step": {}, "name": "loss", "value": {}}}'
     found.add(line.format(n, 9.0 if n == 7777 else 1 / (n + 1)) for n in range(50_000))
-    one = found.series()["loss"]
+    one = found.by_name()["loss"]
     assert (one.count, one.best, max(one.values)) == (50_000, 1 / 50_000, 9.0)
     assert len(one.steps) <= 1500
 
@@ -204,12 +204,12 @@ def test_values_that_are_not_finite_and_damaged_lines_are_counted_or_left_out() 
     line = '{{"time": "", "attempt": {}, "step": {}, "name": "score", "value": {}}}'
     found.add(["", "{", "[]", '{"name": 1}', line.format(1, 1, 0.5), line.format(1, 2, "NaN")])
     found.add([line.format(1, 3, "Infinity"), line.format(2, 2, 0.25)])
-    one = found.series()["score"]
+    one = found.by_name()["score"]
     assert (one.bad, one.first_bad_step, one.best, one.last) == (2, 2, 0.5, 0.25)
     assert [*one.steps] == [1, 2]  # the second attempt replaced what came after its step
     many = GrowingMetrics({})
     many.add(line.format(1, 1, 1).replace("score", f"m{n}") for n in range(1000))
-    assert (len(many.series()), many.left_out) == (300, 700)
+    assert (len(many.by_name()), many.left_out) == (300, 700)
 
 
 class _Services:
@@ -347,8 +347,8 @@ def test_older_rows_follow_and_unfinished_ones_ask_again(
 
 def test_main_series_is_that_of_the_recipe_or_the_first_that_is_no_count() -> None:
     facts = RunFacts({"epoch": series(1, 2, name="epoch"), "loss": series(1, 2)})
-    assert main_series(entry(0), None) is None
-    assert main_series(entry(0, metric="score"), facts) is None
-    found = main_series(entry(0), facts)
+    assert main_points(entry(0), None) is None
+    assert main_points(entry(0, metric="score"), facts) is None
+    found = main_points(entry(0), facts)
     assert found is not None
     assert found.name == "loss"

@@ -27,7 +27,7 @@ _PLAIN = frozenset({(str, int, int, str, float), (str, int, type(None), str, flo
 
 
 @dataclass(frozen=True, slots=True)
-class MetricSeries:
+class MetricPoints:
     """One metric of a run. Values may be NaN or infinite.
 
     Attributes:
@@ -143,10 +143,10 @@ class _GrowingMetric:
         self.values = [self.values[n] for n in positions]
         self.times = [self.times[n] for n in positions]
 
-    def to_series(self, most: int) -> MetricSeries:
+    def to_points(self, most: int) -> MetricPoints:
         if len(self.steps) > most:
             self._keep(pick_shape(self.steps, self.values, max(most // 4, 4)))
-        return MetricSeries(
+        return MetricPoints(
             self.name, array("d", self.steps), array("d", self.values), array("d", self.times),
             self.count, self.last, self.last_step, self.best, self.best_step, self.bad,
             self.first_bad_step,
@@ -176,11 +176,11 @@ class GrowingMetrics:
                 each = self._found[point.name] = _GrowingMetric(point.name, goal)
             each.add(point)
 
-    def series(self) -> dict[str, MetricSeries]:
+    def by_name(self) -> dict[str, MetricPoints]:
         """Return what was read so far, in order of first appearance."""
         most = max(_MOST_KEPT // max(len(self._found), 1), 32)
         most = min(most, _MOST_KEPT // 4)
-        return {name: each.to_series(most) for name, each in self._found.items()}
+        return {name: each.to_points(most) for name, each in self._found.items()}
 
 
 def _load(line: str) -> MetricPoint | None:
