@@ -200,7 +200,7 @@ _IMAGE = "check name and tag with `docker pull`; add a private registry to the p
 _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
     "RunSpecInvalid": "submit the run again with the current version of runner",
-    "EnvironmentFailed": "correct the requirements; `runner logs RUN` shows the output of uv",
+    "EnvironmentFailed": "correct the requirements; `runner logs RUN --build` has the output of uv",
     "PackagesUnreachable": "check the network and the proxy of the node, then submit the run again",
     "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
     "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",

@@ -190,7 +190,7 @@ class RunPaths:
         self.stderr = self.log("stderr")
 
     def log(self, stream: str) -> str:
-        """Return the append blob of the script's `stdout` or `stderr`."""
+        """Return the append blob of a log: `stdout` or `stderr` of the script, or `build`."""
         folder = self._node if self.rank else f"{self.root}logs/"
         return f"{folder}{stream}.txt"
 

@@ -206,6 +206,21 @@ def test_failed_environment_is_named(cli: Cli, script: Write) -> None:
     folder = script("print(1)")
     (folder / "requirements.txt").write_text("./no-such-package\n")
     assert failed(cli, folder)["cause"] == "EnvironmentFailed"
+    printed = cli.ok("logs", "@last", "--build")
+    assert "no-such-package" in printed
+    assert printed.startswith("attempt 1\n$ ")
+
+
+def test_output_of_a_build_has_no_secret_and_is_kept(cli: Cli, script: Write) -> None:
+    folder = script("print(1)")
+    (folder / "requirements.txt").write_text(
+        "--index-url http://someone:hunter2hunter2@127.0.0.1:1/simple\nno-such-package-at-all\n"
+    )
+    failed(cli, folder)
+    printed = cli.ok("logs", "@last", "--build")
+    assert "no-such-package-at-all" in printed
+    assert "hunter2" not in printed
+    assert cli.run("logs", "@last", "--build", "--stderr").returncode == 2
 
 
 def test_time_limit_is_named(cli: Cli, script: Write) -> None:

@@ -10,7 +10,7 @@ from runner.core.states import RunStatus, WaitCause
 from runner.protocol.metrics import MetricPoint
 from runner.protocol.results import RunResult, StageEvent
 
-LogStream = Literal["stdout", "stderr"]
+LogStream = Literal["stdout", "stderr", "build"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,14 @@ def read_log(
 ) -> Iterator[str]:
     """Yield the log written so far, or the output of the task if the agent wrote none.
 
-    With `most_bytes`, the beginning of a longer log is left out.
+    With `most_bytes`, the beginning of a longer log is left out. The log `build` names its attempts
+    itself, so `attempt` does not apply to it.
 
     Raises:
         RunnerError: the run has no such `node` (from 0) or `attempt` (from 1).
     """
     check_node(spec, node)
+    attempt = None if stream == "build" else attempt
     container = runs_container(connection)
     blob = RunPaths(spec.run_id, node).log(stream)
     size = container.size(blob)

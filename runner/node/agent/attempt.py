@@ -8,8 +8,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from runner.node.distributed.launchers import (
 )
 from runner.node.environment.virtual_env import (
     LAYER_FOLDER,
+    Builder,
     EnvironmentBuilder,
     compile_later,
     private_layer,
@@ -77,6 +78,8 @@ from runner.node.script.workspace import (
     written_paths_file,
 )
 from runner.node.script.written import HOME, TEMP, WrittenFiles
+from runner.node.storage.blobs import MAX_APPEND_BYTES, AppendBlob, BlobShrankError
+from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import ResumeFailure
 from runner.protocol.commands import expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
@@ -131,6 +134,7 @@ _MISSING_MODULE = re.compile(
 _READ_ONLY = re.compile(r"Read-only file system: '(/[^'\n]+)'|'(/[^'\n]+)': Read-only file system")
 # The last line that `runner.hooks.notebook` prints when a cell fails.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
+_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
 
 
@@ -176,6 +180,7 @@ class Attempt:
         self._node = task.node
         self._termination = task.termination
         self._dirs = context.dirs
+        self._paths = context.paths
         self.spec = context.spec
         self.number = context.number
         self.events = context.events
@@ -244,16 +249,39 @@ class Attempt:
 
                 inside = ImageEnvironment(shared, spec.image, report, check)
                 file, pins = spec.requirements_file, spec.constraints
-                return inside.ensure(code, file, spec.code.sha256, pins, spec.packages)
+                with self._kept_output(inside):
+                    return inside.ensure(code, file, spec.code.sha256, pins, spec.packages)
             builder = EnvironmentBuilder(shared, report, check)
-            return builder.ensure(
-                code,
-                spec.requirements_file,
-                spec.python,
-                spec.code.sha256,
-                constraints=spec.constraints,
-                packages=spec.packages,
-            )
+            with self._kept_output(builder):
+                return builder.ensure(
+                    code,
+                    spec.requirements_file,
+                    spec.python,
+                    spec.code.sha256,
+                    constraints=spec.constraints,
+                    packages=spec.packages,
+                )
+
+    @contextmanager
+    def _kept_output(self, builder: Builder) -> Generator[None]:
+        """Append what a build printed to the run's log `build`, also if it failed.
+
+        An empty environment that was created has nothing to say.
+        """
+        is_worth = True
+        try:
+            yield
+            is_worth = bool(self.spec.requirements_file or self.spec.packages)
+        finally:
+            if builder.output and is_worth:
+                text = "\n".join([f"attempt {self.number}", *builder.output, ""])
+                hidden = self._task.redactor.data(_PASSWORD_IN_URL.sub(r"\1***@", text).encode())
+                log = AppendBlob(self._task.runs, self._paths.log("build"))
+                try:
+                    log.open()
+                    log.append(hidden[-MAX_APPEND_BYTES:])
+                except (StorageRequestError, BlobShrankError) as err:
+                    logger.warning("the output of the build is not kept: %s", err)
 
     def resume(self) -> dict[str, str]:
         """Run the stage `restore`. Return the variables that it adds for the script."""

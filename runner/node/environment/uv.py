@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -62,6 +63,7 @@ def run_uv(
     cwd: Path,
     report: Report,
     check: Callable[[], None],
+    record: Callable[[str], object],
     protect: Callable[[], None] | None = None,
 ) -> None:
     """Run uv until it exits.
@@ -72,6 +74,7 @@ def run_uv(
         cwd: its working directory.
         report: receives progress.
         check: called several times a second; may raise to stop uv.
+        record: receives the command and each line that it prints.
         protect: called in the new process, from `protect_node`.
 
     Raises:
@@ -92,9 +95,12 @@ def run_uv(
             preexec_fn=child_setup(protect),  # noqa: PLW1509 - system calls, no locks, no imports
         )
 
+    record(f"$ {shlex.join(command)}")
     process = start_protected(start, protect)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    reader = threading.Thread(target=_read_output, args=(process, tail, report), daemon=True)
+    reader = threading.Thread(
+        target=_read_output, args=(process, tail, report, record), daemon=True
+    )
     reader.start()
     try:
         _wait(process, check)
@@ -143,13 +149,19 @@ def _wait(process: subprocess.Popen[str], check: Callable[[], None]) -> None:
         check()
 
 
-def _read_output(process: subprocess.Popen[str], tail: deque[str], report: Report) -> None:
-    """Report the progress that uv prints, and keep its last lines in `tail`."""
+def _read_output(
+    process: subprocess.Popen[str],
+    tail: deque[str],
+    report: Report,
+    record: Callable[[str], object],
+) -> None:
+    """Report the progress that uv prints, record its lines, and keep the last ones in `tail`."""
     total: int | None = None
     downloaded = 0
     for raw in process.stdout or ():
         line = raw.rstrip()
         tail.append(line)
+        record(line)
         if match := RESOLVED.match(line):
             total = int(match[1])
             report(f"resolved {total} packages", 0, total, "packages")

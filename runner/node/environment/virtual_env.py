@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -535,14 +536,23 @@ def environment_hash(
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
+_MOST_LINES = 20_000
+
+
 class Builder:
-    """Builds environments as `shared/runner/envs/<hash>`; `check` may raise to stop a build."""
+    """Builds environments as `shared/runner/envs/<hash>`; `check` may raise to stop a build.
+
+    Attributes:
+        output: The commands that it ran and their output, the last 20,000 lines; empty if the
+            environment was complete.
+    """
 
     def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
         self._shared_dir = shared_dir
         self._envs = shared_dir / "runner" / "envs"
         self._report = report
         self._check = check
+        self.output: deque[str] = deque(maxlen=_MOST_LINES)
 
     def _while_waiting(self) -> None:
         self._report("another task is building the same environment")
@@ -556,7 +566,13 @@ class Builder:
         protect: Callable[[], None] | None = None,
     ) -> None:
         run_uv(
-            command, environment, cwd=cwd, report=self._report, check=self._check, protect=protect
+            command,
+            environment,
+            cwd=cwd,
+            report=self._report,
+            check=self._check,
+            record=self.output.append,
+            protect=protect,
         )
 
 

@@ -15,7 +15,7 @@ from runner.page.ask import Ask, WebPage
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 
-STREAMS = ("stdout", "stderr")
+STREAMS = ("stdout", "stderr", "build")
 PART = 128 * 1024
 _PIECE = 4 << 20
 _SEARCHED = 64 << 20  # bytes that one request searches at most: about a second

@@ -33,6 +33,10 @@ def logs(
     stderr: Annotated[
         bool, typer.Option("--stderr", help="Print standard error instead of standard output.")
     ] = False,
+    build: Annotated[
+        bool,
+        typer.Option("--build", help="Print what the installation of its packages printed."),
+    ] = False,
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Only the log of this attempt, counted from 1.")
     ] = None,
@@ -73,8 +77,15 @@ def logs(
             why="-f follows the newest attempt",
             fix="remove one of them",
         )
+    if build and (stderr or follow or attempt is not None):
+        raise RunnerError(
+            "R-LOGS-OPTIONS",
+            "--build cannot be combined with --stderr, -f and --attempt",
+            why="the output of all builds of a run is one log",
+            fix="remove the other option",
+        )
     out, connection = call.out, call.connect()
-    stream: LogStream = "stderr" if stderr else "stdout"
+    stream: LogStream = "build" if build else "stderr" if stderr else "stdout"
     if experiment is not None:
         from runner.flows.sweeps.experiments import find_experiment
 
@@ -144,6 +155,8 @@ def _other_stream(
     """Mention the other stream, because a script that fails early writes only a traceback."""
     from runner.flows.runs.logs import read_log
 
+    if stream == "build":
+        return "no packages were installed: a node had the environment already, or it is not built"
     other: LogStream = "stdout" if stream == "stderr" else "stderr"
     words = {"stdout": "standard output", "stderr": "standard error"}
     note = f"{words[stream]} is empty"
