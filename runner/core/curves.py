@@ -42,17 +42,38 @@ def to_curves(
             the later value counts. Values without a step are counted from 1.
         last: Number of newest steps to keep of each curve; None keeps all.
     """
-    values: dict[str, dict[int, float]] = {}
-    tops: dict[str, int] = {}
+    found = GrowingCurves()
     for point in points:
-        top = tops.get(point.name)
+        found.add(point)
+    return found.curves(run_id, last)
+
+
+class GrowingCurves:
+    """The curves of `to_curves`, to which values are added in the order of their report.
+
+    Attributes:
+        count: The number of values that were added.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[int, float]] = {}
+        self._tops: dict[str, int] = {}
+        self.count = 0
+
+    def add(self, point: MetricPoint | PlacedPoint) -> None:
+        """Add a value."""
+        top = self._tops.get(point.name)
         step = next_step(top) if point.step is None else point.step
-        tops[point.name] = step if top is None else max(top, step)
-        values.setdefault(point.name, {})[step] = point.value
-    return [
-        Curve(run_id, name, tuple(sorted(seen.items()))[-last if last else 0 :])
-        for name, seen in values.items()
-    ]
+        self._tops[point.name] = step if top is None else max(top, step)
+        self._values.setdefault(point.name, {})[step] = point.value
+        self.count += 1
+
+    def curves(self, run_id: str, last: int | None = None) -> list[Curve]:
+        """Return one curve per metric."""
+        return [
+            Curve(run_id, name, tuple(sorted(seen.items()))[-last if last else 0 :])
+            for name, seen in self._values.items()
+        ]
 
 
 def align(curves: Sequence[Curve]) -> list[tuple[int, tuple[float | None, ...]]]:

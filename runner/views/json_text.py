@@ -32,18 +32,19 @@ def format_json_array(rows: Iterable[Mapping[str, Any]]) -> Generator[str]:
     left, first, size = iter(rows), list[Mapping[str, Any]](), 0
     while size < _LONG_CHARS and (row := next(left, None)) is not None:
         first.append(row)
-        size += len(_dump_finite(row)) + 2
+        size += len(json_line(row)) + 2
     if size < _LONG_CHARS:
         yield f"{format_json(first)}\n"
         return
     start = "["
     for row in chain(first, left):
-        yield f"{start}\n  {_dump_finite(row)}"
+        yield f"{start}\n  {json_line(row)}"
         start = ","
     yield "\n]\n"
 
 
-def _dump_finite(value: Any) -> str:
+def json_line(value: Any) -> str:
+    """Return a document in one line."""
     try:
         return _dump(value)
     except ValueError:

@@ -319,32 +319,22 @@ def load_points(connection: Connection, spec: RunSpec) -> list[MetricPoint]:
     return [point for line in lines if (point := MetricPoint.load(line))]
 
 
-def iterate_points(
-    container: BlobContainer, run_id: str, begin: int = 0, end: int | None = None
-) -> Iterator[PlacedPoint]:
-    """Yield the values of a run in the order written, without holding them in memory.
-
-    Args:
-        container: The container of runs.
-        run_id: The run.
-        begin: Position of the first line.
-        end: Position after the last line; None reads to the present end.
-    """
-    blob, rest = RunPaths(run_id).metrics, b""
-    position = begin
+def iterate_points(container: BlobContainer, run_id: str) -> Iterator[PlacedPoint]:
+    """Yield the values of a run in the order written, without holding them in memory."""
+    blob, rest, position = RunPaths(run_id).metrics, b"", 0
     while True:
-        at = position + len(rest)
-        length = _READ_BYTES if end is None else min(_READ_BYTES, end - at)
-        data = container.read_range(blob, at, length) if length > 0 else b""
-        *lines, rest = (rest + (data or b"")).split(b"\n")
-        if not data and rest:
-            lines, rest = [rest], b""
-        for line in lines:
-            if (point := _parse_point(line, position)) is not None:
+        data = container.read_range(blob, position + len(rest), _POINT_BYTES)
+        is_end = not data
+        text = rest + (data or b"\n" * bool(rest))
+        data, line_start = b"", 0
+        while (line_end := text.find(b"\n", line_start)) >= 0:  # one line at a time in memory
+            if (point := _parse_point(text[line_start:line_end], position)) is not None:
                 yield point
-            position += len(line) + 1
-        if not data:
+            position += line_end + 1 - line_start
+            line_start = line_end + 1
+        if is_end:
             return
+        rest = text[line_start:]
 
 
 def _parse_point(line: bytes, position: int) -> PlacedPoint | None:
@@ -440,23 +430,34 @@ def parse_entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
 
 
 _READ_BYTES = 4 * 1024**2  # bytes of one request
+_POINT_BYTES = 2 * 1024**2
 
 
 class TextCursor:
-    """Reads new text of an append blob, up to the byte `end` if it is given."""
+    """Reads new text of an append blob, up to the byte `end` if it is given.
+
+    Each call reads at most `most` bytes.
+    """
 
     def __init__(
-        self, container: BlobContainer, blob: str, offset: int = 0, end: int | None = None
+        self,
+        container: BlobContainer,
+        blob: str,
+        offset: int = 0,
+        end: int | None = None,
+        *,
+        most: int = _READ_BYTES,
     ) -> None:
         self._container = container
         self._blob = blob
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._end = end
+        self._most = most
         self.offset = offset
 
     def read(self) -> str:
-        """Return at most 4 MiB of new text, "" if there is none."""
-        length = _READ_BYTES if self._end is None else min(_READ_BYTES, self._end - self.offset)
+        """Return new text, "" if there is none."""
+        length = self._most if self._end is None else min(self._most, self._end - self.offset)
         if length <= 0:
             return ""
         data = self._container.read_range(self._blob, self.offset, length)

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from tempfile import TemporaryFile
+from typing import IO
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.curves import Curve, comparison_html, differing, to_curves
-from runner.core.point_summary import MetricPass, Part, merge_parts, next_step
-from runner.core.points import PlacedPoint
+from runner.azure.storage.blobs import in_parallel
+from runner.core.curves import Curve, GrowingCurves, comparison_html, differing
+from runner.core.point_summary import MetricPass, merge_parts, next_step
 from runner.flows.runs.documents import iterate_points, runs_container
 from runner.protocol.commands import other_arguments
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricSummary
 from runner.protocol.run_spec import RunSpec
 
+EXACT_POINTS = 100_000  # number of values of a run up to which documents hold all in memory
+_STORED_VALUES = 512  # of a metric, which are written together
+
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
     """The metrics of a run: a summary and a curve of each.
 
-    `passes` are those of curves that are sketches, see `iterate_curve`.
+    `passes` are those of curves that are sketches, see `ExactCurves`.
     """
 
     spec: RunSpec
@@ -43,6 +49,11 @@ class MetricComparison:
     def names(self) -> tuple[str, ...]:
         """Metrics of any run, in order of first appearance."""
         return tuple(dict.fromkeys(s.name for run in self.runs for s in run.summaries))
+
+    @property
+    def is_long(self) -> bool:
+        """True if curves are sketches."""
+        return any(run.passes for run in self.runs)
 
     def curves(self, name: str) -> tuple[Curve, ...]:
         """Return the curve of a metric in each run, empty if a run does not have it."""
@@ -76,65 +87,107 @@ def load_run_metrics(
     """
     container, run_id = runs_container(connection), spec.run_id
     found: dict[str, MetricPass] = {}
-    points: list[PlacedPoint] | None = []
+    exact = GrowingCurves() if last is None else None
     for point in iterate_points(container, run_id):
         known = found.get(point.name)
         if known is None:
             known = found[point.name] = MetricPass(point.name, spec.goals.get(point.name), last)
         known.add(point.step, point.value, point.position)
-        if last is None and points is not None:
-            points.append(point)
-            if exact_points is not None and len(points) > exact_points:
-                points = None
+        if exact is not None:
+            exact.add(point)
+            if exact_points is not None and exact.count > exact_points:
+                exact = None
     passes = tuple(found.values())
     summaries = tuple(each.summary() for each in passes)
     if last is not None:
         curves = [
             Curve(run_id, each.name, each.newest.points() if each.newest else ()) for each in passes
         ]
-    elif points is not None:
-        curves = to_curves(run_id, points)
+    elif exact is not None:
+        curves = exact.curves(run_id)
     else:
         curves = [Curve(run_id, each.name, *each.sketch()) for each in passes]
         return RunMetrics(spec, summaries, tuple(curves), found)
     return RunMetrics(spec, summaries, tuple(curves))
 
 
-def iterate_curve(
-    connection: Connection, run: RunMetrics, name: str
-) -> Iterator[tuple[int, float]]:
-    """Yield all steps and values of a metric in order of steps; of a step, the last value counts.
+class ExactCurves:
+    """All steps and values of the metrics of a run, a context.
 
-    If the curve is a sketch, the values are read again.
+    If the curves of the run are sketches, its values are read again, once for all metrics, into a
+    temporary file.
     """
-    found = run.passes.get(name)
-    if found is None:
-        yield from next((each.points for each in run.curves if each.name == name), ())
-        return
-    container, run_id = runs_container(connection), run.spec.run_id
-    if found.is_unordered:  # they have to be sorted
-        points = (each for each in iterate_points(container, run_id) if each.name == name)
-        yield from next((each.points for each in to_curves(run_id, points)), ())
-        return
-    begins = [part.begin for part in found.parts]
-    parts = (
-        _part(container, run_id, name, part, end)
-        for part, end in zip(found.parts, (*begins[1:], None), strict=True)
-    )
-    yield from merge_parts(parts)
+
+    def __init__(self, connection: Connection, run: RunMetrics) -> None:
+        self._connection, self._run = connection, run
+        self._file: IO[str] | None = None
+        self._stored: dict[str, list[_StoredPart]] = {}
+
+    def __enter__(self) -> ExactCurves:
+        if self._run.passes:
+            self._file = TemporaryFile("w+", encoding="ascii")
+            self._store(self._file)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def iterate(self, name: str) -> Iterator[tuple[int, float]]:
+        """Yield steps and values of a metric in order of steps, of each step the last value."""
+        file, stored = self._file, self._stored.get(name)
+        if file is None or stored is None:
+            yield from next((each.points for each in self._run.curves if each.name == name), ())
+        elif self._run.passes[name].is_unordered:
+            yield from sorted(dict(chain.from_iterable(each.read(file) for each in stored)).items())
+        else:
+            yield from merge_parts(each.read(file) for each in stored)
+
+    def _store(self, file: IO[str]) -> None:
+        """Write the values that the passes have seen; others were added meanwhile."""
+        passes = self._run.passes
+        left = {each.name: each.count for each in self._run.summaries}
+        for point in iterate_points(runs_container(self._connection), self._run.spec.run_id):
+            name = point.name
+            if not left.get(name):
+                continue
+            left[name] -= 1
+            parts = passes[name].parts
+            stored = self._stored.setdefault(name, [_StoredPart()])
+            if len(stored) < len(parts) and point.position >= parts[len(stored)].begin:
+                stored.append(_StoredPart(stored[-1].top))
+            stored[-1].add(point.step, point.value, file)
+        for each in chain.from_iterable(self._stored.values()):
+            each.end(file)
 
 
-def _part(
-    container: BlobContainer, run_id: str, name: str, part: Part, end: int | None
-) -> Iterator[tuple[int, float]]:
-    top = part.top
-    for point in iterate_points(container, run_id, part.begin, end):
-        if point.name == name:
-            step = next_step(top) if point.step is None else point.step
-            if step > part.last:  # written since the first pass
-                return
-            top = step if top is None else max(top, step)
-            yield step, point.value
+class _StoredPart:
+    """Values in the order in which they were reported: in a file, some in memory until `end`."""
+
+    def __init__(self, top: int | None = None) -> None:
+        self.top = top  # the largest step so far
+        self._steps: list[int] = []
+        self._values: list[float] = []
+        self._places: list[int] = []
+
+    def add(self, step: int | None, value: float, file: IO[str]) -> None:
+        at = next_step(self.top) if step is None else step
+        self.top = at if self.top is None else max(self.top, at)
+        self._steps.append(at)
+        self._values.append(value)
+        if len(self._steps) == _STORED_VALUES:
+            self.end(file)
+
+    def end(self, file: IO[str]) -> None:
+        if self._steps:
+            self._places.append(file.tell())
+            file.write(f"{json.dumps([self._steps, self._values])}\n")
+            self._steps, self._values = [], []
+
+    def read(self, file: IO[str]) -> Iterator[tuple[int, float]]:
+        for place in self._places:
+            file.seek(place)
+            yield from zip(*json.loads(file.readline()), strict=True)
 
 
 def compare_metrics(

@@ -30,7 +30,8 @@ _LIVE_S = 4.0  # a run that has not ended is read again after this time
 _BATCH = 32
 _MOST_WANTED = 1000
 _PRICES_S = 300.0
-_READ_FOR_S = 20.0  # of one call; the next one reads on
+_READ_FOR_S = 1.0  # of one call; the next one reads on, and pages show what is known meanwhile
+_READ_BYTES = 512 * 1024  # of one request: some runs are read at once
 _HOUR_MS = 3_600_000
 
 
@@ -164,8 +165,11 @@ class FactsMemory:
         while self._wanted:
             batch = [self._wanted.pop(run_id) for run_id in [*self._wanted][:_BATCH]]
             read = await source.call(lambda connection, batch=batch: self.read(connection, batch))
+            entries = {each.run_id: each for each in batch}
             for run_id, facts in read.items():
                 self._keep(run_id, facts)
+                if not facts.is_whole:  # after all others
+                    self._wanted.setdefault(run_id, entries[run_id])
 
     def read(self, connection: Connection, entries: Sequence[RunEntry]) -> dict[str, RunFacts]:
         """Return the facts of runs as they are now. Called in threads."""
@@ -262,7 +266,7 @@ class _MetricsReader:
     """The metrics of a run, of which each call reads what is new."""
 
     def __init__(self, container: BlobContainer, entry: RunEntry) -> None:
-        self._cursor = TextCursor(container, RunPaths(entry.run_id).metrics)
+        self._cursor = TextCursor(container, RunPaths(entry.run_id).metrics, most=_READ_BYTES)
         self._rest = ""
         self.metrics = GrowingMetrics(entry.goals)
 

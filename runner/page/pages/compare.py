@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.responses import StreamingResponse
+
+from runner.azure.auth.credentials import Connection
 from runner.core.curves import differing
 from runner.flows.runs.documents import find_run
-from runner.flows.runs.metrics import compare_metrics
+from runner.flows.runs.metrics import EXACT_POINTS, MetricComparison, compare_metrics
 from runner.flows.submit.differences import Differences, load_differences
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.panels import AXES, View, align_traces, draw_panels, traces_of
@@ -21,6 +24,7 @@ from runner.page.rendering import with_query
 from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_run_id
+from runner.views.long_metrics import metrics_pieces
 from runner.views.runs import CompareDocument, MetricsDocument, metrics_document
 
 _MOST_RUNS = 500
@@ -183,7 +187,7 @@ async def read(ask: Ask) -> dict[str, Any]:
         lambda _: draw_panels(shown, entries, facts, query.view, address)
     )
     started = [each for each in entries if each.attempts]
-    known = sum(1 for each in started if each.run_id in facts)
+    known = sum(1 for each in started if _is_whole(facts.get(each.run_id)))
     is_live = known < len(started) or any(not each.is_over for each in entries)
     matching = [name for name in names if query.text in name.lower()]
     has_price = ask.source.settings.target.is_billed or query.prices != Prices()
@@ -210,6 +214,10 @@ async def read(ask: Ask) -> dict[str, Any]:
         "missing": len(started) - known,
         "pairs": ask.pairs,
     }
+
+
+def _is_whole(facts: RunFacts | None) -> bool:
+    return facts is not None and facts.is_whole
 
 
 async def read_columns(ask: Ask) -> CompareDocument:
@@ -263,18 +271,22 @@ async def read_columns(ask: Ask) -> CompareDocument:
         "files": [
             {"path": each.path, "sha256": list(each.hashes)} for each in differences.files
         ],
-        "complete": all(each.run_id in facts for each in entries if each.attempts),
+        "complete": all(_is_whole(facts.get(each.run_id)) for each in entries if each.attempts),
     }  # fmt: skip
 
 
-async def read_document(ask: Ask) -> MetricsDocument:
-    """Return the metrics of one run."""
+async def read_document(ask: Ask) -> MetricsDocument | StreamingResponse:
+    """Return the metrics of one run; many values are read again while they are sent."""
     run_id = ask.parts["run_id"]
-    compared = await ask.source.read(
-        ("api metrics", run_id),
-        lambda connection: compare_metrics(connection, [find_run(connection, run_id)]),
-    )
-    return metrics_document(compared)
+
+    def load(connection: Connection) -> tuple[Connection, MetricComparison]:
+        specs = [find_run(connection, run_id)]
+        return connection, compare_metrics(connection, specs, exact_points=EXACT_POINTS)
+
+    connection, compared = await ask.source.read(("api metrics", run_id), load)
+    if not compared.is_long:
+        return metrics_document(compared)
+    return StreamingResponse(metrics_pieces(connection, compared), media_type="application/json")
 
 
 ENDPOINTS = (

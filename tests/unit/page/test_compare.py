@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 import tarfile
@@ -13,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from runner.flows.runs import documents, metrics
 from runner.flows.submit import differences
 from runner.flows.submit.differences import Differences, load_differences
 from runner.page.charts.panels import View, align_traces, draw_panel, draw_panels, to_trace
 from runner.page.memory.points import MetricPoints
 from runner.page.memory.run_facts import RunFacts
 from runner.page.memory.run_table import NodeUse
+from runner.protocol.run_spec import RunSpec
+from runner.views.json_text import format_json
+from runner.views.runs import metrics_document
 from tests.unit.page.listed_runs import HOSTILE, HOUR, START_MS, client_with, entry, series
 
 NODES = (NodeUse(START_MS - 2000, None, spot=True),)
@@ -134,6 +139,37 @@ def test_runs_lack_metrics_or_are_read_still(
         {"lr": [0, 1, 2]},
     )
     assert found["metrics"]["loss"] == {"x": [0, 1, 2], "y": {entries[1].run_id: [3, 2, 1]}}
+
+
+@pytest.mark.parametrize("exact_points", [0, 100])
+def test_document_of_metrics_is_that_of_the_command_line_however_long(
+    exact_points: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        {"time": "", "attempt": 1, "step": step, "name": name, "value": value}
+        for step, name, value in (
+            (1, "loss", 2),
+            (2, "loss", "NaN"),
+            (1, "größe", 0),
+            (2, "acc", 1),
+        )
+    ]
+    content = "".join(f"{json.dumps(each)}\n" for each in lines).encode()
+    container = SimpleNamespace(read_range=lambda _, at, length: content[at : at + length])
+    for module in (documents, metrics):
+        monkeypatch.setattr(module, "runs_container", lambda _: container)
+    connection: Any = None
+    specs = [RunSpec(run_id=entry(0).run_id)]
+    compared = metrics.compare_metrics(connection, specs, exact_points=exact_points)
+    assert compared.is_long == (exact_points == 0)
+    client = client_with(tmp_path, monkeypatch, [], answers={"api metrics": (connection, compared)})
+    found = client.get(f"/api/v1/runs/{entry(0).run_id}/metrics")
+    assert found.headers["content-type"] == "application/json"
+    whole = metrics_document(compared)
+    printed = format_json(whole) if exact_points else json.dumps(found.json(), ensure_ascii=False)
+    assert found.text == f"{printed}\n"
+    assert found.json()["metrics"]["loss"]["values"] == {specs[0].run_id: [2, "NaN"]}
+    assert found.json()["runs"] == json.loads(format_json(whole))["runs"]
 
 
 def test_many_metrics_runs_and_awkward_texts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from runner.flows.runs.history import RunHistory
 from runner.flows.runs.rows import RunRow
 from runner.page.ask import Ask
 from runner.page.charts.sparklines import main_points
-from runner.page.memory import run_table
+from runner.page.memory import run_facts, run_table
 from runner.page.memory.points import GrowingMetrics, pick_shape
 from runner.page.memory.run_facts import FactsMemory, RunFacts
 from runner.page.memory.run_table import NodeUse, RunEntry, RunTable, with_usage
@@ -30,6 +31,7 @@ from tests.unit.page.listed_runs import (
     START_MS,
     client_with,
     entry,
+    local_connection,
     run_id,
     series,
 )
@@ -197,6 +199,42 @@ def test_million_points_are_a_curve_that_keeps_its_peaks() -> None:
     one = found.by_name()["loss"]
     assert (one.count, one.best, max(one.values)) == (50_000, 1 / 50_000, 9.0)
     assert len(one.steps) <= 1500
+
+
+def test_long_metric_is_shown_in_parts_until_all_of_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = '{"time": "", "attempt": 1, "step": %d, "name": "loss", "value": 1}\n'
+    content = "".join(line % n for n in range(20)).encode()
+    asked: list[int] = []
+
+    def read_range(_: str, at: int, most: int) -> bytes:
+        asked.append(most)
+        return content[at : at + 100]
+
+    monkeypatch.setattr(
+        run_facts, "runs_container", lambda _: SimpleNamespace(read_range=read_range)
+    )
+    monkeypatch.setattr(run_facts, "_READ_FOR_S", 0.0)
+    memory, run, seen = FactsMemory(), entry(0, used=()), list[int]()
+
+    async def call(function: Any) -> Any:
+        found = function(local_connection())
+        seen.append(found[run.run_id].series["loss"].count)
+        return found
+
+    source: Any = SimpleNamespace(call=call)
+
+    async def look() -> bool:
+        await memory.gather(source, [run], wait_s=0.0)
+        first = memory.find(run)
+        await memory.gather(source, [run], wait_s=5.0)
+        return first is None and memory.is_fresh(run)
+
+    assert asyncio.run(look())
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (1, 20)
+    assert max(asked) <= 1 << 20  # many runs are read at once
 
 
 def test_values_that_are_not_finite_and_damaged_lines_are_counted_or_left_out() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-import json
 import sys
-from itertools import groupby, islice
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,18 +12,16 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.options import ChartOption, Invocation, PlotOption, RunArgument, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.cli.ui.output import Output, OutputFormat
-from runner.protocol.metrics import format_metric, json_value
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from runner.azure.auth.credentials import Connection
     from runner.core.curves import Curve
-    from runner.flows.runs.metrics import MetricComparison, RunMetrics
+    from runner.flows.runs.metrics import MetricComparison
 
 _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
-_EXACT_POINTS = 100_000  # number of values up to which all are held in memory
-_CHUNK = 10_000
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
 
 NamesArgument = Annotated[
@@ -59,7 +55,7 @@ def metrics(
 ) -> None:
     """Show the last and best values of a run's metrics, and their curves, or compare runs."""
     from runner.flows.runs.documents import find_run
-    from runner.flows.runs.metrics import compare_metrics
+    from runner.flows.runs.metrics import EXACT_POINTS, compare_metrics
 
     out = call.out
     kind = chart_kind(plot)
@@ -68,13 +64,14 @@ def metrics(
     specs = list({spec.run_id: spec for spec in found}.values())
     if len(specs) < len(found):
         out.warning("a run was given more than once; it is shown once")
-    compared = compare_metrics(connection, specs, names or (), last, exact_points=_EXACT_POINTS)
+    compared = compare_metrics(connection, specs, names or (), last, exact_points=EXACT_POINTS)
     if plot is not None:
         title = " and ".join(run.spec.run_id for run in compared.runs)
         write_chart(plot, kind, title, _panels(compared))
-    is_long = any(run.passes for run in compared.runs)
-    if out.format is OutputFormat.JSON and is_long:
-        out.pieces(_long_document(connection, compared))
+    if out.format is OutputFormat.JSON and compared.is_long:
+        from runner.views.long_metrics import metrics_pieces
+
+        out.pieces(metrics_pieces(connection, compared))
     elif out.format is OutputFormat.JSON:
         from runner.views.runs import metrics_document
 
@@ -88,56 +85,16 @@ def metrics(
         out.note(f"wrote {plot}")
 
 
-def _long_document(connection: Connection, compared: MetricComparison) -> Iterator[str]:
-    """Yield the same document in pieces, for which the curves are read once for each list."""
-    from runner.views.runs import metrics_head
-
-    head = json.dumps(metrics_head(compared), ensure_ascii=False, default=str)
-    yield f'{head[:-1]}, "metrics": {{'
-    for number, name in enumerate(compared.names):
-        yield f'{", " if number else ""}{json.dumps(name, ensure_ascii=False)}: {{"steps": '
-        yield from _array(step for step, _ in _aligned(connection, compared, name))
-        yield ', "values": {'
-        for n, run in enumerate(compared.runs):
-            yield f"{', ' if n else ''}{json.dumps(run.spec.run_id)}: "
-            values = (found[n] for _, found in _aligned(connection, compared, name))
-            yield from _array(None if value is None else json_value(value) for value in values)
-        yield "}}"
-    yield "}}\n"
-
-
-def _array(values: Iterator[float | str | None]) -> Iterator[str]:
-    start = "["
-    while chunk := list(islice(values, _CHUNK)):
-        yield start + json.dumps(chunk)[1:-1]
-        start = ", "
-    yield "[]" if start == "[" else "]"
-
-
-def _aligned(
-    connection: Connection, compared: MetricComparison, name: str
-) -> Iterator[tuple[int, list[float | None]]]:
-    """Yield each step of any run, with the value of each run or None."""
-    from runner.flows.runs.metrics import iterate_curve
-
-    def numbered(n: int, run: RunMetrics) -> Iterator[tuple[int, int, float]]:
-        return ((step, n, value) for step, value in iterate_curve(connection, run, name))
-
-    merged = heapq.merge(*(numbered(n, run) for n, run in enumerate(compared.runs)))
-    for step, found in groupby(merged, key=lambda each: each[0]):
-        values: list[float | None] = [None] * len(compared.runs)
-        for _, n, value in found:
-            values[n] = value
-        yield step, values
-
-
 def _points(connection: Connection, compared: MetricComparison) -> Iterator[dict[str, Any]]:
-    from runner.flows.runs.metrics import iterate_curve
+    from runner.flows.runs.metrics import ExactCurves
 
-    for name in compared.names:
-        for run in compared.runs:
-            for step, value in iterate_curve(connection, run, name):
-                yield {"run_id": run.spec.run_id, "metric": name, "step": step, "value": value}
+    with ExitStack() as stack:
+        curves = [stack.enter_context(ExactCurves(connection, run)) for run in compared.runs]
+        for name in compared.names:
+            for run, exact in zip(compared.runs, curves, strict=True):
+                for step, value in exact.iterate(name):
+                    run_id = run.spec.run_id
+                    yield {"run_id": run_id, "metric": name, "step": step, "value": value}
 
 
 def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool) -> None:

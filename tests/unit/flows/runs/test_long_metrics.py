@@ -14,9 +14,10 @@ from runner.cli.commands.runs import metrics as verb
 from runner.core.curves import align, to_curves
 from runner.flows.runs import documents, metrics
 from runner.flows.runs.documents import iterate_points, load_metrics
-from runner.flows.runs.metrics import compare_metrics, iterate_curve, load_run_metrics
+from runner.flows.runs.metrics import ExactCurves, compare_metrics, load_run_metrics
 from runner.protocol.metrics import MetricPoint, json_value, summarize_metrics
 from runner.protocol.run_spec import RunSpec
+from runner.views.long_metrics import metrics_pieces
 
 SPEC = RunSpec(run_id="mnist-20261121-143005-k3f9")
 _POINTS = st.lists(
@@ -74,7 +75,8 @@ def test_all_views_of_many_points_equal_those_of_few(points: Points) -> None:
         assert repr((few.summaries, few.curves)) == repr((tuple(summaries), tuple(curves)))
         many = load_run_metrics(CONNECTION, SPEC, exact_points=0)
         assert repr(many.summaries) == repr(tuple(summaries))
-        exact = {one.name: tuple(iterate_curve(CONNECTION, many, one.name)) for one in curves}
+        with ExactCurves(CONNECTION, many) as opened:
+            exact = {one.name: tuple(opened.iterate(one.name)) for one in curves}
         assert repr(exact) == repr({one.name: one.points for one in curves})
         last = load_run_metrics(CONNECTION, SPEC, 3, exact_points=0)
         assert repr(last.curves) == repr(tuple(to_curves(SPEC.run_id, stored(points), 3)))
@@ -86,7 +88,7 @@ def test_document_in_pieces_has_the_values_of_the_whole(monkeypatch: pytest.Monk
     use(lines_of(points), monkeypatch)
     other = RunSpec(run_id=SPEC.run_id, trial={"name": "1"})
     compared = compare_metrics(CONNECTION, [SPEC, other], exact_points=0)
-    text = "".join(verb._long_document(CONNECTION, compared))  # pyright: ignore[reportPrivateUsage]
+    text = "".join(metrics_pieces(CONNECTION, compared))
     document = json.loads(text)
     (loss, acc) = to_curves(SPEC.run_id, stored(points))
     assert document["metrics"]["loss"]["steps"] == [step for step, _ in align([loss])]
