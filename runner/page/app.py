@@ -10,9 +10,11 @@ import logging
 import math
 import traceback
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -33,14 +35,15 @@ from runner.page.ask import Ask, WebPage, read_form
 from runner.page.assets import Assets
 from runner.page.commands import Commands, who_asks
 from runner.page.live import FIX_BUG, NO_TROUBLE, WHY_BUG, Live
-from runner.page.pages import ENDPOINTS, PAGES, data
+from runner.page.pages import ENDPOINTS, PAGES, data, runs
 from runner.page.pages.files import download
 from runner.page.pages.log import follow_log
-from runner.page.rendering import render, render_update
+from runner.page.rendering import render, render_update, templates
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
 
 logger = logging.getLogger(__name__)
+_FIRST_TEMPLATES = ("layout.html", "parts.html", "runs.html", "run_rows.html", "spending.html")
 _YEAR_S = 31_536_000
 
 
@@ -55,6 +58,7 @@ class PageApp:
         self.commands = Commands(source, self._changed)
         routes = [Route("/health", _health), *rest.routes(self.ask, self.commands, ENDPOINTS)]
         self._assets = assets or Assets()
+        self._has_pages = assets is not None
         if assets is not None:
             routes += self._page_routes()
         app = Starlette(
@@ -69,6 +73,15 @@ class PageApp:
         app.router.redirect_slashes = False  # the redirect would name the scheme of this server
         self._middleware = AccessMiddleware(_Logged(app), access)
         self.asgi = self._middleware
+
+    async def warm(self) -> None:
+        """Read the list of runs once, before anybody asks: it is what most people open first."""
+        if not self._has_pages:
+            return
+        page = runs.PAGE
+        with suppress(RunnerError):  # the first request says what is wrong
+            await self.source.call(lambda _: [*map(templates().get_template, _FIRST_TEMPLATES)])
+            await page.read(Ask(self.source, page.path, {}, QueryParams("")))
 
     async def close(self) -> None:
         """End what is open: streams, and commands that were started."""

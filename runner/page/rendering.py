@@ -116,14 +116,24 @@ def moment(value: datetime | str | None, *, short: bool = False) -> Markup:
     """Return a `time` element in UTC, which a script shows in the zone of the reader."""
     if not value:
         return escape(_NONE)
-    at = datetime.fromisoformat(value) if isinstance(value, str) else value
-    at = at.astimezone(UTC)
+    at = _parse_time(value)
+    if at is None:
+        return escape(plain(str(value)))
     return Markup('<time datetime="{}" title="{} UTC"{}>{} UTC</time>').format(
         at.isoformat(timespec="seconds"),
         at.strftime("%Y-%m-%d %H:%M:%S"),
         Markup(" data-short") if short else "",
         at.strftime("%H:%M:%S" if short else "%Y-%m-%d %H:%M:%S"),
     )
+
+
+def _parse_time(value: datetime | str) -> datetime | None:
+    """Return a time in UTC; None for a text of a damaged document, which is shown as it is."""
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def format_usd(micro: int | None) -> str:
@@ -174,10 +184,12 @@ def _age(value: datetime | str | None) -> Markup:
     """Return how long ago something was, with its time on hover."""
     if not value:
         return escape(_NONE)
-    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    at = _parse_time(value)
+    if at is None:
+        return escape(plain(str(value)))
     text = format_age(max(datetime.now(UTC) - at, at - at))
     return Markup('<time datetime="{}" title="{} UTC" data-age>{}</time>').format(
-        at.astimezone(UTC).isoformat(timespec="seconds"),
-        at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        at.isoformat(timespec="seconds"),
+        at.strftime("%Y-%m-%d %H:%M:%S"),
         escape(text),
     )

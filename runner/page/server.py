@@ -152,7 +152,9 @@ def serve(
             await asyncio.sleep(0.01)
         sys.setswitchinterval(_SWITCH_S)
         on_ready()
+        warming = asyncio.create_task(app.warm())
         await serving
+        warming.cancel()
 
     try:
         asyncio.run(run())

@@ -226,13 +226,24 @@ class Leaderboard(Experiment):
 
 def list_sweeps(connection: Connection) -> Iterator[RunGroup]:
     """Yield the readable sweeps, newest first."""
+    return (found for _, found in iterate_sweeps(connection) if isinstance(found, RunGroup))
+
+
+def iterate_sweeps(connection: Connection) -> Iterator[tuple[str, RunGroup | RunnerError]]:
+    """Yield ID and document of each sweep, newest first.
+
+    Groups whose document cannot be read may be sweeps: of these, the error is yielded.
+    """
     container = runs_container(connection)
     for group_id in list_group_ids(connection):
         content = container.read(group_blob(group_id))
-        with suppress(RunnerError):
+        try:
             group = parse_group(content or b"", group_id)
             if group.trials:
-                yield with_later_runs(container, group)
+                yield group_id, with_later_runs(container, group)
+        except RunnerError as err:
+            if content is not None:  # else it was deleted meanwhile
+                yield group_id, err
 
 
 def load_leaderboard(
