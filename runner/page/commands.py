@@ -31,6 +31,7 @@ from runner.page.forms import Action, Values, to_values
 from runner.page.processes import (
     CommandAnswer,
     ErrorDocument,
+    check_words,
     find_error,
     insert_options,
     is_object,
@@ -339,6 +340,7 @@ class Commands:
         words = target_words(self._source.settings, action.takes)
         words += ["-o", "json"] if action.prints_json else []
         executed = insert_options(action.argv(prepared), words)
+        check_words(executed)
         self._count += 1
         job = StartedCommand(self._count, action, argv, executed, values, who)
         self.jobs[job.number] = job
@@ -357,6 +359,9 @@ class Commands:
         try:
             async with self._source.processes.turns:
                 await self._execute(job)
+        except OSError as err:  # no more processes or memory
+            job.progress += f"{err}\n"
+            job.exit_code = ExitCode.BUG
         finally:
             job.ended_at = time.monotonic()
             job.ended.set()

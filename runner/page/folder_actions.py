@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from runner.page import losses
@@ -16,9 +17,10 @@ _HEAD = 100_000
 
 
 def check_below(text: str, folder: Path) -> None:
-    """Raise RunnerError for a path that is not below a folder."""
-    if "\0" not in text and (folder / text).resolve().is_relative_to(folder.resolve()):
-        return
+    """Raise RunnerError for a path that is not below a folder. Commands expand `~`, so it does."""
+    with suppress(OSError, RuntimeError, ValueError):  # too long, an unknown ~user, a null
+        if (folder / Path(text).expanduser()).resolve().is_relative_to(folder.resolve()):
+            return
     raise RunnerError(
         "R-PAGE-RECIPE",
         f"{text[:200]!r} is outside of the folder of the page",
@@ -41,7 +43,7 @@ def _has_tasks(path: Path) -> bool:
 
 
 def _check_file(values: Values) -> Values:
-    for text in texts(values, "file")[:1]:
+    for text in texts(values, "file"):
         check_below(text, Path.cwd())
     return values
 
@@ -53,7 +55,7 @@ def _check_source(values: Values) -> Values:
 
 
 def _check_scheduled(values: Values) -> Values:
-    for text in texts(values, "recipe")[:1]:
+    for text in texts(values, "recipe"):
         if text.endswith(_YAML):
             check_below(text, Path.cwd())
         else:
@@ -62,7 +64,7 @@ def _check_scheduled(values: Values) -> Values:
 
 
 def _check_name(values: Values) -> Values:
-    for text in texts(values, "name")[:1]:
+    for text in texts(values, "name"):
         check_below(text, Path.cwd())
     return values
 

@@ -21,6 +21,11 @@ from runner.protocol.errors import RunnerError
 
 _AT_ONCE = 4  # a command needs a process with 80 MB
 _END_S = 0.7
+_MAX_WORD = 100_000  # Linux: 131,072 bytes
+_MAX_WORDS = (
+    1_000_000  # Linux: a quarter of the stack, which is usually 8 MiB, with the environment
+)
+_POINTER = 8
 
 
 class ErrorDocument(TypedDict):
@@ -94,6 +99,26 @@ def insert_options(argv: Sequence[str], words: Sequence[str]) -> list[str]:
     return [*argv[:at], *words, *argv[at:]]
 
 
+def check_words(words: Sequence[str]) -> None:
+    """Raise RunnerError if execve(2) would refuse the words of a command."""
+    for word in words:
+        try:
+            is_valid = "\0" not in word and len(os.fsencode(word)) <= _MAX_WORD
+        except UnicodeEncodeError:
+            is_valid = False
+        if not is_valid:
+            raise RunnerError(
+                "R-PAGE-QUERY",
+                f"no command can have the value {word[:40]!a}",
+                why=f"a value is Unicode without null characters, of at most {_MAX_WORD} bytes",
+                fix="shorten or correct it",
+            )
+    if sum(map(len, words)) + len(words) * _POINTER > _MAX_WORDS:
+        raise RunnerError(
+            "R-PAGE-QUERY", "the values are too long for one command", fix="send fewer of them"
+        )
+
+
 class Processes:
     """The processes of one server."""
 
@@ -104,6 +129,7 @@ class Processes:
 
     async def spawn(self, argv: Sequence[str]) -> asyncio.subprocess.Process:
         """Start a command; call `forget` when it has ended."""
+        check_words(argv)
         process = await asyncio.create_subprocess_exec(
             *command_of("runner", *argv),
             stdin=asyncio.subprocess.DEVNULL,

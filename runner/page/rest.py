@@ -148,6 +148,7 @@ async def _read_values(request: Request) -> Values:
     body = await request.body()
     try:
         values = json.loads(body or b"{}")
+        json.dumps(values, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as err:
         raise RunnerError(
             "R-PAGE-QUERY", "the body is not JSON", why=str(err), fix="send a JSON object"

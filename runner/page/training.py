@@ -147,7 +147,10 @@ def load_allowed(ref: str, folder: Path) -> Recipe:
 
 def check_train(values: Values) -> Values:
     """Return the values of a form that starts runs. Raise RunnerError for an invalid one."""
-    recipe = load_allowed("".join(texts(values, "recipe")[:1]), Path.cwd())
+    given = texts(values, "recipe")
+    if len(given) > 1:
+        raise RunnerError("R-PAGE-QUERY", "a run has one recipe", fix="send one value of recipe")
+    recipe = load_allowed("".join(given), Path.cwd())
     declared = {each.name: each for each in recipe.params}
     for name in values:
         param = declared.get(name.removeprefix(PREFIX_SET))

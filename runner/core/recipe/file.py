@@ -372,7 +372,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
 
 _PYTHONS = ("python", "python3")
 _CODE = "R-RECIPE"
-_BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _VARIANT_REFERENCE = re.compile(r"(.+?)((?::[a-z0-9][a-z0-9_-]*)+)", re.DOTALL)
 
 
@@ -485,8 +485,10 @@ def _no_variant(name: str, variant: str, known: Sequence[str]) -> RunnerError:
 
 def _resolve(ref: str, cwd: Path) -> Path:
     try:
-        return (cwd / Path(ref).expanduser()).resolve()
-    except (OSError, RuntimeError) as err:  # a loop of links, or an unknown ~user
+        path = (cwd / Path(ref).expanduser()).resolve()
+        path.exists()  # fails for a name that is too long
+        return path
+    except (OSError, RuntimeError, UnicodeError) as err:  # a loop of links, an unknown ~user
         raise RunnerError(
             f"{_CODE}-PATH",
             f"cannot resolve {ref!r}",

@@ -12,9 +12,9 @@ from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import OPTIONS
 from runner.page import losses
 from runner.page.actions import ACTIONS
-from runner.page.folder_actions import find_task_files
+from runner.page.folder_actions import check_below, find_task_files
 from runner.page.forms import Action, Field, Loss, Values
-from runner.page.processes import find_error, insert_options
+from runner.page.processes import check_words, find_error, insert_options
 from runner.page.rendering import render
 from runner.page.training import (
     OPTION_FIELDS,
@@ -235,6 +235,53 @@ def test_recipe_outside_of_the_folder_is_refused(
         assert caught.value.code == "R-PAGE-RECIPE"
     (tmp_path / "here" / "link.py").symlink_to(script)
     assert load_allowed("mnist", Path.cwd()).source == "builtin"
+
+
+@pytest.mark.parametrize("name", ["submit", "schedule-create", "recipe-new", "data-put"])
+@pytest.mark.parametrize("path", ["~/x.yaml", "../x.yaml", "/etc/x.yaml", "~nobody-here/x.yaml"])
+def test_path_outside_of_the_folder_is_refused(
+    name: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "x.yaml").write_text("tasks: []\n")
+    (tmp_path / "home" / "x.yaml").write_text("tasks: []\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    action = ACTIONS[name]
+    key = {"submit": "file", "schedule-create": "recipe", "recipe-new": "name"}.get(name, "source")
+    action.prepare({key: "x.yaml"})
+    for given in (path, ["x.yaml", path], ["", path]):
+        with pytest.raises(RunnerError) as caught:
+            action.prepare({key: given})
+        assert caught.value.code == "R-PAGE-RECIPE"
+
+
+def test_path_that_no_file_can_have_is_refused() -> None:
+    for text in ("a\0b", "~nobody-here", "\ud800"):
+        with pytest.raises(RunnerError):
+            check_below(text, Path.cwd())
+
+
+def test_run_has_one_recipe() -> None:
+    for action in (TRAIN, SWEEP):
+        with pytest.raises(RunnerError, match="one recipe"):
+            action.prepare({"recipe": ["mnist", "/etc/x.py"]})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["a\0b"], ["\ud800"], ["ps", "\udfff" * 2], ["x" * 200_000], ["é" * 60_000], ["x"] * 200_000],
+)
+def test_words_that_no_process_can_have_are_refused(words: list[str]) -> None:
+    with pytest.raises(RunnerError) as caught:
+        check_words(words)
+    assert caught.value.code == "R-PAGE-QUERY"
+    caught.value.summary.encode()  # an answer can show it
+
+
+def test_usual_words_are_accepted() -> None:
+    check_words(["train", "", "--set=x=\u202e<b>", "é" * 40_000, *["run"] * 10_000])
 
 
 def test_recipes_and_scripts_below_the_folder_are_found(tmp_path: Path) -> None:

@@ -182,6 +182,23 @@ def test_value_that_an_action_does_not_have_is_refused(
     assert client.get("/api/v1/commands", headers=headers).json() == []
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "body",
+    [
+        r'{"run": "\ud800"}', r'{"run": ["a", "\udfff"]}', r'{"\ud800": "a"}', r'{"run": "a\u0000"}',
+        '{"run": "' + "x" * 200_000 + '"}',
+    ],
+)  # fmt: skip
+def test_value_that_no_command_can_have_starts_none(
+    app: tuple[PageApp, dict[str, str]], body: str
+) -> None:
+    client, headers = AsgiClient(app[0].asgi, HOST), bearer(app[1]["act"])
+    answered = client.post("/api/v1/actions/cancel", content=body.encode(), headers=headers)
+    assert (answered.status_code, answered.json()["error"]["code"]) == (400, "R-PAGE-QUERY")
+    assert client.get("/api/v1/commands", headers=headers).json() == []
+
+
 def test_recipes_and_environment_match_their_description(
     app: tuple[PageApp, dict[str, str]], description: dict[str, Any]
 ) -> None:

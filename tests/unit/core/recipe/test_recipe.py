@@ -226,7 +226,17 @@ def test_unknown_recipe_names_similar_and_all_recipes(tmp_path: Path) -> None:
     assert "mnist" in caught.value.why
 
 
-@pytest.mark.parametrize("ref", ["", "../nowhere", "a\0b", "~nobody-here/x", "x.py"])
+TOO_LONG = [
+    "x" * 5000,
+    "./" + "x" * 300,
+    "x/" * 3000,
+    "a" * 300 + ":small",
+    "\ud800",
+    "./\udfff.py",
+]
+
+
+@pytest.mark.parametrize("ref", ["", "../nowhere", "a\0b", "~nobody-here/x", "x.py", *TOO_LONG])
 def test_reference_to_a_missing_recipe_is_an_error(tmp_path: Path, ref: str) -> None:
     with pytest.raises(RunnerError):
         load_recipe(ref, cwd=tmp_path)
