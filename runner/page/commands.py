@@ -38,7 +38,7 @@ from runner.page.processes import (
     parse_document,
     target_words,
 )
-from runner.page.rendering import render
+from runner.page.rendering import render, with_query
 from runner.page.source import Source
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -46,6 +46,7 @@ _MOST_JOBS = 50
 _MOST_LINKS = 50
 _SAME_S = 10.0  # a command that somebody else has just started is not started again
 _MAX_OUTPUT = 200_000
+_MAX_ADDRESS = 4000
 _PIECE = 64 * 1024
 _ENDS: Mapping[int, str] = {
     ExitCode.RUN_FAILED: "the run failed",
@@ -139,6 +140,12 @@ class StartedCommand:
         if self.exit_code == ExitCode.OK:
             return "Done"
         return f"Failed: {_ENDS.get(self.exit_code, f'exit code {self.exit_code}')}"
+
+    @property
+    def form(self) -> str:
+        """The address of its form with its values; empty if they are too long for one."""
+        address = with_query(f"/act/{self.action.name}", self.values)
+        return address if len(address) < _MAX_ADDRESS else ""
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -269,7 +276,8 @@ class Commands:
         async def ask(request: Request) -> Response:
             action = self.find(request.path_params["name"])
             if action.page:
-                return RedirectResponse(f"{action.page}?{request.url.query}", 303)
+                joint = "&" if "?" in action.page else "?"
+                return RedirectResponse(f"{action.page}{joint}{request.url.query}", 303)
             pairs = request.query_params.multi_items()
             values = to_values((name, text) for name, text in pairs if name != "only")
             context = context_of(request) | await fill_form(self._source, action, values)

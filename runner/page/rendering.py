@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -54,6 +55,7 @@ def templates() -> jinja2.Environment:
         "moment": moment,
         "usd": format_usd,
         "path": _path,
+        "shell": shlex.join,
         "plain": plain,
         "marked": marked,
     }

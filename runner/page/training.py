@@ -70,6 +70,11 @@ def _sweep_field(name: str) -> Field:
 _PARAMS_LINES = Field(
     "params", "Parameters", "lines", help="One NAME=VALUE per line: the script gets --NAME VALUE."
 )
+_VARIED_LINES = replace(
+    _PARAMS_LINES,
+    help="One NAME=VALUES per line: lr=0.1,0.01 tries both, and lr={loguniform: [0.0001, 0.1]} "
+    "draws from a range.",
+)
 _RECIPE = Field("recipe", "Recipe", required=True)
 OPTION_FIELDS = tuple(map(_option_field, _OPTIONS))
 SWEEP_FIELDS = tuple(map(_sweep_field, _SWEEP_KEYS))
@@ -125,7 +130,7 @@ def train_form(recipe: Recipe, *, sweep: bool, pools: Sequence[str]) -> TrainFor
     )
     return TrainForm(
         recipe,
-        tuple(map(param_field, recipe.params)) or (_PARAMS_LINES,),
+        tuple(map(param_field, recipe.params)) or (_VARIED_LINES if sweep else _PARAMS_LINES,),
         tuple(map(vary_field, recipe.params)) if sweep else (),
         options,
         SWEEP_FIELDS if sweep else (),
@@ -202,8 +207,8 @@ SWEEP = Action(
         PREFIX_PARAM: "--param", PREFIX_SET: "--set", "params": "--param",
         **{name: f"--{name.replace('_', '-')}" for name in _SWEEP_KEYS}, **_FLAGS,
     },
-    fields=(_RECIPE, _PARAMS_LINES, *SWEEP_FIELDS, *OPTION_FIELDS),
-    page="/new",
+    fields=(_RECIPE, _VARIED_LINES, *SWEEP_FIELDS, *OPTION_FIELDS),
+    page="/new?kind=sweep",
     reads_folder=True,
     prepare=check_train,
 )  # fmt: skip

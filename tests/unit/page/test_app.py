@@ -9,6 +9,7 @@ import pytest
 
 from runner.core.settings import load_settings
 from runner.page.access import Access, Guesses
+from runner.page.actions import ACTIONS
 from runner.page.app import PageApp
 from runner.page.assets import Assets
 from runner.page.commands import StartedCommand
@@ -190,3 +191,45 @@ def test_second_person_is_told_that_the_command_was_started(
     assert client.post("/act/cancel", data={"run": "b"}).headers["location"] == "/jobs/2"
     app.commands.jobs[1].exit_code = 1  # it failed, so trying again is right
     assert client.post("/act/cancel", data={"run": "a"}).headers["location"] == "/jobs/3"
+
+
+@pytest.mark.parametrize("path", ["/runs", "/pools", "/bill", "/sweeps", "/data"])
+def test_page_without_services_has_a_button_that_starts_them(
+    client: AsgiClient, app: PageApp, path: str
+) -> None:
+    button = 'href="/act/local-up"'
+    answered = client.get(path)
+    assert answered.status_code == 503
+    assert button in answered.text
+    app.access.read_only = True
+    assert button not in client.get(path).text
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "query"),
+    [
+        ("cancel", {"run": ["a b"]}, "run=a+b"),
+        ("train", {"recipe": ["./a.py"], "params": ["x=1"]}, "recipe=.%2Fa.py&params=x%3D1"),
+        ("sweep", {"recipe": ["./a.py"], "trials": ["0"]}, "recipe=.%2Fa.py&trials=0"),
+    ],
+)
+def test_failed_command_leads_back_to_its_form(
+    client: AsgiClient, app: PageApp, name: str, values: dict[str, list[str]], query: str
+) -> None:
+    form = f"/act/{name}?{query}"
+    for exit_code, expected in ((2, True), (0, False), (None, False)):
+        job = StartedCommand(1, ACTIONS[name], [name], [name], values, exit_code=exit_code)
+        app.commands.jobs = {1: job}
+        page = client.get("/jobs/1").text
+        assert (f'href="{form}"'.replace("&", "&amp;") in page) == expected
+        assert ("Continue" in page) == (exit_code == 0)
+    if ACTIONS[name].page:
+        address = client.get(form).headers["location"]
+        assert ("kind=sweep" in address) == (name == "sweep")
+        assert "recipe=.%2Fa.py" in address
+
+
+def test_form_with_very_long_values_is_no_link(client: AsgiClient, app: PageApp) -> None:
+    values = {"run": ["x" * 90_000]}
+    app.commands.jobs = {1: StartedCommand(1, ACTIONS["cancel"], [], [], values, exit_code=2)}
+    assert "Change it" not in client.get("/jobs/1").text

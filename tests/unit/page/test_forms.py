@@ -263,6 +263,14 @@ def test_path_that_no_file_can_have_is_refused() -> None:
             check_below(text, Path.cwd())
 
 
+def test_form_of_a_script_says_how_values_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("print(1)\n")
+    recipe = load_recipe("./a.py", cwd=tmp_path)
+    for sweep, said in ((True, "loguniform"), (False, "gets --NAME VALUE")):
+        (lines,) = train_form(recipe, sweep=sweep, pools=()).params
+        assert (lines.name, said in lines.help) == ("params", True)
+
+
 def test_run_has_one_recipe() -> None:
     for action in (TRAIN, SWEEP):
         with pytest.raises(RunnerError, match="one recipe"):

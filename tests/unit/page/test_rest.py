@@ -186,8 +186,8 @@ def test_value_that_an_action_does_not_have_is_refused(
 @pytest.mark.parametrize(
     "body",
     [
-        r'{"run": "\ud800"}', r'{"run": ["a", "\udfff"]}', r'{"\ud800": "a"}', r'{"run": "a\u0000"}',
-        '{"run": "' + "x" * 200_000 + '"}',
+        r'{"run": "\ud800"}', r'{"run": ["a", "\udfff"]}', r'{"\ud800": "a"}',
+        r'{"run": "a\u0000"}', '{"run": "' + "x" * 200_000 + '"}',
     ],
 )  # fmt: skip
 def test_value_that_no_command_can_have_starts_none(
