@@ -128,11 +128,12 @@ _LEGEND_LINE_HEIGHT = 18
 _MAX_TICKS = 6  # approximate maximum of the labels on an axis
 
 
-def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
+def draw_svg(panels: Mapping[str, Sequence[Curve]], axis: str = "step") -> str:
     """Return an SVG document with one panel per metric.
 
     Args:
         panels: Curves by metric. All panels have the same runs in the same order.
+        axis: What the horizontal axis shows.
     """
     runs = [curve.run_id for curve in next(iter(panels.values()), ())]
     legend = (
@@ -141,7 +142,7 @@ def draw_svg(panels: Mapping[str, Sequence[Curve]]) -> str:
     height = _PANEL_HEIGHT * len(panels) + legend
     body = [_legend(run_id, n) for n, run_id in enumerate(runs)]
     tops = range(legend, height, _PANEL_HEIGHT)
-    body += [_panel(*panel, top) for panel, top in zip(panels.items(), tops, strict=True)]
+    body += [_panel(*panel, top, axis) for panel, top in zip(panels.items(), tops, strict=True)]
     return svg_document(height, "".join(body))
 
 
@@ -154,9 +155,9 @@ def svg_document(height: int, body: str) -> str:
     )
 
 
-def draw_html(title: str, panels: Mapping[str, Sequence[Curve]]) -> str:
+def draw_html(title: str, panels: Mapping[str, Sequence[Curve]], axis: str = "step") -> str:
     """Return an HTML page with the panels of `draw_svg`. The page loads no other files."""
-    return html_page(title, f"<h1>{escape(title)}</h1>\n{draw_svg(panels)}")
+    return html_page(title, f"<h1>{escape(title)}</h1>\n{draw_svg(panels, axis)}")
 
 
 def html_page(title: str, body: str) -> str:
@@ -172,14 +173,14 @@ def to_xml(words: object) -> str:
     return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
 
 
-def _panel(name: str, curves: Sequence[Curve], top: int) -> str:
+def _panel(name: str, curves: Sequence[Curve], top: int, axis: str) -> str:
     points = [point for curve in curves for point in curve.finite]
     title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{to_xml(name)}</text>\n'
     if not points:
         return title + f'<text x="{_LEFT}" y="{top + 60}">no finite value</text>\n'
     scale = _PanelScale(points, top)
     lines = [_curve(curve, n, scale) for n, curve in enumerate(curves) if curve.finite]
-    return f"<g>\n{title}{_axes(scale)}{''.join(lines)}</g>\n"
+    return f"<g>\n{title}{_axes(scale, axis)}{''.join(lines)}</g>\n"
 
 
 class _PanelScale(Extent):
@@ -217,7 +218,7 @@ def _stroke(number: int) -> str:
     return f'stroke="{_color(number)}" stroke-width="1.5"{dashed}'
 
 
-def _axes(scale: _PanelScale) -> str:
+def _axes(scale: _PanelScale, axis: str) -> str:
     lines = [
         f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{scale.y(value):.1f}" '
         f'y2="{scale.y(value):.1f}" stroke="#dddddd"/>\n'
@@ -230,7 +231,9 @@ def _axes(scale: _PanelScale) -> str:
         for step in _ticks(*scale.steps, whole=True)
     ]
     middle = (_LEFT + WIDTH - _RIGHT) / 2
-    lines.append(f'<text x="{middle:g}" y="{scale.bottom + 34}" text-anchor="middle">step</text>\n')
+    lines.append(
+        f'<text x="{middle:g}" y="{scale.bottom + 34}" text-anchor="middle">{to_xml(axis)}</text>\n'
+    )
     return "".join(lines)
 
 

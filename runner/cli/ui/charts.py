@@ -102,11 +102,13 @@ def chart_kind(plot: Path | None) -> str:
     return kind
 
 
-def write_chart(plot: Path, kind: str, title: str, panels: Mapping[str, Sequence[Curve]]) -> None:
+def write_chart(
+    plot: Path, kind: str, title: str, panels: Mapping[str, Sequence[Curve]], axis: str = "step"
+) -> None:
     """Write the panels to a file whose suffix `chart_kind` returned. Raise R-PLOT-WRITE."""
     from runner.core.curves import draw_html, draw_svg
 
-    write_plot(plot, draw_svg(panels) if kind == ".svg" else draw_html(title, panels))
+    write_plot(plot, draw_svg(panels, axis) if kind == ".svg" else draw_html(title, panels, axis))
 
 
 def write_plot(plot: Path, text: str) -> None:

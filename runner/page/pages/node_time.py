@@ -14,6 +14,7 @@ from runner.page.charts.nodes import WHOLE, NodeBar, NodeRow
 from runner.page.rendering import format_usd
 
 _RUNNING = frozenset({"running", "preparing"})
+AWAY = "away"  # the kind of bars of times without a node
 _OF_NODE: frozenset[Part] = frozenset({"boot", "idle"})
 _WORDS: Mapping[str, str] = {
     "useful": "kept work", "setup": "set-up", "lost": "lost work", "evicted": "being evicted",
@@ -111,11 +112,37 @@ def collect(report: CostReport, pool: str, since_ms: int = 0, until_ms: int = 1 
     now_ms = max((life.ended_ms for life in report.ledger.lives), default=0)
     ends = _evictions(lives, since_ms, until_ms)
     micro = {node: _price(charges) for node, charges in by_node.items()}
+    away = _times_away(
+        [life for life in report.ledger.lives if life.pool.lower() == name], since_ms, until_ms
+    )
     rows = [
-        _row(node, by_node[node], states, now_ms, ends.get(node, ()), is_free=report.is_free)
+        _row(
+            node, by_node[node], states, now_ms, ends.get(node, ()), away[node],
+            is_free=report.is_free,
+        )
         for node in sorted(by_node)
-    ]
+    ]  # fmt: skip
     return NodeTime(rows, micro, {node: len(times) for node, times in ends.items() if times})
+
+
+def _times_away(
+    lives: Iterable[NodeLife], since_ms: int, until_ms: int
+) -> dict[str, list[NodeBar]]:
+    """Return a bar for each time between two lives of a node, which has no other record."""
+    found: dict[str, list[NodeBar]] = defaultdict(list)
+    before: dict[str, NodeLife] = {}
+    for life in sorted(lives, key=lambda each: each.started_ms):
+        last = before.get(life.node)
+        if last is None or life.ended_ms > last.ended_ms:
+            before[life.node] = life
+        if last is None:
+            continue
+        start, end = last.ended_ms, life.started_ms
+        if start < end and start < until_ms and end > since_ms:
+            why = "" if last.evictions else ": removed or evicted while it was idle"
+            took = format_duration((end - start) / 1000)
+            found[life.node].append(NodeBar(AWAY, start, end, f"away for {took}{why}"))
+    return found
 
 
 def _evictions(lives: Iterable[NodeLife], since_ms: int, until_ms: int) -> dict[str, list[int]]:
@@ -136,6 +163,7 @@ def _row(
     states: Mapping[str, str],
     now_ms: int,
     evictions: Sequence[int],
+    away: Sequence[NodeBar],
     *,
     is_free: bool,
 ) -> NodeRow:
@@ -148,6 +176,7 @@ def _row(
         NodeBar(each.part, each.start_ms, each.end_ms, _title(each.part, each, is_free=is_free))
         for each in _pieces(of_node)
     ]
+    bars += away
     lanes: list[int] = []
     for attempt, found in sorted(own.items(), key=lambda item: item[1][0].start_ms):
         pieces = list(_pieces(found))

@@ -20,7 +20,7 @@ from runner.flows.environment.pools import (
 )
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.nodes import NodeRow
-from runner.page.pages.node_time import PoolUse, collect, summarize
+from runner.page.pages.node_time import AWAY, PoolUse, collect, summarize
 from runner.page.pages.spending import Prices, at_ms, parse_time, price_choices, read_report
 from runner.page.rendering import with_query
 from runner.page.rest import Endpoint
@@ -44,7 +44,7 @@ _DAY_MS = 86_400_000
 # The kinds of bars, in the order of the legend.
 KINDS = {
     "running": "running", "useful": "kept work", "setup": "set-up", "boot": "boot", "idle": "idle",
-    "lost": "lost work", "evicted": "being evicted", "failed": "failed",
+    "lost": "lost work", "evicted": "being evicted", "failed": "failed", AWAY: "no node",
 }  # fmt: skip
 SPANS = ("1h", "6h", "1d", "7d", "30d")
 _MISSING = "R-POOL-MISSING"

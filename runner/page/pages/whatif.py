@@ -28,6 +28,12 @@ from runner.views.costs import WhatIfDocument
 _TIMEOUT_S = 60
 _FRESH_S = 600.0
 _MOST_SIZES = 4
+# The picture is one for files: in an `img`, it has colours of its own.
+_DARK = (
+    b"<style>@media (prefers-color-scheme: dark) { svg > rect { fill: #14171a } "
+    b"text { fill: #e6e9ec } line[stroke='#dddddd'] { stroke: #363c44 } "
+    b"[stroke='#000000'] { stroke: #e6e9ec } [fill='#000000'] { fill: #e6e9ec } }</style>"
+)
 POLICIES = {
     "on-demand": "dedicated nodes",
     "greedy": "spot nodes as long as the deadline allows",
@@ -149,6 +155,12 @@ def to_frontier(document: WhatIfDocument) -> list[Curve]:
     return curves
 
 
+def with_dark(picture: bytes) -> bytes:
+    """Return an SVG document with other colours on dark pages."""
+    head, end, rest = picture.partition(b">\n")
+    return head + end + _DARK + rest if end else picture
+
+
 async def read(ask: Ask) -> dict[str, Any]:
     """Return the values of `whatif.html`: a form, and the results once it was sent."""
     settings = ask.source.settings
@@ -172,7 +184,7 @@ async def read(ask: Ask) -> dict[str, Any]:
         "policies": POLICIES,
         "found": found,
         "frontier": to_frontier(found) if found else [],
-        "picture": base64.b64encode(picture).decode(),
+        "picture": base64.b64encode(with_dark(picture)).decode(),
         "problem": problem,
         "command": command,
         **price_choices(settings, Prices()),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,8 @@ from runner.page.actions import ACTIONS
 from runner.page.app import PageApp
 from runner.page.assets import Assets
 from runner.page.commands import StartedCommand
+from runner.page.pages import runs
+from runner.page.rendering import moment, templates
 from runner.page.server import _Lines
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
@@ -233,3 +238,33 @@ def test_form_with_very_long_values_is_no_link(client: AsgiClient, app: PageApp)
     values = {"run": ["x" * 90_000]}
     app.commands.jobs = {1: StartedCommand(1, ACTIONS["cancel"], [], [], values, exit_code=2)}
     assert "Change it" not in client.get("/jobs/1").text
+
+
+def test_list_of_runs_is_read_before_somebody_asks(
+    app: PageApp, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(app.warm())  # without services: the first request says what is wrong
+    read: list[Any] = []
+
+    async def call(function: Any) -> Any:
+        return function(None)
+
+    async def note(ask: Any) -> dict[str, Any]:
+        read.append(ask.path)
+        return {}
+
+    monkeypatch.setattr(source, "call", call)
+    page = replace(runs.PAGE, read=note)
+    monkeypatch.setattr(runs, "PAGE", page)
+    asyncio.run(app.warm())
+    asyncio.run(PageApp(source, app.access, None).warm())  # programs ask for what they need
+    assert read == ["/runs"]
+
+
+@pytest.mark.parametrize("text", ["[{'<b>': None}]", "soon", "9999-99-99", "\x1b[31m"])
+def test_time_of_a_damaged_document_is_shown_as_its_text(text: str) -> None:
+    age: Any = templates().filters["age"]
+    for shown in (str(moment(text)), str(age(text))):
+        assert "<time" not in shown
+        assert "<b>" not in shown
+        assert "\x1b" not in shown

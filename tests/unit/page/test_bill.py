@@ -7,6 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from starlette.datastructures import QueryParams
@@ -17,7 +18,7 @@ from runner.page.ask import Ask
 from runner.page.charts.bars import Column, WaterfallStep, draw_columns, draw_waterfall
 from runner.page.pages import whatif
 from runner.page.pages.bill import to_columns, to_steps, usd
-from runner.page.pages.whatif import run_command, to_frontier, to_words
+from runner.page.pages.whatif import run_command, to_frontier, to_words, with_dark
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
 from tests.unit.page.spending import HOUR, attempt, client_of, report_of, run_usage
@@ -248,4 +249,9 @@ def test_real_simulation_has_a_picture(tmp_path: Path) -> None:
     document, picture = run_command(to_words(asked), asked.source.settings)
     assert {each["option"] for each in document["options"]} == {*whatif.POLICIES}
     assert picture.startswith(b"<svg")
+    assert b">minute</text>" in picture
+    assert b">step</text>" not in picture
+    dark = ElementTree.fromstring(with_dark(picture))
+    assert "prefers-color-scheme: dark" in (dark[0].text or "")
+    assert with_dark(b"") == b""
     assert asyncio.run(whatif.read(ask("", tmp_path)))["found"] is None

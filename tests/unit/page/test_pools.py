@@ -63,6 +63,20 @@ def test_node_has_a_bar_for_each_part_of_each_attempt_that_leads_to_its_run() ->
     assert found.evictions == {"tvm-1": 1}
 
 
+def test_node_that_was_away_and_came_back_has_a_mark_between_its_lives() -> None:
+    report = report_of(
+        run_usage("a", attempt(1, HOUR, 2 * HOUR, created=0)),
+        run_usage("b", attempt(1, 5 * HOUR, 6 * HOUR, created=4 * HOUR)),
+    )
+    [row] = collect(report, "t4").rows
+    [away] = [bar for bar in row.bars if bar.kind == "away"]
+    assert (away.start_ms, away.end_ms) == (START + 2 * HOUR, START + 4 * HOUR)
+    assert "evicted while it was idle" in away.title
+    assert collect(report, "t4").total_micro == report.total.total_micro
+    later = collect(report, "t4", START + 5 * HOUR, START + 6 * HOUR).rows[0]
+    assert [bar.kind for bar in later.bars] == ["useful"]
+
+
 def test_costs_of_nodes_sum_to_those_of_the_pool() -> None:
     report = evicted_run()
     found = collect(report, "t4")

@@ -208,7 +208,7 @@ class ScenarioOptions:
         """Write the chart, and draw it in text."""
         curves = _to_curves(results)
         if self.plot is not None:
-            write_chart(self.plot, chart_kind(self.plot), title, curves)
+            write_chart(self.plot, chart_kind(self.plot), title, curves, "minute")
             out.note(f"wrote {self.plot}")
         if out.as_text and (sys.stdout.isatty() if self.chart is None else self.chart):
             show_charts(out, curves, [name for name, _ in results])
