@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,9 @@ def test_words_that_no_process_can_have_are_refused(words: list[str]) -> None:
 
 
 def test_usual_words_are_accepted() -> None:
-    check_words(["train", "", "--set=x=\u202e<b>", "é" * 40_000, *["run"] * 10_000])
+    words = ["", "--set=x=\u202e<b>", "é" * 40_000, *["run"] * 10_000]
+    check_words(words)
+    assert subprocess.run(["true", *words], check=False).returncode == 0
 
 
 def test_recipes_and_scripts_below_the_folder_are_found(tmp_path: Path) -> None:
