@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from runner.core.curves import Curve
 from runner.core.sweep_plots import Axis
+from runner.core.units import format_duration
 from runner.page.charts.axes import COLOURS, Scale, line, scale_of, svg, text
 from runner.page.charts.lines import thinned
 from runner.protocol.metrics import Goal, format_metric
@@ -24,6 +25,7 @@ HEIGHT = 120  # of an axis of parallel coordinates, in steps of two pixels
 _NO_VALUE = 127  # where trials without a value cross an axis
 _WIDTH, _SIDE, _TOP = 1000, 70, 40
 _LEFT, _RIGHT, _HEAD, _FOOT = 60, 12, 12, 40
+TIME = "time of all trials"  # a unit: seconds
 _HIDDEN = -999
 _CURVE_COLUMNS = 12  # four points each
 
@@ -231,7 +233,10 @@ def _grid(xs: Scale, ys: Scale, unit: str) -> list[Markup]:
         parts.append(line(_LEFT, y, _LEFT + xs.end, y, "grid"))
         parts.append(text(_LEFT - 6, y + 4, format_metric(value), "tick end"))
     for value in xs.ticks(5):
-        shown = f"${value:g}" if unit == "$" else f"{value:g}"
+        if unit not in ("$", TIME) and value != int(value):
+            continue  # trials are counted
+        shown = format_duration(value) if unit == TIME else f"{value:g}"
+        shown = f"${shown}" if unit == "$" else shown
         parts.append(text(_LEFT + xs(value), ys.start + _HEAD + 16, shown, "tick middle"))
     axis = "dollars" if unit == "$" else unit
     parts.append(text(_LEFT + xs.end / 2, ys.start + _HEAD + 34, axis, "tick middle"))

@@ -34,7 +34,7 @@ from runner.flows.sweeps.experiments import (
 from runner.flows.sweeps.groups import load_group_view
 from runner.flows.sweeps.ranking import goal_of
 from runner.page.ask import Ask, WebPage
-from runner.page.charts.trials import HEIGHT, DrawnAxis, History
+from runner.page.charts.trials import HEIGHT, TIME, DrawnAxis, History
 from runner.page.rest import Endpoint
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
@@ -447,7 +447,7 @@ def history_by_trials(sweep: Sweep) -> History:
 
 
 def history_by_cost(sweep: Sweep, costs: Mapping[str, TrialCost] | None) -> History:
-    """Return the values over the dollars, or without `costs` the hours, of trials until then."""
+    """Return the values over the dollars, or without `costs` the seconds, of trials until then."""
     steps = [_spent(sweep.trials[number], costs) for number in sweep.in_order]
     places = dict(zip(sweep.in_order, accumulate(steps), strict=True))
     return _history(sweep, places)
@@ -455,7 +455,7 @@ def history_by_cost(sweep: Sweep, costs: Mapping[str, TrialCost] | None) -> Hist
 
 def _spent(trial: Trial, costs: Mapping[str, TrialCost] | None) -> float:
     if costs is None:
-        return (trial.took_s or 0.0) / 3600
+        return trial.took_s or 0.0
     found = costs.get(trial.name)
     return (found.cost_usd or 0.0) if found else 0.0
 
@@ -490,7 +490,7 @@ async def _histories(ask: Ask, sweep: Sweep, others: Sequence[Sweep]) -> Histori
         sweeps,
         tuple(map(history_by_trials, sweeps)),
         tuple(by_cost),
-        "hours of all trials" if costs[0] is None else "$",
+        TIME if costs[0] is None else "$",
         total_cost(costs[0]),
     )
 

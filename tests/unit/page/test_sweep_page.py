@@ -224,7 +224,7 @@ def test_best_value_so_far_is_over_trials_and_over_what_they_cost() -> None:
     assert by_trials.points[-1] is None
     costs = {f"{n:04d}": TrialCost(n * 2.0, 0.0) for n in range(1, 5)}
     assert page.history_by_cost(sweep, costs).best == [(2.0, 0.5), (12.0, 0.8)]
-    assert page.history_by_cost(sweep, None).best == [(1.0, 0.5), (3.0, 0.8)]
+    assert page.history_by_cost(sweep, None).best == [(3600.0, 0.5), (10_800.0, 0.8)]
     assert page.total_cost(costs) == 20.0
     assert page.total_cost({**costs, "0001": TrialCost(None, None)}) is None
     assert page.total_cost(None) is None
