@@ -20,7 +20,10 @@ class ServiceLine(TypedDict):
 
 
 class LocalDocument(TypedDict, total=False):
-    """The document of `runner local status -o json`; services are there once they are set up."""
+    """The document of `runner local status -o json`; services are there once they are set up.
+
+    `page` is there after a start that serves the emulator's page: a link for one browser.
+    """
 
     running: bool
     batch: ServiceLine
@@ -30,6 +33,7 @@ class LocalDocument(TypedDict, total=False):
     home: str
     isolation: str | None
     refusal: str | None
+    page: str
 
 
 class TargetDocument(TypedDict):
@@ -62,4 +66,5 @@ def local_document(found: LocalStatus) -> LocalDocument:
     sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
     kept_apart = found.isolation or None
     record = {"running": found.running, **services, **sizes, "isolation": kept_apart}
-    return cast("LocalDocument", {**record, "refusal": found.refusal or None})
+    page = {"page": found.page} if found.page else {}
+    return cast("LocalDocument", {**record, "refusal": found.refusal or None, **page})

@@ -164,7 +164,7 @@ CALLS: list[tuple[Callable[[], Any], str, str, str]] = [
     (
         lambda: api.Run.logs(api, 3),
         "runner.Run.logs: invalid stream 3",
-        "'stdout' or 'stderr'",
+        "'stdout', 'stderr' or 'build'",
         "help(",
     ),
 ]
