@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,16 +43,15 @@ def _has_tasks(path: Path) -> bool:
         return False
 
 
-def _check_file(values: Values) -> Values:
-    for text in texts(values, "file"):
-        check_below(text, Path.cwd())
-    return values
+def _all_below(name: str) -> Callable[[Values], Values]:
+    """Return a check that all values of a name are paths below the folder of the page."""
 
+    def check(values: Values) -> Values:
+        for text in texts(values, name):
+            check_below(text, Path.cwd())
+        return values
 
-def _check_source(values: Values) -> Values:
-    for text in texts(values, "source"):
-        check_below(text, Path.cwd())
-    return values
+    return check
 
 
 def _check_scheduled(values: Values) -> Values:
@@ -60,12 +60,6 @@ def _check_scheduled(values: Values) -> Values:
             check_below(text, Path.cwd())
         else:
             load_allowed(text, Path.cwd())
-    return values
-
-
-def _check_name(values: Values) -> Values:
-    for text in texts(values, "name"):
-        check_below(text, Path.cwd())
     return values
 
 
@@ -90,7 +84,7 @@ SUBMIT = Action(
     ),
     loss=losses.SUBMISSION,
     reads_folder=True,
-    prepare=_check_file,
+    prepare=_all_below("file"),
 )  # fmt: skip
 SCHEDULE = Action(
     "schedule-create",
@@ -124,7 +118,7 @@ RECIPE_NEW = Action(
     ("recipe", "new", "{name}"),
     fields=(Field("name", "Name of its folder", required=True),),
     reads_folder=True,
-    prepare=_check_name,
+    prepare=_all_below("name"),
     after="/new?recipe=./{name}",
     takes="",
     prints_json=False,
@@ -145,6 +139,6 @@ DATA_PUT = Action(
         Field("force", "Replace files with other content", "check"),
     ),
     reads_folder=True,
-    prepare=_check_source,
+    prepare=_all_below("source"),
     after="/data",
 )

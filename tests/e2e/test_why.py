@@ -214,7 +214,7 @@ def test_failed_environment_is_named(cli: Cli, script: Write) -> None:
 def test_output_of_a_build_has_no_secret_and_is_kept(cli: Cli, script: Write) -> None:
     folder = script("print(1)")
     (folder / "requirements.txt").write_text(
-        "--index-url http://someone:hunter2hunter2@127.0.0.1:1/simple\nno-such-package-at-all\n"
+        "--index-url http://someone:hunter2hunter2@127.0.0.1:1/packages\nno-such-package-at-all\n"
     )
     failed(cli, folder)
     printed = cli.ok("logs", "@last", "--build")
