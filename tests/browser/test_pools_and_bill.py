@@ -147,6 +147,8 @@ def test_pool_is_changed_and_its_nodes_are_evicted_from_the_page(
         command = f"runner local evict {node} --pool=local --notice=1s"
         lost = act(page, "Evict", command, Time_between_notice_and_eviction="1s")
         assert "1 running task" in lost
+        # Not before the second attempt: the first one could end within the notice.
+        until(lambda: len(own_services.json("show", run_id)["attempts"]) == 2, timeout_s=120)
         write_whole(gate, "")
         until(lambda: own_services.json("show", run_id)["state"] == "succeeded", timeout_s=120)
         (attempts,) = {row["attempts"] for row in own_services.json("ps")}

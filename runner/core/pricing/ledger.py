@@ -354,7 +354,8 @@ class _NodeUse:
 
     @property
     def has_recorded_end(self) -> bool:
-        return self.segments[-1][0] == "evicted"
+        # Also if the attempt ended later than announced, so that it has no time after its end.
+        return self.usage.why == "terminated" and self.usage.node_ends is not None
 
     @property
     def started_ms(self) -> int:

@@ -133,6 +133,13 @@ def test_attempts_that_an_eviction_ends_together_are_one_eviction() -> None:
     assert [each for life in lives for each in life.evictions] == [2 * HOUR, 5 * HOUR]
 
 
+@pytest.mark.parametrize("late_ms", [0, 1, 5_000])
+def test_attempt_that_ends_after_the_announced_eviction_was_evicted(late_ms: int) -> None:
+    late = attempt(1, HOUR, 2 * HOUR + late_ms, why="terminated", created=0, node_ends=2 * HOUR)
+    (life,) = keep(run("a", late, status="")).lives
+    assert life.evictions == (2 * HOUR + late_ms,)
+
+
 def test_empty_account_has_an_empty_bill() -> None:
     bill = bill_of(keep())
     assert (dict(bill.days), bill.caps, bill.waterfall.paid) == ({}, [], 0)
