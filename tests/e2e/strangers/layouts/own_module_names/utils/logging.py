@@ -1,0 +1,6 @@
+import logging
+
+
+def info(text):
+    logging.getLogger('x')
+    print(text)
