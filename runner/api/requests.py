@@ -41,6 +41,7 @@ class RunArguments(TypedDict, total=False):
     params_as: str | None
     args: Sequence[str]
     entry: str | None
+    packages: Sequence[str]
     env: Mapping[str, str] | None
     data: str | Path | None
     inputs: Mapping[str, str] | None
@@ -97,6 +98,7 @@ def to_options(given: Mapping[str, Any]) -> RunOptions:
         "set": to_overrides,
         "args": tuple,
         "keep": tuple,
+        "packages": tuple,
         "inputs": lambda specs: tuple(f"{name}={spec}" for name, spec in specs.items()),
         "after": lambda runs: tuple(run if isinstance(run, str) else run.id for run in runs),
         "data": lambda path: Path(path).expanduser(),

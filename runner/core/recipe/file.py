@@ -76,7 +76,7 @@ def _refuse_packages(value: object) -> object:
     if isinstance(value, list):
         raise keys.key_error(
             "it is a list of packages",
-            "write one package per line into requirements.txt beside train.yaml",
+            "use the key `packages` for the list",
             "the key names a file with packages",
         )
     return value
@@ -248,6 +248,10 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         None,
         description="A requirements file in the folder. Defaults to requirements.txt, the "
         "metadata of the script, or the dependencies of pyproject.toml.",
+    )
+    packages: list[keys.Package] = Field(
+        default_factory=list,
+        description="Packages to install, unless the requirements list them: [numpy, torch>=2.4].",
     )
     python: Annotated[_Python | None, BeforeValidator(_check_python_version)] = Field(
         None, description='A Python version in quotes, like "3.11".'
@@ -617,7 +621,7 @@ def _build(
         command=command,
         params=params,
         requirements_file=requirements,
-        packages=() if notebook is None else PACKAGES,
+        packages=(*(() if notebook is None else PACKAGES), *parsed.packages),
         live_outputs=() if notebook is None else (executed_name(notebook),),
         python=parsed.python,
         dataset=parsed.dataset,

@@ -89,6 +89,36 @@ def explain_invalid_variable(name: str, value: str) -> tuple[str, str, str] | No
     return None
 
 
+# A name, extras, and versions or an address: packaging.python.org, "Dependency specifiers".
+_PACKAGE = re.compile(
+    r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?\s*(?:\[[\w\s,.-]*\])?"
+    r"\s*(?:@\s*\S[^;]*|[<>=!~]=[^;@]*|[<>][^;@]*)?(?:;.*)?",
+    re.ASCII,
+)
+
+
+def explain_invalid_package(text: str) -> tuple[str, str] | None:
+    """Return what and fix if `packages` does not accept a text, else None."""
+    if text.isprintable() and _PACKAGE.fullmatch(text.strip()):
+        return None
+    names = [part.strip() for part in text.split(",")]
+    if len(names) > 1 and all(_PACKAGE.fullmatch(name) for name in names):
+        return f"{text!r} is not one package", f"give each of them by itself: {', '.join(names)}"
+    return (
+        f"{text!r} is not the name of a package",
+        "write names as in numpy or torch>=2.4; paths and options go into requirements.txt",
+    )
+
+
+def _check_package(value: str) -> str:
+    if refused := explain_invalid_package(value):
+        raise key_error(*refused)
+    return value.strip()
+
+
+Package = Annotated[str, AfterValidator(_check_package)]
+
+
 # distribution/reference: [domain/]path[:tag][@digest]; a path is in lower case.
 _IMAGE_PATH_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _IMAGE_NAME = re.compile(

@@ -99,6 +99,17 @@ def _extend_env(recipe: Recipe, flag: str, given: Mapping[str, str]) -> dict[str
     return {**recipe.env, **given}
 
 
+def _extend_packages(recipe: Recipe, flag: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the packages of the recipe and of the option."""
+    from runner.core.recipe.keys import explain_invalid_package  # noqa: PLC0415  loads pydantic
+
+    for text in given:
+        if refused := explain_invalid_package(text):
+            what, fix = refused
+            raise RunnerError("R-FLAG-VALUE", f"{flag}: {what}", fix=fix)
+    return (*recipe.packages, *(text.strip() for text in given))
+
+
 def _check_variable(flag: str, name: str, value: str) -> None:
     """Raise RunnerError for a variable that `env` of train.yaml does not accept."""
     from runner.core.recipe.keys import explain_invalid_variable  # noqa: PLC0415  loads pydantic
@@ -218,6 +229,13 @@ class RunOptions:
         metavar="FORM",
         check=_to_params_as,
         unset="hydra if the script uses Hydra or OmegaConf, else flags",
+    )
+    packages: tuple[str, ...] = _option(
+        "Package to install, unless the requirements list it: numpy, 'torch>=2.4'.",
+        default=(),
+        flag="--package",
+        metavar="NAME",
+        check=_extend_packages,
     )
     env: Mapping[str, str] = _option(
         "Environment variable of the script, not for secrets; NAME alone passes that of this "

@@ -119,12 +119,17 @@ class Requirements:
 def read_requirements(
     code_dir: Path, file: str | None, packages: Sequence[str]
 ) -> tuple[Requirements | None, list[str]]:
-    """Return the requirements, and the packages that they do not list at the start of a line."""
+    """Return the requirements, and the packages that they do not list at the start of a line.
+
+    A package with a version, as in `torch>=2.4`, is always returned.
+    """
     requirements = Requirements(code_dir / file, code_dir) if file else None
     text = "\n".join(requirements.texts.values()) if requirements else ""
 
-    def is_listed(name: str) -> bool:
-        return re.search(rf"(?im)^[#\s\"']*{re.escape(name)}(?![\w.-])", text) is not None
+    def is_listed(package: str) -> bool:
+        # With a version, it is installed too, so that the file cannot hide what was asked for.
+        line = rf"(?im)^[#\s\"']*{re.escape(package)}(?![\w.-])"
+        return re.fullmatch(r"[\w.-]+", package) is not None and bool(re.search(line, text))
 
     return requirements, [name for name in packages if not is_listed(name)]
 

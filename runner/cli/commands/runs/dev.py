@@ -27,7 +27,9 @@ _MARGIN_S = 60  # extra time limit, beyond the end of the command
 
 
 @on_target
-@with_run_options("env", "data", "inputs", "pool", "gpus", "capacity", "max_cost", "keep")
+@with_run_options(
+    "packages", "env", "data", "inputs", "pool", "gpus", "capacity", "max_cost", "keep"
+)
 def dev(
     call: Invocation,
     folder: Annotated[

@@ -117,7 +117,8 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",
-        "packages": recipe.requirements_file or "none, the Python of the node",
+        "packages": ", ".join(filter(None, (recipe.requirements_file, *recipe.packages)))
+        or "none, the Python of the node",
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.content.inputs) or "none",
         "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",

@@ -11,6 +11,7 @@ import pytest
 from runner.core.recipe.builtin import BUILTIN_FOLDER
 from runner.core.recipe.entry import warn_unsupported_packages
 from runner.core.recipe.file import list_recipes, load_recipe
+from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import load_text
@@ -71,6 +72,16 @@ def test_short_parameter_has_the_type_of_its_default(
     assert type(param.default) is type(value)
 
 
+def test_option_adds_packages_to_those_of_the_recipe(load: Load) -> None:
+    written = load("packages: [numpy, ' torch>=2,<3 ', 'tiny @ git+https://example.com/x@v1']\n")
+    assert written.packages == ("numpy", "torch>=2,<3", "tiny @ git+https://example.com/x@v1")
+    changed = with_options(written, RunOptions(packages=("scikit-learn[alldeps]~=1.5",)))
+    assert changed.packages == (*written.packages, "scikit-learn[alldeps]~=1.5")
+    for refused in ("numpy,six", "--pre", "../x", "", "a b", "nump\ny", "x=1"):
+        with pytest.raises(RunnerError, match="--package"):
+            with_options(written, RunOptions(packages=(refused,)))
+
+
 def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
     (param,) = load("params:\n  x: {type: float, default: 1, choices: [1, 2]}\n").params
     assert isinstance(param.default, float)
@@ -116,7 +127,11 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("outputs: [ok, /etc/passwd]\n", 1, "outputs.1", "leaves the folder"),
         ("outputs: ['../x']\n", 1, "outputs.0", "leaves the folder"),
         ("requirements: ../r.txt\n", 1, "requirements", "leaves the folder"),
-        ("requirements: [six]\n", 1, "requirements", "one package per line into requirements.txt"),
+        ("requirements: [six]\n", 1, "requirements", "use the key `packages`"),
+        ("packages: ['-r x.txt']\n", 1, "packages.0", "is not the name of a package"),
+        ("packages: [numpy, ./a.whl]\n", 1, "packages.1", "paths and options go into"),
+        ("packages: ['numpy, six']\n", 1, "packages.0", "give each of them by itself"),
+        ("packages: numpy\n", 1, "packages", "list"),
         ("\n\nrequirements: r.txt\n", 3, "requirements", "no file"),
         ("dataset: ../mnist\n", 1, "dataset", "lower-case letters"),
     ],

@@ -79,6 +79,8 @@ def test_packages_are_added_unless_the_requirements_list_them(
     (code / "requirements.txt").write_text("keras==3.0\nPapermill[s3]>=2\nipykernel\n")
     builder.ensure(code, "requirements.txt", None, "c0de", packages=("papermill", "ipykernel"))
     assert "papermill" not in calls(shared)[-1]
+    builder.ensure(code, "requirements.txt", None, "c0de", packages=("ipykernel<7", "scikit-learn"))
+    assert "ipykernel<7 scikit-learn -r" in calls(shared)[-1], "with a version, it is asked for"
     builder.ensure(code, None, None, "c0de", packages=("papermill",))
     assert calls(shared)[-1].endswith("papermill")
 
