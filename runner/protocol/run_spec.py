@@ -385,6 +385,8 @@ class RunSpec(RecipeSpec):
         recipe: Name of the recipe, with its `description` and `source`.
         agent_sha256: Hash of the archive with the node agent.
         constraints: `name==version` of every package; empty leaves them open.
+        commits: Commits of branches and tags in git that the requirements name, by
+            `GitAddress.key`.
         inputs: Named inputs, as docs/run-format.md describes them.
         after: Runs that must succeed before it.
         moved_from: Pools that the run's job was in before, oldest first.
@@ -413,6 +415,9 @@ class RunSpec(RecipeSpec):
     requirements_sha256: str | None = field(default=None, metadata=wire("requirements.sha256"))
     constraints: tuple[str, ...] = field(
         default=(), metadata=wire("requirements.constraints", omit="default")
+    )
+    commits: Mapping[str, str] = field(
+        default_factory=dict[str, str], metadata=wire("requirements.commits", omit="default")
     )
     data: DataRef | None = field(default=None, metadata=wire(read=_read_data))
     inputs: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])

@@ -62,7 +62,7 @@ class CheckedRun:
 class RunContent:
     """What the node will read, by hash: code, agent, packages, data and inputs.
 
-    `inputs` are the entries of run.json, by the name of the input.
+    `inputs` are the entries of run.json, by the name of the input. `commits` are as in RunSpec.
     """
 
     code: CodeRef
@@ -70,6 +70,7 @@ class RunContent:
     requirements_sha256: str | None
     data: DataRef | None
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    commits: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class RunPlan:
             source=self.recipe.source,
             code=self.content.code,
             requirements_sha256=self.content.requirements_sha256,
+            commits=self.content.commits,
             trial=self.trial,
             data=self.content.data,
             inputs=self.content.inputs,

@@ -36,6 +36,7 @@ from runner.core.recipe.secrets import read_secrets, refuse_exposed_secrets
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
+from runner.flows.submit.packages import find_commits, read_package_texts, warn_passwords
 from runner.protocol.commands import find_notebook, referenced_variables
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
@@ -224,15 +225,22 @@ def read_files(
     agent = files.once("agent", build_agent)
     agent_sha256 = files.once("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
     files.archives |= {code.sha256: code.data, agent_sha256: agent}
+    texts = read_package_texts(recipe)
+    commits, unresolved = files.once(
+        ("commits", recipe.folder, recipe.requirements_file),
+        lambda: find_commits(recipe, texts, run.secrets),
+    )
     content = RunContent(
         code=_code_ref(recipe, code, files),
         agent_sha256=agent_sha256,
         requirements_sha256=_requirements_sha256(recipe),
         data=_read_data(run, settings.home, files, on_progress, runs_code=runs_code),
         inputs=input_entries(recipe.inputs, outputs, settings.home, on_progress, files),
+        commits=commits,
     )
     packages = warn_unsupported_packages(recipe) if recipe.requirements_file is None else None
-    return content, (*code.warnings, *((packages,) if packages else ()))
+    warnings = (*code.warnings, *((packages,) if packages else ()))
+    return content, (*warnings, *warn_passwords(recipe, texts, code), *unresolved)
 
 
 def download_data(

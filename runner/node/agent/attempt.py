@@ -30,12 +30,12 @@ from runner.node.distributed.launchers import (
     count_processes,
     prepare_launch,
 )
+from runner.node.environment.requirements import InstallVariables
 from runner.node.environment.virtual_env import (
     LAYER_FOLDER,
     Builder,
     EnvironmentBuilder,
     compile_later,
-    private_layer,
 )
 from runner.node.failures import (
     COMMAND_STAGE,
@@ -211,8 +211,11 @@ class Attempt:
             return 1
         return count_processes(self.spec, {**inherited, **self.spec.env})
 
-    def set_up(self) -> dict[str, str]:
-        """Run the stages `code` to `inputs`. Return the variables that they add for the script."""
+    def set_up(self, secrets: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Run the stages `code` to `inputs`. Return the variables that they add for the script.
+
+        `secrets` are the secrets of the run by variable, which the installation may need.
+        """
         access, retry_budget = self._task.inputs, self._task.retry_budget
         shared, check = self._node.shared_dir, self._termination.check
         remove_tree(self.launch_folder)  # of an earlier attempt
@@ -220,9 +223,7 @@ class Attempt:
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self.spec.code.sha256)
         check()
-        environment = self._environment()
-        if environment.is_relative_to(shared):
-            environment = private_layer(environment, self._node.work_dir / LAYER_FOLDER)
+        environment = self._environment(secrets or {})
         variables = {"VIRTUAL_ENV": str(environment)}
         check()
         data = self.spec.data
@@ -240,27 +241,28 @@ class Attempt:
                 variables |= fetch_inputs(fetch, self.spec.inputs)
         return variables
 
-    def _environment(self) -> Path:
+    def _environment(self, secrets: Mapping[str, str]) -> Path:
+        """Return the environment of this task: its layer of a shared one, or the image's."""
         spec, code, shared = self.spec, self._dirs.code, self._node.shared_dir
-        check = self._termination.check
+        check, pins, layer = self._termination.check, spec.constraints, LAYER_FOLDER
+        variables = InstallVariables(spec.env, secrets)
+        file, sha256, packages = spec.requirements_file, spec.code.sha256, spec.packages
         with self.events.stage("environment", "preparing the Python environment") as report:
             if spec.image is not None:
                 from runner.node.environment.image_env import ImageEnvironment  # noqa: PLC0415
 
-                inside = ImageEnvironment(shared, spec.image, report, check)
-                file, pins = spec.requirements_file, spec.constraints
-                with self._kept_output(inside):
-                    return inside.ensure(code, file, spec.code.sha256, pins, spec.packages)
-            builder = EnvironmentBuilder(shared, report, check)
-            with self._kept_output(builder):
-                return builder.ensure(
-                    code,
-                    spec.requirements_file,
-                    spec.python,
-                    spec.code.sha256,
-                    constraints=spec.constraints,
-                    packages=spec.packages,
+                inside = ImageEnvironment(
+                    shared, spec.image, report, check, variables, spec.commits
                 )
+                with self._kept_output(inside):
+                    found = inside.ensure(code, file, sha256, pins, packages)
+                    return inside.layer_of(found, self._node.work_dir / layer, code)
+            builder = EnvironmentBuilder(shared, report, check, variables, spec.commits)
+            with self._kept_output(builder):
+                found = builder.ensure(
+                    code, file, spec.python, sha256, constraints=pins, packages=packages
+                )
+                return builder.layer_of(found, self._node.work_dir / layer, code)
 
     @contextmanager
     def _kept_output(self, builder: Builder) -> Generator[None]:

@@ -320,7 +320,7 @@ def _run_script(
         write_environment(runs, context.paths, attempt.number, finished.environment)
         return
     secrets = _resolve_secrets(task, context.events)
-    prepared = attempt.set_up()
+    prepared = attempt.set_up(secrets)
     prepared |= attempt.resume()
     attempt.decide_params()
     write_environment(runs, context.paths, attempt.number, Path(prepared["VIRTUAL_ENV"]))

@@ -216,7 +216,7 @@ class Worker:
         checkpoints, outputs = AttemptCheckpoints(restored), AttemptOutputs(parts)
         attempt = self._attempt = Attempt(context, parts, checkpoints, outputs)
         secrets = context.secrets.resolve(context.retry_budget)
-        prepared = attempt.set_up()
+        prepared = attempt.set_up(secrets)
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
         self._primary.handlers[PrimaryOrder.LAUNCH] = lambda order: launched.start_command(
             str(order["name"]), str(order["command"])

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.node.environment.requirements import InstallVariables
 from runner.node.environment.uv import STEP, find_uv, uv_environment
 from runner.node.environment.virtual_env import (
     Builder,
+    Installation,
     add_pip,
-    environment_hash,
     is_usable,
     new_environment,
-    read_requirements,
     remove_environment,
 )
 from runner.node.failures import StageFailedError
@@ -85,9 +85,15 @@ class ImageEnvironment(Builder):
     """Builds environments on top of an image."""
 
     def __init__(
-        self, shared_dir: Path, image: str, report: Report, check: Callable[[], None]
+        self,
+        shared_dir: Path,
+        image: str,
+        report: Report,
+        check: Callable[[], None],
+        variables: InstallVariables | None = None,
+        commits: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(shared_dir, report, check)
+        super().__init__(shared_dir, report, check, variables, commits)
         self._root = shared_dir / "runner"
         self._image = image
         path = os.environ.get(IMAGE_PYTHON_VARIABLE, sys.executable)
@@ -112,10 +118,8 @@ class ImageEnvironment(Builder):
             listed = requirements_file or ", ".join(packages)
             message = f"the image has no Python to install {listed} for"
             raise StageFailedError(STEP, "EnvironmentFailed", message)
-        requirements, packages = read_requirements(code_dir, requirements_file, packages)
-        target = self._envs / environment_hash(
-            requirements,
-            packages,
+        plan = self._plan(code_dir, requirements_file, packages)
+        target = self._envs / plan.hash(
             code_sha256,
             layout=LAYOUT_VERSION,
             image=self._image,
@@ -130,11 +134,8 @@ class ImageEnvironment(Builder):
                 self._report("environment is cached")
                 return target
             remove_environment(target)
-            arguments: list[str | Path] = [*packages, "-c", pins]
-            if requirements is not None:
-                arguments += ["-r", requirements.path]
-                requirements.report_to(self._report)
-            self._build(self._python, arguments, code_dir, target)
+            plan.report_to(self._report)
+            self._build(self._python, plan, pins, code_dir, target)
         return target
 
     def _link_interpreter(self, folder: Path) -> Path:
@@ -153,50 +154,44 @@ class ImageEnvironment(Builder):
     def _build(
         self,
         image_python: ImagePython,
-        arguments: Sequence[str | Path],
+        plan: Installation,
+        pins: Path,
         code_dir: Path,
         target: Path,
     ) -> None:
         """Build the environment in a new folder, and rename it to `target`.
 
-        `arguments` of `uv pip install` or `pip install` say what to install.
+        `pins` is a file of constraints.
         """
-        environment = uv_environment(self._root / "uv-of-containers")
+        environment = {**uv_environment(self._root / "uv-of-containers"), **plan.variables}
+        uv = self._uv_for(image_python)
         with new_environment(target) as building:
-            create, install = self._plan_commands(image_python, arguments, building)
-            self._run_uv(create, environment, code_dir)
+            if uv is None:
+                _refuse_tables(plan)
+            self._run_uv(_create_command(image_python, uv, building), environment, code_dir)
             _add_image_packages(image_python, building)
-            self._run_uv(install, environment, code_dir)
+            arguments = plan.install_arguments(building, for_pip=uv is None)
+            install, uninstall = _package_commands(uv, building)
+            self._run_uv([*install, *arguments, "-c", pins], environment, code_dir)
+            self._take_out_editables(building, code_dir, uninstall, environment)
             _move_scripts(building, target)
             add_pip(building)
             building.rename(target)
 
-    def _plan_commands(
-        self, image_python: ImagePython, arguments: Sequence[str | Path], building: Path
-    ) -> tuple[list[str | Path], list[str | Path]]:
-        """Return the command that creates the environment, and the one that installs packages."""
-        python = building / "bin" / "python"
-        if image_python.number >= _MIN_PYTHON_FOR_UV and (uv := self._find_working_uv()):
-            options = ["--relocatable", "--no-project", "--system-site-packages"]
-            return (
-                [uv, "venv", *options, "--python", image_python.path, building],
-                [uv, "pip", "install", "--python", python, *arguments],
-            )
-        listed = Path(arguments[-1])
-        if listed.suffix in (".toml", ".py"):
-            message = (
-                f"{listed.name} requires uv on the node, and Python 3.8 or newer in the image: "
-                "write a requirements.txt"
-            )
-            raise StageFailedError(STEP, "EnvironmentFailed", message)
-        quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
-        # The new environment can use the image's pip. Installing another copy takes seconds, and
-        # needs the package python3-venv on Debian.
-        options = ["--system-site-packages", *(["--without-pip"] if image_python.has_pip else [])]
-        return (
-            [image_python.path, "-m", "venv", *options, building],
-            [python, "-m", "pip", "install", *quiet, *arguments],
-        )
+    def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
+        """Install folders of the code in a layer."""
+        environment = uv_environment(self._root / "uv-of-containers")
+        uv = self._uv_for(self._python) if self._python is not None else None
+        install, _ = _package_commands(uv, layer)
+        words = [word for folder in folders for word in ("-e", folder)]
+        variables = {**environment, **self._variables.values("")}
+        self._run_uv([*install, "--no-deps", *words], variables, code_dir)
+
+    def _uv_for(self, image_python: ImagePython) -> Path | None:
+        """Return uv, or None if the image's pip has to install packages."""
+        if image_python.number < _MIN_PYTHON_FOR_UV:
+            return None
+        return self._find_working_uv()
 
     def _find_working_uv(self) -> Path | None:
         """Return uv of the image or node, or None if it does not run with the image's libraries."""
@@ -207,6 +202,41 @@ class ImageEnvironment(Builder):
         except (StageFailedError, OSError, subprocess.TimeoutExpired):
             return None
         return uv if done.returncode == 0 else None
+
+
+def _refuse_tables(plan: Installation) -> None:
+    """Raise StageFailedError for a list of packages that pip cannot read."""
+    if plan.requirements is not None and not plan.requirements.is_list:
+        message = (
+            f"{plan.requirements.path.name} requires uv on the node, and Python 3.8 or newer in "
+            "the image: write a requirements.txt"
+        )
+        raise StageFailedError(STEP, "EnvironmentFailed", message)
+
+
+def _create_command(image_python: ImagePython, uv: Path | None, building: Path) -> list[str | Path]:
+    """Return the command that creates the environment."""
+    if uv is not None:
+        options = ["--relocatable", "--no-project", "--system-site-packages"]
+        return [uv, "venv", *options, "--python", image_python.path, building]
+    # The new environment can use the image's pip. Installing another copy takes seconds, and
+    # needs the package python3-venv on Debian.
+    options = ["--system-site-packages", *(["--without-pip"] if image_python.has_pip else [])]
+    return [image_python.path, "-m", "venv", *options, building]
+
+
+def _package_commands(
+    uv: Path | None, environment: Path
+) -> tuple[list[str | Path], list[str | Path]]:
+    """Return the commands that install and remove packages, with uv or with pip."""
+    python = environment / "bin" / "python"
+    if uv is not None:
+        commands = ([uv, "pip", word, "--python", python] for word in ("install", "uninstall"))
+        install, uninstall = commands
+        return install, uninstall
+    quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
+    pip: list[str | Path] = [python, "-m", "pip"]
+    return [*pip, "install", *quiet], [*pip, "uninstall", "--yes", *quiet]
 
 
 def _add_image_packages(image_python: ImagePython, building: Path) -> None:

@@ -6,19 +6,28 @@ import hashlib
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 import subprocess
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from runner.node.environment.uv import ask_uv, find_uv, run_uv, uv_environment
+from runner.node.environment.requirements import (
+    InstallVariables,
+    Requirements,
+    bad_requirements,
+    named_files,
+    read_requirements,
+    with_pip_variables,
+)
+from runner.node.environment.uv import STEP, ask_uv, find_uv, run_uv, uv_environment
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import dies_with_parent
@@ -26,127 +35,10 @@ from runner.node.script.protection import protect_node
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
+from runner.protocol.codec import parse_json
+from runner.protocol.git_requirements import resolve, without_user
 from runner.protocol.host import remove_tree
 from runner.protocol.paths import RunPaths
-
-STEP = "environment"
-INCLUDES = ("-r", "--requirement", "-c", "--constraint")
-EDITABLE = ("-e", "--editable")
-FIND_LINKS = ("-f", "--find-links")
-# The value of a short option may follow without a space: `-rbase.txt`.
-OPTION = re.compile(r"(--[\w-]+|-\w)\s*=?\s*(.*)")
-COMMENT = re.compile(r"(^|\s)#.*")
-URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
-
-
-# Inline metadata of a script: packaging.python.org/specifications/inline-script-metadata.
-METADATA = re.compile(r"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
-LOCAL_SOURCE = re.compile(r"\b(path|workspace)\s*=|file:")
-
-
-class Requirements:
-    """A file that lists packages for uv, with all files that it includes.
-
-    It is a requirements file, a `pyproject.toml`, or a script with inline metadata. `local` is True
-    if it installs from the code itself (`.`, `./lib`, `file:`), so that the environment depends on
-    the code too.
-    """
-
-    def __init__(self, path: Path, root: Path) -> None:
-        self.path = path
-        self.texts: dict[str, str] = {}
-        self.local = False
-        self._root = root.resolve()
-        self._read(path)
-
-    def report_to(self, report: Report) -> None:
-        """Report the start of the installation, with the number of packages if known."""
-        if self.path.suffix in (".toml", ".py"):
-            report(f"installing the packages of {self.path.name}")
-        else:
-            report("installing", 0, self.count, "packages")
-
-    @property
-    def count(self) -> int:
-        """The number of lines that request a package, which may install further ones."""
-        lines = (line.strip() for text in self.texts.values() for line in text.splitlines())
-        return sum(1 for line in lines if line and line[0] not in "#-")
-
-    def _read(self, path: Path) -> None:
-        inside = path.resolve()
-        if not inside.is_relative_to(self._root):
-            raise _bad_requirements(f"{path.name} is outside the code's folder")
-        name = str(inside.relative_to(self._root))
-        if name in self.texts:
-            return
-        try:
-            self.texts[name] = inside.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as err:
-            raise _bad_requirements(
-                f"{name} is not UTF-8 text: save it as UTF-8 (PowerShell's > writes UTF-16)"
-            ) from err
-        except OSError as err:
-            raise _bad_requirements(
-                f"cannot read the requirements file {name}: {err.strerror}"
-            ) from err
-        if path.suffix in (".toml", ".py"):
-            if path.suffix == ".py" and (found := METADATA.search(self.texts[name])):
-                self.texts[name] = found[0]  # other edits of the script need no new environment
-            self.local = bool(LOCAL_SOURCE.search(self.texts[name]))
-            return
-        # A backslash at the end of a line joins it with the next one.
-        for line in re.sub(r"\\\n", "", self.texts[name]).splitlines():
-            self._read_line(COMMENT.sub("", line).strip(), inside.parent)
-
-    def _read_line(self, line: str, folder: Path) -> None:
-        option = OPTION.match(line)
-        if option is None:
-            self.local = self.local or _is_local(line)
-            return
-        name, value = option[1], option[2].strip("\"' ")
-        if name in EDITABLE:
-            raise _bad_requirements(
-                f"{line!r}: an editable install refers to the folder of one task, but other "
-                "tasks of the node share the environment; remove -e"
-            )
-        if name in INCLUDES and not URL.match(value):
-            self._read(folder / value)
-        elif name in FIND_LINKS and not URL.match(value):
-            self.local = True
-
-
-def read_requirements(
-    code_dir: Path, file: str | None, packages: Sequence[str]
-) -> tuple[Requirements | None, list[str]]:
-    """Return the requirements, and the packages that they do not list at the start of a line.
-
-    A package with a version, as in `torch>=2.4`, is always returned.
-    """
-    requirements = Requirements(code_dir / file, code_dir) if file else None
-    text = "\n".join(requirements.texts.values()) if requirements else ""
-
-    def is_listed(package: str) -> bool:
-        # With a version, it is installed too, so that the file cannot hide what was asked for.
-        line = rf"(?im)^[#\s\"']*{re.escape(package)}(?![\w.-])"
-        return re.fullmatch(r"[\w.-]+", package) is not None and bool(re.search(line, text))
-
-    return requirements, [name for name in packages if not is_listed(name)]
-
-
-def _is_local(requirement: str) -> bool:
-    """Return True if the requirement may be a path. A wrong True only causes a rebuild."""
-    what = requirement.rpartition(" @ ")[2].partition(";")[0].strip()
-    if what.startswith("file:"):
-        return True
-    if URL.match(what) or "://" in what:
-        return False
-    return "/" in what or what.startswith(".") or what.endswith(ARCHIVES)
-
-
-def _bad_requirements(message: str) -> StageFailedError:
-    return StageFailedError(STEP, "EnvironmentFailed", message)
-
 
 _WITH_BYTE_CODE = ".with-byte-code"  # this file marks a stored environment with bytecode
 MAX_ENVIRONMENTS = 8  # if there are more, the least recently used ones are deleted
@@ -467,6 +359,7 @@ def describe_environment(environment: Path) -> dict[str, Any]:
         "gpus": [_read_field(file, "Model") for file in sorted(_NVIDIA.glob("gpus/*/information"))],
         "driver": _first_line(_NVIDIA / "version"),
         "packages": installed_packages(environment),
+        **({"git": found} if (found := _packages_from_git(environment)) else {}),
     }
 
 
@@ -484,6 +377,28 @@ def installed_packages(environment: Path) -> dict[str, str]:
         if version:
             found[name.replace("_", "-").lower()] = version
     return dict(sorted(found.items()))
+
+
+def _packages_from_git(environment: Path) -> dict[str, str]:
+    """Return `URL@COMMIT` of each package that was installed from git, by name."""
+    found: dict[str, str] = {}
+    for name, url, details in _direct_urls(shared_environment(environment), "vcs_info"):
+        if commit := details.get("commit_id"):
+            found[name.replace("_", "-").lower()] = f"{without_user(url)}@{commit}"
+    return dict(sorted(found.items()))
+
+
+def _direct_urls(environment: Path, kind: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield name, URL and details of each package that was installed from such a URL.
+
+    `kind` is `dir_info` or `vcs_info`: packaging.python.org/specifications/direct-url.
+    """
+    for file in environment.glob("lib/python*/site-packages/*.dist-info/direct_url.json"):
+        with suppress(OSError, ValueError, AttributeError, KeyError):
+            raw: dict[str, Any] = parse_json(file.read_bytes())
+            details: dict[str, Any] | None = raw.get(kind)
+            if details is not None:
+                yield file.parent.name.partition("-")[0], str(raw["url"]), details
 
 
 def satisfies(environment: Path, constraints: Mapping[str, str]) -> bool:
@@ -527,37 +442,178 @@ MIN_PYTHON = (3, 11)
 NEWER_PYTHON = "3.12"
 
 
-def environment_hash(
-    requirements: Requirements | None, packages: Sequence[str], code_sha256: str, **more: object
-) -> str:
-    """Return the name of an environment: a hash of all that decides its content."""
-    key = {
-        "requirements": requirements.texts if requirements else None,
-        **({"packages": sorted(packages)} if packages else {}),
-        # Packages that are installed from the code change with it.
-        "code": code_sha256 if requirements and requirements.local else None,
-        **more,
-    }
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+@dataclass(frozen=True)
+class Installation:
+    """What is installed in an environment, as it is decided before the build.
+
+    Attributes:
+        requirements: The file that lists packages, or None.
+        packages: Packages that it does not list.
+        commits: The commits of branches and tags in git, by `GitAddress.key`.
+        variables: Variables for uv, secrets included.
+        arguments: Arguments of uv in addition to those of the requirements.
+        identity: What distinguishes the environment besides the requirements and the packages.
+        local: True if it depends on files of the code.
+    """
+
+    requirements: Requirements | None
+    packages: Sequence[str]
+    commits: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)
+    arguments: Sequence[str]
+    identity: Mapping[str, object]
+    local: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is installed."""
+        return self.requirements is None and not self.packages
+
+    def report_to(self, report: Report) -> None:
+        """Report the start of the installation."""
+        if self.requirements is not None:
+            self.requirements.report_to(report)
+        elif self.packages:
+            report(f"installing {', '.join(self.packages)}")
+
+    def hash(self, code_sha256: str, **more: object) -> str:
+        """Return the name of the environment: a hash of all that decides its content."""
+        key = {
+            "requirements": self.requirements.texts if self.requirements else None,
+            **({"packages": sorted(self.packages)} if self.packages else {}),
+            # Packages that are installed from the code change with it.
+            "code": code_sha256 if self.local else None,
+            **self.identity,
+            **more,
+        }
+        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+
+    def install_arguments(self, folder: Path, *, for_pip: bool = False) -> list[str | Path]:
+        """Return the arguments of `uv pip install`, or of pip. `folder` is for changed copies."""
+        found: list[str | Path] = [*self.packages]
+        if self.requirements is not None:
+            found += self.requirements.install_arguments(self.commits, folder, for_pip=for_pip)
+        return found if for_pip else [*self.arguments, *found]
 
 
 _MOST_LINES = 20_000
+_EDITABLES = "runner_editables.json"  # in an environment: folders of the code
 
 
 class Builder:
     """Builds environments as `shared/runner/envs/<hash>`; `check` may raise to stop a build.
+
+    Args:
+        shared_dir: the shared folder of the node.
+        report: receives progress.
+        check: called while it waits.
+        variables: the variables of the run.
+        commits: the commits of branches and tags in git that the run recorded.
 
     Attributes:
         output: The commands that it ran and their output, the last 20,000 lines; empty if the
             environment was complete.
     """
 
-    def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        shared_dir: Path,
+        report: Report,
+        check: Callable[[], None],
+        variables: InstallVariables | None = None,
+        commits: Mapping[str, str] | None = None,
+    ) -> None:
         self._shared_dir = shared_dir
         self._envs = shared_dir / "runner" / "envs"
         self._report = report
         self._check = check
+        self._variables = variables or InstallVariables()
+        self._commits = dict(commits or {})
         self.output: deque[str] = deque(maxlen=_MOST_LINES)
+
+    def _plan(self, code_dir: Path, file: str | None, packages: Sequence[str]) -> Installation:
+        """Return what is installed; ask for the commits of branches that the run lacks."""
+        requirements, packages = read_requirements(code_dir, file, packages)
+        if requirements is None and not packages:
+            return Installation(None, (), {}, {}, (), {}, local=False)
+        settings = _uv_settings(code_dir)
+        brought = "\n".join(settings.values())
+        texts = "\n".join((*(requirements.texts.values() if requirements else ()), brought))
+        values = self._variables.values(texts)
+        commits = self._find_commits(requirements, values)
+        variables, arguments, notes = with_pip_variables(values, code_dir, requirements, brought)
+        self.output.extend(notes)
+        identity = {
+            **({"settings": settings} if settings else {}),
+            **({"commits": commits} if commits else {}),
+            **self._variables.identity(texts),
+        }
+        is_local = bool(named_files(values)) or (requirements is not None and requirements.local)
+        return Installation(
+            requirements, packages, commits, variables, arguments, identity, local=is_local
+        )
+
+    def _find_commits(
+        self, requirements: Requirements | None, values: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return the commits of branches and tags: those of the run, or else the present ones."""
+        addresses = requirements.git_addresses() if requirements else []
+        known = {
+            each.key: self._commits[each.key] for each in addresses if each.key in self._commits
+        }
+        missing = [each for each in addresses if each.key not in known and not each.is_commit]
+        found, problems = resolve(missing, values, os.environ) if missing else ({}, {})
+        self.output.extend(f"{key} is {commit}" for key, commit in {**known, **found}.items())
+        self.output.extend(f"{key}: no commit: {why}" for key, why in problems.items())
+        return {**known, **found}
+
+    def layer_of(self, environment: Path, layer: Path, code_dir: Path) -> Path:
+        """Return the task's own layer of an environment, with the editable packages of its code.
+
+        An environment that is not in the shared folder is returned as it is.
+
+        Raises:
+            StageFailedError: a package cannot be installed.
+        """
+        if not environment.is_relative_to(self._shared_dir):
+            return environment
+        private_layer(environment, layer)
+        with suppress(OSError, ValueError):
+            folders: list[str] = parse_json((environment / _EDITABLES).read_bytes())
+            self._install_editables(layer, [code_dir / folder for folder in folders], code_dir)
+        return layer
+
+    def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
+        """Install folders of the code in a layer, whose packages have their dependencies."""
+        raise NotImplementedError
+
+    def _take_out_editables(
+        self,
+        building: Path,
+        code_dir: Path,
+        uninstall: Sequence[str | Path],
+        variables: Mapping[str, str],
+    ) -> None:
+        """Remove editable packages, which refer to the folder of one task, and list their folders.
+
+        Their dependencies stay. `layer_of` installs them again for each task.
+        """
+        found = {
+            name: Path(unquote(urlsplit(url).path)).resolve()
+            for name, url, details in _direct_urls(building, "dir_info")
+            if details.get("editable")
+        }
+        if not found:
+            return
+        root, folders = code_dir.resolve(), list[str]()
+        for name, folder in found.items():
+            if not folder.is_relative_to(root):
+                raise bad_requirements(
+                    f"the editable package {name} is in {folder}, outside the code's folder"
+                )
+            folders.append(str(folder.relative_to(root)))
+        self._run_uv([*uninstall, *found], variables, code_dir)
+        (building / _EDITABLES).write_text(json.dumps(folders), encoding="utf-8")
 
     def _while_waiting(self) -> None:
         self._report("another task is building the same environment")
@@ -584,8 +640,15 @@ class Builder:
 class EnvironmentBuilder(Builder):
     """Builds environments with the Python of the node, or another one that uv installs."""
 
-    def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
-        super().__init__(shared_dir, report, check)
+    def __init__(
+        self,
+        shared_dir: Path,
+        report: Report,
+        check: Callable[[], None],
+        variables: InstallVariables | None = None,
+        commits: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(shared_dir, report, check, variables, commits)
         self._cache = shared_dir / "runner" / "cache"
         self._store = EnvironmentStore(self._cache)
 
@@ -612,22 +675,18 @@ class EnvironmentBuilder(Builder):
         Raises:
             StageFailedError: the environment cannot be built.
         """
-        requirements, packages = read_requirements(code_dir, requirements_file, packages)
+        plan = self._plan(code_dir, requirements_file, packages)
         if python is None and sys.version_info[:2] < MIN_PYTHON:
             python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(python)
-        settings = _uv_settings(code_dir) if requirements or packages else {}
-        target = self._envs / environment_hash(
-            requirements,
-            packages,
+        target = self._envs / plan.hash(
             code_sha256,
             layout=LAYOUT_VERSION,
             python=str(interpreter.resolve()),
             version=sys.version if python is None else python,
             platform=[sysconfig.get_platform(), *_find_libc()],
-            **({"settings": settings} if settings else {}),
         )
-        if constraints and (requirements or packages) and not _has_versions(target, constraints):
+        if constraints and not plan.is_empty and not _has_versions(target, constraints):
             name = f"{target.name}:{json.dumps(sorted(constraints))}"
             target = self._envs / hashlib.sha256(name.encode()).hexdigest()[:32]
         if is_usable(target):
@@ -643,33 +702,29 @@ class EnvironmentBuilder(Builder):
             if self._store.copy_to(target.name, target):
                 self._report("environment is cached")
             else:
-                self._report_install(requirements, packages)
-                arguments: list[str | Path] = [*packages]
-                arguments += [] if requirements is None else ["-r", requirements.path]
-                self._build(interpreter, arguments, code_dir, target, constraints)
+                plan.report_to(self._report)
+                self._build(interpreter, plan, code_dir, target, constraints)
                 self._store.add(target.name, target)
         return target
 
     def _build(
         self,
         interpreter: Path,
-        arguments: Sequence[str | Path],
+        plan: Installation,
         code_dir: Path,
         target: Path,
         constraints: Sequence[str],
     ) -> None:
-        """Build the environment in a new folder, and rename it to `target`.
-
-        `arguments` of `uv pip install` say what to install.
-        """
+        """Build the environment in a new folder, and rename it to `target`."""
         uv = find_uv(self._shared_dir)
-        environment = uv_environment(self._cache / "uv")
+        environment = {**uv_environment(self._cache / "uv"), **plan.variables}
         with new_environment(target) as building:
+            python = building / "bin" / "python"
             # Relocatable, because the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
             self._run_uv(venv, environment, code_dir)
-            if arguments:
-                install = [uv, "pip", "install", "--python", building / "bin" / "python"]
+            if arguments := plan.install_arguments(building):
+                install: list[str | Path] = [uv, "pip", "install", "--python", python]
                 if constraints:
                     pinned = building / "constraints.txt"
                     pinned.write_text("\n".join(constraints), encoding="utf-8")
@@ -678,9 +733,24 @@ class EnvironmentBuilder(Builder):
                 # of Keras and JAX take 13 s of CPU, the imported ones 3 s.
                 install += arguments
                 self._install(install, environment, code_dir, building)
+                uninstall: list[str | Path] = [uv, "pip", "uninstall", "--python", python]
+                self._take_out_editables(building, code_dir, uninstall, environment)
             (building / ".lock").unlink(missing_ok=True)  # of uv; a script could hold it
             add_pip(building)
             building.rename(target)
+
+    def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
+        """Install folders of the code in a layer, if possible without the network."""
+        environment = {**uv_environment(self._cache / "uv"), **self._variables.values("")}
+        python = layer / "bin" / "python"
+        install = [find_uv(self._shared_dir), "pip", "install", "--python", python, "--no-deps"]
+        words = [word for folder in folders for word in ("-e", folder)]
+        try:
+            self._install([*install, "--offline", *words], environment, code_dir, layer)
+        except StageFailedError as err:
+            if err.code == "DiskFull":
+                raise
+            self._install([*install, *words], environment, code_dir, layer)
 
     def _install(
         self,
@@ -701,22 +771,18 @@ class EnvironmentBuilder(Builder):
         protect = protect_node(self._shared_dir, [building, own], copies)
         try:
             if protect is not None:
-                try:
-                    self._run_uv([*install[:3], "--no-build", *install[3:]], environment, code_dir)
-                    return
-                except StageFailedError as err:
-                    if err.code != "EnvironmentFailed":
-                        raise
+                if "-e" not in install:  # a source, always
+                    try:
+                        wheels = [*install[:3], "--no-build", *install[3:]]
+                        self._run_uv(wheels, environment, code_dir)
+                        return
+                    except StageFailedError as err:
+                        if err.code != "EnvironmentFailed":
+                            raise
                 environment = {**environment, "UV_LINK_MODE": "copy"}
             self._run_uv(install, environment, code_dir, protect)
         finally:
             remove_tree(own)
-
-    def _report_install(self, requirements: Requirements | None, packages: Sequence[str]) -> None:
-        if requirements is not None:
-            requirements.report_to(self._report)
-        elif packages:
-            self._report(f"installing {', '.join(packages)}")
 
     def _find_python(self, request: str) -> Path:
         """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it.

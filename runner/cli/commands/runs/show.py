@@ -12,6 +12,7 @@ from runner.cli.ui.groups import show_group
 from runner.cli.ui.output import local_time
 from runner.cli.ui.run_display import expected_text, output_pairs, took_pairs
 from runner.core.units import format_duration, format_size
+from runner.protocol.git_requirements import describe_commits
 from runner.protocol.metrics import MetricSummary, describe_non_finite, format_metric
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def code(shown: RunDetails) -> dict[str, str]:
         else "",
         "git": f"{git[:12]}{changed}" if git else "",
         "environment": _environment(shown),
+        "from git": _from_git(shown),
     }
 
 
@@ -103,6 +105,14 @@ def _environment(shown: RunDetails) -> str:
         parts += [f"{len(packages)} package{'s' if len(packages) > 1 else ''}"] if packages else []
         parts += [text for text in (found.get("cpu"), *(found.get("gpus") or ())) if text]
     return ", ".join(parts)
+
+
+def _from_git(shown: RunDetails) -> str:
+    """Return the packages from git: as installed, or else the commits that the run recorded."""
+    installed: Mapping[str, str] = (shown.environment or {}).get("git") or {}
+    if installed:
+        return ", ".join(f"{name} {url}" for name, url in installed.items())
+    return describe_commits(shown.view.spec.commits)
 
 
 def live_outputs(shown: RunDetails) -> dict[str, str]:

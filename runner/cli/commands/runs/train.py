@@ -31,6 +31,7 @@ from runner.cli.ui.terminal import StageDisplay
 from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count, format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.git_requirements import describe_commits
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -119,6 +120,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         else "none",
         "packages": ", ".join(filter(None, (recipe.requirements_file, *recipe.packages)))
         or "none, the Python of the node",
+        **({"from git": describe_commits(commits)} if (commits := plan.content.commits) else {}),
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.content.inputs) or "none",
         "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",

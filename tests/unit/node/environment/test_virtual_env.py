@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from runner.node.environment import uv as uv_process
+from runner.node.environment.requirements import Requirements
 from runner.node.environment.virtual_env import (
     MAX_ENVIRONMENTS,
     EnvironmentBuilder,
     EnvironmentStore,
-    Requirements,
 )
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.inputs.data_cache import node_lock
@@ -133,8 +133,6 @@ def test_environment_with_the_code_installed_depends_on_the_code(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("-e .\n", "editable"),
-        ("--editable=./lib\n", "editable"),
         ("-r ../outside.txt\n", "outside the code"),
         ("-r gone.txt\n", "cannot read the requirements file gone.txt"),
     ],

@@ -1,0 +1,149 @@
+"""What pip installs, a run installs: indexes, git, editable packages, and packages of a run.
+
+All packages are made here, and served on this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli
+from tests.package_index import make_repository, served, write_index, write_package, write_wheel
+
+Write = Callable[..., Path]
+
+
+def printed(cli: Cli, folder: Path, *options: object, env: dict[str, str] | None = None) -> str:
+    """Train, and return what the script printed."""
+    done = cli.run("train", folder, "--no-download", *options, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cli.ok("logs", "@last")
+
+
+@pytest.mark.smoke
+def test_best_version_of_several_indexes_is_installed(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    folder = script("import demo; print('demo', demo.V)")
+    new, old = {("demo", "2.0"): "V = 2\n"}, {("demo", "1.0"): "V = 1\n"}
+    write_index(tmp_path / "main", new)
+    write_index(tmp_path / "extra", old)
+    with served(tmp_path) as host:
+        index = f"-i http://{host}/main/simple\n"
+        extra = f"http://{host}/extra/simple"
+        (folder / "requirements.txt").write_text(f"{index}--extra-index-url {extra}\ndemo==2.0\n")
+        assert printed(cli, folder) == "demo 2\n"
+        (folder / "requirements.txt").write_text(f"{index}demo\n")
+        (folder / "train.yaml").write_text(f"env: {{PIP_EXTRA_INDEX_URL: '{extra}'}}\n")
+        assert printed(cli, folder) == "demo 2\n"
+        (folder / "uv.toml").write_text('index-strategy = "first-index"\n')
+        assert printed(cli, folder) == "demo 1\n", "the setting of uv wins"
+
+
+def test_branch_that_moved_is_a_new_environment(cli: Cli, script: Write, tmp_path: Path) -> None:
+    folder = script("import gpkg; print('V', gpkg.V)")
+    source = write_package(tmp_path / "source", "gpkg", "V = 1\n")
+    first = make_repository(source, tmp_path / "gpkg.git")
+    with served(tmp_path, "joe:hunter2secret") as host:
+        key = f"http://{host}/gpkg.git@main"
+        line = f"gpkg @ git+http://joe:${{PW}}@{host}/gpkg.git@main"
+        (folder / "requirements.txt").write_text(f"{line}\n")
+        (folder / "train.yaml").write_text("secrets: {PW: {env: PW}}\n")
+        env = {"PW": "hunter2secret"}
+        assert printed(cli, folder, env=env) == "V 1\n"
+        (source / "gpkg.py").write_text("V = 2\n")
+        second = make_repository(source, tmp_path / "gpkg.git")
+        assert f"{key} is {second[:12]}" in cli.ok("train", folder, "--dry-run", env=env)
+        assert printed(cli, folder, env=env) == "V 2\n"
+        shown = cli.json("show", "@last")
+        assert shown["run"]["requirements"]["commits"] == {key: second}
+        assert shown["environment"]["git"] == {"gpkg": f"http://{host}/gpkg.git@{second}"}
+        assert f"gpkg.git@{second}" in cli.ok("show", "@last")
+        assert "hunter2secret" not in str(shown) + cli.ok("logs", "@last", "--build")
+        # A run that is repeated has the commit of the run.
+        (source / "gpkg.py").write_text("V = 3\n")
+        make_repository(source, tmp_path / "gpkg.git")
+        cli.run("reproduce", "@last", env=env)
+        assert cli.ok("logs", "@last") == "V 2\n"
+        assert first != second
+        # Tables of pyproject.toml and of a script are read in the same way.
+        (folder / "requirements.txt").unlink()
+        (folder / "train.yaml").unlink()
+        plain = line.replace("joe:${PW}", "joe:hunter2secret")
+        (folder / "pyproject.toml").write_text(
+            f'[project]\nname = "p"\nversion = "1"\ndependencies = ["{plain}"]\n'
+        )
+        done = cli.run("train", folder, "--no-download")
+        assert "pyproject.toml contains a password" in done.stderr
+        assert cli.ok("logs", "@last") == "V 3\n"
+        (folder / "pyproject.toml").unlink()
+        (folder / "train.py").write_text(
+            f'# /// script\n# dependencies = ["{plain}"]\n# ///\nimport gpkg\nprint("V", gpkg.V)\n'
+        )
+        assert printed(cli, folder) == "V 3\n"
+        assert key in cli.json("show", "@last")["run"]["requirements"]["commits"]
+
+
+def test_branch_is_resolved_on_the_node_without_git_here(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    folder = script("import gpkg; print('V', gpkg.V)")
+    source = write_package(tmp_path / "source", "gpkg", "V = 1\n")
+    make_repository(source, tmp_path / "gpkg.git")
+    (folder / "requirements.txt").write_text(f"gpkg @ git+file://{tmp_path}/gpkg.git\n")
+    (tmp_path / "bin").mkdir()
+    without = {"PATH": str(tmp_path / "bin")}  # the services run already
+    done = cli.run("train", folder, "--no-download", env=without)
+    assert "is resolved on the node, not now" in done.stderr
+    assert "git is not installed" in done.stderr
+    (source / "gpkg.py").write_text("V = 2\n")
+    make_repository(source, tmp_path / "gpkg.git")
+    done = cli.run("train", folder, "--no-download", env=without)
+    assert cli.ok("logs", "@last") == "V 2\n"
+
+
+def test_editable_package_is_the_folder_of_the_run(cli: Cli, script: Write, tmp_path: Path) -> None:
+    folder = script(
+        "import mylib, other, demo, pathlib\n"
+        "where = pathlib.Path(mylib.__file__).parent\n"
+        "print(where == pathlib.Path('lib').resolve(), (where / 'data.yaml').read_text(), demo.V)\n"
+        "where.joinpath('data.yaml').write_text('changed')\n"
+    )
+    write_package(folder / "lib", "mylib", "", requires=("demo",))
+    write_package(folder, "other", "")
+    (folder / "lib" / "data.yaml").write_text("as sent")
+    write_wheel(folder / "wheels", "demo", "1.0", "V = 1\n")
+    (folder / "requirements.txt").write_text("--no-index\n-f wheels\n-e ./lib\n--editable=.\n")
+    for _ in range(2):
+        assert printed(cli, folder, "--entry", "train.py") == "True as sent 1\n"
+    shutil.rmtree(folder / "lib")
+    (folder / "requirements.txt").write_text("--no-index\n-e ./lib\n")
+    done = cli.run("train", folder, "--no-download", "--entry", "train.py")
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "./wheels/demo-1.0-py3-none-any.whl ; python_version > '3'\ngone ; sys_platform == 'x'\n",
+        "demo @ ./wheels/demo-1.0-py3-none-any.whl\n",
+        "-r more/base.txt\n",
+        "demo==1.0 --hash=sha256:{hash}\n--require-hashes\n--no-index\n-f wheels\n",
+        "demo\n-c pins.txt\n--no-index\n--find-links=wheels\n--pre\n--trusted-host x\n",
+    ],
+)
+def test_file_that_pip_installs_is_installed(cli: Cli, script: Write, text: str) -> None:
+    folder = script("import demo; print('demo', demo.V)")
+    wheel = write_wheel(folder / "wheels", "demo", "1.0", "V = 1\n")
+    write_wheel(folder / "wheels", "demo", "2.0", "V = 2\n")
+    (folder / "more").mkdir()
+    (folder / "more" / "base.txt").write_text("--no-index\n-f ../wheels\n-c ../pins.txt\ndemo\n")
+    (folder / "pins.txt").write_text("demo<2\n")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (folder / "requirements.txt").write_text(text.replace("{hash}", digest))
+    assert printed(cli, folder) == "demo 1\n"
