@@ -8,6 +8,7 @@ import os
 import socket
 import urllib.error
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -63,7 +64,7 @@ class RunSecrets:
         self._client_id = client_id
         self._redactor = redactor
         for value in self._values.values():
-            redactor.add(value)
+            self._hide(value)
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(sorted({*self._values, *self._keyvault}))})"
@@ -78,8 +79,15 @@ class RunSecrets:
         values = dict(self._values)
         for name, url in self._keyvault.items():
             values[name] = self._read(name, url, retry_budget)
-            self._redactor.add(values[name])
+            self._hide(values[name])
         return values
+
+    def _hide(self, value: str) -> None:
+        """Redact a value, and the password of the address that it may be."""
+        self._redactor.add(value)
+        if "://" in value and "@" in value:
+            with suppress(ValueError):
+                self._redactor.add(urlsplit(value).password or "")
 
     def _read(self, name: str, url: str, retry_budget: RetryBudget) -> str:
         identity = ManagedIdentityCredential(self._client_id, resource=_resource(name, url))

@@ -18,6 +18,16 @@ from tests.package_index import make_repository, served, write_index, write_pack
 Write = Callable[..., Path]
 
 
+_BY_REFERENCE = """\
+env: {{PIP_INDEX_URL: 'http://joe:${{PW}}@{host}/simple'}}
+secrets: {{PW: {{env: PW}}}}
+"""
+_BY_NAME = """\
+env: {{UV_DEFAULT_INDEX: 'ours=http://{host}/simple', UV_INDEX_OURS_USERNAME: joe}}
+secrets: {{UV_INDEX_OURS_PASSWORD: {{env: PW}}}}
+"""
+
+
 def printed(cli: Cli, folder: Path, *options: object, env: dict[str, str] | None = None) -> str:
     """Train, and return what the script printed."""
     done = cli.run("train", folder, "--no-download", *options, env=env)
@@ -147,3 +157,41 @@ def test_file_that_pip_installs_is_installed(cli: Cli, script: Write, text: str)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     (folder / "requirements.txt").write_text(text.replace("{hash}", digest))
     assert printed(cli, folder) == "demo 1\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "recipe"),
+    [
+        ("-i http://joe:${{PW}}@{host}/simple\n", "secrets: {{PW: {{env: PW}}}}"),
+        ("--no-index\n-f http://joe:${{PW}}@{host}/simple/demo\n", "secrets: {{PW: {{env: PW}}}}"),
+        ("", "secrets: {{UV_DEFAULT_INDEX: {{env: ADDRESS}}}}"),
+        ("", "secrets: {{PIP_INDEX_URL: {{env: ADDRESS}}}}"),
+        ("", _BY_REFERENCE),
+        ("", _BY_NAME),
+    ],
+)
+def test_secret_is_used_while_packages_are_installed(
+    cli: Cli, script: Write, tmp_path: Path, line: str, recipe: str
+) -> None:
+    folder = script("import demo; print('demo', demo.V)")
+    write_index(tmp_path / "index", {("demo", "1.0"): "V = 1\n"})
+    password = "hunter2secret"
+    with served(tmp_path / "index", f"joe:{password}") as host:
+        (folder / "requirements.txt").write_text(line.format(host=host) + "demo\n")
+        (folder / "train.yaml").write_text(recipe.format(host=host))
+        address = "http://joe:{}@" + host + "/simple"
+        env = {"PW": password, "ADDRESS": address.format(password)}
+        assert printed(cli, folder, env=env) == "demo 1\n"
+        wrong = {"PW": "wrong-password", "ADDRESS": address.format("wrong-password")}
+        (folder / "requirements.txt").write_text(line.format(host=host) + "demo>0\n")
+        done = cli.run("train", folder, "--no-download", env=wrong)
+        assert done.returncode == 1
+        assert "401" in done.stdout + done.stderr
+        seen = done.stdout + done.stderr + cli.ok("why", "@last") + cli.ok("show", "@last")
+        seen += cli.ok("logs", "@last", "--build") + str(cli.json("show", "@last"))
+        for each in (password, "wrong-password"):
+            assert each not in seen
+    nodes = cli.home / "local" / "batch" / "nodes"
+    for found in nodes.rglob("*"):
+        if found.is_file() and "workitems" not in found.parts:
+            assert password.encode() not in found.read_bytes(), found

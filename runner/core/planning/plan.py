@@ -392,16 +392,17 @@ def script_arguments(
         ) from err
 
 
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:(?!\$\{)[^/\s@]+@")
 _SECRET_NAME = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")
 
 
 def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a warning for each variable that is named like a secret."""
+    """Return a warning for each variable with the name of a secret, or a password in a URL."""
     return tuple(
         f"{name} in env looks like a secret, but run.json and logs show its value; to keep it "
         f"secret, write `secrets: {{{name}: {{env: {name}}}}}`"
         for name, value in env.items()
-        if value and _SECRET_NAME.search(name)
+        if value and (_SECRET_NAME.search(name) or _PASSWORD_IN_URL.search(value))
     )
 
 

@@ -288,7 +288,8 @@ class InstallVariables:
     """The variables of a run that its installation uses.
 
     They are the variables of uv, pip and git, those that a file of requirements refers to, and of
-    `env` also those of compilers and proxies. Others would only make more environments.
+    `env` also those of compilers and proxies. Others would only make more environments. `${NAME}`
+    in one of them, as in requirements, is the value of another one.
 
     Args:
         env: the variables of the recipe.
@@ -306,7 +307,13 @@ class InstallVariables:
 
     def values(self, text: str) -> dict[str, str]:
         """Return the variables for requirements with this text, secrets included."""
-        return {**self._chosen_env(text), **self._chosen_secrets(text)}
+        all_of_them = {**self._env, **self._secrets}
+
+        def value(match: re.Match[str]) -> str:
+            return all_of_them.get(match[1], match[0])
+
+        env, secrets = self._chosen(text)
+        return {**{name: _REFERENCE.sub(value, given) for name, given in env.items()}, **secrets}
 
     def identity(self, text: str) -> dict[str, object]:
         """Return what distinguishes the environment; empty if no variable matters.
@@ -314,21 +321,22 @@ class InstallVariables:
         Instead of a secret, it has a hash that is slow to compute, so that nobody finds the secret
         from the name of the environment.
         """
+        env, secrets = self._chosen(text)
         hidden = {
             name: hashlib.pbkdf2_hmac(
                 "sha256", value.encode("utf-8", "surrogateescape"), name.encode(), _HASH_ROUNDS
             ).hex()
-            for name, value in self._chosen_secrets(text).items()
+            for name, value in secrets.items()
         }
-        env = self._chosen_env(text)
         return {"variables": {"env": env, "secrets": hidden}} if env or hidden else {}
 
-    def _chosen_env(self, text: str) -> dict[str, str]:
-        patterns = (_STEERS_INSTALLATION, _STEERS_BUILDS)
-        return _choose(self._env, patterns, set(_REFERENCE.findall(text)))
-
-    def _chosen_secrets(self, text: str) -> dict[str, str]:
-        return _choose(self._secrets, (_STEERS_INSTALLATION,), set(_REFERENCE.findall(text)))
+    def _chosen(self, text: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the variables of `env` and the secrets for requirements with this text."""
+        named = set(_REFERENCE.findall(text))
+        env = _choose(self._env, (_STEERS_INSTALLATION, _STEERS_BUILDS), named)
+        named.update(name for value in env.values() for name in _REFERENCE.findall(value))
+        env = _choose(self._env, (_STEERS_INSTALLATION, _STEERS_BUILDS), named)
+        return env, _choose(self._secrets, (_STEERS_INSTALLATION,), named)
 
 
 def _choose(

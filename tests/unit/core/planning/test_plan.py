@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.planning.plan import RunContent, at_any_time, storage_scopes
+from runner.core.planning.plan import RunContent, at_any_time, env_warnings, storage_scopes
 from runner.core.settings import AZURE
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import by_time_blob
@@ -199,3 +199,10 @@ def test_scope_of_a_schedule_matches_the_ids_of_its_runs() -> None:
     runs = storage_scopes(document).runs
     assert runs[0] == f"rlaw~{RUN_ID[:-21]}-********-******-****/"
     assert runs[5] == f"w=by-time/**************-{RUN_ID[:-21]}-********-******-****"
+
+
+def test_password_in_an_address_of_env_is_a_warning() -> None:
+    found = {"PIP_INDEX_URL": "https://joe:hunter2secret@h/simple", "API_KEY": "x", "SEED": "1"}
+    shown = env_warnings(found)
+    assert [text.split()[0] for text in shown] == ["PIP_INDEX_URL", "API_KEY"]
+    assert not env_warnings({"A": "https://joe:${PW}@h", "B": "https://h:80/a@b", "C": "a:b@c"})

@@ -199,3 +199,9 @@ def test_secret_in_a_skipped_checkpoint_is_redacted(task: Task) -> None:
     ]
     assert task.json("result.json")["checkpoint"]["restored"] == resumed
     assert HIDDEN not in task.text("attempts/1/events.jsonl") + task.output
+
+
+def test_password_of_a_secret_address_is_redacted_too() -> None:
+    redactor = Redactor()
+    RunSecrets({"PIP_INDEX_URL": "https://joe:hunter2secret@h/simple"}, {}, None, redactor)
+    assert redactor.text("http://joe:hunter2secret@h, hunter2secret") == "http://joe:***@h, ***"

@@ -185,3 +185,12 @@ def test_identity_follows_the_variables_and_hides_secrets() -> None:
 def test_files_that_variables_name_are_found() -> None:
     given = {"UV_CONSTRAINT": "a.txt b.txt", "PIP_FIND_LINKS": "wheels https://h/w", "UV_X": "c"}
     assert named_files(given) == ["a.txt", "b.txt", "wheels"]
+
+
+def test_variable_may_contain_a_secret_by_reference() -> None:
+    env = {"PIP_EXTRA_INDEX_URL": "http://${WHO}:${PW}@h/${GONE}", "WHO": "joe", "SEED": "1"}
+    variables = InstallVariables(env, {"PW": "hunter2secret"})
+    chosen = variables.values("")
+    assert chosen["PIP_EXTRA_INDEX_URL"] == "http://joe:hunter2secret@h/${GONE}"
+    assert set(chosen) == {"PIP_EXTRA_INDEX_URL", "WHO", "PW"}
+    assert variables.identity("") != InstallVariables(env, {"PW": "other-secret"}).identity("")
