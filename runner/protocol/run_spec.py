@@ -254,11 +254,27 @@ def image_digest(name: str) -> str | None:
     return name.partition("@")[2] or None
 
 
+_MAX_LEFT_OUT = 100  # entries in run.json
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedPath(JsonDocument):
+    """A file, or a folder whose path ends with `/`, that is left out, and the rule that says so."""
+
+    path: str
+    rule: str
+
+
+def _write_left_out(entries: tuple[ExcludedPath, ...]) -> list[dict[str, Any]]:
+    return [each.to_json() for each in entries[:_MAX_LEFT_OUT]]
+
+
 @dataclass(frozen=True, slots=True)
 class CodeRef(JsonDocument):
     """The recipe's files as one content-addressed archive.
 
-    `files` is the number of files; 0 if the reference was read from blob storage.
+    `files` is the number of files; 0 if the reference was read from blob storage. `left_out` is
+    what is not in the archive, of which run.json has the first 100 entries.
     """
 
     sha256: str = ""
@@ -266,6 +282,9 @@ class CodeRef(JsonDocument):
     files: int = field(default=0, compare=False, metadata=NOT_STORED)
     git_revision: str | None = None
     git_dirty: bool = False
+    left_out: tuple[ExcludedPath, ...] = field(
+        default=(), compare=False, metadata=wire(omit="empty", write=_write_left_out)
+    )
 
     @property
     def blob(self) -> str:

@@ -13,6 +13,7 @@ CODE_ARCHIVE = "code.tar.gz"
 # Limits of CODE_ARCHIVE, for packing and for unpacking.
 MAX_CODE_BYTES = 500_000_000  # before compression; the archive is built in memory
 MAX_CODE_FILES = 100_000
+CODE_TIME = 946_684_800  # 2000-01-01: when files of code changed last; zip has no times before 1980
 SHELL_FILE = "environment.sh"  # in the folder `logs` of the attempt, which is never exported
 NOTEBOOK_MODULE = "runner.hooks.notebook"  # executes a notebook; the agent starts it by its file
 NOTEBOOK_STOPPED = "runner: the notebook stopped: "  # printed to stderr when a cell fails

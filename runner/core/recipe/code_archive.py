@@ -1,109 +1,261 @@
-"""Pack the code of a recipe as one archive with a stable hash, without the files that `.gitignore`
-and `.runnerignore` exclude.
+"""Select the files of a folder that are uploaded as code, and pack them with a stable hash.
+
+The rules of `.gitignore` and `.runnerignore` are applied here; `listed_files` selects what git
+lists instead. `.runnerignore` decides first. Caches, environments and files that may hold
+credentials stay out unless git tracks them.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
+import heapq
 import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING, Self
 
 from runner.core.recipe.recipe import Recipe
 from runner.core.units import format_size
 from runner.protocol.errors import RunnerError
-from runner.protocol.task import MAX_CODE_BYTES, MAX_CODE_FILES
+from runner.protocol.paths import stored_path
+from runner.protocol.run_spec import ExcludedPath
+from runner.protocol.task import CODE_TIME, MAX_CODE_BYTES, MAX_CODE_FILES
 
-IGNORE_FILES = (".gitignore", ".runnerignore")  # rules of the later file win
-_ALWAYS_IGNORED = (
-    *(".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", "node_modules/"),
-    *(".ipynb_checkpoints/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store"),
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+    from runner.core.recipe.packed_blocks import PackedBlocks
+
+RUNNER_RULES, GIT_RULES = ".runnerignore", ".gitignore"
+NEVER_SENT = "caches and environments"
+CREDENTIALS = "may hold credentials"
+_CACHES = frozenset(
+    {
+        *(".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules"),
+        *(".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"),
+    }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The patterns of one ignore file, relative to its folder."""
-
-    base: Path
-    spec: GitIgnoreSpec
-
-    def verdict(self, path: Path, *, is_dir: bool) -> bool | None:
-        """Return True to ignore, False to include again, None for no match."""
-        relative = path.relative_to(self.base).as_posix() + ("/" if is_dir else "")
-        return self.spec.check_file(relative).include
-
-
-def walk_code(folder: Path, excluded: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the files and links below `folder`, sorted, without ignored and `excluded` ones."""
-    root = folder.resolve()
-    always = _Rules(root, GitIgnoreSpec.from_lines(_ALWAYS_IGNORED))
-    skipped = frozenset(path.resolve() for path in excluded)
-    yield from _walk(root, [always, *_rules_above(root), *_rules_in(root)], skipped)
-
-
-def _walk(folder: Path, rules: list[_Rules], skipped: frozenset[Path]) -> Iterator[Path]:
-    with os.scandir(folder) as listing:
-        entries = sorted(listing, key=lambda entry: entry.name)
-    for entry in entries:
-        path = Path(entry.path)
-        is_dir = entry.is_dir(follow_symlinks=False)
-        if path in skipped or _is_ignored(path, rules, is_dir=is_dir):
-            continue
-        if is_dir:
-            yield from _walk(path, [*rules, *_rules_in(path)], skipped)
-        elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
-            yield path
-
-
-def _is_ignored(path: Path, rules: list[_Rules], *, is_dir: bool) -> bool:
-    verdicts = (rule.verdict(path, is_dir=is_dir) for rule in reversed(rules))
-    return next((verdict for verdict in verdicts if verdict is not None), False)
-
-
-def _rules_in(folder: Path) -> list[_Rules]:
-    found: list[_Rules] = []
-    for name in IGNORE_FILES:
-        try:
-            lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:  # most folders have no ignore file
-            continue
-        found.append(_Rules(folder, GitIgnoreSpec.from_lines(lines)))
-    return found
-
-
-def _rules_above(root: Path) -> list[_Rules]:
-    """Return the rules from the top of the git checkout down to the parent of `root`.
-
-    Return none if they ignore `root` itself: a user who names an ignored folder wants its contents.
-    """
-    top = next((parent for parent in (root, *root.parents) if (parent / ".git").exists()), None)
-    if top is None or top == root:
-        return []
-    between = [
-        parent for parent in reversed(root.parents) if parent == top or top in parent.parents
-    ]
-    rules = [rule for parent in between for rule in _rules_in(parent)]
-    lineage = [*(p for p in between if p != top), root]
-    if any(_is_ignored(p, [r for r in rules if r.base in p.parents], is_dir=True) for p in lineage):
-        return []
-    return rules
-
-
+_CACHE_FILES = (".pyc", ".pyo", ".pyd")
 # Names of files in which tools store credentials, without templates such as `.env.example`.
 _CREDENTIALS = re.compile(
     r"(.*/)?(\.env(\.(?!example|sample|template|dist|defaults?)[^/]+)?|[._]netrc|\.pypirc|kaggle\.json"
     r"|\.git-credentials|\.aws/credentials|credentials\.json|client_secret[^/]*\.json"
     r"|[^/]*service[_-]?account[^/]*\.json|id_(rsa|dsa|ecdsa|ed25519)|[^/]+\.(p12|pfx))"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFiles:
+    """The files of a folder that are uploaded, sorted, and what is left out."""
+
+    names: tuple[str, ...]
+    excluded: tuple[ExcludedPath, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def may_hold_credentials(name: str) -> bool:
+    """Return True if a file has a name under which tools store credentials."""
+    return _CREDENTIALS.fullmatch(name) is not None
+
+
+def checkout_of(folder: Path) -> Path | None:
+    """Return the top of the work tree of git that a folder is in, or None."""
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+
+
+def select_files(folder: Path, apart: Iterable[Path] = ()) -> CodeFiles:
+    """Return the files and links below a folder by the rules of the files in and above it.
+
+    Args:
+        folder: the folder of the code.
+        apart: files and folders that are no code: inputs, outputs, the state of the runner.
+    """
+    search = Search.of(folder, apart)
+    search.walk(search.rules_above())
+    return search.found()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The patterns of one file, relative to its folder; `where` is the file as it is shown."""
+
+    base: str
+    where: str
+    spec: GitIgnoreSpec
+    lines: tuple[tuple[int, str], ...]
+
+    @property
+    def reincludes(self) -> bool:
+        """Whether a rule includes again what another one excludes."""
+        return any(text.startswith("!") for _, text in self.lines)
+
+    def verdict(self, path: str) -> tuple[bool, str] | None:
+        """Return whether an absolute path is ignored, and by what; None for no match."""
+        found = self.spec.check_file(path[len(self.base) + 1 :])
+        if found.include is None:
+            return None
+        number, text = self.lines[found.index or 0]
+        return found.include, f"{self.where}:{number}: {text}"
+
+
+@dataclass(slots=True)
+class Search:
+    """The state of one selection. Paths are relative to `root`; those of folders end with `/`."""
+
+    root: Path
+    apart: frozenset[str]
+    names: set[str] = field(default_factory=set[str])
+    excluded: dict[str, ExcludedPath] = field(default_factory=dict[str, ExcludedPath])
+    _loaded: dict[tuple[str, str], Rules | None] = field(
+        default_factory=dict[tuple[str, str], "Rules | None"]
+    )
+
+    @classmethod
+    def of(cls, folder: Path, apart: Iterable[Path]) -> Self:
+        """Return a search in a folder, without what is kept apart."""
+        root = folder.resolve()
+        own = [path.resolve() for path in apart]
+        below = (path.relative_to(root).as_posix() for path in own if path.is_relative_to(root))
+        return cls(root, frozenset(below))
+
+    def found(self, notes: tuple[str, ...] = ()) -> CodeFiles:
+        """Return the result."""
+        excluded = sorted(self.excluded.values(), key=lambda each: each.path)
+        return CodeFiles(tuple(sorted(self.names)), tuple(excluded), notes)
+
+    def walk(self, above: list[Rules]) -> None:
+        """Add the files by the rules in the folder, and by the rules of git from above it."""
+        self._walk("", above, self.above())
+
+    def _walk(self, folder: str, git: list[Rules], runner: list[Rules]) -> None:
+        git = [*git, *self.load(folder, GIT_RULES)]
+        runner = [*runner, *self.load(folder, RUNNER_RULES)]
+        for name, is_dir in self.entries(folder):
+            if name in self.names:
+                continue
+            rule = first_verdict(reversed(runner), self.path(name))
+            if rule is None:
+                rule = first_verdict(reversed(git), self.path(name))
+                if not (rule and rule[0]) and (own := self.own_rule(name)):
+                    rule = True, own
+            if rule is not None and rule[0]:
+                if not (is_dir and any(each.startswith(name) for each in self.names)):
+                    self.leave_out(name, rule[1])
+            elif is_dir:
+                self._walk(name, git, runner)
+            else:
+                self.names.add(name)
+
+    def rules_above(self) -> list[Rules]:
+        """Return the rules from the top of the checkout down to the parent of the folder.
+
+        Return none if they ignore the folder: a user who names an ignored folder wants its files.
+        """
+        found = [rule for each in self._parents() for rule in self._load_at(each, GIT_RULES)]
+        lineage = [*self._parents()[1:], str(self.root)]
+        if any(
+            verdict[0]
+            for each in lineage
+            if (verdict := first_verdict([r for r in reversed(found) if each != r.base
+                                   and each.startswith(f"{r.base}/")], f"{each}/"))
+        ):  # fmt: skip
+            return []
+        return found
+
+    def _parents(self) -> list[str]:
+        """Return the folders above `root`, from the top of its checkout."""
+        top = checkout_of(self.root)
+        if top is None or top == self.root:
+            return []
+        return [
+            str(each) for each in reversed(self.root.parents) if each == top or top in each.parents
+        ]
+
+    def above(self) -> list[Rules]:
+        """Return the rules of `.runnerignore` above the folder, unless they exclude all of it."""
+        found = [rule for each in self._parents() for rule in self._load_at(each, RUNNER_RULES)]
+        verdict = first_verdict(reversed(found), f"{self.root}/")
+        return [] if verdict and verdict[0] else found
+
+    def own_rule(self, name: str) -> str | None:
+        """Return why a file or folder that git does not track stays out, or None."""
+        parts = name.rstrip("/").split("/")
+        inside = parts if name.endswith("/") else parts[:-1]
+        if not _CACHES.isdisjoint(inside) or parts[-1] == ".DS_Store":
+            return NEVER_SENT
+        if name.endswith(_CACHE_FILES):
+            return NEVER_SENT
+        return CREDENTIALS if may_hold_credentials(name) else None
+
+    def leave_out(self, name: str, rule: str | None) -> bool:
+        """Record a name that is left out; one below a folder of caches stands for that folder."""
+        if rule is None:
+            return False
+        if rule == NEVER_SENT:
+            parts = name.split("/")
+            cache = next((n for n, part in enumerate(parts[:-1]) if part in _CACHES), None)
+            name = name if cache is None else "/".join(parts[: cache + 1]) + "/"
+        self.excluded[name] = ExcludedPath(name, rule)
+        return True
+
+    def is_apart(self, name: str) -> bool:
+        """Return True if a path is, or is below, one that is kept apart."""
+        if not self.apart:
+            return False
+        path = name.rstrip("/")
+        return path in self.apart or any(path.startswith(f"{each}/") for each in self.apart)
+
+    def entries(self, folder: str) -> Iterator[tuple[str, bool]]:
+        """Yield the names of files, links and folders in a folder, without those kept apart."""
+        with os.scandir(self.root / folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+        for entry in entries:
+            is_dir = entry.is_dir(follow_symlinks=False)
+            if not (is_dir or entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+                continue
+            name = f"{folder}{entry.name}" + "/" * is_dir
+            if not self.is_apart(name):
+                yield name, is_dir
+
+    def path(self, name: str) -> str:
+        """Return the absolute path of a name."""
+        return f"{self.root}/{name}"
+
+    def load(self, folder: str, file: str) -> list[Rules]:
+        """Return the rules of a file in a folder; empty without one."""
+        return self._load_at(f"{self.root}/{folder}".rstrip("/"), file)
+
+    def _load_at(self, base: str, file: str) -> list[Rules]:
+        key = (base, file)
+        if key not in self._loaded:
+            self._loaded[key] = _load_rules(base, file, self.root)
+        found = self._loaded[key]
+        return [] if found is None else [found]
+
+
+def first_verdict(rules: Iterable[Rules], path: str) -> tuple[bool, str] | None:
+    """Return what the first rule that matches a path says: whether it is ignored, and by what."""
+    return next((found for rule in rules if (found := rule.verdict(path)) is not None), None)
+
+
+def _load_rules(base: str, file: str, root: Path) -> Rules | None:
+    path = Path(base, file)
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:  # most folders have no such file
+        return None
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415  only a few folders have own rules
+
+    numbered = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line]
+    spec = GitIgnoreSpec.from_lines(line for _, line in numbered)
+    return Rules(base, os.path.relpath(path, root), spec, tuple(numbered))
+
+
 WARN_BYTES = 25_000_000
 WARN_FILE_BYTES = 10_000_000
 
@@ -112,8 +264,12 @@ WARN_FILE_BYTES = 10_000_000
 class CodeArchive:
     """A tar.gz of the recipe's files. Sizes are before compression.
 
-    `credentials` are files whose names suggest that they contain credentials. Files that the recipe
-    lists in `files` are not reported.
+    Attributes:
+        names: The paths of the files, sorted.
+        excluded: What the rules leave out of the folder.
+        credentials: Files whose names suggest that they contain credentials, without those that the
+            recipe lists in `files`.
+        notes: Warnings about files that cannot be sent.
     """
 
     data: bytes
@@ -122,11 +278,15 @@ class CodeArchive:
     raw_bytes: int
     largest: tuple[tuple[str, int], ...]
     credentials: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    excluded: tuple[ExcludedPath, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return a warning for code that is unusually large, and one for credentials."""
-        return tuple(text for text in (self._size_warning(), self._credentials_warning()) if text)
+        """Return warnings for unusually large code, credentials, and files that cannot be sent."""
+        own = (self._size_warning(), self._credentials_warning(), self._left_out_warning())
+        return (*(text for text in own if text), *self.notes)
 
     def _credentials_warning(self) -> str | None:
         if not self.credentials:
@@ -134,6 +294,15 @@ class CodeArchive:
         return (
             f"the code contains files that may hold credentials: {', '.join(self.credentials)}; "
             "exclude them with .runnerignore, and declare `secrets` in train.yaml"
+        )
+
+    def _left_out_warning(self) -> str | None:
+        names = [stored_path(each.path) for each in self.excluded if each.rule == CREDENTIALS]
+        if not names:
+            return None
+        return (
+            f"not sent, because they may hold credentials: {_shortened(names)}; declare `secrets` "
+            f"in train.yaml, or send one with a line such as !{names[0]} in .runnerignore"
         )
 
     def _size_warning(self) -> str | None:
@@ -147,33 +316,51 @@ class CodeArchive:
         )
 
 
-def pack_code(recipe: Recipe, excluded: tuple[Path, ...] = ()) -> CodeArchive:
-    """Pack `recipe.files`, or the whole folder without ignored files.
+def pack_code(
+    recipe: Recipe,
+    apart: tuple[Path, ...] = (),
+    chosen: CodeFiles | None = None,
+    packed: PackedBlocks | None = None,
+) -> CodeArchive:
+    """Pack `recipe.files`, or the files of its folder that `select_files` returns.
+
+    Args:
+        recipe: the recipe.
+        apart: as in `select_files`.
+        chosen: the files to pack instead.
+        packed: the blocks of the last archive.
 
     Raises:
-        RunnerError: a link or name leaves the folder, or the files are larger than 500 MB.
+        RunnerError: a link or name leaves the folder, the files are larger than 500 MB, or one
+            cannot be read.
     """
     root = recipe.folder.resolve()
-    paths = (
-        _find_listed(root, recipe.files)
-        if recipe.files is not None
-        else list(walk_code(root, excluded))
-    )
-    sizes = {path.relative_to(root).as_posix(): _check_size(path, root) for path in paths}
+    if recipe.files is not None:
+        chosen = CodeFiles(_find_listed(root, recipe.files))
+    elif chosen is None:
+        chosen = select_files(root, apart)
+    scan = _Scan(str(root))
+    for name in chosen.names:
+        scan.add(name)
+    sizes = {member.name: member.size for member in scan.members}
     _check_total_size(sizes)
-    data = _build_archive(root, paths)
+    data = _build_archive(scan.members, packed if len(sizes) >= _MIN_CACHED else None)
+    names = tuple(sizes)
     return CodeArchive(
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
-        files=len(paths),
+        files=len(names),
         raw_bytes=sum(sizes.values()),
-        largest=tuple(sorted(sizes.items(), key=lambda item: -item[1])[:5]),
-        credentials=tuple(filter(_CREDENTIALS.fullmatch, sizes)) if recipe.files is None else (),
+        largest=tuple(heapq.nlargest(5, sizes.items(), key=lambda item: item[1])),
+        credentials=tuple(filter(may_hold_credentials, names)) if recipe.files is None else (),
+        names=names,
+        excluded=chosen.excluded,
+        notes=(*chosen.notes, *scan.notes(names)),
     )
 
 
-def _find_listed(root: Path, names: tuple[str, ...]) -> list[Path]:
-    paths: list[Path] = []
+def _find_listed(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    found: list[str] = []
     for name in sorted(names):
         path = Path(os.path.normpath(root / name))
         if not path.is_relative_to(root):
@@ -182,26 +369,90 @@ def _find_listed(root: Path, names: tuple[str, ...]) -> list[Path]:
             raise RunnerError(
                 "R-CODE-MISSING", f"no file {name} in {root}", fix="create it, or correct the name"
             )
-        paths.append(path)
-    return paths
+        found.append(path.relative_to(root).as_posix())
+    return tuple(dict.fromkeys(found))
 
 
-def _check_size(path: Path, root: Path) -> int:
-    if path.is_symlink():
-        target = path.resolve()
-        if not target.is_relative_to(root):
-            raise _leaves_folder(f"{path.relative_to(root)} -> {target}", root)
-        if target.is_dir():
-            return 0
-    try:
-        return path.stat().st_size
-    except OSError as err:
-        raise RunnerError(
-            "R-CODE-UNREADABLE",
-            f"cannot read {path}",
-            why=err.strerror or str(err),
-            fix="make it readable, or exclude it in .runnerignore",
-        ) from err
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A file, or a link to the folder `link`, of an archive.
+
+    `state` is what changes when the content of a file changes.
+    """
+
+    name: str
+    path: str
+    size: int
+    executable: bool
+    link: str | None = None
+    state: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Scan:
+    """Look at selected files. Deleted ones and special files, such as pipes, are skipped."""
+
+    root: str
+    members: list[_Member] = field(default_factory=list[_Member])
+    _broken: list[str] = field(default_factory=list[str])
+
+    def add(self, name: str) -> None:
+        path = f"{self.root}/{name}"
+        try:
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                self._add_link(name, path)
+            elif stat.S_ISREG(found.st_mode):
+                self._add_file(name, path, found)
+        except (FileNotFoundError, NotADirectoryError):  # deleted, but git still tracks it
+            return
+        except OSError as err:
+            raise _unreadable(path, err) from err
+
+    def _add_file(self, name: str, path: str, found: os.stat_result) -> None:
+        executable = bool(found.st_mode & stat.S_IXUSR)
+        state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+        self.members.append(_Member(name, path, found.st_size, executable, None, state))
+
+    def _add_link(self, name: str, path: str) -> None:
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError:  # the target does not exist, or the links are a loop
+            self._broken.append(f"{stored_path(name)} -> {os.readlink(path)}")  # noqa: PTH115
+            return
+        target = os.path.realpath(path)
+        if target != self.root and not target.startswith(f"{self.root}/"):
+            raise _leaves_folder(f"{name} -> {target}", self.root, target)
+        if stat.S_ISDIR(found.st_mode):
+            link = os.path.relpath(target, os.path.dirname(path))  # noqa: PTH120
+            self.members.append(_Member(name, path, 0, executable=False, link=link))
+        elif stat.S_ISREG(found.st_mode):
+            self._add_file(name, path, found)
+
+    def notes(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield warnings about links that are skipped, or that lead nowhere on the node."""
+        if self._broken:
+            yield f"skipped links that lead nowhere: {_shortened(self._broken)}"
+        empty: list[str] = []
+        for member in self.members:
+            if member.link is not None:
+                folder = os.path.dirname(member.name)  # noqa: PTH120
+                target = os.path.normpath(os.path.join(folder, member.link))  # noqa: PTH118
+                if target != "." and not any(name.startswith(f"{target}/") for name in names):
+                    empty.append(f"{member.name} -> {target}")
+        if empty:
+            yield (
+                f"links to folders that are not sent: {_shortened(empty)}; pass data with "
+                "--data PATH or --input NAME=PATH"
+            )
+
+
+_MAX_NAMED = 5
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_total_size(sizes: dict[str, int]) -> None:
@@ -224,36 +475,77 @@ def _check_total_size(sizes: dict[str, int]) -> None:
     )
 
 
-def _build_archive(root: Path, paths: list[Path]) -> bytes:
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6, filename="") as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in paths:
-            _add_file(archive, root, path)
-    return buffer.getvalue()
+_BLOCK_FILES = 32  # on average
+_MIN_CACHED = 200  # files; fewer are packed in less time than the cache takes
+_END = bytes(2 * tarfile.BLOCKSIZE)
+_LEVEL, _GZIP = 6, 31  # compression; zlib's code for the gzip format
 
 
-def _add_file(archive: tarfile.TarFile, root: Path, path: Path) -> None:
-    member = tarfile.TarInfo(
-        path.relative_to(root).as_posix()
-    )  # mtime, uid and gid stay 0, for a stable hash
-    if path.is_symlink() and path.is_dir():
-        member.type = tarfile.SYMTYPE
-        member.linkname = os.path.relpath(path.resolve(), path.parent)
-        archive.addfile(member)
-        return
-    data = path.read_bytes()
-    member.size = len(data)
-    member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
-    archive.addfile(member, io.BytesIO(data))
+def _build_archive(members: Sequence[_Member], packed: PackedBlocks | None) -> bytes:
+    """Return a gzip file with one part per block of files, as gzip allows (RFC 1952, 2.2).
+
+    Where a block ends depends on names only, so a changed file changes the bytes of its block.
+    """
+    parts: list[bytes] = []
+    block: list[_Member] = []
+    for member in members:
+        block.append(member)
+        if zlib.crc32(member.name.encode(errors="surrogateescape")) % _BLOCK_FILES == 0:
+            parts.append(_pack_block(block, packed))
+            block = []
+    if block:
+        parts.append(_pack_block(block, packed))
+    if packed is not None:
+        packed.save()
+    return b"".join((*parts, _compress([_END])))
 
 
-def _leaves_folder(what: str, root: Path) -> RunnerError:
+def _pack_block(block: Sequence[_Member], packed: PackedBlocks | None) -> bytes:
+    if packed is None:
+        return _compress(map(_tar_member, block))
+    states = [(each.name, each.executable, each.link, each.state) for each in block]
+    newest_ns = max(max(each.state[1:3], default=0) for each in block)
+    return packed.once(
+        ascii((_LEVEL, CODE_TIME, states)), newest_ns, lambda: _compress(map(_tar_member, block))
+    )
+
+
+def _compress(parts: Iterator[bytes] | Sequence[bytes]) -> bytes:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    return b"".join((*map(packer.compress, parts), packer.flush()))
+
+
+def _tar_member(member: _Member) -> bytes:
+    # uid and gid stay 0 and the time is the same for all, for a stable hash.
+    info = tarfile.TarInfo(member.name)
+    info.mtime = CODE_TIME
+    data = b""
+    if member.link is not None:
+        info.type, info.linkname = tarfile.SYMTYPE, member.link
+    else:
+        try:
+            data = Path(member.path).read_bytes()
+        except OSError as err:
+            raise _unreadable(member.path, err) from err
+        info.size, info.mode = len(data), 0o755 if member.executable else 0o644
+    head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return head + data + bytes(-len(data) % tarfile.BLOCKSIZE)
+
+
+def _leaves_folder(what: str, root: Path | str, target: str | None = None) -> RunnerError:
+    instead = ", and pass data with --data PATH or --input NAME=PATH" if target else ""
     return RunnerError(
         "R-CODE-OUTSIDE",
         f"{what} leaves the folder of the recipe",
         why=f"only files in {root} are uploaded, so the file would be missing on the node",
-        fix="copy the file into the folder, or exclude the link in .runnerignore",
+        fix=f"copy the file into the folder, or exclude the link in .runnerignore{instead}",
+    )
+
+
+def _unreadable(path: str, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-CODE-UNREADABLE",
+        f"cannot read {path}",
+        why=err.strerror or str(err),
+        fix="make it readable, or exclude it in .runnerignore",
     )

@@ -10,14 +10,14 @@ import hashlib
 import os
 import re
 import secrets
-import subprocess
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 
 from runner.contract import StackOutputs
-from runner.core.home import code_variables
+from runner.core.home import HomePaths, is_private, make_private
 from runner.core.planning.plan import (
     CheckedRun,
     RunContent,
@@ -40,7 +40,7 @@ from runner.flows.submit.packages import find_commits, read_package_texts, warn_
 from runner.protocol.commands import find_notebook, referenced_variables
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
-from runner.protocol.run_spec import CodeRef, DataRef, data_prefix
+from runner.protocol.run_spec import CodeRef, DataRef, ExcludedPath, data_prefix
 
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
@@ -49,7 +49,6 @@ _SERVICE_PREFIXES = ("AZ_BATCH", "AZUREML_", "AZURE_ML_")
 _INPUT_VARIABLE = re.compile(r"(?:AZ_BATCHAI_INPUT_|AZURE_ML_INPUT_|AZUREML_DATAREFERENCE_)(\w+)")
 MAX_FILES = 50_000  # run.json lists every file of an input
 _UPLOADED = "inputs"  # folder of local inputs in the `data` container
-_GIT_TIMEOUT_S = 5.0
 
 
 class FilesToUpload:
@@ -220,7 +219,8 @@ def read_files(
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
     code = files.once(
-        ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
+        ("code", recipe.folder, recipe.files, excluded),
+        lambda: _pack(recipe, excluded, settings.home),
     )
     agent = files.once("agent", build_agent)
     agent_sha256 = files.once("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
@@ -403,51 +403,31 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
     )
 
 
-def git_revision(folder: Path) -> tuple[str, bool] | None:
-    """Return the HEAD of a folder's repository, and whether the folder has other changes.
+def _pack(recipe: Recipe, apart: tuple[Path, ...], home: Path) -> CodeArchive:
+    if recipe.files is not None or recipe.source == "builtin":
+        return pack_code(recipe, apart)
+    # Built-in recipes need none of these.
+    from runner.core.recipe.listed_files import select_listed  # noqa: PLC0415
+    from runner.core.recipe.packed_blocks import PackedBlocks  # noqa: PLC0415
+    from runner.flows.submit.git import list_code  # noqa: PLC0415
 
-    Returns None outside of git, without git, or if git is slow.
-    """
-    head = _git(folder, "rev-parse", "HEAD")
-    if head is None:
-        return None
-    options = _without_programs(folder)
-    ask = ("status", "--porcelain", "--ignore-submodules=dirty", "--", ".")
-    changes = _git(folder, "--no-optional-locks", *options, *ask)
-    return head, changes != ""
-
-
-def _without_programs(folder: Path) -> list[str]:
-    """Return options of git that start no program which the configuration of a repository names."""
-    named = _git(
-        folder, "config", "--local", "--includes", "--name-only", "--get-regexp", r"^filter\."
-    )
-    filters = {
-        key: "false" if key.endswith(".required") else "" for key in (named or "").splitlines()
-    }
-    values = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, **filters}
-    return [word for key, value in values.items() for word in ("-c", f"{key}={value}")]
-
-
-def _git(folder: Path, *args: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *args],
-            capture_output=True,
-            text=True,
-            env=code_variables(os.environ),
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    listing, root = list_code(recipe.folder), recipe.folder.resolve()
+    chosen = select_listed(root, apart, listing) if listing is not None else None
+    cache = HomePaths(home).cache / "code"
+    with suppress(OSError):
+        make_private(cache)
+    # Its files are sent as code, whoever wrote them.
+    packed = PackedBlocks(cache, root) if is_private(cache) else None
+    return pack_code(recipe, apart, chosen, packed)
 
 
 def _code_ref(recipe: Recipe, code: CodeArchive, files: FilesToUpload) -> CodeRef:
-    ref = CodeRef(sha256=code.sha256, size_bytes=len(code.data), files=code.files)
+    left_out = tuple(ExcludedPath(stored_path(e.path), e.rule) for e in code.excluded)
+    ref = CodeRef(code.sha256, len(code.data), code.files, left_out=left_out)
     if recipe.source == "builtin":
         return ref
+    from runner.flows.submit.git import git_revision  # noqa: PLC0415  not for built-in recipes
+
     git = files.once(("git", recipe.folder), lambda: git_revision(recipe.folder))
     return replace(ref, git_revision=git[0], git_dirty=git[1]) if git else ref
 

@@ -23,6 +23,7 @@ from runner.node.failures import DISK_FULL_TEXT, StageFailedError
 from runner.node.script.command import kill_remaining_processes
 from runner.protocol.host import format_size, remove_tree
 from runner.protocol.task import (
+    CODE_TIME,
     MAX_CODE_BYTES,
     MAX_CODE_FILES,
     NOTEBOOK_MODULE,
@@ -159,6 +160,7 @@ def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path)
     member.uid = member.gid = os.getuid()
     member.uname = member.gname = ""
     member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    member.mtime = max(member.mtime, CODE_TIME)  # zip, and so wheels and make_archive, need 1980
     tar.extract(member, target, set_attrs=not member.issym())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from runner.protocol.git_requirements import describe_commits
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.planning.plan import CheckedRun, RunPlan
+    from runner.core.recipe.listed_files import RuleCount
     from runner.core.recipe.recipe import Recipe
     from runner.core.settings import Settings
     from runner.flows.submit.pipeline import SubmissionPlan
@@ -88,20 +90,40 @@ def _load(out: Output, ref: str, entry: str | None) -> Recipe:
         return load_recipe(str(folder), cwd=Path.cwd(), entry=script)
 
 
+_MAX_PATHS = 20  # of a rule, in the plan as JSON
+
+
 def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks: bool) -> None:
+    from runner.core.recipe.listed_files import count_excluded
+
     plan = plan_dry_run(out, checked, settings, run_checks=run_checks)
     [document] = plan.documents().values()
     cost = plan.cost.to_json() if plan.cost else None
-    if out.document({**document, "cost": cost, "not_looked_up": plan.unanswered_json()}):
+    counts = count_excluded(checked.recipe.folder, plan.run.content.code.left_out)
+    more = {"left_out": _left_out(counts), "cost": cost, "not_looked_up": plan.unanswered_json()}
+    if out.document({**document, **more}):
         return
-    shown = {**_plan_text(plan.run, document["data"]), **cost_lines(plan.cost)}
+    shown = {**_plan_text(plan.run, document["data"], counts), **cost_lines(plan.cost)}
     if unknown := plan.unanswered_text():
         shown["not checked"] = unknown
     out.record(shown, title=f"{checked.recipe.name}: the plan")
     out.note("dry run: nothing was started")
 
 
-def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
+def _left_out(counts: Sequence[RuleCount]) -> dict[str, Any]:
+    return {
+        "files": sum(each.files for each in counts),
+        "at_least": any(each.at_least for each in counts),
+        "rules": [
+            {"rule": each.rule, "files": each.files, "paths": list(each.paths[:_MAX_PATHS])}
+            for each in counts
+        ],
+    }
+
+
+def _plan_text(
+    plan: RunPlan, data: dict[str, Any] | None, counts: Sequence[RuleCount]
+) -> dict[str, str]:
     recipe, code, pool = plan.recipe, plan.content.code, plan.pool
     nodes = recipe.resources.nodes
     at_once = f", {nodes} nodes at once" if nodes > 1 else ""
@@ -115,6 +137,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         **({"launcher": recipe.launcher} if recipe.launcher != "python" or nodes > 1 else {}),
         "code": f"{format_count(code.files, 'file')}, {format_size(code.size_bytes)}, "
         f"sha256 {code.sha256[:12]}",
+        "left out": "; ".join(map(str, counts)) or "nothing",
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",

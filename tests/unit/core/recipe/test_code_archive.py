@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from runner.core.recipe import code_archive
-from runner.core.recipe.code_archive import pack_code, walk_code
+from runner.core.recipe.code_archive import pack_code, select_files
+from runner.core.recipe.listed_files import GitListing, select_listed
+from runner.core.recipe.packed_blocks import PackedBlocks
 from runner.protocol.errors import RunnerError
+from runner.protocol.task import CODE_TIME
 from tests.unit.core.recipe_maker import recipe
 
 
@@ -23,8 +27,8 @@ def write(root: Path, **files: str) -> Path:
     return root
 
 
-def names(folder: Path, *excluded: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in walk_code(folder, excluded)]
+def names(folder: Path, *apart: Path) -> list[str]:
+    return list(select_files(folder, apart).names)
 
 
 def members(data: bytes) -> dict[str, bytes | None]:
@@ -67,6 +71,41 @@ def test_runnerignore_takes_precedence_over_gitignore(tmp_path: Path) -> None:
     assert names(tmp_path) == [".gitignore", ".runnerignore", "small.bin", "train.py"]
 
 
+def test_runnerignore_of_any_folder_takes_precedence_over_gitignore_of_any_other(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path,
+        **{
+            ".runnerignore": "!a/keep.bin\n",
+            "a/.gitignore": "*.bin\n",
+            "a/keep.bin": "",
+            "a/x.bin": "",
+        },
+    )
+    assert names(tmp_path) == [".runnerignore", "a/.gitignore", "a/keep.bin"]
+
+
+def test_what_is_left_out_names_the_rule(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{
+            ".gitignore": "# data\n\n*.csv\nruns/\n",
+            ".runnerignore": "notes.txt\n",
+            "a.csv": "",
+            "runs/1/log": "",
+            "notes.txt": "",
+            ".venv/pyvenv.cfg": "",
+        },
+    )
+    assert {each.path: each.rule for each in select_files(tmp_path).excluded} == {
+        "a.csv": ".gitignore:3: *.csv",
+        "runs/": ".gitignore:4: runs/",
+        "notes.txt": ".runnerignore:1: notes.txt",
+        ".venv/": "caches and environments",
+    }
+
+
 def test_nested_ignore_files_are_relative_to_their_folder(tmp_path: Path) -> None:
     write(tmp_path, **{"a/.gitignore": "/out\n", "a/out/x": "", "a/b/out/y": "", "out/z": ""})
     assert names(tmp_path) == ["a/.gitignore", "a/b/out/y", "out/z"]
@@ -105,6 +144,63 @@ def test_changed_file_changes_the_hash(tmp_path: Path) -> None:
     before = pack_code(recipe(folder=folder)).sha256
     write(tmp_path, **{"train.py": "print(2)"})
     assert pack_code(recipe(folder=folder)).sha256 != before
+
+
+def test_times_of_packed_files_are_those_that_zip_can_store(tmp_path: Path) -> None:
+    folder = write(tmp_path, **{"train.py": "print(1)"})
+    with tarfile.open(fileobj=io.BytesIO(pack_code(recipe(folder=folder)).data)) as archive:
+        assert {member.mtime for member in archive} == {CODE_TIME}
+    assert datetime.fromtimestamp(CODE_TIME, UTC).year > 1980
+
+
+def many(folder: Path, count: int) -> Path:
+    for number in range(count):
+        write(folder, **{f"pkg{number % 7}/m{number}.py": f"x = {number}\n"})
+        os.utime(folder / f"pkg{number % 7}/m{number}.py", (CODE_TIME, CODE_TIME))
+    return folder
+
+
+def test_archive_from_the_cache_is_the_same_as_a_new_one(tmp_path: Path) -> None:
+    folder, cache = many(tmp_path / "code", 300), tmp_path / "cache"
+    cache.mkdir()
+    first = pack_code(recipe(folder=folder))
+    for _ in range(2):
+        assert (
+            pack_code(recipe(folder=folder), packed=PackedBlocks(cache, folder)).data == first.data
+        )
+    (folder / "pkg1/m1.py").write_text("x = 2\n")
+    (folder / "pkg2/m2.py").unlink()
+    changed = pack_code(recipe(folder=folder), packed=PackedBlocks(cache, folder))
+    assert changed.data == pack_code(recipe(folder=folder)).data != first.data
+    found = members(changed.data)
+    assert found["pkg1/m1.py"] == b"x = 2\n"
+    assert "pkg2/m2.py" not in found
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"a": 5}\nab', b"[1]\n", b"\xff\xfe"])
+def test_damaged_cache_is_not_used(tmp_path: Path, text: bytes) -> None:
+    folder, cache = many(tmp_path / "code", 250), tmp_path / "cache"
+    cache.mkdir()
+    first = pack_code(recipe(folder=folder), packed=PackedBlocks(cache, folder))
+    (kept,) = cache.iterdir()
+    kept.write_bytes(text)
+    assert pack_code(recipe(folder=folder), packed=PackedBlocks(cache, folder)).data == first.data
+
+
+def test_file_that_changed_just_before_it_was_cached_is_read_again(tmp_path: Path) -> None:
+    folder, cache = many(tmp_path / "code", 250), tmp_path / "cache"
+    cache.mkdir()
+    pack_code(recipe(folder=folder), packed=PackedBlocks(cache, folder))
+    path = folder / "pkg1/m1.py"
+    before = path.stat()
+    path.write_text("x = 7\n")  # the same size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (
+        members(pack_code(recipe(folder=folder), packed=PackedBlocks(cache, folder)).data)[
+            "pkg1/m1.py"
+        ]
+        == b"x = 7\n"
+    )
 
 
 def test_executable_file_is_packed_as_executable(tmp_path: Path) -> None:
@@ -148,12 +244,34 @@ def test_link_within_the_folder_is_packed_as_its_target(tmp_path: Path) -> None:
     assert found["latest"] is None, "a link to a folder stays a link"
 
 
-def test_dangling_link_is_refused_by_name(tmp_path: Path) -> None:
-    folder = write(tmp_path, **{"train.py": ""})
+def test_links_that_lead_nowhere_are_skipped_with_a_warning(tmp_path: Path) -> None:
+    folder = write(tmp_path / "project", **{"train.py": ""})
     (folder / "gone").symlink_to("nowhere")
+    (folder / "unmounted").symlink_to(tmp_path / "nas" / "data")
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    archive = pack_code(recipe(folder=folder))
+    assert archive.names == ("train.py",)
+    (warning,) = archive.warnings
+    assert warning.startswith("skipped links that lead nowhere: a -> b, b -> a, gone -> nowhere")
+
+
+def test_link_to_a_folder_that_is_not_sent_causes_a_warning(tmp_path: Path) -> None:
+    folder = write(tmp_path, **{"train.py": "", "data/x.csv": "", ".gitignore": "data/\n"})
+    (folder / "current").symlink_to("data")
+    (warning,) = pack_code(recipe(folder=folder)).warnings
+    assert "current -> data" in warning
+    assert "--data PATH" in warning
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write(tmp_path, **{"train.py": "", "locked.txt": "x"})
+    (folder / "locked.txt").chmod(0)
     with pytest.raises(RunnerError) as caught:
         pack_code(recipe(folder=folder))
-    assert "gone" in caught.value.what
+    assert caught.value.code == "R-CODE-UNREADABLE"
+    assert "locked.txt" in caught.value.what
 
 
 def test_pipes_and_sockets_are_skipped(tmp_path: Path) -> None:
@@ -213,7 +331,7 @@ def test_folder_with_more_files_than_a_node_unpacks_is_refused(
     assert caught.value.what == "the code folder has 3 files, the limit is 2"
 
 
-def test_files_that_may_hold_credentials_cause_a_warning(tmp_path: Path) -> None:
+def test_files_that_may_hold_credentials_are_left_out_with_a_warning(tmp_path: Path) -> None:
     found = (".env", "sub/.env.local", "sub/id_ed25519", ".aws/credentials", "kaggle.json")
     harmless = (
         ".env.example",
@@ -224,9 +342,23 @@ def test_files_that_may_hold_credentials_cause_a_warning(tmp_path: Path) -> None
         "train.py",
     )
     folder = write(tmp_path, **dict.fromkeys((*found, *harmless), "x"))
-    (warning,) = pack_code(recipe(folder=folder)).warnings
+    archive = pack_code(recipe(folder=folder))
+    assert sorted(archive.names) == sorted(harmless)
+    (warning,) = archive.warnings
     listed = warning.partition(": ")[2].partition("; ")[0]
     assert listed.split(", ") == sorted(found)
+    assert "declare `secrets` in train.yaml" in warning
+
+
+def test_credentials_that_git_tracks_or_a_rule_names_are_sent_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, **{"train.py": "x", ".env": "x", "id_rsa": "x", ".runnerignore": "!id_rsa\n"})
+    listing = GitListing((".env",), ("id_rsa", "train.py"))
+    archive = pack_code(recipe(folder=tmp_path), (), select_listed(tmp_path, (), listing))
+    assert archive.names == (".env", "id_rsa", "train.py")
+    (warning,) = archive.warnings
+    assert "may hold credentials: .env, id_rsa; " in warning
     assert "exclude them with .runnerignore, and declare `secrets` in train.yaml" in warning
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,9 +123,9 @@ def test_tasks_of_one_folder_share_one_archive(
 ) -> None:
     packed: list[Recipe] = []
 
-    def pack(recipe: Recipe, excluded: tuple[Path, ...]) -> CodeArchive:
+    def pack(recipe: Recipe, *args: Any) -> CodeArchive:
         packed.append(recipe)
-        return pack_code(recipe, excluded)
+        return pack_code(recipe, *args)
 
     monkeypatch.setattr(check_and_read, "pack_code", pack)
     path = write(

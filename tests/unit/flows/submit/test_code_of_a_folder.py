@@ -15,7 +15,8 @@ from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import SweepFile
 from runner.flows.data.datasets import resolve_dataset
-from runner.flows.submit.check_and_read import check_run, git_revision
+from runner.flows.submit.check_and_read import check_run
+from runner.flows.submit.git import git_revision
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import RunnerError
 
