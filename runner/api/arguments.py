@@ -142,6 +142,8 @@ def to_overrides(values: Mapping[str, object] | None) -> tuple[str, ...]:
 def to_text(name: str, value: object) -> str:
     """Return the value of a parameter as `--set` accepts it."""
     plain = without_numpy(value)
+    if plain is None:
+        return "null"  # leaves the parameter out
     if isinstance(plain, bool):
         return "true" if plain else "false"
     if isinstance(plain, int):

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from runner.core.units import DURATION_PATTERN, SIZE_PATTERN, UnitError, parse_duration, parse_size
+from runner.protocol.commands import WrittenFloat, WrittenInt, as_written
 from runner.protocol.errors import RunnerError
 
 
@@ -123,6 +124,19 @@ class Amount:
         allowed = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
         context = {"problem": problem, "why": f"allowed: {allowed}", "fix": fix}
         raise PydanticCustomError("runner", "{problem}", context)
+
+
+class WrittenBool(WrittenInt):
+    """`True`, `FALSE` and the like in YAML, which a script may get as they are written."""
+
+
+def without_text(value: Any) -> Any:
+    """Return `True` of YAML as a bool, at any depth, and other values unchanged."""
+    if isinstance(value, dict):
+        return {name: without_text(each) for name, each in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [without_text(each) for each in cast("list[Any]", value)]
+    return bool(value) if isinstance(value, WrittenBool) else value
 
 
 FieldPath = tuple[int | str, ...]
@@ -412,12 +426,38 @@ def read_document(path: Path, *, code: str) -> Document:
 
 @functools.cache
 def _parser_class() -> Any:
-    """Return the class of parsers that record lines and drop comments."""
+    """Return the class of parsers that record lines and the text of values, and drop comments."""
     from ruamel.yaml import YAML  # noqa: PLC0415  see above
+    from ruamel.yaml.constructor import RoundTripConstructor  # noqa: PLC0415
     from ruamel.yaml.scanner import RoundTripScanner  # noqa: PLC0415
 
     yaml: Any = YAML  # ruamel has no types
     scanner: Any = RoundTripScanner
+    constructor: Any = RoundTripConstructor
+
+    class Constructor(constructor):
+        """Keeps the text of numbers, and that of `True`."""
+
+        def construct_yaml_number(self, node: Any) -> Any:
+            is_whole = node.tag.endswith(":int")
+            build = self.construct_yaml_int if is_whole else self.construct_yaml_float
+            value = build(node)
+            return as_written((int if is_whole else float)(value), node.value)
+
+        def construct_written_bool(self, node: Any) -> Any:
+            value = self.construct_yaml_bool(node)
+            return value if node.value in ("true", "false") else WrittenBool(value, node.value)
+
+    for kind in ("int", "float"):
+        Constructor.add_constructor(f"tag:yaml.org,2002:{kind}", Constructor.construct_yaml_number)
+    Constructor.add_constructor("tag:yaml.org,2002:bool", Constructor.construct_written_bool)
+
+    class ConstructorOfTexts(Constructor):
+        """Returns dates as texts."""
+
+    ConstructorOfTexts.add_constructor(
+        "tag:yaml.org,2002:timestamp", ConstructorOfTexts.construct_scalar
+    )
 
     class Scanner(scanner):
         """Skips comments fast: ruamel's scanner takes 20 s for half a million lines."""
@@ -439,15 +479,25 @@ def _parser_class() -> Any:
                     self.allow_simple_key = True
 
     class Parser(yaml):
-        def __init__(self) -> None:
+        def __init__(self, *, keeps_dates: bool = False) -> None:
             super().__init__(typ="rt", pure=True)  # pyright: ignore[reportUnknownMemberType]
             self.Scanner = Scanner
+            self.Constructor = ConstructorOfTexts if keeps_dates else Constructor
 
         def official_plug_ins(self) -> list[str]:
             """Return no plug-ins: to search for them takes as long as to parse a short file."""
             return []
 
     return Parser
+
+
+def read_inline(text: str) -> Any:
+    """Return the value of YAML in one line, with the text of numbers, of dates and of `True`.
+
+    Raises:
+        YAMLError: of ruamel, the text is not YAML.
+    """
+    return _to_builtin(_parser_class()(keeps_dates=True).load(text), keeps_text=True)
 
 
 def check_document(document: Document, model: type[Model], *, code: str) -> Model:
@@ -626,12 +676,22 @@ def _read_text(path: Path, code: str) -> str:
     return text
 
 
-def _to_builtin(value: Any) -> Any:
-    """Convert ruamel's subclasses of int, float and str to builtin types."""
+def _to_builtin(value: Any, *, keeps_text: bool = False) -> Any:
+    """Convert ruamel's subclasses of int, float and str to builtin types.
+
+    Numbers keep their text. `True` keeps it if it is a parameter.
+    """
     if isinstance(value, dict):
-        return {_to_builtin(k): _to_builtin(v) for k, v in cast("dict[Any, Any]", value).items()}
+        return {
+            _to_builtin(k): _to_builtin(v, keeps_text=keeps_text or k == "params")
+            for k, v in cast("dict[Any, Any]", value).items()
+        }
     if isinstance(value, list):
-        return [_to_builtin(v) for v in cast("list[Any]", value)]
+        return [_to_builtin(v, keeps_text=keeps_text) for v in cast("list[Any]", value)]
+    if isinstance(value, WrittenBool):
+        return value if keeps_text else bool(value)
+    if isinstance(value, WrittenFloat | WrittenInt):
+        return value
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)

@@ -51,6 +51,59 @@ _MOST_DIGITS = 17  # that a float has
 _STORED = "$RUNNER_"  # begins the path of an input on the node
 Words = Sequence[str | None]  # None: see `place_parameters`
 Word = TypeVar("Word", bound="str | None")
+# By the name of a parameter: the option for true and that for false; "" for none.
+Switches = Mapping[str, Sequence[str]]
+NO_SWITCHES: Switches = {}
+NULL = "null"  # the text of a parameter that is left out
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+class WrittenFloat(float):
+    """A number that is shown, and passed to a script, as it was written: `1e3`, `1.10`."""
+
+    def __new__(cls, value: float, text: str) -> WrittenFloat:
+        """Return the number with its text."""
+        found = super().__new__(cls, value)
+        found.text = text
+        return found
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class WrittenInt(int):
+    """A whole number that is shown, and passed to a script, as it was written: `007`, `0x1f`."""
+
+    def __new__(cls, value: int, text: str) -> WrittenInt:
+        """Return the number with its text."""
+        found = super().__new__(cls, value)
+        found.text = text
+        return found
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class ParameterError(ValueError):
+    """A script cannot get the value of a parameter; has the reason and the fix."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        super().__init__(what)
+        self.why, self.fix = why, fix
+
+
+def as_written(value: Any, text: str) -> Any:
+    """Return a number that keeps its text, and other values unchanged."""
+    if isinstance(value, bool) or str(value) == text:
+        return value
+    if isinstance(value, float):
+        return WrittenFloat(value, text)
+    return WrittenInt(value, text) if isinstance(value, int) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +161,9 @@ def swept_parameters(params: Mapping[str, Any], swept: Mapping[str, Any]) -> dic
     found: dict[str, Any] = {}
     for name, value in swept.items():
         given = params.get(name.lstrip("+"), value)
-        found[name] = value if is_same_value(given, value) else given  # `value` may be a text
+        if is_same_value(given, value):  # `value` may be a text, such as 1e3
+            given = as_written(to_value(value), value) if isinstance(value, str) else value
+        found[name] = given
     return found
 
 
@@ -142,6 +197,14 @@ def to_value(text: str) -> Any:
     digits = re.sub("[^0-9]", "", re.split("[eE]", text)[0]).lstrip("0")
     value = float(text)
     return value if math.isfinite(value) and len(digits) <= _MOST_DIGITS else text
+
+
+def with_type_of(value: Any, example: Any) -> Any:
+    """Return a text such as `1e3` as a number that keeps it, if the example is a number."""
+    is_number = isinstance(example, int | float) and not isinstance(example, bool)
+    if not is_number or not isinstance(value, str) or not _DECIMAL.fullmatch(value):
+        return value
+    return as_written(int(value) if _WHOLE.fullmatch(value) else float(value), value)
 
 
 def _comparable(value: object) -> object:
@@ -309,19 +372,48 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
     ]
 
 
-def to_arguments(params: Mapping[str, Any], params_as: ParamsAs) -> list[str]:
+def to_arguments(
+    params: Mapping[str, Any], params_as: ParamsAs, switches: Switches = NO_SWITCHES
+) -> list[str]:
     """Return the script's arguments: `--name value` or `name=value` for each parameter.
 
+    A parameter that is None is left out, except that Hydra gets `name=null`. A flag without a
+    value, one of `switches`, is its option for true or for false.
+
     Raises:
-        ValueError: Hydra cannot read the value of a parameter.
+        ParameterError: the script cannot read the value of a parameter.
     """
-    arguments: list[str] = []
-    for name, value in params.items():
-        if params_as == "flags":
-            arguments += [f"--{name}", to_text(value)]
-        else:
-            arguments.append(f"{name}={_right_side(name, value, params_as)}")
-    return arguments
+    return [
+        word
+        for name, value in params.items()
+        for word in _to_words(name, value, params_as, switches)
+    ]
+
+
+def _to_words(name: str, value: object, params_as: ParamsAs, switches: Switches) -> list[str]:
+    """Return the arguments of one parameter."""
+    if value is None and params_as != "hydra":
+        return []
+    if params_as != "flags":
+        return [f"{name}={_right_side(name, value, params_as)}"]
+    options = switches.get(_plain(name))
+    if options is None:
+        return [f"--{name}", to_text(value)]
+    is_on = parse_bool(to_text(value))
+    if is_on is None:
+        raise ParameterError(
+            f"invalid value {to_text(value)!r} for {name}",
+            f"{options[0] or options[1]} is a flag, which takes no value",
+            f"--set {name}=true, or {name}=false to leave it out",
+        )
+    option = options[0 if is_on else 1]
+    return [option] if option else []
+
+
+def parse_bool(text: str) -> bool | None:
+    """Return the meaning of `true`, `no`, `1` and the like; None for another text."""
+    word = text.strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
 
 
 def argument_start(name: str, params_as: ParamsAs) -> str:
@@ -331,6 +423,8 @@ def argument_start(name: str, params_as: ParamsAs) -> str:
 
 def to_text(value: object) -> str:
     """Return the value of a parameter as an argument."""
+    if value is None:
+        return NULL
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -355,15 +449,19 @@ def names_in_braces(words: Iterable[str]) -> tuple[frozenset[str], frozenset[str
 
 
 def place_parameters(
-    template: Iterable[str | None], params: Mapping[str, Any], params_as: ParamsAs
+    template: Iterable[str | None],
+    params: Mapping[str, Any],
+    params_as: ParamsAs,
+    switches: Switches = NO_SWITCHES,
 ) -> list[str]:
     """Return the command of a template.
 
     `{name}` stands for the value of a parameter, `{{name}}` for the text `{name}`, and None for the
-    arguments of the parameters that no word names. Other braces are not changed.
+    arguments of the parameters that no word names. Other braces are not changed. A word that is
+    only the name of a parameter without a value, None, is left out.
 
     Raises:
-        ValueError: Hydra cannot read the value of a parameter.
+        ParameterError: the script cannot read the value of a parameter.
     """
     words = list(template)
     placed, _ = names_in_braces(word for word in words if word is not None)
@@ -371,8 +469,8 @@ def place_parameters(
     command: list[str] = []
     for word in words:
         if word is None:
-            command += to_arguments(others, params_as)
-        else:
+            command += to_arguments(others, params_as, switches)
+        elif not (word[:1] == "{" and word[1:-1] in params and params[word[1:-1]] is None):
             command.append(_fill(word, params, params_as))
     return command
 
@@ -385,6 +483,12 @@ def _fill(word: str, params: Mapping[str, Any], params_as: ParamsAs) -> str:
         escaped, name = found[1], found[2]
         if name in params:
             form = params_as if right == found[0] else "flags"
+            if params[name] is None and form != "hydra":
+                raise ParameterError(
+                    f"{name} is null in {word!r}",
+                    "null leaves out only a word that is the name in braces and nothing else",
+                    f"write {{{name}}} as a word of its own, or use another value",
+                )
             return _right_side(name, params[name], form)
         return f"{{{escaped}}}" if escaped in params else found[0]
 
@@ -407,7 +511,12 @@ def _quote_for_hydra(name: str, text: str) -> str:
         return text
     is_ambiguous = "\\" in text and ("'" in text or text.endswith("\\"))
     if is_ambiguous or any(ord(char) < 32 for char in text):
-        raise ValueError(f"Hydra cannot read {text!r} as the value of {name}")
+        raise ParameterError(
+            f"Hydra cannot read {text!r} as the value of {name}",
+            "a backslash beside a quote or at the end, or a control character, has no form "
+            "that Hydra and OmegaConf both read literally",
+            "quote the value as the script reads it: NAME=\"'VALUE'\"",
+        )
     if "'" not in text:
         return f"'{text}'"
     escaped = text.replace('"', '\\"')
@@ -430,22 +539,71 @@ def insert_parameters(
 
 
 def replace_arguments(
-    command: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any], params_as: ParamsAs
+    command: Sequence[str],
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    params_as: ParamsAs,
+    switches: Switches = NO_SWITCHES,
 ) -> tuple[str, ...] | None:
     """Return the command with the arguments `old` replaced by `new`.
 
-    Return None if the command does not contain `old`.
+    Arguments of parameters that do not change keep their text: `1e-3` is the value 0.001. Return
+    None if the command does not contain `old`.
 
     Raises:
-        ValueError: Hydra cannot read the value of a parameter.
+        ParameterError: the script cannot read the value of a parameter.
     """
-    if dict(old) == dict(new):
+    if dict(old) == dict(new) and list(map(to_text, old.values())) == list(
+        map(to_text, new.values())
+    ):
         return tuple(command)
-    before, after = to_arguments(old, params_as), to_arguments(new, params_as)
-    for start in range(len(command) - len(before), -1, -1):
-        if list(command[start : start + len(before)]) == before:
-            return (*command[:start], *after, *command[start + len(before) :])
+    before = {name: _to_words(name, old[name], params_as, switches) for name in old}
+    # Earlier versions passed the text `None`.
+    earlier = {
+        name: [f"--{name}", "None"] if old[name] is None and params_as == "flags" else words
+        for name, words in before.items()
+    }
+    for expected in (earlier, before):
+        length = sum(map(len, expected.values()))
+        for start in range(len(command) - length, -1, -1):
+            found = _find_words(command[start : start + length], expected)
+            if found is None:
+                continue
+            after: list[str] = []
+            for name, value in new.items():
+                is_kept = name in old and to_text(old[name]) == to_text(value)
+                after += found[name] if is_kept else _to_words(name, value, params_as, switches)
+            return (*command[:start], *after, *command[start + length :])
     return None
+
+
+def _find_words(
+    words: Sequence[str], expected: Mapping[str, Sequence[str]]
+) -> dict[str, Sequence[str]] | None:
+    """Return the words of each parameter if they are as expected, apart from the text of numbers.
+
+    Return None for other words.
+    """
+    found: dict[str, Sequence[str]] = {}
+    start = 0
+    for name, wanted in expected.items():
+        own = words[start : start + len(wanted)]
+        if not all(map(_is_same_word, own, wanted)):
+            return None
+        found[name], start = own, start + len(wanted)
+    return found
+
+
+def _is_same_word(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    (name, equals, text), (wanted, _, value) = one.partition("="), other.partition("=")
+    if not equals:
+        text, value = one, other
+    elif name != wanted:
+        return False
+    is_number = _DECIMAL.fullmatch(text) and _DECIMAL.fullmatch(value)
+    return is_number is not None and float(text) == float(value)
 
 
 _NOTEBOOK_DRIVER = ("python", "-m", NOTEBOOK_MODULE)

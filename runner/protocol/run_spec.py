@@ -145,6 +145,7 @@ class RecipeSpec(JsonDocument):
         processes_per_node: For launchers that start several processes. None means one per GPU.
         hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
         params_as: How the script gets its parameters.
+        switches: Options of the script without a value, by parameter: for true, and for false.
         image: Reference of the container image that the script runs in.
     """
 
@@ -176,6 +177,9 @@ class RecipeSpec(JsonDocument):
     processes_per_node: int | None = field(default=None, metadata=wire(omit="default"))
     hang_timeout_s: float | None = field(default=None, metadata=wire(omit="default"))
     params_as: ParamsAs = field(default="flags", metadata=wire(omit="default"))
+    switches: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, "tuple[str, ...]"], metadata=wire(omit="default")
+    )
     timeout_s: float | None = None
     retries: int = 0
     resources: Resources = NO_RESOURCES
@@ -216,13 +220,13 @@ class RecipeSpec(JsonDocument):
 
     def to_arguments(self, params: Mapping[str, Any]) -> list[str]:
         """Return the arguments of the script with parameters. Raise ValueError."""
-        return commands.to_arguments(params, self.params_as)
+        return commands.to_arguments(params, self.params_as, self.switches)
 
     def place_parameters(
         self, template: Iterable[str | None], params: Mapping[str, Any]
     ) -> list[str]:
         """Return the command of a template with parameters. Raise ValueError."""
-        return commands.place_parameters(template, params, self.params_as)
+        return commands.place_parameters(template, params, self.params_as, self.switches)
 
     def insert_parameters(
         self, params: Sequence[Word], args: Sequence[str]
@@ -238,7 +242,7 @@ class RecipeSpec(JsonDocument):
         Raises:
             ValueError: the script cannot read a value.
         """
-        return commands.replace_arguments(command, old, new, self.params_as)
+        return commands.replace_arguments(command, old, new, self.params_as, self.switches)
 
     def argument_start(self, name: str) -> str:
         """Return what the argument of a parameter begins with."""

@@ -40,7 +40,6 @@ class Layout:
 ROWS: Mapping[str, Layout] = {
     "config_file": Layout(
         (".", "--", "-c", "config.json", "--lr", "0.01"), "", ("saved/models/Line/*/*.pkl",),
-        frozenset({"loss"}),
     ),
     "exec_config": Layout(
         (

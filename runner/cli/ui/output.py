@@ -26,6 +26,7 @@ from runner.cli.ui.terminal import (
     wrapped,
 )
 from runner.core.units import format_duration
+from runner.protocol.commands import WrittenFloat
 from runner.protocol.errors import RunnerError
 from runner.views.json_text import format_json, format_json_array
 
@@ -454,7 +455,7 @@ def _tsv(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, float):
+    if isinstance(value, float) and not isinstance(value, WrittenFloat):
         return f"{value:.6g}"
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(value, default=str, ensure_ascii=False)

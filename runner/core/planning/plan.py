@@ -16,7 +16,7 @@ from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
 from runner.core.settings import Settings, Target
-from runner.protocol.commands import names_in_braces
+from runner.protocol.commands import ParameterError, names_in_braces
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
@@ -382,14 +382,8 @@ def script_arguments(
         if template:
             return tuple(recipe.place_parameters(template, params))
         return tuple(recipe.to_arguments(params))
-    except ValueError as err:
-        raise RunnerError(
-            "R-SET-VALUE",
-            str(err),
-            why="a backslash beside a quote or at the end, or a control character, has no form "
-            "that Hydra and OmegaConf both read literally",
-            fix="quote the value as the script reads it: NAME=\"'VALUE'\"",
-        ) from err
+    except ParameterError as err:
+        raise RunnerError("R-SET-VALUE", str(err), why=err.why, fix=err.fix) from err
 
 
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:(?!\$\{)[^/\s@]+@")

@@ -12,6 +12,9 @@ values, or one of these:
 - a distribution to draw from, like `{loguniform: [1e-5, 1e-1]}`.
 
 `when` limits a parameter to trials in which other parameters have certain values.
+
+The script gets a value as it was written, so a number whose text Python would change, such as
+`1e3`, is a text here. `null` leaves a parameter out.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -30,10 +33,11 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.keys import key_error
-from runner.core.yaml_files import did_you_mean
+from runner.core.yaml_files import WrittenBool, did_you_mean
+from runner.protocol.commands import WrittenFloat, WrittenInt, is_same_value, to_text
 from runner.protocol.errors import RunnerError
 
-Value = bool | int | float | str
+Value = bool | int | float | str | None
 Trial = dict[str, Value]
 
 BLOBS = "blob:"  # prefix of a pattern in `files` that matches blobs
@@ -316,7 +320,7 @@ def _parse_arguments(kind: str, raw: object) -> tuple[float, ...]:
     given = tuple(
         float(number)
         for number in numbers
-        if isinstance(number, int | float) and not isinstance(number, bool)
+        if isinstance(number, int | float) and not isinstance(number, bool | WrittenBool)
     )
     if len(given) < len(numbers) or len(given) != len(known.arguments):
         raise key_error(f"invalid arguments {raw!r} for {kind}", f"write `{example}`")
@@ -381,13 +385,15 @@ def _parse_rows(
 
 
 def _parse_range(values: Sequence[object]) -> Sequence[int]:
-    if len(values) not in (2, 3) or not all(type(value) is int for value in values):
+    if len(values) not in (2, 3) or not all(
+        isinstance(value, int) and not isinstance(value, bool | WrittenBool) for value in values
+    ):
         raise key_error(
             f"{list(values)} is not a range",
             "write `range: [first, last]` or `[first, last, step]`, or the values as a list",
             "a range consists of two or three whole numbers",
         )
-    first, last, step = cast("tuple[int, int, int]", (*values, 1)[:3])
+    first, last, step = map(int, cast("tuple[int, int, int]", (*values, 1)[:3]))
     numbers = range(first, last + (1 if step > 0 else -1), step) if step else ()
     if not numbers:
         why = (
@@ -434,8 +440,8 @@ def matches_blob(name: str, pattern: str) -> bool:
 
 
 def is_value(value: object) -> bool:
-    """Return True for a text, a bool or a finite number."""
-    return isinstance(value, bool | int | str) or (
+    """Return True for a text, a bool, a finite number or None."""
+    return isinstance(value, bool | int | str | None) or (
         isinstance(value, float) and math.isfinite(value)
     )
 
@@ -445,11 +451,14 @@ def _check_scalars(raw: object) -> list[Value]:
         raise key_error(f"{raw!r} is not a list of values", "write a list with at least one value")
     for value in cast("list[object]", raw):
         if not is_value(value):
-            fix = "use text, true, false or a finite number"
+            fix = "use text, true, false, null or a finite number"
             if isinstance(value, date | list):
                 fix = f'quote it: "{value}"'
             raise key_error(f"{value!r} cannot be the value of a parameter", fix)
-    return cast("list[Value]", raw)
+    values = cast("list[Value]", raw)
+    if any(isinstance(value, WrittenFloat | WrittenInt) for value in values):
+        return [value if value is None else to_text(value) for value in values]
+    return values
 
 
 def order_dimensions(dimensions: Sequence[Dimension]) -> list[Dimension]:
@@ -468,6 +477,68 @@ def order_dimensions(dimensions: Sequence[Dimension]) -> list[Dimension]:
             )
             raise key_error(problem, did_you_mean(missing or "", names) or "correct `when`")
         waiting.remove(ready)
-        ordered.append(ready)
+        ordered.append(_with_written_values(ready, ordered))
         known |= set(ready.names)
     return ordered
+
+
+def _with_written_values(dimension: Dimension, before: Sequence[Dimension]) -> Dimension:
+    """Return the dimension with the values in its condition as the rows of others have them."""
+    if not dimension.when:
+        return dimension
+    rows = {name: (each.names.index(name), each.rows) for each in before for name in each.names}
+    when = tuple(
+        (name, tuple(_as_in_rows(value, *rows[name]) for value in values))
+        for name, values in dimension.when
+    )
+    return replace(dimension, when=when)
+
+
+def _as_in_rows(value: Value, place: int, rows: Sequence[Sequence[Value]]) -> Value:
+    return next((row[place] for row in rows if is_same_value(row[place], value)), value)
+
+
+def with_declared_types(
+    key: str, raw: Mapping[str, Any], types: Mapping[str, Callable[[str], Value]]
+) -> dict[str, Any]:
+    """Return an entry of `params` whose texts have the types that a recipe declares.
+
+    Args:
+        key: the names of the parameters.
+        raw: the entry.
+        types: reads a text as a value of each parameter with a declared type.
+    """
+    names = [name.strip() for name in key.split(",")]
+
+    def convert(name: str, value: Any) -> Any:
+        is_text = isinstance(value, str | WrittenFloat | WrittenInt)
+        return types[name](str(value)) if name in types and is_text else value
+
+    def convert_all(names: Iterable[str], values: object) -> Any:
+        if not isinstance(values, list):
+            return values
+        given = cast("list[Any]", values)
+        return [convert(name, value) for name, value in zip(names, given, strict=False)]
+
+    changed = dict(raw)
+    for kind, values in raw.items():
+        if not isinstance(values, list):
+            continue
+        given = cast("list[Any]", values)
+        if kind == "zip":
+            changed[kind] = [
+                convert_all(itertools.repeat(name), each)
+                for name, each in zip(names, given, strict=False)
+            ]
+        elif kind in ("combinations", "permutations") or (kind == "choice" and len(names) == 1):
+            if types.keys() >= set(names):
+                changed[kind] = convert_all(itertools.repeat(names[0]), given)
+        elif kind == "choice":
+            changed[kind] = [convert_all(names, row) for row in given]
+    if isinstance(raw.get("when"), dict):
+        when = cast("dict[str, Any]", raw["when"])
+        changed["when"] = {
+            name: convert_all(itertools.repeat(name), _to_list(value))
+            for name, value in when.items()
+        }
+    return changed

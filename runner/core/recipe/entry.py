@@ -19,6 +19,7 @@ from typing import Any, cast
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.notebook import SUFFIX, parse_code
 from runner.core.recipe.recipe import Recipe
+from runner.core.recipe.switches import find_switches
 from runner.core.yaml_files import did_you_mean
 from runner.protocol.commands import ParamsAs, notebook_command
 from runner.protocol.errors import RunnerError
@@ -194,6 +195,14 @@ def detect_params_as(folder: Path, command: Sequence[str]) -> ParamsAs:
     if used & {"hydra.main", "hydra_main"} or ("from_cli" in used and "argparse" not in imported):
         return "hydra"
     return "flags"
+
+
+def detect_switches(
+    folder: Path, command: Sequence[str], params_as: ParamsAs
+) -> dict[str, tuple[str, ...]]:
+    """Return the options without a value of the script of a command; see `find_switches`."""
+    script = _find_script_of(folder, command) if params_as == "flags" else None
+    return {} if script is None or script.suffix != ".py" else find_switches(script)
 
 
 def _find_script_of(folder: Path, command: Sequence[str]) -> Path | None:

@@ -6,18 +6,26 @@ import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    WrapValidator,
+    model_validator,
+)
 
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, TEMPLATE, builtin_names
 from runner.core.recipe.entry import (
     detect_params_as,
+    detect_switches,
     folder_command,
     has_entry,
     packages_file,
@@ -45,13 +53,21 @@ from runner.core.yaml_files import (
     did_you_mean,
     field_error,
     read_document,
+    without_text,
 )
-from runner.protocol.commands import ParamsAs, find_notebook
+from runner.protocol.commands import ParamsAs, WrittenFloat, WrittenInt, find_notebook
 from runner.protocol.errors import RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.run_spec import NO_RESOURCES, WORKSPACE
 
-Scalar = bool | int | float | str
+
+def _keep_text(value: object, check: Callable[[object], object]) -> object:
+    """Check a value; a number keeps its text, which pydantic would drop."""
+    checked = check(value)
+    return value if isinstance(value, WrittenFloat | WrittenInt) else checked
+
+
+Scalar = Annotated[bool | int | float | str, WrapValidator(_keep_text)]
 
 
 def relative_path(value: str) -> str:
@@ -107,10 +123,19 @@ def _expand_param(value: object) -> object:
             problem, "write a default value, or {type: int} for a parameter without one"
         )
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
-    default = raw.get("default")
-    if "type" not in raw and isinstance(default, bool | int | float | str):
-        return {**raw, "type": type(default).__name__}
+    default: object = raw.get("default")
+    kinds = (kind for kind in (bool, int, float, str) if isinstance(default, kind))
+    if "type" not in raw and (kind := next(kinds, None)) is not None:
+        return {**raw, "type": kind.__name__}
     return raw
+
+
+def _read_param(value: object, check: Callable[[object], ParamFile]) -> ParamFile:
+    """Return a declared parameter; remember whether it has its type from the default."""
+    value = without_text(value)
+    expanded = _expand_param(value)
+    parsed = check(expanded)
+    return parsed.with_inferred_type() if expanded is not value else parsed
 
 
 Duration = Annotated[int, Amount("duration", "1s", "7d")]
@@ -179,6 +204,19 @@ class ParamFile(StrictModel):
     min: float | None = None
     max: float | None = None
     choices: list[Scalar] | None = Field(default=None, min_length=1)
+
+    _is_inferred: bool = PrivateAttr(default=False)
+
+    @property
+    def is_inferred(self) -> bool:
+        """True if the type is that of the default."""
+        return self._is_inferred
+
+    def with_inferred_type(self) -> ParamFile:
+        """Return the parameter with a type that the file does not declare."""
+        copy = self.model_copy()
+        copy._is_inferred = True
+        return copy
 
     @model_validator(mode="after")
     def _consistent(self) -> ParamFile:
@@ -271,9 +309,7 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     )
     params: dict[
         Identifier,
-        Annotated[
-            ParamFile, BeforeValidator(_expand_param, json_schema_input_type=Scalar | ParamFile)
-        ],
+        Annotated[ParamFile, WrapValidator(_read_param, json_schema_input_type=Scalar | ParamFile)],
     ] = Field(default_factory=dict)
     outputs: list[RelativePath] = Field(
         default_factory=list,
@@ -612,6 +648,9 @@ def _build(
     notebook = find_notebook(command)
     if notebook is not None:
         params = merge_params(folder / notebook, params)
+    params_as = parsed.params_as or _find_params_as(folder, source, command)
+    is_known = source == "builtin" or notebook is not None  # its script has no such options
+    switches = {} if is_known else detect_switches(folder, command, params_as)
     requirements = parsed.requirements or packages_file(folder, command, is_in_image=is_in_image)
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
@@ -650,7 +689,8 @@ def _build(
         launcher=parsed.launcher,
         processes_per_node=parsed.processes_per_node,
         hang_timeout_s=parsed.hang_timeout,
-        params_as=parsed.params_as or _find_params_as(folder, source, command),
+        params_as=params_as,
+        switches=switches,
         sweep=parsed.sweep,
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),
@@ -665,6 +705,7 @@ def command_recipe(
     requirements: str | None,
 ) -> Recipe:
     """Return the recipe of a command in a folder, without train.yaml."""
+    params_as = detect_params_as(folder, command)
     return Recipe(
         name=name,
         description="",
@@ -673,7 +714,8 @@ def command_recipe(
         command=command,
         params=params,
         requirements_file=requirements,
-        params_as=detect_params_as(folder, command),
+        params_as=params_as,
+        switches=detect_switches(folder, command, params_as),
     )
 
 
@@ -693,12 +735,18 @@ def _to_param(name: str, param: ParamFile) -> Param:
         choices=tuple(_convert(param, choice) for choice in param.choices)
         if param.choices
         else None,
+        is_inferred=param.is_inferred,
     )
 
 
 def _convert(param: ParamFile, value: ParamValue) -> ParamValue:
-    """Return the value in the type of the parameter: 1 becomes 1.0 for a float."""
-    return float(value) if param.type == "float" and isinstance(value, int) else value
+    """Return the value in the type of the parameter: 1 becomes 1.0 for a float.
+
+    A number keeps its text if the recipe declares no type.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or param.is_inferred:
+        return value
+    return float(value) if param.type == "float" else int(value)
 
 
 def _slug(name: str) -> str:

@@ -32,8 +32,6 @@ _NAMES = tuple(LAUNCHERS)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 # `+name` adds a key in Hydra, `group/option` and `group@package` choose a config.
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w./@:-]*")
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
 
 
 class RunOption(NamedTuple):
@@ -401,7 +399,8 @@ def resolve_params(
     """Return the value of each parameter: the last override, else its default.
 
     Parameters without a value are omitted. If a script declares no parameters, all names are
-    allowed and values are the texts as typed, because only the script knows its arguments.
+    allowed and values are the texts as typed, because only the script knows its arguments. The text
+    `null` is None, which leaves a parameter out, but Hydra gets it.
 
     Args:
         params: the declared parameters.
@@ -413,7 +412,7 @@ def resolve_params(
     Raises:
         RunnerError: an override is invalid.
     """
-    from runner.protocol.commands import names_in_braces  # noqa: PLC0415
+    from runner.protocol.commands import NULL, names_in_braces  # noqa: PLC0415
 
     declared = {param.name: param for param in params}
     values: dict[str, ParamValue] = {
@@ -423,13 +422,15 @@ def resolve_params(
     allowed = _NAME if params_as == "flags" else _KEY
     for text in overrides:
         name, raw = _split(text)
+        is_null = raw == NULL and notebook is None and params_as != "hydra"
         if name in declared:
-            values[name] = parse_value(declared[name], raw)
+            is_null = is_null and NULL not in (declared[name].choices or ())
+            values[name] = None if is_null else parse_value(declared[name], raw)
             continue
         is_free = not declared and notebook is None and allowed.fullmatch(name)
         if not is_free and name not in names_in_braces(words)[0]:
             raise _unknown_param(name, tuple(declared), notebook, params_as)
-        values[name] = raw
+        values[name] = None if is_null else raw
     return values
 
 
@@ -471,6 +472,8 @@ def _convert(param: Param, raw: str) -> ParamValue:
         if param.type == "list" and not isinstance(found, list):
             raise _invalid_value(param, raw, "must be a list, like [1, 2]")
         return found
+    from runner.protocol.commands import as_written  # noqa: PLC0415
+
     try:
         value = int(raw) if param.type == "int" else float(raw)
     except ValueError as err:
@@ -478,16 +481,16 @@ def _convert(param: Param, raw: str) -> ParamValue:
         raise _invalid_value(param, raw, f"must be {kind}") from err
     if not math.isfinite(value):
         raise _invalid_value(param, raw, "must be a finite number")
-    return value
+    return as_written(value, raw.strip()) if param.is_inferred else value
 
 
 def _parse_bool(param: Param, raw: str) -> bool:
-    word = raw.strip().lower()
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise _invalid_value(param, raw, "must be true or false")
+    from runner.protocol.commands import parse_bool  # noqa: PLC0415
+
+    value = parse_bool(raw)
+    if value is None:
+        raise _invalid_value(param, raw, "must be true or false")
+    return value
 
 
 def _format_limit(limit: float) -> str:

@@ -22,7 +22,10 @@ RecipeSource = Literal["builtin", "folder", "script"]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter that a recipe declares; `min` and `max` are inclusive."""
+    """One parameter that a recipe declares; `min` and `max` are inclusive.
+
+    If the type `is_inferred` from a value, the script gets numbers as they were written.
+    """
 
     name: str
     type: ParamType
@@ -31,6 +34,7 @@ class Param:
     min: float | None = None
     max: float | None = None
     choices: tuple[ParamValue, ...] | None = None
+    is_inferred: bool = False
 
     @classmethod
     def of_value(cls, name: str, value: ParamValue) -> Param:
@@ -38,7 +42,9 @@ class Param:
         kinds: dict[type, ParamType] = {
             bool: "bool", int: "int", float: "float", str: "str", list: "list",
         }  # fmt: skip
-        return cls(name, kinds.get(type(value), "any"), value)
+        found: list[ParamType] = [kinds[each] for each in kinds if isinstance(value, each)]
+        kind = found[0] if found else "any"
+        return cls(name, kind, value, is_inferred=True)
 
 
 @dataclass(frozen=True, slots=True)

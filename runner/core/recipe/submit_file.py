@@ -26,6 +26,7 @@ from runner.core.yaml_files import (
     Document,
     StrictModel,
     TextField,
+    WrittenBool,
     check_document,
     did_you_mean,
     field_error,
@@ -87,6 +88,11 @@ TaskName = Annotated[
 ]
 
 
+def _to_param(value: object) -> object:
+    """Return `True` as a text, so that the script gets it as it is written."""
+    return str(value) if isinstance(value, WrittenBool) else value
+
+
 class DefaultsFile(StrictModel):
     """Defaults of all tasks."""
 
@@ -113,7 +119,14 @@ class TaskFile(DefaultsFile, json_schema_extra=one_of("recipe", "command")):
     on_failure: Literal["block", "satisfy"] = Field(
         "block", description="Effect of a failure on the tasks that depend on this one."
     )
-    params: dict[Identifier, Scalar] = Field(default_factory=dict)
+    params: dict[
+        Identifier,
+        Annotated[Scalar | None, BeforeValidator(_to_param, json_schema_input_type=Scalar | None)],
+    ] = Field(
+        default_factory=dict,
+        description="Parameters, as with --set: the script gets a number as it is written here; "
+        "null leaves a parameter out.",
+    )
     args: list[str] = Field(default_factory=list, description="Arguments of the script.")
     data: str | None = Field(None, description="File or folder with the recipe's data set.")
     inputs: Inputs = Field(

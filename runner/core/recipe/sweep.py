@@ -12,8 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -27,6 +26,7 @@ from runner.core.recipe.dimensions import (
     Dimension,
     ParamSpace,
     Trial,
+    Value,
     count_combinations,
     draw_trial,
     list_combinations,
@@ -34,9 +34,10 @@ from runner.core.recipe.dimensions import (
     to_dimension,
     to_named_dimension,
     to_yaml_value,
+    with_declared_types,
 )
 from runner.core.recipe.keys import Command, key_error
-from runner.core.yaml_files import StrictModel, TextField, explain_errors, one_of
+from runner.core.yaml_files import StrictModel, TextField, explain_errors, one_of, read_inline
 from runner.protocol.errors import RunnerError
 from runner.protocol.samplers import DEFAULT_SAMPLER, SAMPLER_NAMES, SAMPLERS, Method, learns
 from runner.protocol.sweeps import StopRule
@@ -232,6 +233,13 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
             )
         return self.method or ("random" if metric is None or self.repeat > 1 else DEFAULT_SAMPLER)
 
+    def with_types(self, types: Mapping[str, Callable[[str], Value]]) -> SweepFile:
+        """Return the sweep with the values of parameters that `types` reads from their texts."""
+        if not types or not self.params:
+            return self
+        params = {key: with_declared_types(key, raw, types) for key, raw in self.params.items()}
+        return self.model_copy(update={"params": params})
+
     @property
     def stops_early(self) -> bool:
         """True if the sweep has a rule of early stopping."""
@@ -413,15 +421,14 @@ def parse_params(texts: Iterable[str]) -> dict[str, object]:
 def parse_param(text: str) -> tuple[str, object]:
     """Return the name and the value of `NAME=0.1,0.01`, or of `NAME=` and YAML in one line.
 
-    The values of `NAME=007,010` and of dates are texts, as with `--set`.
+    Values keep their text: `1e3`, `007`, `True` and dates arrive as with `--set`.
 
     Raises:
         RunnerError: R-SWEEP-PARAM, the text is invalid.
     """
     import difflib  # noqa: PLC0415  only a mistake needs it
 
-    from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
-    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415  most commands read no YAML
 
     name, equals, raw = text.partition("=")
     raw = raw.strip()
@@ -446,14 +453,8 @@ def parse_param(text: str) -> tuple[str, object]:
             why=f"{call[1]}(...) is not a value",
             fix=f"--param '{name.strip()}={{{kind}: [{call[2].strip()}]}}'",
         )
-    parser: Any = YAML(typ="safe", pure=True)
-    as_text: Any = YAML(typ="base", pure=True)
     try:
-        if raw[0] in "[{":
-            return name.strip(), parser.load(raw)
-        values, written = parser.load(f"[{raw}]"), as_text.load(f"[{raw}]")
-        is_changed = any(map(_loses_text, values, written))
-        return name.strip(), written if is_changed else values
+        return name.strip(), read_inline(raw if raw[0] in "[{" else f"[{raw}]")
     except YAMLError as err:
         raise RunnerError(
             "R-SWEEP-PARAM",
@@ -471,8 +472,3 @@ def _correct_param(name: str, raw: str) -> str:
         texts = ", ".join(f'"{text}"' for text in re.findall(r"\[[^][]*\]", raw))
         return f"--param '{name}={{choice: [{texts}]}}'"
     return f"write YAML in one line, like --param '{name}={{uniform: [0, 1]}}' or {name}=[1, 2]"
-
-
-def _loses_text(value: object, written: object) -> bool:
-    """Return True for an ID such as 007 or 0x1f, which is no number, and for a date."""
-    return isinstance(value, date) or (type(value) is int and str(value) != written)

@@ -21,6 +21,7 @@ from runner.core.recipe.recipe import Param, Recipe
 from runner.core.recipe.submit_file import SubmitFile, TaskFile, edges, order_tasks
 from runner.core.yaml_files import did_you_mean
 from runner.flows.submit.check_and_read import check_run, random_suffix
+from runner.protocol.commands import NULL
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import TRIALS_INPUT, RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, slug
@@ -88,11 +89,15 @@ def _options(
 ) -> RunOptions:
     """Return the options that the file sets; parameters are validated like those of `--set`."""
     return RunOptions(
-        set=(*(f"{name}={value}" for name, value in task.params.items()), *overrides),
+        set=(*(f"{name}={_to_text(value)}" for name, value in task.params.items()), *overrides),
         args=tuple(task.args),
         experiment=experiment,
         data=None if task.data is None else base / Path(task.data).expanduser(),
     )
+
+
+def _to_text(value: object) -> str:
+    return NULL if value is None else str(value)
 
 
 def new_group(submission: CheckedFile, pool: PoolOutput, created: datetime) -> RunGroup:

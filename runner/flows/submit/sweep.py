@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice, product
 from pathlib import PurePosixPath
 from typing import Any, cast
@@ -21,12 +22,24 @@ from runner.core.home import code_variables
 from runner.core.planning.plan import CheckedRun, script_arguments
 from runner.core.pricing.cost import to_micros
 from runner.core.progress import OnProgress
-from runner.core.recipe.dimensions import MAX_TRIALS, Dimension, Trial, is_value, matches_blob
+from runner.core.recipe.dimensions import (
+    MAX_TRIALS,
+    Dimension,
+    Trial,
+    Value,
+    is_value,
+    matches_blob,
+)
 from runner.core.recipe.entry import is_file_in
 from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
-from runner.core.recipe.options import RunOptions, resolve_params, with_options
-from runner.core.recipe.recipe import Recipe
+from runner.core.recipe.options import (
+    RunOptions,
+    parse_value,
+    resolve_params,
+    with_options,
+)
+from runner.core.recipe.recipe import Param, Recipe
 from runner.core.recipe.submit_file import JobFile, SubmitFile, TaskFile
 from runner.core.recipe.sweep import MergeFile, SweepFile
 from runner.core.settings import Settings
@@ -143,6 +156,7 @@ def check_sweep(
         RunnerError: a trial is invalid, or the generator fails. Nothing is written.
     """
     recipe = with_options(recipe, replace(options, max_cost=None))
+    sweep = sweep.with_types(_declared_types(recipe))
     if sweep.generator is None:
         trials = sweep.list_trials(recipe.folder)
     else:
@@ -201,6 +215,24 @@ def check_sweep(
         tasks=tasks, job=JobFile.model_validate({"max_parallel": sweep.max_parallel})
     )
     return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
+
+
+def _declared_types(recipe: Recipe) -> dict[str, Callable[[str], Value]]:
+    """Return what reads a text as a value of each parameter with a declared type.
+
+    It returns the text if that is invalid, which the check of the trial refuses.
+    """
+
+    def read(param: Param, text: str) -> Value:
+        with suppress(RunnerError):
+            return cast("Value", parse_value(param, text))
+        return text
+
+    return {
+        each.name: partial(read, each)
+        for each in recipe.params
+        if each.type in ("int", "float", "bool") and not each.is_inferred
+    }
 
 
 def _with_files(
@@ -382,8 +414,7 @@ def _options(
         given = script_arguments(recipe, trial)
         script_args = recipe.insert_parameters(given, script_args)
     else:
-        text = str if recipe.params and not named else to_text
-        overrides = (*overrides, *(f"{name}={text(value)}" for name, value in trial.items()))
+        overrides = (*overrides, *(f"{name}={to_text(value)}" for name, value in trial.items()))
     return replace(options, set=overrides, args=script_args, inputs=(*options.inputs, *inputs))
 
 
@@ -475,7 +506,9 @@ def _checked(trial: Any, generator: str) -> Trial:
         wrong = [f"{name}={value!r}" for name, value in found.items() if not is_value(value)]
         if wrong:
             why = f"{trial!r} has invalid values for a trial: {wrong[0]}"
-            raise _refused(generator, why, "yield text, true, false or finite numbers as values")
+            raise _refused(
+                generator, why, "yield text, true, false, None or finite numbers as values"
+            )
         if found:
             return found
     fix = 'yield one dict per trial, like {"learning_rate": 0.1}'

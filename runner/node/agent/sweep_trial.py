@@ -27,6 +27,7 @@ from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.codec import DAMAGED, parse_json
+from runner.protocol.commands import with_type_of
 from runner.protocol.metrics import Goal, choose_metric, default_goal
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import index_blobs, index_metadata
@@ -416,7 +417,8 @@ def with_params(spec: RunSpec, trial: TrialSpec, params: Mapping[str, Any]) -> R
     else:
         given = {**trial.defaults, **params}
         kept = {name: v for name, v in spec.params.items() if name not in swept or name in given}
-        declared = {name: given.get(name, value) for name, value in kept.items()}
+        # The values of a sweep may be texts, as they were written: `1e3`.
+        declared = {n: with_type_of(given.get(n, value), value) for n, value in kept.items()}
         declared |= {name: value for name, value in params.items() if name not in declared}
         old, new = spec.params, declared
     if spec.template:

@@ -224,7 +224,8 @@ def test_enum_members_become_their_values() -> None:
 def test_numpy_scalars_are_accepted_and_arrays_rejected() -> None:
     scalar = SimpleNamespace(shape=(), item=lambda: 0.5)
     assert to_text("x", scalar) == "0.5"
-    for wrong in ([1], None, SimpleNamespace(shape=(2,), item=lambda: 1)):
+    assert to_text("x", None) == "null"
+    for wrong in ([1], SimpleNamespace(shape=(2,), item=lambda: 1)):
         with pytest.raises(RunnerError) as caught:
             to_text("x", wrong)
         assert caught.value.code == "R-SET-VALUE"

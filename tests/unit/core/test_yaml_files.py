@@ -164,7 +164,7 @@ def test_field_error_has_what_why_and_fix(
 
 
 def test_value_of_several_types_is_one_problem(tmp_path: Path) -> None:
-    content = {"tasks": {"a": {"command": "x", "params": {"n": [1], "m": None}}}}
+    content = {"tasks": {"a": {"command": "x", "params": {"n": [1], "m": [2]}}}}
     err = refused(tmp_path, SubmitFile, in_flow_style(content))
     assert err is not None
     assert "tasks.a.params.n: expected true or false, a number or text, got [1]" in err.what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.protocol.commands import (
+    as_written,
     get_parameter,
     is_same_value,
     other_arguments,
     read_parameters,
+    replace_arguments,
     swept_parameters,
     to_arguments,
     to_value,
@@ -108,7 +111,7 @@ def test_value_of_a_trial_is_replaced_by_that_of_its_repetition() -> None:
     repeated = {**run, "params": {"lr": "0.3", "csv": "$RUNNER_INPUT_CSV"}}
     assert read_parameters(repeated) == {"lr": 0.3, "csv": "data/x.csv"}
     assert swept_parameters(read_parameters(repeated), {"lr": 0.1}) == {"lr": 0.3}
-    assert swept_parameters({"lr": 2}, {"+lr": "2", "n": 1}) == {"+lr": "2", "n": 1}
+    assert swept_parameters({"lr": 2}, {"+lr": "2", "n": 1}) == {"+lr": 2, "n": 1}
 
 
 def test_other_words_are_those_of_the_template() -> None:
@@ -170,3 +173,31 @@ def test_set_is_the_same_wherever_the_parameters_came_from(
     for name, value in params.items():
         for found in (typed, declared, swept):
             assert is_same_value(found[name], value), (name, found)
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new", "expected"),
+    [
+        # The text of a parameter that does not change is kept.
+        (["--lr", "1e-3", "--n", "5"], {"lr": 0.001, "n": 5}, {"lr": 0.001, "n": 6},
+         ["--lr", "1e-3", "--n", "6"]),
+        (["--v", "1.10"], {"v": 1.1}, {"v": as_written(1.2, "1.20")}, ["--v", "1.20"]),
+        (["--v", "1.1"], {"v": 1.1}, {"v": as_written(1.1, "1.10")}, ["--v", "1.10"]),
+        (["--steps", "1000.0"], {"steps": 1000.0}, {"steps": "2e3"}, ["--steps", "2e3"]),
+        (["--n", "5"], {"n": 5}, {"n": None}, []),
+        (["x"], {"n": None}, {"n": 5}, ["x", "--n", "5"]),
+        (["--n", "None", "x"], {"n": None}, {"n": 5}, ["--n", "5", "x"]),  # of an earlier version
+    ],
+)  # fmt: skip
+def test_changed_parameters_replace_those_of_a_recorded_command(
+    command: list[str], old: dict[str, Any], new: dict[str, Any], expected: list[str]
+) -> None:
+    found = replace_arguments(["python", "t.py", *command], old, new, "flags")
+    assert found == ("python", "t.py", *expected)
+
+
+def test_swept_text_of_a_number_is_shown_as_written_and_sorted_as_a_number() -> None:
+    run = {"command": ["t.py", "--steps", "1e3", "--v", "1.10"]}
+    shown = swept_parameters(read_parameters(run), {"steps": "1e3", "v": "1.10"})
+    assert (str(shown["steps"]), shown["steps"], shown["v"]) == ("1e3", 1000, "1.10")
+    assert json.dumps(shown) == '{"steps": 1000.0, "v": "1.10"}'

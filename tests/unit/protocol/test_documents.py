@@ -197,6 +197,7 @@ OTHER_VALUES: dict[str, Any] = {
     "processes_per_node": 4,
     "hang_timeout_s": 600,
     "params_as": "hydra",
+    "switches": {"amp": ("--amp", "--no-amp")},
     "timeout_s": 90,
     "retries": 3,
     "resources": Resources(1, 2, ("a",), 3, "spot"),

@@ -13,6 +13,7 @@ from runner.core.recipe.entry import warn_unsupported_packages
 from runner.core.recipe.file import list_recipes, load_recipe
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.recipe import Recipe
+from runner.protocol.commands import to_text
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import load_text
 from tools.recipe_schema import SCHEMA_FILE, submit_schema, train_schema
@@ -69,7 +70,8 @@ def test_short_parameter_has_the_type_of_its_default(
 ) -> None:
     (param,) = load(f"params:\n  x: {text}\n").params
     assert (param.type, param.default) == (type_, value)
-    assert type(param.default) is type(value)
+    assert isinstance(param.default, type(value))
+    assert to_text(param.default) == text  # what the script gets
 
 
 def test_option_adds_packages_to_those_of_the_recipe(load: Load) -> None:

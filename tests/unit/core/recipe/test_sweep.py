@@ -177,7 +177,6 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
     [
         ({"lr": 0.1}, "0.1 is a single value"),
         ({"n": [1], "lr": []}, "lr: choice has no values"),
-        ({"lr": [0.1, None]}, "None cannot be the value of a parameter"),
         ({"day": [date(2024, 1, 1)]}, "datetime.date(2024, 1, 1) cannot be the value"),
         ({"lr": [math.nan]}, "nan cannot be the value of a parameter"),
         ({"lr": {"unifrom": [0, 1]}}, "'unifrom' is not a distribution"),
@@ -210,6 +209,7 @@ def test_more_trials_than_allowed_are_refused_before_they_are_built() -> None:
             "a, b depend on each other",
         ),
         ({"a": {"choice": [1], "when": {}}}, "`when` names no parameter"),
+        ({"lr": [[1]]}, "[1] cannot be the value of a parameter"),
         ({"f": {"files": "../*.csv"}}, "'../*.csv' is not a pattern below the folder"),
     ],
 )
@@ -258,13 +258,23 @@ def test_command_line_changes_the_sweep_of_the_recipe() -> None:
     [
         ("subject=001,002,010", ["001", "002", "010"]),
         ("commit=0x1f,2", ["0x1f", "2"]),
+        ("steps=1e3,2e3", ["1e3", "2e3"]),
+        ("version=1.10,1.9", ["1.10", "1.9"]),
+        ("version=[1.10, 1.9]", ["1.10", "1.9"]),
+        ("version={choice: [1.10, 2]}", ["1.10", "2"]),
+        ("flag=True,false", ["True", "false"]),
+        ("flag=true,false", [True, False]),
+        ("amp=null,1e3", [None, "1e3"]),
+        ("size=1_000,+5,.5", ["1_000", "+5", ".5"]),
         ("day=2024-01-01,2024-02-01", ["2024-01-01", "2024-02-01"]),
-        ("lr=1e-3,0.10,-1", [0.001, 0.1, -1]),
+        ("lr=0.001,0.1,-1", [0.001, 0.1, -1]),
         ("x=[1, 2]", [1, 2]),
     ],
 )
 def test_ids_and_dates_of_the_command_line_stay_as_written(text: str, expected: list[Any]) -> None:
-    assert parse_param(text)[1] == expected
+    sweep = change_sweep(None, parse_params([text]), {})
+    values = [trial[text.partition("=")[0]] for trial in sweep.list_trials(Path())]
+    assert [(type(each), each) for each in values] == [(type(each), each) for each in expected]
 
 
 @pytest.mark.parametrize(

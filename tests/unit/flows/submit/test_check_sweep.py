@@ -416,7 +416,7 @@ def test_swept_parameter_in_braces_needs_no_declaration(tmp_path: Path) -> None:
     recipe = load_recipe(".", cwd=tmp_path)
     options = RunOptions(args=("--config-name={cfg}",))
     assert command_of(check_sweep(recipe, sweep, options), "4") == (
-        "--lr", "2.0", "--config-name=b",
+        "--lr", "2", "--config-name=b",
     )  # fmt: skip
     with pytest.raises(RunnerError, match="'cfg' is not declared"):
         check_sweep(recipe, sweep, RunOptions())
