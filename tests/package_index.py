@@ -114,7 +114,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_request(self, code: object = "-", size: object = "-") -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base
         """Print nothing."""
 
 
@@ -140,5 +140,5 @@ def served(folder: Path, user: str | None = None) -> Generator[str]:
 def write_index(folder: Path, wheels: Mapping[tuple[str, str], str]) -> Path:
     """Write an index with the wheels, given as text of the module by name and version."""
     for (name, version), text in wheels.items():
-        write_wheel(folder / "simple" / name, name, version, text)
+        write_wheel(folder / "simple" / name.replace("_", "-"), name, version, text)
     return folder

@@ -328,7 +328,7 @@ def explain_result(
         "Hung",
         "NotebookCellFailed",
     )
-    fix = advice_for_result(result.code)
+    fix = advice_for_result(result.code, result.message)
     return Failure(cause, message, fix, tuple(lines) if shows_output else ())
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from runner.core.packages.failures import advise_on_packages
 from runner.protocol.codec import JsonDocument
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult
@@ -135,7 +136,10 @@ def decide_status(
     if result is not None:
         node = task.node if task else None
         return RunStatus(
-            RunState(result.status), result.message or "", node, advice_for_result(result.code)
+            RunState(result.status),
+            result.message or "",
+            node,
+            advice_for_result(result.code, result.message),
         )
     if task is None:
         return RunStatus(RunState.LOST, "its task does not exist, and it has no result")
@@ -285,8 +289,13 @@ _TASK_FAILURES = {
 }
 
 
-def advice_for_result(code: str | None) -> str:
-    """Return the next step for the code of a result; empty if it depends on the script."""
+def advice_for_result(code: str | None, message: str | None = None) -> str:
+    """Return the next step for the code of a result; empty if it depends on the script.
+
+    `message` is that of the result, which names packages that could not be installed.
+    """
+    if code == "EnvironmentFailed" and (known := advise_on_packages(message or "")):
+        return f"{known}; `runner logs RUN --build` has the whole output"
     return _ADVICE_FOR_RESULTS.get(code or "", "")
 
 

@@ -6,6 +6,7 @@ All packages are made here, and served on this machine.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -195,3 +196,27 @@ def test_secret_is_used_while_packages_are_installed(
     for found in nodes.rglob("*"):
         if found.is_file() and "workitems" not in found.parts:
             assert password.encode() not in found.read_bytes(), found
+
+
+def test_failed_build_names_the_package_and_its_fix_works(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    folder = script("import needy; print('needy', needy.V)")
+    write_package(folder / "needy", "needy", "V = 1\n")
+    backend = folder / "needy" / "backend.py"
+    noise = "for n in range(300):\n    print('note', n)\n"
+    backend.write_text(f"{noise}import helper_of_build\n{backend.read_text()}")
+    write_index(tmp_path / "index", {("helper_of_build", "1.0"): ""})
+    with served(tmp_path / "index") as host:
+        listed = f"-i http://{host}/simple\nneedy @ ./needy\n"
+        (folder / "requirements.txt").write_text(listed)
+        done = cli.run("train", folder, "--no-download", "--entry", "train.py")
+        cause = "needy cannot be built: ModuleNotFoundError: No module named 'helper_of_build'"
+        assert cause in done.stderr
+        found = cli.json("why", "@last")
+        assert cause in found["message"].partition("\n")[0]
+        assert found["command"].endswith("--build")
+        assert "note 0\n" in cli.ok(*found["command"].split()[1:])
+        [line] = re.findall("`(extra-build-dependencies .*?)` to uv.toml", found["fix"])
+        (folder / "uv.toml").write_text(line + "\n")
+        assert printed(cli, folder, "--entry", "train.py") == "needy 1\n"

@@ -316,7 +316,7 @@ def _result_pairs(
     pairs: dict[str, str] = {}
     if result.status != "succeeded" and result.message:
         pairs["why"] = result.message
-    if fix := advice_for_result(result.code):
+    if fix := advice_for_result(result.code, result.message):
         pairs["fix"] = fix
     names = sorted(result.metrics, key=lambda name: name != spec.primary_metric)
     pairs |= {name: format_metric(result.metrics[name]) for name in names}

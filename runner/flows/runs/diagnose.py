@@ -327,6 +327,7 @@ def _with_failure(
     )  # fmt: skip
 
 
+_CODES_OF_BUILDS = ("EnvironmentFailed", "PackagesUnreachable")
 # Next command by cause; the placeholder is the RunSpec.
 _COMMANDS_AFTER = {
     **dict.fromkeys(
@@ -350,6 +351,8 @@ def _after_failure(connection: Connection, failure: Failure, spec: RunSpec) -> s
         return f"runner why {spec.after[0]}"
     if cause == "TimeLimit" and list_checkpoints(runs_container(connection), run_id):
         return f"runner resume {run_id}"
+    if cause in _CODES_OF_BUILDS and "` exited with code " in failure.message:
+        return f"runner logs {run_id} --build"
     command = _COMMANDS_AFTER.get(cause, "runner logs {0.run_id} --stderr --tail 50")
     return command.format(spec)
 

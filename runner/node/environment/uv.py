@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
@@ -20,7 +21,8 @@ from runner.node.script.protection import start_protected
 from runner.node.script.streams import Report
 
 STEP = "environment"
-TAIL_LINES = 15
+MOST_LINES = 20_000  # of the output of uv, which contains that of a failed build
+SHOWN_LINES = 15  # of a message
 POLL_S = 0.1
 QUERY_TIMEOUT_S = 120.0  # uv may first run every interpreter of a busy node
 RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
@@ -78,7 +80,8 @@ def run_uv(
         protect: called in the new process, from `protect_node`.
 
     Raises:
-        StageFailedError: uv failed; the message has the last lines of its output.
+        StageFailedError: uv failed; the message names the package, the cause and the lines that
+            show it.
     """
     command = [str(argument) for argument in arguments]
 
@@ -97,7 +100,7 @@ def run_uv(
 
     record(f"$ {shlex.join(command)}")
     process = start_protected(start, protect)
-    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    tail: deque[str] = deque(maxlen=MOST_LINES)
     reader = threading.Thread(
         target=_read_output, args=(process, tail, report, record), daemon=True
     )
@@ -174,23 +177,117 @@ def _read_output(
 
 
 # uv's words for a request without an answer; an answer such as 404 has others.
-_UNREACHABLE = ("error sending request for url", "operation timed out")
-_ERROR_MARKS = ("error:", "\N{MULTIPLICATION SIGN}")
+_UNREACHABLE = (
+    *("error sending request for url", "operation timed out"),
+    *("Couldn't connect to server", "Could not resolve host"),  # git
+)
+_ERROR_MARKS = ("error:", "\N{MULTIPLICATION SIGN}", "ERROR:")
+_NOISE = re.compile(
+    r"^\s*(?:Using Python|Using CPython|Resolved|Audited|Building|Built|Prepared|Updat(?:ing|ed)"
+    r"|Downloading|Downloaded|Creating virtual|Looking in|Collecting)\b"
+)
+# How uv and pip name the package that failed.
+_PACKAGE = re.compile(
+    r"Failed to (?:build|download and build|download|fetch|read)\b[^`\n]*`([^`]+)`"
+    r"|Failed building wheel for (\S+)|metadata-generation-failed.*?([\w.-]+)$"
+)
+_COLLECTED = re.compile(r"^Collecting ([\w.-]+\S*)")
+# Not the hints that refer to a table of a project, which the text after them shows.
+_HINT = re.compile(r"hint: (?!This error likely indicates that .* build dependency|Build failures)")
+# Where uv and pip begin to print the output of a build.
+_OUTPUT_OF_BUILD = re.compile(
+    r"^\W*(?:\[(?P<stream>stdout|stderr)\]|\[\d+ lines of output\]|-+ (?P<old>stdout|stderr))\W*$"
+)
+_COMPILER = re.compile(r"\b(?:fatal )?error: (?![Cc]ommand\b|subprocess)|CMake Error")
+_EXCEPTION = re.compile(
+    r"^(?:\w+\.)*(?!SystemExit|CalledProcessError)\w*(?:Error|Exception|Exit|InvalidRequirement)(?::.*)?$"
+)
+_COMPLAINT = re.compile(
+    r"(?i)\b(?:cannot|can't|could not|couldn't|not found|no such|missing|requires?|must|unable"
+    r"|unsupported|deprecated|failed|error)\b"
+)
 
 
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
     lines = [line for line in tail if line.strip()]
     code = _failure_code("\n".join(lines))
-    # Move the error to the first line, which is the one that lists of runs show. uv prints progress
-    # before it.
-    error = next((line for line in lines if line.lstrip().startswith(_ERROR_MARKS)), None)
-    if error is None:
-        lines = lines or ["it printed nothing"]
-    else:
-        lines.remove(error)
+    # The first line is the one that lists of runs show: uv prints progress before the error.
+    start = next((n for n, line in enumerate(lines) if _is_error(line)), None)
     shown = _short_text(command)
-    first = f"`{shown}` exited with code {returncode}: {(error or '').strip()}".rstrip()
-    return StageFailedError(STEP, code, "\n".join((first, *lines)))
+    first = f"`{shown}` exited with code {returncode}"
+    if start is None:
+        rest = lines[-SHOWN_LINES:] or ["it printed nothing"]
+        return StageFailedError(STEP, code, "\n".join((first, *rest)))
+    if (output := _output_of_build(lines[start:])) is not None:
+        at = _find_cause(output)
+        what = _failed_package(lines, start, command)
+        cause = output[at].strip() if output else "it printed nothing"
+        context = output[max(at - SHOWN_LINES // 2, 0) : at + 3]
+        hints = [line for line in lines[start:] if _HINT.match(line)]
+        how = "fetched" if any("Git operation failed" in line for line in lines) else "built"
+        said = f"{first}: {what} cannot be {how}: {cause}"
+        return StageFailedError(STEP, code, "\n".join((said, *context, *hints)))
+    error = lines.pop(start).strip()
+    rest = [line for line in lines if not _NOISE.match(line)]
+    causes = [line for line in rest if line.lstrip().startswith(("cause:", "Caused by:"))]
+    if causes:  # the last one is the root
+        rest.remove(causes[-1])
+        error = f"{error}: {causes[-1].strip().partition(': ')[2]}"
+    return StageFailedError(STEP, code, "\n".join((f"{first}: {error}", *rest[:SHOWN_LINES])))
+
+
+def _is_error(line: str) -> bool:
+    return line.lstrip().startswith(_ERROR_MARKS)
+
+
+def _output_of_build(lines: Sequence[str]) -> list[str] | None:
+    """Return what the build of a package printed, stderr last; None if no build failed."""
+    streams: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in lines:
+        if found := _OUTPUT_OF_BUILD.match(line):
+            stream = found["stream"] or found["old"] or "stderr"
+            current = streams.setdefault(stream, [])
+        elif (
+            not line.startswith((" ", "\N{BOX DRAWINGS LIGHT VERTICAL}"))
+            or "[end of output]" in line
+        ):
+            current = None
+        elif current is not None:
+            current.append(line.strip().removeprefix("\N{BOX DRAWINGS LIGHT VERTICAL} "))
+    if not streams:
+        return None
+    return [*streams.get("stdout", []), *streams.get("stderr", [])]
+
+
+def _find_cause(output: Sequence[str]) -> int:
+    """Return the index of the line that probably shows why a build failed."""
+    numbers = range(len(output))
+    compiler = [n for n in numbers if _COMPILER.search(output[n])]
+    exceptions = [n for n in numbers if _EXCEPTION.match(output[n])]
+    complaints = [
+        n for n in numbers if _COMPLAINT.search(output[n]) and "warning" not in output[n].lower()
+    ]
+    if compiler:
+        return compiler[0]
+    return max(exceptions or complaints[:1] or [len(output) - 1])
+
+
+def _failed_package(lines: Sequence[str], start: int, command: Sequence[str]) -> str:
+    """Return the package that could not be built, as uv or pip or the requirements name it."""
+    for line in lines[start:]:
+        if found := _PACKAGE.search(line):
+            return next(filter(None, found.groups())).partition(" @ ")[0]
+    local = list[str]()
+    for option, file in pairwise(command):
+        if option == "-r" and file.endswith(".txt"):
+            with suppress(OSError, UnicodeDecodeError):
+                text = Path(file).read_text(encoding="utf-8-sig")
+                local += re.findall(
+                    r"(?m)^\s*(?:(?:-e|--editable)[\s=]+)?(\.[^\s;#]*|file:\S+)", text
+                )
+    collected = [found[1] for line in lines if (found := _COLLECTED.match(line))]  # by pip
+    return " or ".join(dict.fromkeys(local)) or (collected or ["a package"])[-1]
 
 
 def _failure_code(text: str) -> str:

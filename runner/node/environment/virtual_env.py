@@ -27,7 +27,7 @@ from runner.node.environment.requirements import (
     read_requirements,
     with_pip_variables,
 )
-from runner.node.environment.uv import STEP, ask_uv, find_uv, run_uv, uv_environment
+from runner.node.environment.uv import MOST_LINES, STEP, ask_uv, find_uv, run_uv, uv_environment
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import dies_with_parent
@@ -496,7 +496,6 @@ class Installation:
         return found if for_pip else [*self.arguments, *found]
 
 
-_MOST_LINES = 20_000
 _EDITABLES = "runner_editables.json"  # in an environment: folders of the code
 
 
@@ -529,7 +528,7 @@ class Builder:
         self._check = check
         self._variables = variables or InstallVariables()
         self._commits = dict(commits or {})
-        self.output: deque[str] = deque(maxlen=_MOST_LINES)
+        self.output: deque[str] = deque(maxlen=MOST_LINES)
 
     def _plan(self, code_dir: Path, file: str | None, packages: Sequence[str]) -> Installation:
         """Return what is installed; ask for the commits of branches that the run lacks."""
