@@ -6,6 +6,7 @@ Other causes come from pools and nodes, see `runner.flows.runs.stuck`. `runner w
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from runner.core.states import (
 )
 from runner.core.units import format_duration
 from runner.protocol.codec import JsonDocument
+from runner.protocol.paths import stored_path
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.sweeps import SWEEP_FAILED
@@ -121,6 +123,13 @@ _REQUIRED = re.compile(
     r"arguments are required: (?P<argparse>.*)|Missing (?:value for )?argument '(?P<click>.*?)'"
     r"|no value for the required argument: (?P<fire>.*)"
 )
+# A file that does not exist: Python; programs such as `cat`; HDF5.
+_NO_FILE = re.compile(
+    r"No such file or directory: b?'(?P<python>[^'\n]+)'"
+    r"|(?P<tool>[^\s'\":]+)['\"]?: No such file or directory"
+    r"|unable to open file: name = '(?P<hdf>[^'\n]+)', errno = 2\b"
+)
+_IN_CODE = re.compile(r".*/wd/code/")  # the folder of the code on a node
 _VARIABLE = re.compile(r"KeyError: '(\w+)'$")
 _IN_ENVIRON = re.compile(r'File ".*\bos(?:\.py|>)", line \d+, in __getitem__')
 _TRACEBACK = "Traceback (most recent call last):"
@@ -181,9 +190,26 @@ def explain_output(
         return known
     if last is None and ends and (missing := _MODULE_TO_RUN.search(ends[-1])):
         return Failure("ModuleMissing", what, _fix_module(missing[1]), shown)
-    for pattern, cause, message, fix in _CAUSES_IN_OUTPUT:
+    return _explain_text(final, shown_error, spec, shown) or _explain_exit(
+        what, exit_code, shown_error, shown
+    )
+
+
+def _explain_text(
+    final: str, message: str, spec: RunSpec | None, shown: tuple[str, ...]
+) -> Failure | None:
+    """Return the cause that a known message of a library or the system shows, or None."""
+    for pattern, cause, text, fix in _CAUSES_IN_OUTPUT:
         if pattern.search(final):
-            return Failure(cause, message, fix, shown)
+            return Failure(cause, text, fix, shown)
+    if found := _NO_FILE.search(final):
+        return _explain_missing_file(found[found.lastgroup or 0], message, spec, shown)
+    return None
+
+
+def _explain_exit(
+    what: str, exit_code: int | None, shown_error: str, shown: tuple[str, ...]
+) -> Failure:
     if exit_code in _SIGKILL_CODES:
         message = (
             f"{what}; the kernel kills a process with SIGKILL when the node runs out of memory"
@@ -252,6 +278,33 @@ def _words_before_options(command: Sequence[str | None]) -> tuple[str, ...]:
 def _mentions(words: str, name: str) -> bool:
     """Return True if a parameter is one of the arguments in a message."""
     return bool(re.search(rf"(?<![\w.=-])(?:--)?{re.escape(name)}(?![\w.-])", words, re.IGNORECASE))
+
+
+def _explain_missing_file(
+    path: str, message: str, spec: RunSpec | None, shown: tuple[str, ...]
+) -> Failure:
+    """Return the failure of a script that reads a file which is not on the node."""
+    relative = posixpath.normpath(_IN_CODE.sub("", path))
+    name = stored_path(relative)
+    for each in spec.code.left_out if spec else ():
+        if name == each.path.rstrip("/") or (
+            each.path.endswith("/") and name.startswith(each.path)
+        ):
+            return Failure(
+                "FileMissing",
+                f"{message}: {each.path} was not sent ({each.rule})",
+                f"add the line !{each.path} to .runnerignore to send it, or pass it with "
+                f"--input NAME={shlex.quote(each.path)}, and read $RUNNER_INPUT_NAME",
+                shown,
+            )
+    if relative.startswith(("../", "/", "~")):
+        fix = f"pass it with --input NAME={shlex.quote(path)}, and read $RUNNER_INPUT_NAME"
+        return Failure("FileMissing", message, fix, shown)
+    fix = (
+        "send the file with the code (`runner train . --dry-run` names what is left out), pass it "
+    )
+    fix += "with --input NAME=PATH, or create the folder that the script writes to"
+    return Failure("FileMissing", message, fix, shown)
 
 
 def _fix_module(name: str) -> str:

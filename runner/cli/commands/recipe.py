@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,13 +58,17 @@ def check(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Check a recipe and print what would run; errors name file and line."""
+    from runner.core.home import runner_home
     from runner.core.recipe.file import load_recipe
+    from runner.flows.submit.check_and_read import warn_of_files
     from runner.views.recipes import recipe_document
 
     recipe = load_recipe(ref, cwd=Path.cwd())
     for name in recipe.variants:
         load_recipe(f"{ref}:{name}", cwd=Path.cwd())
     out = Output(output)
+    for text in warn_of_files(recipe, runner_home(os.environ)):
+        out.warning(text)
     out.record(recipe_document(recipe))
     _print_params(out, recipe)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from runner.contract import PoolOutput, StackOutputs
@@ -29,6 +29,9 @@ from runner.protocol.run_spec import (
     RunOrigin,
     RunSpec,
 )
+
+if TYPE_CHECKING:
+    from runner.core.recipe.read_paths import UnsentPath
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
 _AFTER_ALLOWANCE = timedelta(days=30)  # additional time if the task depends on other tasks
@@ -63,6 +66,7 @@ class RunContent:
     """What the node will read, by hash: code, agent, packages, data and inputs.
 
     `inputs` are the entries of run.json, by the name of the input. `commits` are as in RunSpec.
+    `unsent` are paths that the code reads and that will not exist on the node.
     """
 
     code: CodeRef
@@ -71,6 +75,7 @@ class RunContent:
     data: DataRef | None
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
+    unsent: tuple[UnsentPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def detect_params_as(folder: Path, command: Sequence[str]) -> ParamsAs:
 
     A script that also imports argparse may pass only some of its arguments to OmegaConf.
     """
-    script = _find_script_of(folder, command)
+    script = find_script_of(folder, command)
     if script is None:
         return "flags"
     hydra, imported, used = {"hydra"}, set[str](), set[str]()
@@ -201,11 +201,11 @@ def detect_switches(
     folder: Path, command: Sequence[str], params_as: ParamsAs
 ) -> dict[str, tuple[str, ...]]:
     """Return the options without a value of the script of a command; see `find_switches`."""
-    script = _find_script_of(folder, command) if params_as == "flags" else None
+    script = find_script_of(folder, command) if params_as == "flags" else None
     return {} if script is None or script.suffix != ".py" else find_switches(script)
 
 
-def _find_script_of(folder: Path, command: Sequence[str]) -> Path | None:
+def find_script_of(folder: Path, command: Sequence[str]) -> Path | None:
     """Return the Python script that a command runs, or None if it is not in the folder."""
     for word, following in zip(command, [*command[1:], ""], strict=True):
         if word == "-m" and _is_module(folder, following):

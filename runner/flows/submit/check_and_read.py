@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths, is_private, make_private
@@ -27,7 +27,7 @@ from runner.core.planning.plan import (
 )
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.entry import is_file_in, warn_unsupported_packages
+from runner.core.recipe.entry import find_script_of, is_file_in, warn_unsupported_packages
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.options import RunOptions, resolve_params, with_options
@@ -41,6 +41,9 @@ from runner.protocol.commands import find_notebook, referenced_variables
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
 from runner.protocol.run_spec import CodeRef, DataRef, ExcludedPath, data_prefix
+
+if TYPE_CHECKING:
+    from runner.core.recipe.read_paths import UnsentPath
 
 T = TypeVar("T")
 _DATA_DIR = "RUNNER_DATA_DIR"
@@ -239,8 +242,45 @@ def read_files(
         commits=commits,
     )
     packages = warn_unsupported_packages(recipe) if recipe.requirements_file is None else None
-    warnings = (*code.warnings, *((packages,) if packages else ()))
-    return content, (*warnings, *warn_passwords(recipe, texts, code), *unresolved)
+    unsent = () if recipe.source == "builtin" else _unsent(run, code)
+    warnings = (*code.warnings, *((packages,) if packages else ()), *map(str, unsent))
+    more = (*warn_passwords(recipe, texts, code), *unresolved)
+    return replace(content, unsent=unsent), (*warnings, *more)
+
+
+def warn_of_files(recipe: Recipe, home: Path) -> tuple[str, ...]:
+    """Return warnings about the files of a recipe that are sent, or that its code reads in vain.
+
+    Raises:
+        RunnerError: as `pack_code`.
+    """
+    if recipe.source == "builtin":
+        return ()
+    code = _pack(recipe, (home, *local_paths(recipe.inputs, recipe.folder)), home)
+    params = {each.name: each.default for each in recipe.params if each.default is not None}
+    run = CheckedRun(recipe, RunOptions(), params, recipe.command)
+    return (*code.warnings, *map(str, _unsent(run, code)))
+
+
+def _unsent(run: CheckedRun, code: CodeArchive) -> tuple[UnsentPath, ...]:
+    """Return the paths that the code of a run reads and that will not exist on the node."""
+    from runner.core.recipe.read_paths import SentCode, find_unsent  # noqa: PLC0415
+
+    recipe, data = run.recipe, run.options.data
+    script = find_script_of(recipe.folder, recipe.command)
+    if script is None and (named := [w for w in recipe.command if is_file_in(recipe.folder, w)]):
+        script = recipe.folder / named[-1]
+    elsewhere = [(one.base or Path.cwd()) / Path(one.source).expanduser()
+                 for one in recipe.inputs if one.kind == "path"]  # fmt: skip
+    elsewhere += [data] if data else []
+    sent = SentCode(
+        recipe.folder,
+        code.names,
+        code.excluded,
+        tuple(path.resolve() for path in elsewhere),
+        recipe.files[0] if recipe.files else None,
+    )
+    return find_unsent(sent, script, run.command[len(recipe.command) :], run.params)
 
 
 def download_data(

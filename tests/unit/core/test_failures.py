@@ -10,7 +10,7 @@ import pytest
 
 from runner.core.diagnosis import explain_output, explain_result
 from runner.protocol.results import RunResult
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import CodeRef, ExcludedPath, RunSpec
 
 STARTED = datetime(2026, 11, 24, tzinfo=UTC)
 
@@ -83,6 +83,35 @@ def test_missing_module_is_the_cause() -> None:
     assert (found.cause, "module torch" in found.fix) == ("ModuleMissing", True)
     caught = f"{frame}ModuleNotFoundError: No module named 'x'\n{frame}KeyError: 'y'"
     assert explain_output("it failed", 1, caught).cause == "ScriptError"
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "fix"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/a.csv'", "data/", "!data/"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: './c.json'", "*.json", "!c.json"),
+        ("cat: data/a: No such file or directory", "data/", "!data/"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/n/t/wd/code/data/a'",
+            "data/",
+            "!",
+        ),
+        (
+            "OSError: Unable to open file (unable to open file: name = 'data/x.h5', errno = 2, e",
+            "",
+            "!",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '../x.csv'", "", "NAME=../x.csv"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'new/x.csv'", "", "writes to"),
+    ],
+)
+def test_missing_file_is_the_cause_with_the_rule_that_left_it_out(
+    line: str, why: str, fix: str
+) -> None:
+    left_out = (ExcludedPath("c.json", ".gitignore:1: *.json"), ExcludedPath("data/", "a: data/"))
+    run = RunSpec(run_id="r", code=CodeRef("c" * 64, left_out=left_out))
+    found = explain_output("it failed", 1, f"Traceback\n{line}\n", spec=run)
+    assert (found.cause, fix in found.fix, why in found.message) == ("FileMissing", True, True)
 
 
 @pytest.mark.parametrize(

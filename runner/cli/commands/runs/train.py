@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,9 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks
     [document] = plan.documents().values()
     cost = plan.cost.to_json() if plan.cost else None
     counts = count_excluded(checked.recipe.folder, plan.run.content.code.left_out)
-    more = {"left_out": _left_out(counts), "cost": cost, "not_looked_up": plan.unanswered_json()}
+    unsent = [asdict(each) for each in plan.run.content.unsent]
+    left_out = {**_left_out(counts), "read": unsent}
+    more = {"left_out": left_out, "cost": cost, "not_looked_up": plan.unanswered_json()}
     if out.document({**document, **more}):
         return
     shown = {**_plan_text(plan.run, document["data"], counts), **cost_lines(plan.cost)}
