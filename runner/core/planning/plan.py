@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from runner.core.pricing.cost import CostCap, Work, expected_seconds
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
+from runner.core.recipe.shell_text import ignored_arguments
 from runner.core.settings import Settings, Target
 from runner.protocol.commands import ParameterError, names_in_braces
 from runner.protocol.errors import RunnerError
@@ -255,10 +257,19 @@ def plan_run(
         recipe=_with_ranges(recipe, run, content),
         content=content,
         secrets=run.secrets,
-        warnings=(*hidden, *warnings, *env_warnings(recipe.env)),
+        warnings=(*hidden, *warnings, *env_warnings(recipe.env), *_command_warnings(run)),
         rehearsal=run.rehearsal,
         trial=run.trial,
     )
+
+
+def _command_warnings(run: CheckedRun) -> tuple[str, ...]:
+    """Return a warning if the program gets none of the arguments."""
+    ignored = ignored_arguments(run.command, len(run.recipe.command))
+    if not ignored or run.template:
+        return ()
+    what = f"the code of {run.command[0]} -c ignores the arguments {shlex.join(ignored)}"
+    return (f'{what}: write "$@" in it where the program takes them, and a word after the code',)
 
 
 def plan_trial(first: RunPlan, run: CheckedRun, run_id: str) -> RunPlan:

@@ -43,6 +43,7 @@ from runner.core.recipe.recipe import (
     Recipe,
     RecipeSource,
 )
+from runner.core.recipe.shell_text import refuse_unreadable_scripts
 from runner.core.recipe.sweep import SweepFile
 from runner.core.yaml_files import (
     Amount,
@@ -651,6 +652,8 @@ def _build(
     params_as = parsed.params_as or _find_params_as(folder, source, command)
     is_known = source == "builtin" or notebook is not None  # its script has no such options
     switches = {} if is_known else detect_switches(folder, command, params_as)
+    if source != "builtin":
+        refuse_unreadable_scripts(folder, command, parsed.prepare)
     requirements = parsed.requirements or packages_file(folder, command, is_in_image=is_in_image)
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
@@ -705,6 +708,7 @@ def command_recipe(
     requirements: str | None,
 ) -> Recipe:
     """Return the recipe of a command in a folder, without train.yaml."""
+    refuse_unreadable_scripts(folder, command, None)
     params_as = detect_params_as(folder, command)
     return Recipe(
         name=name,

@@ -26,6 +26,13 @@ from runner.core.recipe.inputs import (
     parse_input,
 )
 from runner.core.recipe.secrets import check_secret
+from runner.core.recipe.shell_text import (
+    SHELL_OPERATORS,
+    find_shell_syntax,
+    find_shell_word,
+    in_shell,
+    join_lines,
+)
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
@@ -554,25 +561,41 @@ def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:
     return tuple(SecretRef(name, file.env, file.keyvault) for name, file in secrets.items())
 
 
-_SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
+_NO_SHELL = "commands do not run in a shell"
 
 
 def _split_command(value: object) -> object:
+    if isinstance(value, list):
+        return _check_words(cast("list[object]", value))
     if not isinstance(value, str):
         return value
+    text = join_lines(value)
     try:
-        words = shlex.split(value)
+        words = shlex.split(text)
     except ValueError as err:
         problem, fix = (
             f"cannot split {value!r} into words: {err}",
             "close the quote, or write a list",
         )
         raise key_error(problem, fix) from err
-    if operators := [word for word in words if word in _SHELL_WORDS]:
-        raise key_error(
-            f"unexpected {operators[0]!r}: commands do not run in a shell",
-            'use ["bash", "-c", "…"], or a shell script',
-        )
+    syntax = find_shell_word(words) if words else None
+    if syntax := find_shell_syntax(text) or syntax:
+        raise key_error(f"unexpected {syntax!r}: {_NO_SHELL}", in_shell(text, syntax))
+    return words
+
+
+def _check_words(value: list[object]) -> object:
+    words = [word for word in value if isinstance(word, str)]
+    if not words or len(words) < len(value):
+        return value
+    if len(words) == 1 and " " in words[0].strip() and not words[0].startswith((".", "/")):
+        problem = f"{words[0]!r} is one word, the name of a program with spaces"
+        raise key_error(problem, f"command: {words[0]}")
+    if syntax := find_shell_word(words):
+        text = " ".join(w if w in SHELL_OPERATORS else shlex.quote(w) for w in words)
+        if "=" in words[0]:
+            text = f"{words[0]} {shlex.join(words[1:])}"
+        raise key_error(f"unexpected {syntax!r}: {_NO_SHELL}", in_shell(text, syntax))
     return words
 
 

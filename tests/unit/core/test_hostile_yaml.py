@@ -131,7 +131,8 @@ FILES: dict[str, tuple[str, str | bytes, bool]] = {
     ),
     "quotes without an end": ("train.yaml", "command: '" + "x\n" * 20_000, False),
     "escapes": ("train.yaml", 'command: "' + "\\u0041" * 8_000 + '"\n', True),
-    "folded text": ("train.yaml", "command: >\n" + "  x\n\n" * 9_000, True),
+    "folded text": ("train.yaml", "description: >\n" + "  x\n\n" * 9_000, True),
+    "lines of a command": ("train.yaml", "command: >\n" + "  x\n\n" * 9_000, False),
     "nothing": ("train.yaml", "", True),
 }  # fmt: skip
 _NO_LINE = {"a wrong tag", "a wrong date"}
