@@ -234,7 +234,12 @@ def print_summary(
     if model is not None:
         pairs["model"] = f"registered {model}" if model.version else str(model)
     if ended.result and ended.result.status == "succeeded" and not ended.result.outputs:
-        out.warning("the run kept no files; a model that the script did not save is lost")
+        did_nothing = not ended.result.metrics and not _log_tail(connection, spec, 0)
+        out.warning(
+            "the run printed nothing and kept no files: does its script call what it defines?"
+            if did_nothing
+            else "the run kept no files; a model that the script did not save is lost"
+        )
     if ended.result and ended.result.status == "succeeded":
         for problem in range_problems(spec.expect, ended.result.metrics):
             out.warning(f"outside the expected range: {problem}")

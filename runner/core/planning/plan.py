@@ -257,19 +257,21 @@ def plan_run(
         recipe=_with_ranges(recipe, run, content),
         content=content,
         secrets=run.secrets,
-        warnings=(*hidden, *warnings, *env_warnings(recipe.env), *_command_warnings(run)),
+        warnings=(*hidden, *recipe.notes, *warnings, *_option_warnings(run)),
         rehearsal=run.rehearsal,
         trial=run.trial,
     )
 
 
-def _command_warnings(run: CheckedRun) -> tuple[str, ...]:
-    """Return a warning if the program gets none of the arguments."""
+def _option_warnings(run: CheckedRun) -> tuple[str, ...]:
+    """Return warnings about variables, and about arguments that the program does not get."""
+    found = env_warnings(run.recipe.env)
     ignored = ignored_arguments(run.command, len(run.recipe.command))
     if not ignored or run.template:
-        return ()
+        return found
     what = f"the code of {run.command[0]} -c ignores the arguments {shlex.join(ignored)}"
-    return (f'{what}: write "$@" in it where the program takes them, and a word after the code',)
+    fix = 'write "$@" in it where the program takes them, and a word after the code'
+    return (*found, f"{what}: {fix}")
 
 
 def plan_trial(first: RunPlan, run: CheckedRun, run_id: str) -> RunPlan:

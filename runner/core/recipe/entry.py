@@ -26,6 +26,18 @@ from runner.protocol.errors import RunnerError
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_USUAL = ("train.py", "main.py")
+_SOURCES = "src"  # the folder of packages in the layout of packaging.python.org
+_ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*\s*:\s*[A-Za-z_][\w.]*\s*(?:\[.*\])?")
+_NOTHING, _CALLS, _PROGRAM = range(3)  # what a file does when it is run
+# Calls that only prepare a module.
+_SETUP_CALLS = frozenset(
+    {
+        *("basicConfig", "setLevel", "filterwarnings", "simplefilter", "seed", "manual_seed"),
+        *("set_seed", "insert", "append", "use", "load_dotenv", "setdefault", "update"),
+        *("install", "set_start_method", "register", "set_option", "set_printoptions", "add"),
+    }
+)
 _PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that are programs
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
 # Inline metadata: packaging.python.org/specifications/inline-script-metadata.
@@ -49,7 +61,8 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
         RunnerError: the entry does not exist, or no file shows what to run.
     """
     if entry is None:
-        return _find_command(folder, _find_script(folder)) or ()
+        name = _find_script(folder)
+        return _script_program(folder, name) or _find_command(folder, name) or ()
     path = PurePosixPath(entry)
     fix = _FIX_COMMAND
     if path.is_absolute() or ".." in path.parts:
@@ -58,8 +71,10 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
         if command := _find_command(folder, str(path)):
             return command
         why = "the file is not a Python or shell script, and does not begin with #!"
-    elif has_entry(folder, entry):
+    elif is_module(folder, entry):
         return "python", "-m", entry
+    elif command := _script_program(folder, entry):
+        return command
     else:
         known = [each.name for each in folder.iterdir() if each.suffix in (".py", ".sh", SUFFIX)]
         why, fix = (
@@ -70,8 +85,9 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
 
 
 def has_entry(folder: Path, name: str) -> bool:
-    """Return True if the folder has this file, or this module of a package."""
-    return (folder / name).is_file() or _is_module(folder, name)
+    """Return True if the folder has this file, module of a package, or script of the project."""
+    is_here = (folder / name).is_file() or is_module(folder, name)
+    return is_here or _script_program(folder, name) is not None
 
 
 def script_command(path: Path) -> tuple[str, ...]:
@@ -128,7 +144,7 @@ def _find_command(folder: Path, name: str) -> tuple[str, ...] | None:
     if path.suffix == ".py":
         root, entry = entry_in_folder(path)
         module = entry.removesuffix(".py").replace("/", ".")
-        if root == folder and _is_module(root, module) and "." in module:
+        if root == folder and is_module(root, module) and "." in module:
             return "python", "-m", module
         return "python", name
     words = _interpreter(path)
@@ -154,12 +170,16 @@ def _interpreter(path: Path) -> list[str] | None:
     return words or None
 
 
-def _is_module(folder: Path, name: str) -> bool:
-    """Return True if `python -m NAME` can run a module of a package in the folder."""
+def is_module(folder: Path, name: str) -> bool:
+    """Return True if `python -m NAME` can run a module of a package in the folder, or in `src`."""
     if not _MODULE.fullmatch(name):
         return False
-    path = folder.joinpath(*name.split("."))
-    return ("." in name and path.with_suffix(".py").is_file()) or (path / "__main__.py").is_file()
+    for root in (folder, folder / _SOURCES):
+        path = root.joinpath(*name.split("."))
+        is_file = "." in name and path.with_suffix(".py").is_file()
+        if is_file or (path / "__main__.py").is_file():
+            return True
+    return False
 
 
 def _imports_package(script: Path, package: str) -> bool:
@@ -208,9 +228,8 @@ def detect_switches(
 def find_script_of(folder: Path, command: Sequence[str]) -> Path | None:
     """Return the Python script that a command runs, or None if it is not in the folder."""
     for word, following in zip(command, [*command[1:], ""], strict=True):
-        if word == "-m" and _is_module(folder, following):
-            module = folder.joinpath(*following.split("."))
-            return module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
+        if word == "-m" and is_module(folder, following):
+            return _module_file(folder, following)
         if word.endswith(".py") and is_file_in(folder, word):
             return folder / word
     return None
@@ -304,17 +323,20 @@ def is_file_in(folder: Path, name: str) -> bool:
 
 
 def _find_script(folder: Path) -> str:
-    for name in ("train.py", "main.py"):
-        if (folder / name).is_file():
-            return name
     scripts = sorted(path.name for path in folder.glob("*.py"))
     notebooks = sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
+    usual = [name for name in _USUAL if name in scripts]
     if len(scripts) == 1:
         return scripts[0]
     if len(notebooks) == 1 and not scripts:
         return notebooks[0]
     imported = {name for script in scripts for name in find_local_imports(folder / script)}
-    likely = [name for name in scripts if name not in imported] or scripts
+    if script := _choose_script(folder, usual, [n for n in scripts if n not in imported]):
+        return script
+    commands = sorted(_project_scripts(folder))
+    if len(commands) == 1:
+        return commands[0]
+    likely = [*commands, *(name for name in scripts if name not in imported)] or scripts
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
     likely += notebooks
     found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
@@ -329,10 +351,156 @@ def _find_script(folder: Path) -> str:
     )
 
 
+def _choose_script(folder: Path, usual: Sequence[str], others: Sequence[str]) -> str | None:
+    """Return the script that is most probably the program of a folder, or None.
+
+    It is one with a usual name that does something when it is run, else the only other one that
+    does, else one with a usual name.
+    """
+    activity = {name: _activity(folder / name) for name in dict.fromkeys((*usual, *others))}
+    for least in (_PROGRAM, _CALLS):
+        if found := next((name for name in usual if activity[name] >= least), None):
+            return found
+        programs = [name for name in others if activity[name] >= least]
+        if len(programs) == 1:
+            return programs[0]
+    return usual[0] if usual else None
+
+
+def explain_entry(folder: Path, command: Sequence[str], *, is_chosen: bool) -> tuple[str, ...]:
+    """Return what is worth knowing about the script of a command, for the plan of a run.
+
+    Args:
+        folder: the folder of the recipe.
+        command: the command that runs the script.
+        is_chosen: True if the runner chose the script from the files of the folder.
+    """
+    script = _find_script_of(folder, command)
+    if script is None or script.suffix != ".py":
+        return ()
+    name = script.relative_to(folder).as_posix()
+    if _activity(script) == _NOTHING and script.stat().st_size:
+        return (
+            (
+                f"{name} only defines functions and classes, so the run will do nothing: call them in "
+                "it, or choose another script with --entry"
+            ),
+        )
+    preferred = _USUAL[: _USUAL.index(name)] if name in _USUAL else _USUAL
+    idle = [each for each in preferred if is_chosen and is_file_in(folder, each)]
+    if not idle:
+        return ()
+    return (
+        (
+            f"{name} runs, not {idle[0]}, which only defines things that others import; to run it: "
+            f"--entry {idle[0]}"
+        ),
+    )
+
+
+def _activity(script: Path) -> int:
+    """Return whether a Python file does something when it is run: no, only in calls, or yes."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return _PROGRAM  # the run reports a syntax error better
+    return max(map(_activity_of, tree.body), default=_NOTHING)
+
+
+def _activity_of(statement: ast.stmt) -> int:
+    """Return the activity of a statement of a module."""
+    if isinstance(statement, ast.Expr):
+        called = statement.value
+        if not isinstance(called, ast.Call | ast.Await):
+            return _NOTHING
+        name = ast.unparse(called.func).rpartition(".")[2] if isinstance(called, ast.Call) else ""
+        return _NOTHING if name in _SETUP_CALLS else _PROGRAM
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        has_call = any(isinstance(each, ast.Call) for each in ast.walk(statement))
+        return _CALLS if has_call else _NOTHING
+    if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        return _PROGRAM
+    if isinstance(statement, ast.If | ast.Try):
+        last = statement.finalbody if isinstance(statement, ast.Try) else ()
+        inner = (*statement.body, *statement.orelse, *last)
+        return max(map(_activity_of, inner), default=_NOTHING)
+    is_loop = isinstance(statement, ast.For | ast.While | ast.With | ast.Raise | ast.Match)
+    return _PROGRAM if is_loop else _NOTHING
+
+
+def _project_scripts(folder: Path) -> dict[str, str]:
+    """Return `[project.scripts]` of pyproject.toml: `package.module:function` by command."""
+    found = _load_project(folder).get("scripts")
+    scripts = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return {
+        name: target
+        for name, target in scripts.items()
+        if isinstance(target, str) and _ENTRY_POINT.fullmatch(target.strip())
+    }
+
+
+def _script_program(folder: Path, name: str) -> tuple[str, ...] | None:
+    """Return the command of one of `[project.scripts]`, or None if its module is not here."""
+    target = _project_scripts(folder).get(name, "").split("[")[0].strip()
+    module, _, function = target.partition(":")
+    if not module or _module_file(folder, module) is None:
+        return None
+    first = function.partition(".")[0]
+    code = (
+        f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
+    )
+    return "python", "-c", code
+
+
+def source_folder(folder: Path, command: Sequence[str]) -> str | None:
+    """Return the folder below which the module of a command is, `src`, or None for the folder.
+
+    The module is that of `python -m MODULE`, one of `[project.scripts]`, or one that the script
+    imports.
+    """
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        module = following if word == "-m" else ""
+        if word == "-c" and (found := re.match(r"import sys; from ([\w.]+) import", following)):
+            module = found[1]
+        if module and _is_below(folder / _SOURCES, module) and not _is_below(folder, module):
+            return _SOURCES
+    script = _find_script_of(folder, command)
+    names = () if script is None or not (folder / _SOURCES).is_dir() else _imported_names(script)
+    beside = [name for name in names if _is_below(folder / _SOURCES, name)]
+    return _SOURCES if any(not _is_below(folder, name) for name in beside) else None
+
+
+def _imported_names(script: Path) -> set[str]:
+    """Return the first names of the modules that a script imports."""
+    names: set[str] = set()
+    for node in ast.walk(_parse(script)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def _is_below(folder: Path, module: str) -> bool:
+    path = folder.joinpath(*module.split("."))
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+def _module_file(folder: Path, name: str) -> Path | None:
+    """Return the file of a module in the folder or in `src`, or None."""
+    for root in (folder, folder / _SOURCES):
+        path = root.joinpath(*name.split("."))
+        for each in (path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"):
+            if each.is_file():
+                return each
+    return None
+
+
 def _package_programs(folder: Path) -> Iterator[str]:
     """Yield the modules of packages in a folder that are probably programs."""
     for name in _PROGRAM_MODULES:
-        for path in sorted(folder.glob(f"*/{name}.py")):
+        found = (*folder.glob(f"*/{name}.py"), *folder.glob(f"{_SOURCES}/*/{name}.py"))
+        for path in sorted(found):
             if (path.parent / "__init__.py").is_file():
                 module = f"{path.parent.name}.{name}"
                 yield path.parent.name if name == "__main__" else module

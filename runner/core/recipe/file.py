@@ -26,10 +26,12 @@ from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, TEMPLATE, bu
 from runner.core.recipe.entry import (
     detect_params_as,
     detect_switches,
+    explain_entry,
     folder_command,
     has_entry,
     packages_file,
     script_command,
+    source_folder,
 )
 from runner.core.recipe.notebook import (
     PACKAGES,
@@ -586,7 +588,9 @@ def _from_folder(
         if variants:
             raise _no_variant(folder.name, variants[0], ())
         command = chosen or folder_command(folder)
-        return _build(folder, source, RecipeFile.model_validate({}), command=command)
+        return _build(
+            folder, source, RecipeFile.model_validate({}), command=command, is_chosen=not chosen
+        )
     document = read_document(file, code=_CODE)
     document, parsed = _apply_variants(document, variants)
     _check_requirements(document, folder, parsed)
@@ -606,7 +610,8 @@ def _from_folder(
         fix = f"remove `python`, or use an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
     command = chosen or tuple(parsed.command or ()) or folder_command(folder, parsed.entry)
-    return _build(folder, source, parsed, command=command)
+    is_chosen = not (chosen or parsed.command or parsed.entry)
+    return _build(folder, source, parsed, command=command, is_chosen=is_chosen)
 
 
 def missing_script(command: Sequence[str], folder: Path) -> str | None:
@@ -643,6 +648,7 @@ def _build(
     *,
     command: tuple[str, ...],
     files: tuple[str, ...] | None = None,
+    is_chosen: bool = False,
 ) -> Recipe:
     is_in_image = parsed.image is not None
     params = tuple(_to_param(name, param) for name, param in parsed.params.items())
@@ -673,7 +679,7 @@ def _build(
         primary_metric=parsed.metrics.primary,
         goal=parsed.metrics.goal,
         expect=keys.to_expected(parsed.expect),
-        env=dict(parsed.env),
+        env=_with_sources(parsed.env, folder, command),
         timeout_s=parsed.timeout,
         retries=parsed.retries,
         checkpoints=keys.to_rule(parsed.checkpoints),
@@ -697,7 +703,16 @@ def _build(
         sweep=parsed.sweep,
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),
+        notes=() if source == "builtin" else explain_entry(folder, command, is_chosen=is_chosen),
     )
+
+
+def _with_sources(env: Mapping[str, str], folder: Path, command: Sequence[str]) -> dict[str, str]:
+    """Return the variables, with the folder `src` for imports if the command needs it."""
+    sources = source_folder(folder, command)
+    if sources is None or "PYTHONPATH" in env:
+        return dict(env)
+    return {**env, "PYTHONPATH": sources}
 
 
 def command_recipe(

@@ -56,6 +56,7 @@ class Recipe(RecipeSpec):
         after: References to runs, as typed.
         toolkit: The framework of the script, for lists of recipes.
         variants: Named changes of some keys, as in `mnist:torch`.
+        notes: What the plan says about the script.
     """
 
     name: str
@@ -72,3 +73,4 @@ class Recipe(RecipeSpec):
     sweep: SweepFile | None = None
     toolkit: str | None = None
     variants: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

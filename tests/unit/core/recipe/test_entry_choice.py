@@ -1,0 +1,104 @@
+"""Which file of a folder is its program, and what the plan says about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.core.recipe.file import load_recipe
+from runner.protocol.errors import RunnerError
+from tests.unit.core.recipe_maker import plan
+
+DEFINES = "import math\nRATE = 0.1\nlog = print\ndef train(): ...\nclass Net: ...\n"
+CALLS = "from train import train\ntrain()\n"
+GUARDED = DEFINES + "if __name__ == '__main__':\n    train()\n"
+TYPER = "import typer\napp = typer.Typer()\n@app.command()\ndef main(): ...\n"
+
+
+def fill(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        ({"train.py": DEFINES, "main.py": CALLS}, "main.py"),
+        ({"train.py": GUARDED, "main.py": CALLS}, "train.py"),
+        ({"train.py": CALLS, "main.py": DEFINES}, "train.py"),
+        ({"train.py": DEFINES, "main.py": DEFINES}, "train.py"),
+        ({"train.py": DEFINES, "run.py": CALLS}, "run.py"),
+        ({"train.py": DEFINES, "run.py": GUARDED, "net.py": DEFINES}, "run.py"),
+        ({"train.py": DEFINES, "a.py": CALLS, "b.py": CALLS}, "train.py"),  # which is unclear
+        ({"train.py": "x = 1\nfor i in range(3): print(i)", "main.py": CALLS}, "train.py"),
+        ({"train.py": TYPER, "main.py": "import train\ntrain.app()"}, "main.py"),
+        ({"train.py": "import logging\nlogging.basicConfig()\n" + DEFINES, "main.py": CALLS},
+         "main.py"),
+        ({"train.py": "import k\nh = k.fit()", "util.py": DEFINES}, "train.py"),
+        ({"train.py": "def f(:", "main.py": CALLS}, "train.py"),  # the run reports the error
+        ({"go.py": GUARDED, "net.py": DEFINES}, "go.py"),
+    ],
+)  # fmt: skip
+def test_program_of_a_folder_does_something(
+    tmp_path: Path, files: dict[str, str], chosen: str
+) -> None:
+    fill(tmp_path, files)
+    assert load_recipe(".", cwd=tmp_path).command == ("python", chosen)
+
+
+def test_plan_says_which_script_was_passed_over(tmp_path: Path) -> None:
+    fill(tmp_path, {"train.py": DEFINES, "main.py": CALLS})
+    [said] = plan(load_recipe(".", cwd=tmp_path)).warnings
+    assert said.startswith("main.py runs, not train.py, which only defines things")
+    assert said.endswith("--entry train.py")
+    for entry in ("train.py", None):
+        (tmp_path / "main.py").write_text(DEFINES)
+        warnings = plan(load_recipe(".", cwd=tmp_path, entry=entry)).warnings
+        assert warnings[0].startswith("train.py only defines functions and classes")
+    (tmp_path / "train.py").write_text(GUARDED)
+    assert plan(load_recipe(".", cwd=tmp_path)).warnings == ()
+
+
+PROJECT = '[project]\nname = "churn"\nscripts = {churn-train = "churn.cli:main"}\n'
+
+
+@pytest.mark.parametrize(
+    ("entry", "command"),
+    [
+        ("churn.train", ("python", "-m", "churn.train")),
+        ("churn", ("python", "-m", "churn")),
+        ("src/churn/tool.py", ("python", "src/churn/tool.py")),
+    ],
+)
+def test_modules_of_the_src_layout_run(
+    tmp_path: Path, entry: str, command: tuple[str, ...]
+) -> None:
+    names = ("__init__", "__main__", "train", "tool")
+    fill(tmp_path, {f"src/churn/{name}.py": "print(1)" for name in names})
+    recipe = load_recipe(".", cwd=tmp_path, entry=entry)
+    assert recipe.command == command
+    assert recipe.env == ({"PYTHONPATH": "src"} if "-m" in command else {})
+
+
+def test_script_of_the_project_is_an_entry_and_the_default(tmp_path: Path) -> None:
+    fill(tmp_path, {"pyproject.toml": PROJECT, "src/churn/cli.py": "def main(): ...\n"})
+    for entry in ("churn-train", None):
+        recipe = load_recipe(".", cwd=tmp_path, entry=entry)
+        assert recipe.command[:2] == ("python", "-c")
+        assert "from churn.cli import main; sys.argv[0] = 'churn-train'" in recipe.command[2]
+        assert recipe.env == {"PYTHONPATH": "src"}
+    fill(tmp_path, {"pyproject.toml": PROJECT.replace("churn.cli", "other")})
+    with pytest.raises(RunnerError, match="invalid entry 'churn-train'"):
+        load_recipe(".", cwd=tmp_path, entry="churn-train")
+
+
+def test_script_that_imports_from_src_finds_it(tmp_path: Path) -> None:
+    fill(tmp_path, {"src/churn/__init__.py": "", "train.py": "import churn\nprint(churn)\n"})
+    assert load_recipe(".", cwd=tmp_path).env == {"PYTHONPATH": "src"}
+    (tmp_path / "train.yaml").write_text("env: {PYTHONPATH: lib}")
+    assert load_recipe(".", cwd=tmp_path).env == {"PYTHONPATH": "lib"}
+    fill(tmp_path, {"churn.py": "", "train.yaml": ""})
+    assert load_recipe(".", cwd=tmp_path).env == {}
