@@ -206,7 +206,8 @@ _ADVICE_FOR_RESULTS = {
     "RunSpecInvalid": "submit the run again with the current version of runner",
     "EnvironmentFailed": "correct the requirements; `runner logs RUN --build` has the output of uv",
     "PackagesUnreachable": "check the network and the proxy of the node, then submit the run again",
-    "PythonMissing": "set `python` to a version that the node has, or use an image with Python",
+    "PythonMissing": "ask for a version that the node has, in `python` of train.yaml, "
+    "requires-python or .python-version, or use an image with that Python",
     "PreparationFailed": "correct `prepare`; `runner logs RUN --stderr` shows its output",
     "DataMissing": "submit the run again: missing files are uploaded",
     "InputMissing": "correct the input, or submit the run again: inputs are resolved again",

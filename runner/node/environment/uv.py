@@ -52,6 +52,42 @@ def find_uv(shared_dir: Path) -> Path:
     return Path(on_path)
 
 
+_SPECIFIER = re.compile(r"(~=|===?|!=|<=|>=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?")
+
+
+def is_range(request: str) -> bool:
+    """Return True for a request with specifiers of PEP 440, such as `>=3.11,<3.13`."""
+    return request.startswith(("~", "=", "!", "<", ">"))
+
+
+def meets(request: str, version: Sequence[int]) -> bool:
+    """Return True if a release of Python, such as (3, 11, 7), satisfies a request with specifiers.
+
+    A request that this function cannot read is not met: uv reads it.
+    """
+    for text in request.split(","):
+        found = _SPECIFIER.fullmatch(text.strip())
+        if found is None:
+            return False
+        operator, wanted = found[1], tuple(map(int, found[2].split(".")))
+        own = tuple(version[: max(len(wanted), 3)])
+        own, full = (*own, 0, 0)[:3], (*wanted, 0, 0)[:3]
+        is_same = own[: len(wanted)] == wanted if found[3] else own == full
+        allowed = {
+            "==": is_same,
+            "===": is_same,
+            "!=": not is_same,
+            "<": own < full,
+            "<=": own <= full,
+            ">": own > full,
+            ">=": own >= full,
+            "~=": own >= full and own[: len(wanted) - 1] == wanted[:-1],
+        }
+        if not allowed[operator]:
+            return False
+    return True
+
+
 def uv_environment(cache_dir: Path) -> dict[str, str]:
     """Return the task's environment without variables that would affect uv."""
     environment = {name: value for name, value in os.environ.items() if name not in _AFFECT_UV}

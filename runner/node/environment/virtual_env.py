@@ -27,7 +27,16 @@ from runner.node.environment.requirements import (
     read_requirements,
     with_pip_variables,
 )
-from runner.node.environment.uv import MOST_LINES, STEP, ask_uv, find_uv, run_uv, uv_environment
+from runner.node.environment.uv import (
+    MOST_LINES,
+    STEP,
+    ask_uv,
+    find_uv,
+    is_range,
+    meets,
+    run_uv,
+    uv_environment,
+)
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import dies_with_parent
@@ -675,8 +684,7 @@ class EnvironmentBuilder(Builder):
             StageFailedError: the environment cannot be built.
         """
         plan = self._plan(code_dir, requirements_file, packages)
-        if python is None and sys.version_info[:2] < MIN_PYTHON:
-            python = NEWER_PYTHON
+        python = _choose_python(python)
         interpreter = Path(sys.executable) if python is None else self._find_python(python)
         target = self._envs / plan.hash(
             code_sha256,
@@ -810,8 +818,22 @@ class EnvironmentBuilder(Builder):
         return Path(found.stdout.strip())
 
 
+def _choose_python(request: str | None) -> str | None:
+    """Return the request for uv, or None if the Python of the node will do."""
+    if request is not None and not is_range(request):
+        return request
+    is_old = sys.version_info[:2] < MIN_PYTHON
+    newer = tuple(map(int, NEWER_PYTHON.split(".")))
+    if is_old and (request is None or meets(request, newer)):
+        return NEWER_PYTHON
+    return None if request is None or meets(request, sys.version_info[:3]) else request
+
+
 def _python_missing(request: str, why: str) -> StageFailedError:
-    message = f"Python {request} is not on the node and cannot be downloaded: {why}"
+    own = ".".join(map(str, sys.version_info[:3]))
+    first, _, rest = why.partition("\n")
+    message = f"Python {request} is not on the node and cannot be downloaded: {first}; it has {own}"
+    message = f"{message}\n{rest}".rstrip()
     return StageFailedError(STEP, "PythonMissing", message)
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from runner.node.environment import uv as uv_process
 from runner.node.environment.requirements import Requirements
+from runner.node.environment.uv import meets
 from runner.node.environment.virtual_env import (
     MAX_ENVIRONMENTS,
     EnvironmentBuilder,
@@ -385,6 +387,45 @@ def test_python_that_cannot_be_downloaded_is_named(
     with pytest.raises(StageFailedError, match=missing) as caught:
         builder.ensure(code, None, "3.99", "c0de")
     assert caught.value.code == "PythonMissing"
+
+
+@pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
+def test_python_of_the_node_is_used_if_it_satisfies_the_project(
+    builder: EnvironmentBuilder, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(_: object, request: str) -> Path:
+        asked.append(request)
+        return Path(sys.executable)
+
+    monkeypatch.setattr(EnvironmentBuilder, "_find_python", find)
+    usual = builder.ensure(code, "requirements.txt", None, "c0de")
+    own = ".".join(map(str, sys.version_info[:2]))
+    for request in (">=3.8", f"~={own}", f"=={own}.*", ">=3.8,!=3.9.1,<4"):
+        assert builder.ensure(code, "requirements.txt", request, "c0de") == usual
+    assert asked == []
+    for request in (">=3.90", "<3.8", f"!={own}.*", "===x"):
+        assert builder.ensure(code, "requirements.txt", request, "c0de") != usual
+    assert asked == [">=3.90", "<3.8", f"!={own}.*", "===x"]
+    # An old node prefers the version that a recipe without a request gets there.
+    monkeypatch.setattr("runner.node.environment.virtual_env.MIN_PYTHON", (4, 0))
+    builder.ensure(code, "requirements.txt", ">=3.8", "c0de")
+    assert asked[-1] == "3.12"
+
+
+@pytest.mark.parametrize("version", ["3.8.0", "3.11.0", "3.11.7", "3.12.0", "3.13.2", "4.0.0"])
+def test_requests_are_read_as_by_packaging(version: str) -> None:
+    numbers = tuple(map(int, version.split(".")))
+    wanted = ("3", "3.11", "3.11.0", "3.11.7", "3.12", "4.0")
+    requests = [
+        f"{operator}{each}" for operator in ("==", "!=", "<", "<=", ">", ">=") for each in wanted
+    ]
+    requests += [f"{operator}{each}.*" for operator in ("==", "!=") for each in wanted]
+    requests += [f"~={each}" for each in wanted if "." in each]
+    for first, second in zip(requests, reversed(requests), strict=True):
+        for request in (first, f"{first}, {second}"):
+            assert meets(request, numbers) == SpecifierSet(request).contains(version), request
 
 
 def test_hanging_uv_query_fails_with_advice(
