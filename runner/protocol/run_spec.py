@@ -132,6 +132,8 @@ class RecipeSpec(JsonDocument):
 
     Attributes:
         requirements_file: Path in the code archive.
+        python: A version such as `3.12`, or specifiers such as `>=3.11,<3.13`.
+        python_from: The file that asks for that Python, unless it is train.yaml.
         secrets: References to secrets. In older documents, they have no source.
         named_outputs: Folders below the outputs, by their variable.
         metric_patterns: Regular expressions over standard output, by metric.
@@ -152,6 +154,7 @@ class RecipeSpec(JsonDocument):
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     requirements_file: str | None = field(default=None, metadata=wire("requirements.file"))
     python: str | None = None
+    python_from: str | None = field(default=None, metadata=wire(omit="empty"))
     secrets: tuple[SecretRef, ...] = field(default=(), metadata=wire("secret_refs", by="variable"))
     outputs: tuple[str, ...] = ()
     named_outputs: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -202,6 +205,11 @@ class RecipeSpec(JsonDocument):
         return read(
             cls, {**raw, "secret_refs": {**refs, **(raw.get("secret_refs") or {})}}, **given
         )
+
+    @property
+    def is_conda(self) -> bool:
+        """True if the packages are those of an `environment.yml`, which micromamba installs."""
+        return (self.requirements_file or "").endswith((".yml", ".yaml"))
 
     @property
     def secret_names(self) -> frozenset[str]:

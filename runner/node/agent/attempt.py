@@ -248,6 +248,13 @@ class Attempt:
         variables = InstallVariables(spec.env, secrets)
         file, sha256, packages = spec.requirements_file, spec.code.sha256, spec.packages
         with self.events.stage("environment", "preparing the Python environment") as report:
+            if spec.is_conda and spec.requirements_file:
+                from runner.node.environment.conda_env import CondaEnvironment  # noqa: PLC0415
+
+                conda = CondaEnvironment(shared, report, check)
+                with self._kept_output(conda):
+                    file, sha256 = spec.requirements_file, spec.code.sha256
+                    return conda.ensure(code, file, sha256, spec.packages)
             if spec.image is not None:
                 from runner.node.environment.image_env import ImageEnvironment  # noqa: PLC0415
 

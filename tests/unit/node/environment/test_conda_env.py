@@ -1,0 +1,122 @@
+"""Environments that micromamba builds, with a program that stands for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.node.environment.conda_env import CondaEnvironment
+from runner.node.environment.virtual_env import private_layer
+from runner.node.failures import StageFailedError
+
+# Creates a prefix with a Python, a module and a program, as `micromamba create` does.
+MICROMAMBA = f"""\
+#!{sys.executable}
+import os, pathlib, shutil, sys
+words = sys.argv[1:]
+print("micromamba", *words)
+given = dict(zip(words, words[1:]))
+prefix, text = pathlib.Path(given["--prefix"]), pathlib.Path(given["--file"]).read_text()
+if "broken" in text:
+    sys.exit("nothing provides broken")
+if "no-python" in text:
+    sys.exit()
+name = "python%d.%d" % sys.version_info[:2]
+(prefix / "bin").mkdir()
+shutil.copy2(os.path.realpath(sys.executable), prefix / "bin" / name)
+(prefix / "bin/python").symlink_to(name)
+(prefix / "lib" / name / "site-packages").mkdir(parents=True)
+for entry in pathlib.Path(sys.base_prefix, "lib", name).iterdir():
+    if entry.name != "site-packages":
+        (prefix / "lib" / name / entry.name).symlink_to(entry)
+(prefix / "lib" / name / "from_conda.py").write_text("NAME = 'conda'")
+(prefix / "bin/tool").write_text("#!/bin/sh\\necho tool")
+(prefix / "bin/tool").chmod(0o755)
+with open(prefix.parent / "builds", "a") as file:
+    file.write("x")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the program, which is on PATH."""
+    path = tmp_path / "programs/micromamba"
+    path.parent.mkdir()
+    path.write_text(MICROMAMBA)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+    return path
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Return a folder with an environment.yml."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "environment.yml").write_text("dependencies: [python, numpy]\n")
+    return folder
+
+
+def build(shared: Path, code: Path) -> Path:
+    """Return the environment of the file in `code`."""
+    builder = CondaEnvironment(shared, lambda *_: None, lambda: None)
+    return builder.ensure(code, "environment.yml", "c0de")
+
+
+def test_environment_has_packages_and_programs_of_conda(
+    tmp_path: Path, program: Path, code: Path
+) -> None:
+    shared = tmp_path / "shared"
+    environment = build(shared, code)
+    assert build(shared, code) == environment
+    assert (shared / "runner/envs/builds").read_text() == "x"
+    # A task uses it through a layer of its own.
+    layer = private_layer(environment, tmp_path / "layer")
+    asked = [layer / "bin/python", "-c", "import from_conda, sys; print(sys.prefix)"]
+    printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == str(layer)
+    assert subprocess.check_output([layer / "bin/tool"], text=True) == "tool\n"
+    assert sorted(path.name for path in (shared / "runner/envs").iterdir() if path.is_dir()) == [
+        environment.name,
+        f"{environment.name}.conda",
+    ]
+
+
+def test_changed_file_is_another_environment(tmp_path: Path, program: Path, code: Path) -> None:
+    first = build(tmp_path / "shared", code)
+    (code / "environment.yml").write_text("dependencies: [python, numpy=2]\n")
+    assert build(tmp_path / "shared", code) != first
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("broken", "nothing provides broken"), ("no-python", r"environment\.yml installs no Python")],
+)
+def test_failed_build_leaves_nothing(
+    tmp_path: Path, program: Path, code: Path, text: str, message: str
+) -> None:
+    (code / "environment.yml").write_text(f"dependencies: [{text}]\n")
+    with pytest.raises(StageFailedError, match=message) as caught:
+        build(tmp_path / "shared", code)
+    assert caught.value.code == "EnvironmentFailed"
+    assert list((tmp_path / "shared/runner/envs").iterdir()) == []
+
+
+def test_rest_of_a_killed_build_is_replaced(tmp_path: Path, program: Path, code: Path) -> None:
+    environment = build(tmp_path / "shared", code)
+    (environment / "bin/python").unlink()
+    (environment.with_name(f"{environment.name}.mamba")).mkdir()
+    assert build(tmp_path / "shared", code) == environment
+    assert (environment / "bin/python").exists()
+
+
+def test_node_without_micromamba_says_what_to_do(
+    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StageFailedError, match=r"micromamba is on the PATH.*requirements\.txt"):
+        build(tmp_path / "shared", code)
