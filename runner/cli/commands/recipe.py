@@ -60,14 +60,15 @@ def check(
     """Check a recipe and print what would run; errors name file and line."""
     from runner.core.home import runner_home
     from runner.core.recipe.file import load_recipe
+    from runner.core.recipe.imports import package_warnings
     from runner.flows.submit.check_and_read import warn_of_files
     from runner.views.recipes import recipe_document
 
     recipe = load_recipe(ref, cwd=Path.cwd())
-    for name in recipe.variants:
-        load_recipe(f"{ref}:{name}", cwd=Path.cwd())
+    variants = [load_recipe(f"{ref}:{name}", cwd=Path.cwd()) for name in recipe.variants]
     out = Output(output)
-    for text in warn_of_files(recipe, runner_home(os.environ)):
+    texts = (text for each in (recipe, *variants) for text in package_warnings(each))
+    for text in dict.fromkeys((*warn_of_files(recipe, runner_home(os.environ)), *texts)):
         out.warning(text)
     out.record(recipe_document(recipe))
     _print_params(out, recipe)

@@ -335,16 +335,23 @@ def pack_code(
             cannot be read.
     """
     root = recipe.folder.resolve()
+    added = {name: text.encode() for name, text in recipe.package_source.added}
     if recipe.files is not None:
         chosen = CodeFiles(_find_listed(root, recipe.files))
     elif chosen is None:
         chosen = select_files(root, apart)
     scan = _Scan(str(root))
     for name in chosen.names:
-        scan.add(name)
-    sizes = {member.name: member.size for member in scan.members}
+        if name not in added:
+            scan.add(name)
+    scan.members += (
+        _Member(name, "", len(content), executable=False, data=content)
+        for name, content in added.items()
+    )
+    members = sorted(scan.members, key=lambda member: member.name)
+    sizes = {member.name: member.size for member in members}
     _check_total_size(sizes)
-    data = _build_archive(scan.members, packed if len(sizes) >= _MIN_CACHED else None)
+    data = _build_archive(members, packed if len(sizes) >= _MIN_CACHED else None)
     names = tuple(sizes)
     return CodeArchive(
         data=data,
@@ -377,7 +384,8 @@ def _find_listed(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
 class _Member:
     """A file, or a link to the folder `link`, of an archive.
 
-    `state` is what changes when the content of a file changes.
+    `state` is what changes when the content of a file changes. `data` is the content of a file that
+    the runner adds.
     """
 
     name: str
@@ -386,6 +394,7 @@ class _Member:
     executable: bool
     link: str | None = None
     state: tuple[int, ...] = ()
+    data: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -503,7 +512,7 @@ def _build_archive(members: Sequence[_Member], packed: PackedBlocks | None) -> b
 def _pack_block(block: Sequence[_Member], packed: PackedBlocks | None) -> bytes:
     if packed is None:
         return _compress(map(_tar_member, block))
-    states = [(each.name, each.executable, each.link, each.state) for each in block]
+    states = [(each.name, each.executable, each.link, each.state, each.data) for each in block]
     newest_ns = max(max(each.state[1:3], default=0) for each in block)
     return packed.once(
         ascii((_LEVEL, CODE_TIME, states)), newest_ns, lambda: _compress(map(_tar_member, block))
@@ -519,14 +528,15 @@ def _tar_member(member: _Member) -> bytes:
     # uid and gid stay 0 and the time is the same for all, for a stable hash.
     info = tarfile.TarInfo(member.name)
     info.mtime = CODE_TIME
-    data = b""
+    data = member.data or b""
     if member.link is not None:
         info.type, info.linkname = tarfile.SYMTYPE, member.link
     else:
-        try:
-            data = Path(member.path).read_bytes()
-        except OSError as err:
-            raise _unreadable(member.path, err) from err
+        if member.data is None:
+            try:
+                data = Path(member.path).read_bytes()
+            except OSError as err:
+                raise _unreadable(member.path, err) from err
         info.size, info.mode = len(data), 0o755 if member.executable else 0o644
     head = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     return head + data + bytes(-len(data) % tarfile.BLOCKSIZE)

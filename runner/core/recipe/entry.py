@@ -1,4 +1,4 @@
-"""Find the command of a folder or file, and the file that lists its packages.
+"""Find the command of a folder or file.
 
 A command runs a Python or shell script, a notebook, a module of a package, or a program with a `#!`
 line.
@@ -10,15 +10,12 @@ import ast
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
 
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.notebook import SUFFIX, parse_code
-from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.switches import find_switches
 from runner.core.yaml_files import did_you_mean
 from runner.protocol.commands import ParamsAs, notebook_command
@@ -40,18 +37,8 @@ _SETUP_CALLS = frozenset(
 )
 _PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that are programs
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
-# Inline metadata: packaging.python.org/specifications/inline-script-metadata.
-_METADATA = re.compile(rb"(?m)^# /// script\s*$(?s:.*?)^# ///\s*$")
 NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
 _FIX_COMMAND = f"write a {RECIPE_FILE} with a `command`"
-_UNSUPPORTED_FILES = (
-    "environment.yml",
-    "environment.yaml",
-    "conda.yml",
-    "conda.yaml",
-    "Pipfile",
-    "setup.py",
-)
 
 
 def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
@@ -504,55 +491,3 @@ def _package_programs(folder: Path) -> Iterator[str]:
             if (path.parent / "__init__.py").is_file():
                 module = f"{path.parent.name}.{name}"
                 yield path.parent.name if name == "__main__" else module
-
-
-def packages_file(
-    folder: Path, command: tuple[str, ...], *, is_in_image: bool = False
-) -> str | None:
-    """Return the file of a folder that lists the packages of a command, or None.
-
-    It is `requirements.txt`, the script if it has inline metadata, or a `pyproject.toml` whose
-    dependencies can be read without a build. An image contains its packages, so for a command in an
-    image it is only `requirements.txt`.
-    """
-    if (folder / "requirements.txt").is_file():
-        return "requirements.txt"
-    if is_in_image:
-        return None
-    script = command[-1] if command else ""
-    if script.endswith(".py") and is_file_in(folder, script):
-        with suppress(OSError):
-            if _METADATA.search((folder / script).read_bytes()):
-                return script
-    return "pyproject.toml" if _load_project(folder).get("dependencies") else None
-
-
-def _load_project(folder: Path) -> dict[str, Any]:
-    """Return `[project]` of pyproject.toml; empty if it is missing or cannot be read."""
-    try:
-        found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    project = found.get("project")
-    return cast("dict[str, Any]", project) if isinstance(project, dict) else {}
-
-
-def warn_unsupported_packages(recipe: Recipe) -> str | None:
-    """Return a warning if an unsupported file lists the packages of a recipe.
-
-    Args:
-        recipe: a recipe without a supported file.
-    """
-    if recipe.image or recipe.source == "builtin":
-        return None
-    names = [name for name in _UNSUPPORTED_FILES if (recipe.folder / name).is_file()]
-    with suppress(OSError):
-        text = (recipe.folder / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
-        if re.search(r"(?m)^\[tool\.poetry\.dependencies\]|^dynamic\s*=.*dependencies", text):
-            names.append("pyproject.toml")
-    if not names:
-        return None
-    return (
-        f"no packages are installed, because {names[0]} is not supported; list them in "
-        "requirements.txt in the same folder"
-    )

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from runner.core.packages.sources import NO_PACKAGES, PackageSource, find_packages
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, TEMPLATE, builtin_names
@@ -29,7 +30,6 @@ from runner.core.recipe.entry import (
     explain_entry,
     folder_command,
     has_entry,
-    packages_file,
     script_command,
     source_folder,
 )
@@ -568,10 +568,23 @@ def _from_file(path: Path, entry: str | None) -> Recipe:
             fix=f"runner train {shlex.quote(str(path.parent))} --entry {shlex.quote(entry)}",
         )
     command = script_command(path)
-    packages = packages_file(path.parent, command)
-    files = (path.name, *((packages,) if packages and packages != path.name else ()))
-    return _build(
-        path.parent, "script", RecipeFile.model_validate({}), command=command, files=files
+    packages = find_packages(path.parent, command)
+    if packages.listed.folders:
+        raise _installs_folder(path, packages)
+    files = tuple(dict.fromkeys((path.name, *packages.files)))
+    parsed = RecipeFile.model_validate({})
+    return _build(path.parent, "script", parsed, command=command, files=files, packages=packages)
+
+
+def _installs_folder(script: Path, packages: PackageSource) -> RunnerError:
+    """Return the error for a script that is sent without a folder that its packages need."""
+    folder = packages.listed.folders[0]
+    what = "its own folder" if folder == "." else f"the folder {folder}"
+    return RunnerError(
+        "R-RECIPE-ALONE",
+        f"{packages.origin} of {script.name} installs {what}, which would not be uploaded",
+        why="only the script and the files that list its packages are uploaded",
+        fix=f"runner train {shlex.quote(str(script.parent))} --entry {shlex.quote(script.name)}",
     )
 
 
@@ -649,8 +662,8 @@ def _build(
     command: tuple[str, ...],
     files: tuple[str, ...] | None = None,
     is_chosen: bool = False,
+    packages: PackageSource | None = None,
 ) -> Recipe:
-    is_in_image = parsed.image is not None
     params = tuple(_to_param(name, param) for name, param in parsed.params.items())
     notebook = find_notebook(command)
     if notebook is not None:
@@ -660,7 +673,11 @@ def _build(
     switches = {} if is_known else detect_switches(folder, command, params_as)
     if source != "builtin":
         refuse_unreadable_scripts(folder, command, parsed.prepare)
-    requirements = parsed.requirements or packages_file(folder, command, is_in_image=is_in_image)
+    if packages is None:
+        is_in_image = parsed.image is not None
+        packages = find_packages(
+            folder, command, parsed.requirements, python=parsed.python, is_in_image=is_in_image
+        )
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
         description=parsed.description.strip(),
@@ -668,10 +685,12 @@ def _build(
         source=source,
         command=command,
         params=params,
-        requirements_file=requirements,
+        requirements_file=packages.file,
+        package_source=packages,
         packages=(*(() if notebook is None else PACKAGES), *parsed.packages),
         live_outputs=() if notebook is None else (executed_name(notebook),),
-        python=parsed.python,
+        python=packages.python,
+        python_from=packages.python_from,
         dataset=parsed.dataset,
         outputs=(*parsed.outputs, *parsed.named_outputs.values()),
         named_outputs={keys.output_variable(n): p for n, p in parsed.named_outputs.items()},
@@ -725,6 +744,7 @@ def command_recipe(
     """Return the recipe of a command in a folder, without train.yaml."""
     refuse_unreadable_scripts(folder, command, None)
     params_as = detect_params_as(folder, command)
+    packages = find_packages(folder, command, requirements) if requirements else NO_PACKAGES
     return Recipe(
         name=name,
         description="",
@@ -732,7 +752,10 @@ def command_recipe(
         source="folder",
         command=command,
         params=params,
-        requirements_file=requirements,
+        requirements_file=packages.file,
+        package_source=packages,
+        python=packages.python,
+        python_from=packages.python_from,
         params_as=params_as,
         switches=detect_switches(folder, command, params_as),
     )

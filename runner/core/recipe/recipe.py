@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from runner.core.packages.sources import NO_PACKAGES, PackageSource
 from runner.core.recipe.inputs import InputSpec
 from runner.protocol.run_spec import RecipeSpec
 
@@ -54,6 +55,7 @@ class Recipe(RecipeSpec):
     Attributes:
         files: Files of `folder` to upload; None uploads all of it.
         after: References to runs, as typed.
+        package_source: Where the packages and the Python of the project are listed.
         toolkit: The framework of the script, for lists of recipes.
         variants: Named changes of some keys, as in `mnist:torch`.
         notes: What the plan says about the script.
@@ -71,6 +73,7 @@ class Recipe(RecipeSpec):
     estimate: str | None = None
     files: tuple[str, ...] | None = None
     sweep: SweepFile | None = None
+    package_source: PackageSource = NO_PACKAGES
     toolkit: str | None = None
     variants: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

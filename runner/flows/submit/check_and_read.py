@@ -27,7 +27,8 @@ from runner.core.planning.plan import (
 )
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.entry import find_script_of, is_file_in, warn_unsupported_packages
+from runner.core.recipe.entry import find_script_of, is_file_in
+from runner.core.recipe.imports import package_warnings, refuse_conda_here
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.options import RunOptions, resolve_params, with_options
@@ -219,10 +220,13 @@ def read_files(
     Without `runs_code`, no code of the recipe's folder is executed. The second value is warnings.
     """
     recipe = run.recipe
+    if settings.target.runs_here:
+        refuse_conda_here(recipe)
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
+    added = recipe.package_source.added
     code = files.once(
-        ("code", recipe.folder, recipe.files, excluded),
+        ("code", recipe.folder, recipe.files, excluded, added),
         lambda: _pack(recipe, excluded, settings.home),
     )
     agent = files.once("agent", build_agent)
@@ -241,9 +245,12 @@ def read_files(
         inputs=input_entries(recipe.inputs, outputs, settings.home, on_progress, files),
         commits=commits,
     )
-    packages = warn_unsupported_packages(recipe) if recipe.requirements_file is None else None
+    packages = files.once(
+        ("packages", recipe.folder, recipe.command, recipe.package_source),
+        lambda: package_warnings(recipe),
+    )
     unsent = () if recipe.source == "builtin" else _unsent(run, code)
-    warnings = (*code.warnings, *((packages,) if packages else ()), *map(str, unsent))
+    warnings = (*code.warnings, *packages, *map(str, unsent))
     more = (*warn_passwords(recipe, texts, code), *unresolved)
     return replace(content, unsent=unsent), (*warnings, *more)
 
@@ -479,6 +486,9 @@ def _listed(dataset: Dataset) -> tuple[tuple[str, int, str], ...]:
 def _requirements_sha256(recipe: Recipe) -> str | None:
     if recipe.requirements_file is None:
         return None
+    added = dict(recipe.package_source.added).get(recipe.requirements_file)
+    if added is not None:
+        return hashlib.sha256(added.encode()).hexdigest()
     path = recipe.folder / recipe.requirements_file
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -55,6 +55,7 @@ from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.pricing.cost import SubmissionCost, common_cap, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress, ignore_progress
+from runner.core.recipe.imports import refuse_conda_here
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import (
     read_secrets,
@@ -143,6 +144,10 @@ def open_and_plan(
     on_warning: Callable[[str], None],
 ) -> tuple[Connection, SubmissionPlan]:
     """Connect to the services, plan the submission, and report the warnings of the plan."""
+    if settings.target.runs_here:  # before nodes start
+        single = isinstance(submission, CheckedRun)
+        for run in (submission,) if single else submission.runs.values():
+            refuse_conda_here(run.recipe)
     connection, services = open_services(settings, on_progress)
     plan = plan_submission(submission, services, on_progress)
     for text in plan.warnings:

@@ -130,6 +130,7 @@ def _plan_text(
     recipe, code, pool = plan.recipe, plan.content.code, plan.pool
     nodes = recipe.resources.nodes
     at_once = f", {nodes} nodes at once" if nodes > 1 else ""
+    asked = f", {recipe.python_from}" if recipe.python_from else ""
     limit = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
     return {
         "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size}){at_once}",
@@ -144,9 +145,9 @@ def _plan_text(
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",
-        "packages": ", ".join(filter(None, (recipe.requirements_file, *recipe.packages)))
-        or "none, the Python of the node",
+        "packages": recipe.package_source.describe(recipe.packages),
         **({"from git": describe_commits(commits)} if (commits := plan.content.commits) else {}),
+        **({"python": f"{recipe.python}{asked}"} if recipe.python else {}),
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.content.inputs) or "none",
         "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from runner.core.recipe.builtin import BUILTIN_FOLDER
-from runner.core.recipe.entry import warn_unsupported_packages
 from runner.core.recipe.file import list_recipes, load_recipe
 from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.recipe import Recipe
@@ -378,27 +377,7 @@ def test_only_requirements_of_a_container_are_installed(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     recipe = load_text(tmp_path, "command: python -V\nimage: a/b\n")
     assert recipe.requirements_file is None
-    assert warn_unsupported_packages(recipe) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("environment.yml", "dependencies: [numpy]\n"),
-        ("Pipfile", ""),
-        ("pyproject.toml", "[tool.poetry.dependencies]\nnumpy = '*'\n"),
-        ("pyproject.toml", '[project]\nname = "a"\ndynamic = ["dependencies"]\n'),
-    ],
-)
-def test_packages_listed_in_an_unread_file_cause_a_warning(
-    tmp_path: Path, name: str, text: str
-) -> None:
-    (tmp_path / "train.py").touch()
-    assert warn_unsupported_packages(load_recipe(".", cwd=tmp_path)) is None
-    (tmp_path / name).write_text(text)
-    assert f"{name} is not supported" in (
-        warn_unsupported_packages(load_recipe(".", cwd=tmp_path)) or ""
-    )
+    assert recipe.package_source.warnings == ()
 
 
 def test_every_built_in_recipe_loads_and_the_template_is_not_listed() -> None:

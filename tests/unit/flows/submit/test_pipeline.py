@@ -15,6 +15,7 @@ import runner
 from runner.core.home import HomePaths
 from runner.core.planning.plan import in_job
 from runner.core.progress import ignore_progress
+from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.submit_file import load_submit_file
 from runner.core.recipe.sweep import SweepFile
@@ -22,7 +23,11 @@ from runner.core.settings import AZURE
 from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.group import check_file
 from runner.flows.submit.lookups import refuse_predecessors
-from runner.flows.submit.pipeline import Services, SubmissionPlan, plan_submission
+from runner.flows.submit.pipeline import (
+    Services,
+    open_and_plan,
+    plan_submission,
+)
 from runner.flows.submit.submit_run import upload_files
 from runner.flows.submit.sweep import check_sweep
 from runner.protocol.errors import ExitCode, RunnerError
@@ -270,19 +275,39 @@ def test_cap_on_free_nodes_causes_a_warning(tmp_path: Path) -> None:
         assert any("has no effect" in each for each in found.warnings) is noted
 
 
-def test_warning_of_unread_packages_needs_a_folder_without_requirements(tmp_path: Path) -> None:
+def test_plan_warns_of_modules_that_no_package_provides(tmp_path: Path) -> None:
     services = Services(settings(), outputs(), None, dry_run=True)
 
-    def warned(plan: SubmissionPlan) -> bool:
-        return any("environment.yml is not supported" in text for text in plan.warnings)
+    def warnings() -> str:
+        checked = check_run(load_recipe("a", cwd=tmp_path), RunOptions())
+        return "\n".join(plan_submission(checked, services, ignore_progress).warnings)
 
-    def planned() -> SubmissionPlan:
-        return plan_submission(
-            check_run(load_text(tmp_path / "a", "{}"), RunOptions()), services, ignore_progress
-        )
+    load_text(tmp_path / "a", "{}")
+    assert "imports" not in warnings()
+    (tmp_path / "a" / "train.py").write_text("import sklearn\n")
+    assert "train.py imports sklearn, but no file lists packages" in warnings()
+    (tmp_path / "a" / "requirements.txt").write_text("scikit-learn\n")
+    assert "imports" not in warnings()
 
-    assert not warned(planned())
-    (tmp_path / "a" / "environment.yml").touch()
-    assert warned(planned())
-    (tmp_path / "a" / "requirements.txt").touch()
-    assert not warned(planned())
+
+@pytest.mark.parametrize("submits", [True, False])
+def test_packages_of_conda_need_micromamba_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submits: bool
+) -> None:
+    recipe = load_text(tmp_path / "a", "{}")
+    (recipe.folder / "environment.yml").write_text("dependencies: [python=3.12, numpy]\n")
+    checked = check_run(load_text(tmp_path / "a", "{}"), RunOptions())
+    services = Services(settings(), outputs(), None, dry_run=True)
+
+    def plan() -> object:
+        if submits:  # refused before the services start
+            return open_and_plan(checked, settings(), ignore_progress, print)
+        return plan_submission(checked, services, ignore_progress)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunnerError, match="which micromamba installs") as caught:
+        plan()
+    assert caught.value.code == "R-PACKAGES"
+    if not submits:
+        (tmp_path / "micromamba").touch(mode=0o755)
+        plan()

@@ -1,0 +1,133 @@
+"""Imports that no package provides are said, with the name on the package index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.imports import package_warnings
+from tests.unit.core.packages.test_sources import UV_LOCK, write
+
+
+def warnings(folder: Path, files: Mapping[str, str], entry: str | None = None) -> str:
+    """Return the warnings about a folder with these files."""
+    write(folder, files)
+    return "\n".join(package_warnings(load_recipe(".", cwd=folder, entry=entry)))
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("sklearn", "scikit-learn"),
+        ("cv2", "opencv-python-headless"),
+        ("PIL.Image", "pillow"),
+        ("yaml", "pyyaml"),
+        ("skimage.io", "scikit-image"),
+        ("torch", "torch"),
+        ("pytorch_lightning", "pytorch-lightning"),
+        ("some_module", "some-module"),
+    ],
+)
+def test_package_of_a_missing_module_is_named(tmp_path: Path, module: str, package: str) -> None:
+    text = warnings(tmp_path, {"train.py": f"import {module}\n", "requirements.txt": "tqdm\n"})
+    assert text.startswith(f"train.py imports {module.partition('.')[0]}, which nothing in")
+    assert f"add {package}," in text
+    assert "no file lists packages" in warnings(tmp_path / "b", {"train.py": f"import {module}\n"})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, sys\nfrom pathlib import Path\n",
+        "try:\n    import torch\nexcept ImportError:\n    torch = None\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n",
+        "import typing\nif typing.TYPE_CHECKING:\n    import torch\n",
+        "import argparse\nif argparse.x:\n    import wandb\n",
+        "from contextlib import suppress\nwith suppress(ImportError):\n    import torch\n",
+        "import helpers\nimport pkg.part\nfrom lib import thing\nimport deep_one\n",
+        "from helpers import *\n",
+        "import os\nos.system('pip install torch')\nimport torch\n",
+        "import sys\nrun([sys.executable, '-m', 'pip', 'install', 'torch'])\nimport torch\n",
+        "print(\n",
+        "",
+    ],
+)
+def test_imports_that_may_be_fine_are_not_named(tmp_path: Path, code: str) -> None:
+    files = {
+        "helpers.py": "def f():\n    import torch\n",
+        "pkg/part.py": "",
+        "src/lib/__init__.py": "",
+        "other/deep/deep_one.py": "",
+    }
+    assert warnings(tmp_path, {**files, "train.py": code}) == ""
+
+
+def test_modules_of_the_folder_are_followed(tmp_path: Path) -> None:
+    files = {
+        "train.py": "from pkg import data\nimport helpers\n",
+        "helpers.py": "import numpy\n",
+        "pkg/__init__.py": "",
+        "pkg/data.py": "from .deep.er import x\n",
+        "pkg/deep/__init__.py": "",
+        "pkg/deep/er.py": "import cv2\n",
+        "unused.py": "import jax\n",
+        "requirements.txt": "numpy\n",
+    }
+    text = warnings(tmp_path, files)
+    assert "pkg/deep/er.py imports cv2" in text
+    assert "jax" not in text
+    assert "numpy" not in text
+
+
+@pytest.mark.parametrize(
+    ("listed", "code"),
+    [
+        ("Scikit_Learn>=1\n", "import sklearn, numpy, scipy, joblib\n"),
+        ("opencv-python\n", "import cv2, numpy\n"),
+        ("tensorflow-cpu\n", "import tensorflow, keras, numpy\n"),
+        ("torchvision\n", "import torch, numpy\nfrom PIL import Image\n"),
+        ("-r more.txt\n", "import requests\n"),
+        ("-e .\n", "import anything\n"),
+        ("git+https://h.test/a.git\n", "import anything\n"),
+        ("google-cloud-storage\n", "from google.cloud import storage\n"),
+        ("ruamel.yaml\n", "import ruamel.yaml\n"),
+    ],
+)
+def test_listed_packages_provide_their_modules(tmp_path: Path, listed: str, code: str) -> None:
+    files = {"requirements.txt": listed, "train.py": code, "more.txt": "requests\n"}
+    files["pyproject.toml"] = "[build-system]\nrequires = []\n"
+    assert warnings(tmp_path, files) == ""
+
+
+def test_lock_file_has_all_packages(tmp_path: Path) -> None:
+    lock = {"uv.lock": UV_LOCK.replace('"numpy"', '"pandas"')}
+    text = warnings(tmp_path, {**lock, "train.py": "import pandas, numpy\n"})
+    assert text == "train.py imports numpy, which is not in uv.lock: add numpy to the project"
+
+
+@pytest.mark.parametrize("key", ["image: a/b", "prepare: pip install torch"])
+def test_packages_may_come_from_elsewhere(tmp_path: Path, key: str) -> None:
+    assert warnings(tmp_path, {"train.yaml": f"{key}\n", "train.py": "import torch\n"}) == ""
+
+
+def test_imports_of_a_notebook(tmp_path: Path) -> None:
+    def notebook(*sources: str) -> str:
+        cells = [{"cell_type": "code", "source": each, "metadata": {}} for each in sources]
+        return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+    (tmp_path / "a.ipynb").write_text(notebook("import IPython, torch\n"))
+    recipe = load_recipe("./a.ipynb", cwd=tmp_path)
+    [text] = package_warnings(recipe)
+    assert text.startswith("a.ipynb imports torch, but")
+    (tmp_path / "a.ipynb").write_text(notebook("%pip install torch", "import torch\n"))
+    assert package_warnings(load_recipe("./a.ipynb", cwd=tmp_path)) == ()
+
+
+def test_many_modules_are_shortened(tmp_path: Path) -> None:
+    names = [f"module_{number}" for number in range(8)]
+    text = warnings(tmp_path, {"train.py": f"import {', '.join(names)}\n"})
+    assert "module_4 and 3 more" in text
