@@ -181,6 +181,7 @@ OTHER_VALUES: dict[str, Any] = {
     "packages": ("papermill",),
     "live_outputs": ("a.ipynb",),
     "python": "3.12",
+    "python_from": "requires-python of pyproject.toml",
     "secrets": (SecretRef("A", env="B"), SecretRef("C", keyvault="https://x")),
     "outputs": ("a", "b"),
     "named_outputs": {"RUNNER_OUTPUT_A": "a"},
