@@ -11,7 +11,7 @@ import configparser
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -30,6 +30,7 @@ from runner.core.packages.requirements import (
 from runner.protocol.errors import RunnerError
 
 Table = Mapping[str, Any]
+_Asked = tuple[str | None, str | None]  # a request for Python, and what asks for it
 REQUIREMENTS = "requirements.txt"
 PROJECT = "pyproject.toml"
 VERSION_FILE = ".python-version"
@@ -161,17 +162,26 @@ class _Project:
         warnings: list[str] = []
         names = self._candidates(warnings, is_in_image=is_in_image)
         chosen = named or next(iter(names), None)
-        request, asked_by = self._find_python(chosen, warnings, is_in_image=is_in_image)
+        is_decided = is_in_image or python is not None
+        request, asked_by = None, None
+        with suppress(RunnerError) if is_decided else nullcontext():
+            request, asked_by = self._find_python(chosen, warnings, is_in_image=is_in_image)
+        found = self._read(chosen, python or request) if chosen else NO_PACKAGES
+        of_lock = (found.python, f"requires-python of {chosen}")
+        if found.python and request is None:
+            request, asked_by = of_lock
+        elif found.python and request and not python_request.is_allowed(request, by=found.python):
+            if not is_decided:
+                raise _exclude_each_other((request, asked_by), of_lock)
+            request, asked_by = of_lock
         if python is not None:
-            if request and asked_by and not python_request.is_allowed(python, by=request):
+            if request and not python_request.is_allowed(python, by=request):
                 text = f"Python {python} of train.yaml is used, although {asked_by} is {request}"
                 warnings.append(text)
             request, asked_by = python, None
-        found = self._read(chosen, request) if chosen else NO_PACKAGES
-        if is_in_image and request:
-            warnings.append(
-                f"the image decides about Python: {asked_by} ({request}) is not checked"
-            )
+        elif is_in_image and request:
+            text = f"the image decides about Python: {asked_by} ({request}) is not checked"
+            warnings.append(text)
             request, asked_by = None, None
         read = {chosen, _project_beside(chosen)} if chosen else set[str]()
         others = tuple(name for name in names if name not in read)
@@ -324,6 +334,9 @@ class _Project:
         return PackageSource(
             f"{path}.requirements.txt",
             path,
+            python=_read(python_request.normalize_request, found.python, path)
+            if found.python
+            else None,
             added=((f"{path}.requirements.txt", text),),
             listed=ListedPackages(
                 found.names, folders=found.folders, is_open=False, count=len(found.names)
@@ -417,12 +430,7 @@ class _Project:
             elif request is None or python_request.is_allowed(version, by=request):
                 return version, path
             elif chosen is None or chosen != self.script:
-                raise RunnerError(
-                    "R-PYTHON-VERSION",
-                    f"{path} and {asked_by} exclude each other",
-                    why=f"{path} is {version}, {asked_by} is {request}",
-                    fix=f"change {path} to a version that satisfies {request}",
-                )
+                raise _exclude_each_other((version, path), (request, asked_by))
             break
         return request, asked_by
 
@@ -431,6 +439,8 @@ class _Project:
         metadata = self._metadata()
         if metadata is not None and "requires-python" in metadata:
             yield self._normalized(metadata["requires-python"], f"requires-python of {self.script}")
+        if metadata is not None and chosen == self.script:
+            return  # as for `uv run`, a script with metadata is no part of the project around it
         for place in self._places():
             yield from self._of_project(str(place / PROJECT))
         if is_in_image:
@@ -491,6 +501,16 @@ def _read(convert: Callable[[str], str], text: object, where: str) -> str:
             why=str(err),
             fix='write a version or a range, like "3.12" or ">=3.11"',
         ) from err
+
+
+def _exclude_each_other(one: _Asked, other: _Asked) -> RunnerError:
+    """Return the error for two requests for Python, each given as (request, what asks for it)."""
+    return RunnerError(
+        "R-PYTHON-VERSION",
+        f"{one[1]} and {other[1]} exclude each other",
+        why=f"{one[1]} is {one[0]}, {other[1]} is {other[0]}",
+        fix=f"change {one[1]} to a version that satisfies {other[0]}",
+    )
 
 
 def _impossible(request: str, where: str) -> RunnerError:

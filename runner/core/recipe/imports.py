@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 
 CONDA_PROGRAM = "micromamba"
-_MOST_FILES = 200  # of the code, that are read
+_MOST_FILES = 60  # of the code, that are read: up to 0.3 s
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
@@ -258,14 +259,16 @@ class _Code:
     def find_imports(self) -> dict[str, str]:
         """Return the top-level modules that are in no folder, with the file that imports them."""
         found: dict[str, str] = {}
-        pending = [self._script]
+        pending = deque([self._script])
         seen = {self._script}
-        while pending and len(seen) <= _MOST_FILES:
-            path = pending.pop(0)
+        for _ in range(_MOST_FILES):
+            if not pending:
+                break
+            path = pending.popleft()
             tree = self._parse(path)
             for module, level in _imported(tree, all_functions=path == self._script):
                 files = list(self._local_files(module, level, path))
-                pending += [each for each in files if each not in seen]
+                pending.extend(each for each in files if each not in seen)
                 seen.update(files)
                 top = module.partition(".")[0]
                 if files or level or top in found or self._is_local(top):
@@ -327,9 +330,9 @@ def _imported(tree: ast.AST, *, all_functions: bool) -> Iterator[tuple[str, int]
     Those within `try`, `if` and `with suppress(...)` may be optional, and those of functions in
     other modules may never run.
     """
-    pending: list[ast.AST] = [tree]
+    pending = deque([tree])
     while pending:
-        node = pending.pop(0)
+        node = pending.popleft()
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -340,7 +343,7 @@ def _imported(tree: ast.AST, *, all_functions: bool) -> Iterator[tuple[str, int]
         elif isinstance(node, ast.Try | ast.TryStar) or _is_optional(node):
             continue
         elif all_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            pending += ast.iter_child_nodes(node)
+            pending.extend(ast.iter_child_nodes(node))
 
 
 def _is_optional(node: ast.AST) -> bool:
