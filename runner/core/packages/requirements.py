@@ -226,8 +226,8 @@ class _Reader:
             self._add(name, constrains=constrains)
             return
         what = re.split(r"\s+;", text)[0].strip()
-        if _SSH.fullmatch(what):
-            host, _, path = what.partition(":")
+        if _SSH.fullmatch(what.removeprefix("git+")):
+            host, _, path = what.removeprefix("git+").partition(":")
             raise line.refused(
                 "an address of git begins with git+", f"write git+ssh://{host}/{path}"
             )
@@ -266,7 +266,7 @@ class _Reader:
         parts = urlsplit(url)
         scheme, path = parts.scheme.lower(), parts.path
         if "+" in scheme or path.lower().endswith(ARCHIVES) or scheme not in ("http", "https"):
-            if scheme == "git":
+            if scheme in ("git", "ssh"):
                 raise line.refused("an address of git begins with git+", f"write git+{url}")
             return
         is_known = (parts.hostname or "").removeprefix("www.") in _GIT_HOSTS
@@ -310,11 +310,11 @@ class _Reader:
         """Return the path of a text, which has to be in the folder."""
         text = text.strip().strip("\"'")
         path = Path(os.path.normpath(base / text))
-        if re.match(r"[A-Za-z]:[\\/]|\\\\", text):
-            path = Path("/") / "windows"
+        if re.match(r"[A-Za-z]:[\\/]|\\\\|~", text):  # a path of Windows, or of a home
+            path = Path("/elsewhere")
         root = Path(os.path.normpath(self.folder))
         if not path.is_relative_to(root):
-            absolute = text.startswith("/") or path == Path("/windows")
+            absolute = text.startswith("/") or path == Path("/elsewhere")
             raise line.error(
                 f"{text} is outside of the folder that is sent",
                 f"only files in {root} are sent to the node",

@@ -10,9 +10,11 @@ import ast
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.notebook import SUFFIX, parse_code
@@ -35,6 +37,8 @@ _SETUP_CALLS = frozenset(
         *("install", "set_start_method", "register", "set_option", "set_printoptions", "add"),
     }
 )
+# Files of other tools, which do something when they are run, but do not train.
+_TOOL_FILES = re.compile(r"(setup|conftest|noxfile|fabfile|versioneer|test_.*|.*_test|_.*)\.py")
 _PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that are programs
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
 NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
@@ -318,12 +322,13 @@ def _find_script(folder: Path) -> str:
     if len(notebooks) == 1 and not scripts:
         return notebooks[0]
     imported = {name for script in scripts for name in find_local_imports(folder / script)}
-    if script := _choose_script(folder, usual, [n for n in scripts if n not in imported]):
+    others = [n for n in scripts if n not in imported and not _TOOL_FILES.fullmatch(n)]
+    if script := _choose_script(folder, usual, others):
         return script
     commands = sorted(_project_scripts(folder))
     if len(commands) == 1:
         return commands[0]
-    likely = [*commands, *(name for name in scripts if name not in imported)] or scripts
+    likely = [*commands, *others] or scripts
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
     likely += notebooks
     found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
@@ -362,15 +367,15 @@ def explain_entry(folder: Path, command: Sequence[str], *, is_chosen: bool) -> t
         command: the command that runs the script.
         is_chosen: True if the runner chose the script from the files of the folder.
     """
-    script = _find_script_of(folder, command)
+    script = find_script_of(folder, command)
     if script is None or script.suffix != ".py":
         return ()
     name = script.relative_to(folder).as_posix()
     if _activity(script) == _NOTHING and script.stat().st_size:
         return (
             (
-                f"{name} only defines functions and classes, so the run will do nothing: call them in "
-                "it, or choose another script with --entry"
+                f"{name} only defines functions and classes, so the run will do nothing: call them "
+                "in it, or choose another script with --entry"
             ),
         )
     preferred = _USUAL[: _USUAL.index(name)] if name in _USUAL else _USUAL
@@ -426,6 +431,16 @@ def _project_scripts(folder: Path) -> dict[str, str]:
     }
 
 
+def _load_project(folder: Path) -> dict[str, Any]:
+    """Return `[project]` of pyproject.toml; empty if it is missing or cannot be read."""
+    try:
+        found = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    project = found.get("project")
+    return cast("dict[str, Any]", project) if isinstance(project, dict) else {}
+
+
 def _script_program(folder: Path, name: str) -> tuple[str, ...] | None:
     """Return the command of one of `[project.scripts]`, or None if its module is not here."""
     target = _project_scripts(folder).get(name, "").split("[")[0].strip()
@@ -451,7 +466,7 @@ def source_folder(folder: Path, command: Sequence[str]) -> str | None:
             module = found[1]
         if module and _is_below(folder / _SOURCES, module) and not _is_below(folder, module):
             return _SOURCES
-    script = _find_script_of(folder, command)
+    script = find_script_of(folder, command)
     names = () if script is None or not (folder / _SOURCES).is_dir() else _imported_names(script)
     beside = [name for name in names if _is_below(folder / _SOURCES, name)]
     return _SOURCES if any(not _is_below(folder, name) for name in beside) else None

@@ -24,6 +24,19 @@ _MOST_FILES = 60  # of the code, that are read: up to 0.3 s
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
+# Names that people write for packages with another name; most are stubs on the index.
+_MEANT = {
+    "beautifulsoup": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv",
+    "opencv": "opencv-python-headless",
+    "pil": "pillow",
+    "pytorch": "torch",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "tensorflow-gpu": "tensorflow, which includes GPUs since version 2.1",
+    "yaml": "pyyaml",
+}
 # Packages with another name than their module.
 _PACKAGES = {
     "Bio": "biopython",
@@ -165,8 +178,20 @@ def package_warnings(recipe: Recipe) -> tuple[str, ...]:
     `runner recipe check`, a dry run and a submission print them. What cannot work is an error when
     the recipe is loaded.
     """
-    found = (_conda_warning(recipe), _import_warning(recipe))
+    found = (_conda_warning(recipe), *_name_warnings(recipe), _import_warning(recipe))
     return (*recipe.package_source.warnings, *(text for text in found if text))
+
+
+def _name_warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield a warning for each listed package that probably has another name."""
+    source = recipe.package_source
+    if recipe.is_conda or source.origin is None or is_lock_file(source.origin):
+        return
+    for name in sorted(source.listed.names & {*_MEANT, "python"}):
+        if name == "python":
+            yield f"{source.origin} lists python, which is no package: write `python` in train.yaml"
+        else:
+            yield f"{source.origin} lists {name}: the package is probably {_MEANT[name]}"
 
 
 def _conda_warning(recipe: Recipe) -> str | None:

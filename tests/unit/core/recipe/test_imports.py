@@ -131,3 +131,12 @@ def test_many_modules_are_shortened(tmp_path: Path) -> None:
     names = [f"module_{number}" for number in range(8)]
     text = warnings(tmp_path, {"train.py": f"import {', '.join(names)}\n"})
     assert "module_4 and 3 more" in text
+
+
+def test_usual_wrong_name_of_a_package_is_said(tmp_path: Path) -> None:
+    text = warnings(tmp_path, {"requirements.txt": "sklearn\nPyTorch>=2\npython>=3.8\nnumpy\n"})
+    assert text.splitlines() == [
+        "requirements.txt lists python, which is no package: write `python` in train.yaml",
+        "requirements.txt lists pytorch: the package is probably torch",
+        "requirements.txt lists sklearn: the package is probably scikit-learn",
+    ]
