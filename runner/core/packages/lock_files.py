@@ -141,7 +141,7 @@ def pin_packages(
 
 def _explain(err: Exception) -> str:
     if isinstance(err, KeyError):
-        return f"a package has no {err}"
+        return f"it lacks {err}"
     return str(err) or type(err).__name__
 
 
@@ -296,6 +296,8 @@ def _outdated(name: str, why: str) -> RunnerError:
 
 def _read_uv(document: Table, project: Table) -> _Lock:
     """Read a lock file of uv, format 1 (docs.astral.sh/uv, "Project structure and files")."""
+    if "version" not in document:
+        raise ValueError("it has no `version`")
     tables: list[Table] = document.get("package", [])
     settings = _table(project, "tool", "uv")
     indexes: list[Table] = settings.get("index", [])
@@ -392,7 +394,7 @@ def _hashes(found: Iterable[str | None]) -> tuple[str, ...]:
 def _read_poetry(document: Table, project: Table) -> _Lock:
     """Read a lock file of Poetry, formats 1.0 to 2.1."""
     tables: list[Table] = document.get("package", [])
-    of_files = _table(document, "metadata", "files")
+    of_files = _table(_required(document, "metadata"), "files")
     packages = [_poetry_package(each, of_files) for each in tables]
     python = str(_table(document, "metadata").get("python-versions", "")).split("||")[0].strip()
     roots = None
@@ -491,6 +493,7 @@ def _edge_of(text: str) -> _Edge:
 def _read_pdm(document: Table, project: Table) -> _Lock:
     """Read a lock file of PDM, format 4."""
     tables: list[Table] = document.get("package", [])
+    metadata = _required(document, "metadata")
     has_groups = all("groups" in each for each in tables)
     packages: list[_Locked] = []
     for table in tables:
@@ -499,7 +502,7 @@ def _read_pdm(document: Table, project: Table) -> _Lock:
         packages.append(_pdm_package(table))
     sources: list[Table] = _table(project, "tool", "pdm").get("source", [])
     urls = tuple(str(each["url"]) for each in sources if each.get("name") != "pypi")
-    targets: list[Table] = _table(document, "metadata").get("targets", [])
+    targets: list[Table] = metadata.get("targets", [])
     python = str(targets[0].get("requires_python", "")) if targets else ""
     if has_groups:
         unique = {(each.name, each.version, each.marker): each for each in packages}
@@ -530,7 +533,7 @@ def _read_pipenv(document: Table, project: Table) -> _Lock:
     sources: list[Table] = meta.get("sources", [])
     urls = {str(each["name"]): str(each["url"]) for each in sources if each.get("name") != "pypi"}
     packages: list[_Locked] = []
-    for name, table in _table(document, "default").items():
+    for name, table in _required(document, "default").items():
         extras = ",".join(table.get("extras", ()))
         shown = f"{name}[{extras}]" if extras else name
         version, folder = str(table.get("version", "")), ""
@@ -594,6 +597,13 @@ def _pylock_package(table: Table, usual: str) -> _Locked:
         "" if index == usual else index,
         table.get("marker", ""),
     )
+
+
+def _required(document: Table, key: str) -> Table:
+    """Return a table of a lock file. Raise ValueError if it is missing."""
+    if not isinstance(document.get(key), dict):
+        raise ValueError(f"it has no `{key}`")
+    return cast("Table", document[key])
 
 
 def _table(document: Table, *keys: str) -> Table:

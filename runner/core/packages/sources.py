@@ -395,16 +395,20 @@ class _Project:
             raise RunnerError(
                 CODE, f"{path} is not YAML", why=str(err).partition("\n")[0], fix=f"correct {path}"
             ) from err
-        listed: Any = (
-            cast("Table", document).get("dependencies") if isinstance(document, dict) else ()
-        )
+        if document is not None and not isinstance(document, dict):
+            raise _no_conda_file(path, "it is no mapping")
+        listed: Any = cast("Table", document or {}).get("dependencies") or []
+        if not isinstance(listed, list):
+            raise _no_conda_file(path, f"`dependencies` is {listed!r}, not a list")
         packages: list[str] = []
         pip: list[str] = []
-        for each in cast("list[Any]", listed if isinstance(listed, list) else []):
-            if isinstance(each, dict):
-                pip += _texts(cast("Table", each).get("pip") or [], f"{path}: `pip`")
-            elif each is not None:
-                packages.append(str(each))
+        for each in cast("list[Any]", listed):
+            if isinstance(each, dict) and list(cast("Table", each)) == ["pip"]:
+                pip += _texts(cast("Table", each)["pip"] or [], f"{path}: `pip`")
+            elif isinstance(each, str):
+                packages.append(each)
+            else:
+                raise _no_conda_file(path, f"`dependencies` has {each!r}")
         return packages, pip
 
     # Python
@@ -481,6 +485,15 @@ class _Project:
 
     def _normalized(self, text: object, where: str) -> tuple[str, str]:
         return _read(python_request.normalize_request, text, where), where
+
+
+def _no_conda_file(path: str, why: str) -> RunnerError:
+    return RunnerError(
+        CODE,
+        f"{path} does not list packages as conda does",
+        why=why,
+        fix="write a list of texts in `dependencies`, with `pip: [...]` for packages of pip",
+    )
 
 
 def _project_beside(path: str) -> str | None:
