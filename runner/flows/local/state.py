@@ -178,6 +178,9 @@ ln -sfn "$RUNNER_NODE_CACHE" "$runner/cache"
 if ! command -v uv >/dev/null && [ -n "$RUNNER_NODE_UV" ]; then
   ln -sf "$RUNNER_NODE_UV" "$runner/bin/uv"
 fi
+if ! command -v micromamba >/dev/null && [ -n "${RUNNER_NODE_MICROMAMBA:-}" ]; then
+  ln -sf "$RUNNER_NODE_MICROMAMBA" "$runner/bin/micromamba"
+fi
 """
 # Containers have only the folders of the node, so links to other folders do not work there.
 _PREPARE_CONTAINERS = """set -e
@@ -227,13 +230,13 @@ def load_isolation(state: LocalState) -> TaskIsolation | None:
 
 
 def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCache:
-    """Return the cache of nodes, and uv for their tasks. Create both if necessary.
+    """Return the cache of nodes, and programs for their tasks. Create them if necessary.
 
     Tasks with a separate user have a separate cache, which they can reach.
     """
-    uv = find_uv() or ""
+    uv, micromamba = find_uv() or "", shutil.which("micromamba") or ""
     if isolation is None or isolation.uid is None:
-        return NodeCache(paths.cache, uv)
+        return NodeCache(paths.cache, uv, micromamba)
     cache = paths.cache.resolve() / "user"
     if cache.is_dir() and cache.stat().st_uid != isolation.uid:  # of another emulator
         cache = cache.with_name(f"user-{isolation.uid}")
@@ -242,7 +245,10 @@ def make_node_cache(paths: HomePaths, isolation: TaskIsolation | None) -> NodeCa
     try:
         cache.mkdir(mode=0o700, exist_ok=True)
         os.chown(cache, isolation.uid, isolation.uid)
-        return NodeCache(cache, _copy_for_tasks(uv, cache.with_name("uv-of-tasks")))
+        programs = cache.with_name("uv-of-tasks")
+        return NodeCache(
+            cache, _copy_for_tasks(uv, programs), _copy_for_tasks(micromamba, programs)
+        )
     except OSError as err:
         raise not_writable(cache, err) from err
 
@@ -264,10 +270,11 @@ def _copy_for_tasks(program: str, folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeCache:
-    """The folder of packages that outlives nodes, and the path of uv on nodes, or ""."""
+    """The folder of packages that outlives nodes, and the paths of programs on nodes, or ""."""
 
     folder: Path
     uv: str
+    micromamba: str = ""
 
 
 def check_packages_room(settings: Settings, recipe: RecipeSpec) -> None:
@@ -294,6 +301,7 @@ def pool_spec(state: LocalState, storage_key: str, cache: NodeCache) -> PoolSpec
         start_env=(
             ("RUNNER_NODE_CACHE", str(cache.folder)),
             ("RUNNER_NODE_UV", cache.uv),
+            *((("RUNNER_NODE_MICROMAMBA", cache.micromamba),) if cache.micromamba else ()),
         ),
         share=ShareMount(ACCOUNT, f"{state.file_endpoint}/{SHARE}", SHARE, storage_key),
     )

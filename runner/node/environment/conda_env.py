@@ -72,7 +72,9 @@ class CondaEnvironment(Builder):
         return target
 
     def _build(self, code_dir: Path, file: str, target: Path, packages: Sequence[str]) -> None:
-        micromamba = shutil.which("micromamba")
+        # The runner links that of this machine on local nodes, as uv.
+        linked = self._shared_dir / "runner" / "bin" / "micromamba"
+        micromamba = str(linked) if os.access(linked, os.X_OK) else shutil.which("micromamba")
         if micromamba is None:
             raise _failed(
                 f"{file} has packages of conda, and no program micromamba is on the PATH of this "

@@ -16,7 +16,7 @@ from runner.node.failures import StageFailedError
 # Creates a prefix with a Python, a module and a program, as `micromamba create` does.
 MICROMAMBA = f"""\
 #!{sys.executable}
-import os, pathlib, shutil, sys
+import os, pathlib, shutil, sys, time
 words = sys.argv[1:]
 print("micromamba", *words)
 given = dict(zip(words, words[1:]))
@@ -36,8 +36,7 @@ for entry in pathlib.Path(sys.base_prefix, "lib", name).iterdir():
 (prefix / "lib" / name / "from_conda.py").write_text("NAME = 'conda'")
 (prefix / "bin/tool").write_text("#!/bin/sh\\necho tool")
 (prefix / "bin/tool").chmod(0o755)
-with open(prefix.parent / "builds", "a") as file:
-    file.write("x")
+(prefix / "built").write_text(str(time.time_ns()))
 """
 
 
@@ -72,8 +71,10 @@ def test_environment_has_packages_and_programs_of_conda(
 ) -> None:
     shared = tmp_path / "shared"
     environment = build(shared, code)
+    [built] = shared.glob("runner/envs/*.conda/built")
+    when = built.read_text()
     assert build(shared, code) == environment
-    assert (shared / "runner/envs/builds").read_text() == "x"
+    assert built.read_text() == when
     # A task uses it through a layer of its own.
     layer = private_layer(environment, tmp_path / "layer")
     asked = [layer / "bin/python", "-c", "import from_conda, sys; print(sys.prefix)"]
@@ -120,3 +121,13 @@ def test_node_without_micromamba_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StageFailedError, match=r"micromamba is on the PATH.*requirements\.txt"):
         build(tmp_path / "shared", code)
+
+
+def test_micromamba_that_the_runner_linked_on_the_node_is_used(
+    tmp_path: Path, program: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked = tmp_path / "shared/runner/bin/micromamba"
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(program)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert (build(tmp_path / "shared", code) / "bin/tool").exists()
