@@ -220,3 +220,62 @@ def test_failed_build_names_the_package_and_its_fix_works(
         [line] = re.findall("`(extra-build-dependencies .*?)` to uv.toml", found["fix"])
         (folder / "uv.toml").write_text(line + "\n")
         assert printed(cli, folder, "--entry", "train.py") == "needy 1\n"
+
+
+_INSTALLS = [
+    *("pip install", "pip3 install", "python -m pip install", "python3 -m pip install"),
+    *("pip install --user", "python -m pip install -q --user", "PIP_USER=1 pip install"),
+    *("uv pip install", "uv pip install --system", "UV_SYSTEM_PYTHON=1 uv pip install"),
+    *("pip$VERSION install", "python$VERSION -m pip install"),
+    "python install.py",
+]
+
+
+def test_every_way_of_installing_is_for_the_run_alone(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    """Install a higher version in each way, in `prepare` and in a script."""
+    count = len(_INSTALLS) + 1
+    # Each has another size, because Python takes files of the same time and size for the same.
+    wheels = {("demo", f"{n}.0"): f"V = {n}\n{'#' * n}\n" for n in range(count + 2)}
+    write_index(tmp_path / "index", wheels)
+    look = 'python -c "import demo; print(demo.V, demo.__file__)"'
+    lines = ["VERSION=$(python -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])')", look]
+    for number, each in enumerate(_INSTALLS, 2):
+        lines += [f"{each} demo=={number}.0 >&2", look]
+    folder = script("\n".join(["set -e", *lines]), "run.sh")
+    (folder / "install.py").write_text(
+        "import subprocess, sys\n"
+        "subprocess.check_call([sys.executable, '-m', 'pip', 'install', *sys.argv[1:]])\n"
+    )
+    write_package(folder / "lib", "mylib", "")
+    (folder / "more.sh").write_text(
+        "set -e\npip install -q -e ./lib\npip install -q -r more.txt\n"
+        "python -c 'import mylib, demo; print(mylib.__file__, demo.V)'\n"
+    )
+    (folder / "more.txt").write_text(f"demo=={count}.0\n")
+    (folder / "requirements.txt").write_text("demo==0.0\n")
+    with served(tmp_path / "index") as host:
+        (folder / "train.yaml").write_text(
+            "command: sh run.sh\nprepare: pip install -q demo==1.0\n"
+            f"env: {{PIP_INDEX_URL: 'http://{host}/simple', UV_DEFAULT_INDEX: "
+            f"'http://{host}/simple', PIP_NO_CACHE_DIR: '1'}}\n"
+        )
+        rows = [line.split() for line in printed(cli, folder).splitlines()]
+        assert [int(version) for version, _ in rows] == list(range(1, count + 1))
+        assert all("/wd/venv/lib/" in path for _, path in rows), rows
+        (folder / "train.yaml").write_text(
+            (folder / "train.yaml").read_text().replace("run.sh", "more.sh")
+        )
+        where, version = printed(cli, folder).split()
+        assert where.endswith("/wd/code/lib/mylib.py")
+        assert int(version) == count
+        # Another run with the same requirements has the packages that they list.
+        (folder / "train.yaml").unlink()
+        (folder / "train.py").write_text("import demo\nprint(demo.V, demo.__file__)\n")
+        env = f"PIP_INDEX_URL=http://{host}/simple"
+        more = (f"UV_DEFAULT_INDEX=http://{host}/simple", "PIP_NO_CACHE_DIR=1")
+        options = [word for each in (env, *more) for word in ("--env", each)]
+        version, path = printed(cli, folder, *options).split()
+        assert version == "0"
+        assert "/runner/envs/" in path

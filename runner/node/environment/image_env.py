@@ -26,7 +26,7 @@ from runner.protocol.codec import parse_json
 from runner.protocol.host import remove_tree
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 # Runs in the Python of any image, which may be too old for this module's syntax.
 _DESCRIBE = """\
 import json, sys, sysconfig
@@ -186,6 +186,9 @@ class ImageEnvironment(Builder):
         words = [word for folder in folders for word in ("-e", folder)]
         variables = {**environment, **self._variables.values("")}
         self._run_uv([*install, "--no-deps", *words], variables, code_dir)
+
+    def _uv_of_scripts(self) -> Path | None:
+        return self._find_working_uv()
 
     def _uv_for(self, image_python: ImagePython) -> Path | None:
         """Return uv, or None if the image's pip has to install packages."""

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -141,11 +142,18 @@ _SHARED_PACKAGES = "_runner_shared.pth"
 _OTHER_SHELLS = (".bat", ".fish", ".nu", ".ps1", ".xsh")  # of scripts that activate it
 _MAX_SCRIPT_BYTES = 64 * 1024  # larger programs are no scripts
 # `python -m pip` runs it until the real pip has replaced it.
-_PIP = """\
+_PIP = '''\
 # Unpack the pip that comes with this Python, then run it.
 import fcntl, glob, os, shutil, sys, sysconfig, tempfile, zipfile
 
 packages = sysconfig.get_path("purelib")  # of the layer; this file may be elsewhere
+# An environment of one run has no other packages of a user; scripts for other systems ask for them.
+WITHOUT_USER = """\
+import os, sys
+os.environ.pop("PIP_USER", None)
+if "install" in sys.argv and "--user" in sys.argv:
+    sys.argv.remove("--user")
+"""
 
 
 def unpack():
@@ -164,6 +172,11 @@ def unpack():
     try:
         with zipfile.ZipFile(found[0]) as archive:
             archive.extractall(beside)
+        main = os.path.join(beside, "pip", "__main__.py")
+        with open(main) as file:
+            text = file.read()
+        with open(main, "w") as file:
+            file.write(WITHOUT_USER + text)
         for name in sorted(os.listdir(beside), reverse=True):  # `pip` last: then it is complete
             if not os.path.exists(os.path.join(packages, name)):
                 os.rename(os.path.join(beside, name), os.path.join(packages, name))
@@ -176,6 +189,19 @@ with open(os.path.join(packages, ".pip.lock"), "w") as lock:
     if not os.path.isdir(os.path.join(packages, "pip")):
         unpack()
 os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
+'''
+# uv of the node; `--system` would be the Python of the node, which no run may change.
+_UV_COMMAND = """\
+#!/bin/sh
+if [ "$1" = pip ]; then
+    count=$#
+    for word; do
+        [ "$word" = --system ] || set -- "$@" "$word"
+    done
+    shift $count
+fi
+unset UV_SYSTEM_PYTHON
+exec {uv} "$@"
 """
 _PIP_COMMAND = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
 
@@ -254,13 +280,16 @@ def _link_files(source: str, target: str, skipped: str) -> None:
 
 def add_pip(environment: Path) -> None:
     """Add a pip that installs itself in the layer that uses it, unless the packages include pip."""
+    names = ["pip", "pip3"]
     for packages in environment.glob("lib/python*/site-packages"):
+        # Else `pip3.12` would be that of the node.
+        names.append(packages.parent.name.replace("python", "pip"))
         if (packages / "pip").exists():
             return
         (packages / "pip").mkdir()
         (packages / "pip" / "__init__.py").touch()
         (packages / "pip" / "__main__.py").write_text(_PIP, encoding="utf-8")
-    for name in ("pip", "pip3"):
+    for name in names:
         program = environment / "bin" / name
         program.write_text(_PIP_COMMAND, encoding="utf-8")
         program.chmod(0o755)
@@ -444,7 +473,7 @@ def _lines(file: Path) -> list[str]:
 
 
 # Increase it if an environment with the same requirements must be built differently from now on.
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 # Azure's GPU image is Ubuntu 22.04 with Python 3.10, which NumPy, JAX and Keras no longer support.
 # A recipe without `python` gets the version of Ubuntu 24.04 there.
 MIN_PYTHON = (3, 11)
@@ -586,10 +615,20 @@ class Builder:
         if not environment.is_relative_to(self._shared_dir):
             return environment
         private_layer(environment, layer)
+        if (uv := self._uv_of_scripts()) and not (layer / "bin" / "uv").exists():
+            program = layer / "bin" / "uv"
+            program.write_text(_UV_COMMAND.format(uv=shlex.quote(str(uv))), encoding="utf-8")
+            program.chmod(0o755)
         with suppress(OSError, ValueError):
             folders: list[str] = parse_json((environment / _EDITABLES).read_bytes())
             self._install_editables(layer, [code_dir / folder for folder in folders], code_dir)
         return layer
+
+    def _uv_of_scripts(self) -> Path | None:
+        """Return uv for commands of the script, or None if there is none."""
+        with suppress(StageFailedError):
+            return find_uv(self._shared_dir)
+        return None
 
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
         """Install folders of the code in a layer, whose packages have their dependencies."""

@@ -95,3 +95,16 @@ def test_link_at_the_place_of_a_layer_is_not_followed(shared: Path, tmp_path: Pa
     (tmp_path / "layer").symlink_to(other)
     private_layer(shared, tmp_path / "layer")
     assert [each.name for each in other.iterdir()] == ["kept"]
+
+
+def test_pip_of_each_name_is_that_of_the_layer(shared: Path, tmp_path: Path) -> None:
+    layer = private_layer(shared, tmp_path / "layer")
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for name in ("pip", "pip3", f"pip{version}"):
+        words = [str(layer / "bin" / name), "--version"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert str(layer) in done.stdout
+    # The environment is that of one run, so `--user` has no other place.
+    words = [str(layer / "bin" / "pip"), "install", "--user", "--no-index", "nothing-at-all"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "No matching distribution" in done.stderr
