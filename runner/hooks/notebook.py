@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, cast  # noqa: UP035 - the script's Python may be 3.8
+from typing import Any, Callable, Dict, List, Optional, Tuple, cast  # noqa: UP035 - the script's Python may be 3.8
 
 SAVE_EVERY_S = 3.0  # while a cell prints
 SAVE_PAUSE_FACTOR = 10  # after a save that took 1 s, the next one is at least 10 s later
@@ -27,6 +27,7 @@ STOPPED = "runner: the notebook stopped: "  # NOTEBOOK_STOPPED of runner.protoco
 MAX_SHOWN = 200  # characters of a source line and of an error
 MIN_SECRET_CHARS = 6  # shorter values could occur in any text by chance
 KERNEL = "python3"  # the name of ipykernel's kernel in the environment of this interpreter
+EXPECTS_ERROR = "raises-exception"  # the tag of a cell that may fail, as for nbclient
 IDLE_S = 600  # how long to wait for the outputs of a cell after it ended
 TERMINATED = 128 + signal.SIGTERM
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -250,12 +251,82 @@ class _WholeFiles:
 _SCHEME = "whole:"
 
 
+def allows_errors(notebook: Dict[str, Any]) -> bool:  # noqa: UP006
+    """Return True if the metadata of a notebook lets all cells fail, as for Jupyter Book."""
+    metadata = _object(notebook, "metadata")
+    execution = _object(metadata, "execution")
+    return True in (execution.get("allow_errors"), metadata.get("allow_errors"))
+
+
+def _object(document: Dict[str, Any], key: str) -> Dict[str, Any]:  # noqa: UP006
+    """Return an object of a document; empty without one."""
+    found: Any = document.get(key)
+    return cast("Dict[str, Any]", found) if isinstance(found, dict) else {}  # noqa: UP006
+
+
+def has_failed(notebook: Dict[str, Any]) -> bool:  # noqa: UP006
+    """Return True if a cell failed that may not fail."""
+    if allows_errors(notebook):
+        return False
+    cells: List[Dict[str, Any]] = notebook["cells"]  # noqa: UP006
+    for cell in cells:
+        metadata = _object(cell, "metadata")
+        if EXPECTS_ERROR in (metadata.get("tags") or ()):
+            continue
+        outputs: List[Dict[str, Any]] = cell.get("outputs") or []  # noqa: UP006
+        errors = [(one["ename"], one["evalue"]) for one in outputs if one["output_type"] == "error"]
+        exits = [error for error in errors if error in (("SystemExit", ""), ("SystemExit", "0"))]
+        if len(errors) > len(exits):
+            return True
+        if not exits and _object(metadata, "papermill").get("exception") is True:
+            return True
+    return False
+
+
+def readable(content: bytes) -> Optional[str]:  # noqa: UP045
+    """Return a notebook without a byte order mark, and with keys that papermill requires.
+
+    Return None if it can be read as it is.
+    """
+    document: Dict[str, Any] = json.loads(content.decode("utf-8-sig"))  # noqa: UP006
+    before = json.dumps(document)
+    if "cells" in document:
+        document.setdefault("nbformat", 4)
+        document.setdefault("nbformat_minor", 4)
+    document.setdefault("metadata", {})
+    cells: List[Dict[str, Any]] = document.get("cells") or []  # noqa: UP006
+    for cell in cells:
+        cell.setdefault("metadata", {})
+        if cell.get("cell_type") == "code":
+            cell.setdefault("outputs", [])
+            cell.setdefault("execution_count", None)
+    after = json.dumps(document)
+    return after if after != before or content.startswith(b"\xef\xbb\xbf") else None
+
+
+def choose_kernel(name: str, language: str, installed: Dict[str, str]) -> Optional[str]:  # noqa: UP006, UP045
+    """Return the kernel that executes a notebook, or None if none can.
+
+    Args:
+        name: the name of its kernel.
+        language: the language of its kernel; "" stands for Python.
+        installed: the folders of the installed kernels by name.
+    """
+    if language.lower() in ("", "python"):
+        # A kernel of another environment would have other packages.
+        is_own = installed.get(name, "").startswith(sys.prefix + os.sep)
+        return name if is_own else KERNEL
+    return name if name in installed else None
+
+
 def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noqa: UP006
     """Execute a notebook, and write it to `output`. Return the exit code."""
     papermill: Any = importlib.import_module("papermill")
     engines: Any = importlib.import_module("papermill.engines")
     iorw: Any = importlib.import_module("papermill.iorw")
     wrap: Any = importlib.import_module("papermill.clientwrap")
+    steps: Any = importlib.import_module("papermill.execute")
+    kernels: Any = importlib.import_module("jupyter_client.kernelspec").KernelSpecManager()
     run_sync: Any = importlib.import_module("jupyter_core.utils").run_sync
     termination = ForwardedSignal()
     client_class = _client_class(wrap.PapermillNotebookClient, run_sync)
@@ -268,7 +339,7 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
             client = client_class(
                 nb_man, kernel_name=kernel_name, timeout=None, startup_timeout=120,
                 iopub_timeout=IDLE_S, log=engines.logger,
-                extra_arguments=["--log-level=ERROR"],
+                extra_arguments=["--log-level=ERROR"], allow_errors=allows_errors(nb_man.nb),
             )  # fmt: skip
             client.secrets, client.run_id = _secrets(), os.environ.get("RUNNER_RUN_ID", "RUN")
             client.saver, client.termination, client.limit = saver, termination, OutputLimit()
@@ -282,11 +353,30 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
     # The temporary file is in the folder of the logs, which is not exported as outputs.
     logs = Path(os.environ.get("RUNNER_METRICS_FILE") or output).parent
     iorw.papermill_io.register(_SCHEME, _WholeFiles(logs / f".{output.name}.part"))
+    raise_errors = steps.raise_for_execution_errors
+
+    def raise_for_errors(executed: Any, path: str) -> None:
+        # The last error is that of the cell that may not fail, because the notebook ended there.
+        if has_failed(executed):
+            raise_errors(executed, path)
+
+    steps.raise_for_execution_errors = raise_for_errors
+    source = notebook
+    if (text := readable(notebook.read_bytes())) is not None:
+        source = logs / f".{output.name}.read"
+        source.write_text(text, encoding="utf-8")
+    name, language = _kernel_of(json.loads(text or notebook.read_bytes()))
+    kernel = choose_kernel(name, language, kernels.find_kernel_specs())
+    if kernel is None:
+        known = ", ".join(sorted(kernels.find_kernel_specs()))
+        said = f"{notebook.name} needs the kernel {name!r} of {language}, but there is only {known}"
+        sys.stderr.write(f"{STOPPED}{said}\n")
+        return 1
     try:
         papermill.execute_notebook(
-            str(notebook), f"{_SCHEME}{output}", parameters=params, engine_name="runner",
-            kernel_name=KERNEL, language="python", progress_bar=False, autosave_cell_every=0,
-            cwd=str(notebook.parent),
+            _plain_path(str(source)), _plain_path(f"{_SCHEME}{output}"), parameters=params,
+            engine_name="runner", kernel_name=kernel, language=language or "python",
+            progress_bar=False, autosave_cell_every=0, cwd=str(notebook.parent),
         )  # fmt: skip
     except papermill.PapermillExecutionError as err:
         sys.stderr.write(_ESCAPES.sub("", "\n".join(err.traceback)) + "\n")
@@ -303,6 +393,19 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
     sys.stderr.write(_hide(f"{STOPPED}{said}", _secrets()) + "\n")
     sys.stderr.flush()
     return TERMINATED if termination.is_requested else 1
+
+
+def _plain_path(path: str) -> str:
+    """Return a path for papermill, which replaces names in braces by parameters."""
+    return path.replace("{", "{{").replace("}", "}}")
+
+
+def _kernel_of(document: Dict[str, Any]) -> Tuple[str, str]:  # noqa: UP006
+    """Return the name and the language of the kernel that a notebook names."""
+    metadata = _object(document, "metadata")
+    kernel, about = _object(metadata, "kernelspec"), _object(metadata, "language_info")
+    language = kernel.get("language") or about.get("name") or ""
+    return str(kernel.get("name") or KERNEL), str(language)
 
 
 def _describe_death(name: str, output: Path) -> str:

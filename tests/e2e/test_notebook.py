@@ -149,6 +149,25 @@ def test_notebook_that_names_no_language_runs_with_its_parameters(cli: Cli, tmp_
     assert executed(cli, run_id)[-1] == "xxx\n"
 
 
+def test_notebook_that_nbclient_executes_succeeds(cli: Cli, tmp_path: Path) -> None:
+    """A cell may fail, another is skipped, and the file has a mark, braces and few keys."""
+    cells = [
+        {"cell_type": "code", "source": "import runner; print('own', runner.X)"},
+        {"cell_type": "code", "source": "1 / 0", "metadata": {"tags": ["raises-exception"]}},
+        {"cell_type": "code", "source": "1 / 0", "metadata": {"tags": ["skip-execution"]}},
+        {"cell_type": "code", "source": "print('after')"},
+    ]
+    (tmp_path / "runner").mkdir()
+    (tmp_path / "runner" / "__init__.py").write_text("X = 7\n")
+    path = tmp_path / "train{0}.ipynb"
+    path.write_text("\ufeff" + json.dumps({"cells": cells}), encoding="utf-8")
+    run_id = cli.json("train", tmp_path, "--entry", path.name, "-d")["run_id"]
+    assert show_ended(cli, run_id)["state"] == "succeeded"
+    log = cli.ok("logs", run_id)
+    assert "own 7" in log
+    assert "after" in log
+
+
 @pytest.mark.feature(50)
 def test_notebook_can_be_swept_over_its_parameters(cli: Cli, tmp_path: Path) -> None:
     write_notebook(tmp_path / "train.ipynb", "EPOCHS = 1\nLR = 0.1\nPAUSE_S = 0.0", TRAIN)

@@ -372,12 +372,8 @@ def explain_entry(folder: Path, command: Sequence[str], *, is_chosen: bool) -> t
         return ()
     name = script.relative_to(folder).as_posix()
     if _activity(script) == _NOTHING and script.stat().st_size:
-        return (
-            (
-                f"{name} only defines functions and classes, so the run will do nothing: call them "
-                "in it, or choose another script with --entry"
-            ),
-        )
+        fix = "call them in it, or choose another script with --entry"
+        return (f"{name} only defines functions and classes, so the run will do nothing: {fix}",)
     preferred = _USUAL[: _USUAL.index(name)] if name in _USUAL else _USUAL
     idle = [each for each in preferred if is_chosen and is_file_in(folder, each)]
     if not idle:

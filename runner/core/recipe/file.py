@@ -38,6 +38,7 @@ from runner.core.recipe.notebook import (
     SUFFIX,
     executed_name,
     merge_params,
+    refuse_language,
 )
 from runner.core.recipe.recipe import (
     Param,
@@ -668,6 +669,10 @@ def _build(
     notebook = find_notebook(command)
     if notebook is not None:
         params = merge_params(folder / notebook, params)
+        texts = [parsed.prepare or ""]
+        if listed := parsed.requirements or packages_file(folder, command):
+            texts.append((folder / listed).read_text(encoding="utf-8", errors="replace"))
+        refuse_language(folder / notebook, "\n".join(texts), is_in_image=is_in_image)
     params_as = parsed.params_as or _find_params_as(folder, source, command)
     is_known = source == "builtin" or notebook is not None  # its script has no such options
     switches = {} if is_known else detect_switches(folder, command, params_as)

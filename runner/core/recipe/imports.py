@@ -56,9 +56,10 @@ _PACKAGES = {
     "faiss": "faiss-cpu",
     "fitz": "pymupdf",
     "git": "gitpython",
-    "gym": "gymnasium",
     "hydra": "hydra-core",
+    "haiku": "dm-haiku",
     "igraph": "python-igraph",
+    "ignite": "pytorch-ignite",
     "jwt": "pyjwt",
     "ml_collections": "ml-collections",
     "pkg_resources": "setuptools<82",
@@ -68,6 +69,7 @@ _PACKAGES = {
     "psycopg2": "psycopg2-binary",
     "pycocotools": "pycocotools",
     "pylab": "matplotlib",
+    "pyro": "pyro-ppl",
     "pytorch_lightning": "pytorch-lightning",
     "ruamel": "ruamel.yaml",
     "segment_anything": "segment-anything",
@@ -91,7 +93,6 @@ _PACKAGES = {
 _ALSO = {
     "cv2": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless"),
     "faiss": ("faiss-gpu", "faiss-gpu-cu12"),
-    "gym": ("gym",),
     "keras": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
     "lightning": ("lightning",),
     "psycopg2": ("psycopg2",),
@@ -171,12 +172,24 @@ _BROUGHT = {
     "nbformat": "papermill",
 }
 
+_WELL_KNOWN = frozenset(
+    {
+        *_PACKAGES.values(),
+        *_BROUGHT,
+        *(name for names in _BROUGHT.values() for name in names.split()),
+        *("catboost", "dgl", "equinox", "fastai", "flax", "monai", "mxnet", "optax", "ray"),
+    }
+)
+
 
 def package_warnings(recipe: Recipe) -> tuple[str, ...]:
     """Return what the files of a recipe show about its packages, as warnings.
 
-    `runner recipe check`, a dry run and a submission print them. What cannot work is an error when
-    the recipe is loaded.
+    `runner recipe check`, a dry run and a submission print them. What cannot work is an error, most
+    of it when the recipe is loaded.
+
+    Raises:
+        RunnerError: the code imports a well-known package, and nothing is installed.
     """
     found = (_conda_warning(recipe), *_name_warnings(recipe), _import_warning(recipe))
     return (*recipe.package_source.warnings, *(text for text in found if text))
@@ -226,7 +239,8 @@ def _import_warning(recipe: Recipe) -> str | None:
     imported = code.find_imports()
     if code.installs:
         return None
-    listed = {*source.listed.names, *recipe.packages}
+    asked = (re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in recipe.packages)
+    listed = {*source.listed.names, *map(normalize_name, asked)}
     is_complete = source.origin is not None and is_lock_file(source.origin)
     missing = {
         name: file
@@ -244,8 +258,18 @@ def _describe(missing: dict[str, str], recipe: Recipe) -> str:
     packages = ", ".join(dict.fromkeys(names))
     origin = recipe.package_source.origin
     if origin is None:
-        what = f"{where} imports {shown}, but no file lists packages"
-        return f"{what}: write a requirements.txt with {packages}"
+        options = " ".join(f"--package {name}" for name in dict.fromkeys(names))
+        if _WELL_KNOWN.isdisjoint(names):
+            return (
+                f"{where} imports {shown}, but no file lists packages: add {options}, or write a "
+                "requirements.txt"
+            )
+        raise RunnerError(
+            "R-IMPORTS",
+            f"{where} imports {shown}, which nothing installs",
+            why="no file lists the packages of the code, and the environment of a run is empty",
+            fix=f"add {options}, or write a requirements.txt with {packages}",
+        )
     if is_lock_file(origin):
         return f"{where} imports {shown}, which is not in {origin}: add {packages} to the project"
     return (

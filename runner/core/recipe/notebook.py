@@ -179,33 +179,65 @@ def _without_magics(source: str) -> str:
     return _MAGIC_LINE.sub(r"\1\2pass", source)
 
 
+def _cells_of(raw: dict[str, Any]) -> list[Any]:
+    """Return the cells of a notebook; those of format 3 and earlier are in worksheets."""
+    sheets: Any = raw.get("worksheets")
+    if "cells" not in raw and isinstance(sheets, list) and sheets:
+        return [cell for sheet in cast("list[Any]", sheets) for cell in sheet["cells"]]
+    cells: Any = raw["cells"]
+    if not isinstance(cells, list):
+        raise TypeError("`cells` is not a list")
+    return cast("list[Any]", cells)
+
+
+def refuse_language(path: Path, packages: str, *, is_in_image: bool) -> None:
+    """Raise RunnerError for a notebook whose kernel will probably not be on the node.
+
+    Args:
+        path: the notebook.
+        packages: what installs packages: the text of the requirements, and commands.
+        is_in_image: True if the notebook runs in an image, which may have any kernel.
+    """
+    language = _language(path)
+    is_installed = re.search(r"(?i)(?<!ipy)kernel|xeus", packages) is not None
+    if language.lower() != "python" and not (is_in_image or is_installed):
+        raise RunnerError(
+            "R-NOTEBOOK",
+            f"{path.name} is a notebook of {language}",
+            why="only the kernel of Python is installed, and no requirement has another one",
+            fix=f"list the package of a {language} kernel in requirements.txt, or use an `image` "
+            "that has one",
+        )
+
+
+def _language(path: Path) -> str:
+    """Return the language of the kernel of a notebook."""
+    raw: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    metadata: dict[str, Any] = raw.get("metadata") or {}
+    kernel: dict[str, Any] = metadata.get("kernelspec") or {}
+    about: dict[str, Any] = metadata.get("language_info") or {}
+    return str(kernel.get("language") or about.get("name") or "python")
+
+
 def _code_cells(path: Path) -> Iterator[_Cell]:
-    """Yield the code cells of a notebook. Raise RunnerError if it is not a Python notebook."""
+    """Yield the code cells of a notebook in Python. Raise RunnerError if it is no notebook."""
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-        cells: list[Any] = raw["cells"]
-        metadata: dict[str, Any] = raw.get("metadata") or {}
-        kernel: dict[str, Any] = metadata.get("kernelspec") or {}
-        about: dict[str, Any] = metadata.get("language_info") or {}
-        language = str(kernel.get("language") or about.get("name") or "python")
+        cells = _cells_of(raw)
+        language = _language(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise RunnerError(
             "R-NOTEBOOK",
-            f"{path.name} is not a notebook in format 4",
+            f"{path.name} is not a notebook",
             why=f"{type(err).__name__}: {err}" if not isinstance(err, KeyError) else "no `cells`",
             fix="open the file in Jupyter and save it again",
         ) from err
     if language.lower() != "python":
-        raise RunnerError(
-            "R-NOTEBOOK",
-            f"{path.name} is a notebook of {language}",
-            why="only Python notebooks can be executed",
-            fix=f"use an image with a {language} kernel, and a train.yaml with a `command`",
-        )
+        return
     for cell in cells:
         if isinstance(cell, dict) and cast("dict[str, Any]", cell).get("cell_type") == "code":
             found = cast("dict[str, Any]", cell)
-            source = found.get("source") or ""
+            source = found.get("source") or found.get("input") or ""
             own: dict[str, Any] = found.get("metadata") or {}
             tags: Any = own.get("tags") or ()
             text = source if isinstance(source, str) else "".join(map(str, source))

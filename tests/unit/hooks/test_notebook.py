@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Any
 
 from runner.hooks import notebook
-from runner.hooks.notebook import OutputLimit, Saver, describe_failure, limit_message
+from runner.hooks.notebook import (
+    OutputLimit,
+    Saver,
+    choose_kernel,
+    describe_failure,
+    has_failed,
+    limit_message,
+    readable,
+)
 from runner.protocol.task import NOTEBOOK_STOPPED
 
 MIB = 1 << 20
@@ -83,6 +93,47 @@ def test_syntax_error_names_its_line() -> None:
     assert (
         said == "cell In [1] of nb.ipynb failed at line 2, `y = = 1`: SyntaxError: invalid syntax"
     )
+
+
+def failing(*tags: str, **metadata: Any) -> dict[str, Any]:
+    error = {"output_type": "error", "ename": "ValueError", "evalue": "x"}
+    return {"metadata": {"tags": list(tags), **metadata}, "outputs": [error]}
+
+
+def test_cell_that_may_fail_does_not_fail_the_notebook() -> None:
+    expected, plain = failing("raises-exception"), failing("other")
+    exits = {"outputs": [{"output_type": "error", "ename": "SystemExit", "evalue": "0"}]}
+    assert not has_failed({"cells": [expected, exits, {"outputs": []}, {}]})
+    assert has_failed({"cells": [expected, plain]})
+    assert has_failed({"cells": [{"metadata": {"papermill": {"exception": True}}, "outputs": []}]})
+    for metadata in ({"execution": {"allow_errors": True}}, {"allow_errors": True}):
+        assert not has_failed({"cells": [plain], "metadata": metadata})
+
+
+def test_notebook_is_read_with_a_byte_order_mark_and_without_some_keys() -> None:
+    whole = {
+        "nbformat": 4, "nbformat_minor": 5, "metadata": {},
+        "cells": [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
+                   "source": "1"}],
+    }  # fmt: skip
+    content = json.dumps(whole).encode()
+    assert readable(content) is None
+    assert json.loads(readable(b"\xef\xbb\xbf" + content) or "") == whole
+    bare = {"cells": [{"cell_type": "code", "source": "1"}, {"cell_type": "markdown"}]}
+    found = json.loads(readable(json.dumps(bare).encode()) or "")
+    assert (found["nbformat"], found["metadata"], found["cells"][0]["outputs"]) == (4, {}, [])
+    assert found["cells"][1] == {"cell_type": "markdown", "metadata": {}}
+
+
+def test_kernel_is_that_of_the_environment_or_of_the_language() -> None:
+    own = f"{sys.prefix}/share/jupyter/kernels/"
+    installed = {"python3": f"{own}python3", "xpython": f"{own}xpython", "bash": "/usr/share/bash"}
+    assert choose_kernel("conda-env-x", "python", installed) == "python3"
+    assert choose_kernel("xpython", "python", installed) == "xpython"
+    assert choose_kernel("xpython", "Python", {"xpython": "/home/me/xpython"}) == "python3"
+    assert choose_kernel("python3", "", {}) == "python3"
+    assert choose_kernel("bash", "bash", installed) == "bash"
+    assert choose_kernel("ir", "R", installed) is None
 
 
 def test_slow_saves_are_made_less_often(monkeypatch: Any) -> None:

@@ -165,9 +165,12 @@ def test_train_yaml_can_limit_but_not_add_a_parameter(notebook: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "not a notebook in format 4"),
-        ('{"worksheets": []}', "not a notebook in format 4"),
-        ("[]", "not a notebook in format 4"),
+        ("", "not a notebook"),
+        ('{"worksheets": []}', "not a notebook"),
+        ("[]", "not a notebook"),
+        ('{"a": 1}', "not a notebook"),
+        ('{"cells": 5}', "not a notebook"),
+        ('"text"', "not a notebook"),
     ],
 )
 def test_invalid_notebook_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -180,6 +183,29 @@ def test_notebook_of_another_language_is_refused(tmp_path: Path) -> None:
     write_notebook(tmp_path / "nb.ipynb", ("x <- 1", ""), language="R")
     with pytest.raises(RunnerError, match="is a notebook of R"):
         load_recipe("nb.ipynb", cwd=tmp_path)
+    (tmp_path / "requirements.txt").write_text("numpy\nipykernel\n")
+    with pytest.raises(RunnerError, match="is a notebook of R"):
+        load_recipe("nb.ipynb", cwd=tmp_path)
+
+
+def test_notebook_of_a_kernel_that_is_installed_is_accepted(tmp_path: Path) -> None:
+    write_notebook(tmp_path / "nb.ipynb", ("echo hi", ""), language="bash")
+    (tmp_path / "requirements.txt").write_text("bash_kernel\n")
+    assert load_recipe("nb.ipynb", cwd=tmp_path).params == ()
+    (tmp_path / "requirements.txt").unlink()
+    (tmp_path / "train.yaml").write_text("entry: nb.ipynb\nimage: a/b:1\n")
+    assert load_recipe(".", cwd=tmp_path).image == "a/b:1"
+    (tmp_path / "train.yaml").write_text("entry: nb.ipynb\nprepare: sh install-kernel.sh\n")
+    assert load_recipe(".", cwd=tmp_path).prepare
+
+
+def test_parameters_of_a_notebook_in_format_3_are_read(tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "language": "python", "metadata": {"tags": ["parameters"]}}
+    sheets = [{"cells": [{**cell, "input": ["N = 3\n"], "outputs": []}]}]
+    document = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": sheets}
+    (tmp_path / "nb.ipynb").write_text("\ufeff" + json.dumps(document), encoding="utf-8")
+    [found] = load_recipe("nb.ipynb", cwd=tmp_path).params
+    assert (found.name, found.default) == ("N", 3)
 
 
 def test_sweep_gives_each_trial_its_parameters(notebook: Path) -> None:
