@@ -669,10 +669,6 @@ def _build(
     notebook = find_notebook(command)
     if notebook is not None:
         params = merge_params(folder / notebook, params)
-        texts = [parsed.prepare or ""]
-        if listed := parsed.requirements or packages_file(folder, command):
-            texts.append((folder / listed).read_text(encoding="utf-8", errors="replace"))
-        refuse_language(folder / notebook, "\n".join(texts), is_in_image=is_in_image)
     params_as = parsed.params_as or _find_params_as(folder, source, command)
     is_known = source == "builtin" or notebook is not None  # its script has no such options
     switches = {} if is_known else detect_switches(folder, command, params_as)
@@ -683,6 +679,10 @@ def _build(
         packages = find_packages(
             folder, command, parsed.requirements, python=parsed.python, is_in_image=is_in_image
         )
+    if notebook is not None:
+        texts = [parsed.prepare or "", *parsed.packages, *packages.listed.names]
+        is_open = parsed.image is not None or packages.listed.is_open
+        refuse_language(folder / notebook, "\n".join(texts), is_open=is_open)
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
         description=parsed.description.strip(),

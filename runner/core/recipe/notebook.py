@@ -190,17 +190,17 @@ def _cells_of(raw: dict[str, Any]) -> list[Any]:
     return cast("list[Any]", cells)
 
 
-def refuse_language(path: Path, packages: str, *, is_in_image: bool) -> None:
+def refuse_language(path: Path, packages: str, *, is_open: bool) -> None:
     """Raise RunnerError for a notebook whose kernel will probably not be on the node.
 
     Args:
         path: the notebook.
         packages: what installs packages: the text of the requirements, and commands.
-        is_in_image: True if the notebook runs in an image, which may have any kernel.
+        is_open: True if more may be installed: in an image, or by a project that is listed.
     """
     language = _language(path)
     is_installed = re.search(r"(?i)(?<!ipy)kernel|xeus", packages) is not None
-    if language.lower() != "python" and not (is_in_image or is_installed):
+    if language.lower() != "python" and not (is_open or is_installed):
         raise RunnerError(
             "R-NOTEBOOK",
             f"{path.name} is a notebook of {language}",

@@ -10,6 +10,8 @@ import pytest
 
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.imports import package_warnings
+from runner.core.recipe.options import RunOptions, with_options
+from runner.protocol.errors import RunnerError
 from tests.unit.core.packages.test_sources import UV_LOCK, write
 
 
@@ -36,7 +38,39 @@ def test_package_of_a_missing_module_is_named(tmp_path: Path, module: str, packa
     text = warnings(tmp_path, {"train.py": f"import {module}\n", "requirements.txt": "tqdm\n"})
     assert text.startswith(f"train.py imports {module.partition('.')[0]}, which nothing in")
     assert f"add {package}," in text
-    assert "no file lists packages" in warnings(tmp_path / "b", {"train.py": f"import {module}\n"})
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("import torch\n", "--package torch"),
+        ("import numpy as np, sklearn.svm\nfrom PIL import Image\n",
+         "--package numpy --package scikit-learn --package pillow"),
+        ("import catboost\nimport my_own_thing\n", "--package catboost --package my-own-thing"),
+    ],
+)  # fmt: skip
+def test_well_known_package_that_nothing_installs_is_an_error(
+    tmp_path: Path, code: str, options: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        warnings(tmp_path, {"train.py": code})
+    assert caught.value.code == "R-IMPORTS"
+    assert f"add {options}, or" in caught.value.fix
+    words = options.split()
+    recipe = load_recipe(".", cwd=tmp_path)
+    asked = RunOptions(packages=tuple(word for word in words if word != "--package"))
+    assert package_warnings(with_options(recipe, asked)) == ()
+    versions = RunOptions(packages=tuple(f"{word}>=1" for word in asked.packages))
+    assert package_warnings(with_options(recipe, versions)) == ()
+
+
+def test_unknown_module_that_nothing_installs_is_a_warning(tmp_path: Path) -> None:
+    text = warnings(tmp_path, {"train.py": "import some_module\n"})
+    assert text.startswith("train.py imports some_module, but no file lists packages")
+    assert "--package some-module" in text
+    assert "no file" not in warnings(
+        tmp_path / "b", {"train.py": "import torch\n", "requirements.txt": "# none\n"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,8 +155,8 @@ def test_imports_of_a_notebook(tmp_path: Path) -> None:
 
     (tmp_path / "a.ipynb").write_text(notebook("import IPython, torch\n"))
     recipe = load_recipe("./a.ipynb", cwd=tmp_path)
-    [text] = package_warnings(recipe)
-    assert text.startswith("a.ipynb imports torch, but")
+    with pytest.raises(RunnerError, match="a.ipynb imports torch, which nothing installs"):
+        package_warnings(recipe)
     (tmp_path / "a.ipynb").write_text(notebook("%pip install torch", "import torch\n"))
     assert package_warnings(load_recipe("./a.ipynb", cwd=tmp_path)) == ()
 

@@ -284,8 +284,11 @@ def test_plan_warns_of_modules_that_no_package_provides(tmp_path: Path) -> None:
 
     load_text(tmp_path / "a", "{}")
     assert "imports" not in warnings()
+    (tmp_path / "a" / "train.py").write_text("import some_module\n")
+    assert "train.py imports some_module, but no file lists packages" in warnings()
     (tmp_path / "a" / "train.py").write_text("import sklearn\n")
-    assert "train.py imports sklearn, but no file lists packages" in warnings()
+    with pytest.raises(RunnerError, match="--package scikit-learn"):
+        warnings()
     (tmp_path / "a" / "requirements.txt").write_text("scikit-learn\n")
     assert "imports" not in warnings()
 
