@@ -173,19 +173,18 @@ class ImageEnvironment(Builder):
             arguments = plan.install_arguments(building, for_pip=uv is None)
             install, uninstall = _package_commands(uv, building)
             self._run_uv([*install, *arguments, "-c", pins], environment, code_dir)
-            self._take_out_editables(building, code_dir, uninstall, environment)
+            self._complete(building, code_dir, uninstall, environment)
             _move_scripts(building, target)
             add_pip(building)
             building.rename(target)
 
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
         """Install folders of the code in a layer."""
-        environment = uv_environment(self._root / "uv-of-containers")
+        environment = {**uv_environment(self._root / "uv-of-containers"), **self._uv_variables}
         uv = self._uv_for(self._python) if self._python is not None else None
         install, _ = _package_commands(uv, layer)
         words = [word for folder in folders for word in ("-e", folder)]
-        variables = {**environment, **self._variables.values("")}
-        self._run_uv([*install, "--no-deps", *words], variables, code_dir)
+        self._run_uv([*install, "--no-deps", *words], environment, code_dir)
 
     def _uv_of_scripts(self) -> Path | None:
         return self._find_working_uv()

@@ -31,6 +31,8 @@ FIND_LINKS = ("-f", "--find-links")
 OPTION = re.compile(r"(--[\w-]+|-\w)\s*=?\s*(.*)")
 COMMENT = re.compile(r"(^|\s)#.*")
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+# Changed copies of files, for one installation: they may contain what a file should not.
+COPIES = ("requirements.txt", "commits.txt")
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
 LOCAL_SOURCE = re.compile(r"\b(path|workspace)\s*=|file:")
 # Options of a file that uv reads on its command line only.
@@ -102,12 +104,12 @@ class Requirements:
             lines = self._overrides(commits)
             if not lines:
                 return ["-r", self.path]
-            overrides = folder / "commits.txt"
+            overrides = folder / COPIES[1]
             overrides.write_text("\n".join(lines), encoding="utf-8")
             return ["-r", self.path, "--override", overrides]
         if not (self._has_git_editable or any(a.key in commits for a in self.git_addresses())):
             return [*options, "-r", self.path]
-        copy = folder / "requirements.txt"
+        copy = folder / COPIES[0]
         copy.write_text("\n".join(self._lines(self.path, commits, set())), encoding="utf-8")
         return [*options, "-r", copy]
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from runner.node.environment.requirements import (
+    COPIES,
     InstallVariables,
     Requirements,
     bad_requirements,
@@ -566,6 +567,7 @@ class Builder:
         self._check = check
         self._variables = variables or InstallVariables()
         self._commits = dict(commits or {})
+        self._uv_variables: Mapping[str, str] = {}  # of the last plan
         self.output: deque[str] = deque(maxlen=MOST_LINES)
 
     def _plan(self, code_dir: Path, file: str | None, packages: Sequence[str]) -> Installation:
@@ -579,6 +581,7 @@ class Builder:
         values = self._variables.values(texts)
         commits = self._find_commits(requirements, values)
         variables, arguments, notes = with_pip_variables(values, code_dir, requirements, brought)
+        self._uv_variables = variables
         self.output.extend(notes)
         identity = {
             **({"settings": settings} if settings else {}),
@@ -634,17 +637,20 @@ class Builder:
         """Install folders of the code in a layer, whose packages have their dependencies."""
         raise NotImplementedError
 
-    def _take_out_editables(
+    def _complete(
         self,
         building: Path,
         code_dir: Path,
         uninstall: Sequence[str | Path],
         variables: Mapping[str, str],
     ) -> None:
-        """Remove editable packages, which refer to the folder of one task, and list their folders.
+        """Remove what belongs to one task from an environment for all.
 
-        Their dependencies stay. `layer_of` installs them again for each task.
+        These are copies of requirements, and editable packages, which refer to a folder of the
+        task. Their dependencies stay, and `layer_of` installs them again for each task.
         """
+        for copy in COPIES:
+            (building / copy).unlink(missing_ok=True)
         found = {
             name: Path(unquote(urlsplit(url).path)).resolve()
             for name, url, details in _direct_urls(building, "dir_info")
@@ -780,14 +786,14 @@ class EnvironmentBuilder(Builder):
                 install += arguments
                 self._install(install, environment, code_dir, building)
                 uninstall: list[str | Path] = [uv, "pip", "uninstall", "--python", python]
-                self._take_out_editables(building, code_dir, uninstall, environment)
+                self._complete(building, code_dir, uninstall, environment)
             (building / ".lock").unlink(missing_ok=True)  # of uv; a script could hold it
             add_pip(building)
             building.rename(target)
 
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
         """Install folders of the code in a layer, if possible without the network."""
-        environment = {**uv_environment(self._cache / "uv"), **self._variables.values("")}
+        environment = {**uv_environment(self._cache / "uv"), **self._uv_variables}
         python = layer / "bin" / "python"
         install = [find_uv(self._shared_dir), "pip", "install", "--python", python, "--no-deps"]
         words = [word for folder in folders for word in ("-e", folder)]
@@ -837,7 +843,7 @@ class EnvironmentBuilder(Builder):
             StageFailedError: no such interpreter is on the node, and uv cannot download it.
         """
         uv = find_uv(self._shared_dir)
-        environment = uv_environment(self._cache / "uv")
+        environment = {**uv_environment(self._cache / "uv"), **self._variables.values("")}
         # Store a downloaded interpreter for all tasks of the node, not in the home of this one.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
         find = [uv, "python", "find", "--no-project", request]

@@ -60,8 +60,9 @@ _CACHES = frozenset({
 })  # fmt: skip
 # The caches in which a model may be a result. In the others, it is part of a package or a history.
 _SEARCHED_CACHES = frozenset({".cache", ".keras", ".torch", ".local", ".ipynb_checkpoints"})
-# A folder with one of these entries is an environment or a cache (bford.info/cachedir, 2026-11-23).
-_MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+# A folder with one of these entries is an environment, a cache (bford.info/cachedir, 2026-11-23),
+# or what setuptools writes beside an editable package (`*.egg-info`).
+_MARKERS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", "dependency_links.txt")
 # Variables with the folders in which programs keep downloads and credentials.
 _CACHE_VARIABLES = (
     "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
 from runner.cli.ui.groups import show_group
@@ -109,9 +109,10 @@ def _environment(shown: RunDetails) -> str:
 
 def _from_git(shown: RunDetails) -> str:
     """Return the packages from git: as installed, or else the commits that the run recorded."""
-    installed: Mapping[str, str] = (shown.environment or {}).get("git") or {}
-    if installed:
-        return ", ".join(f"{name} {url}" for name, url in installed.items())
+    installed: Any = (shown.environment or {}).get("git")
+    if installed and isinstance(installed, dict):  # a script of the run may write it
+        pairs = cast("dict[str, object]", installed).items()
+        return ", ".join(f"{name} {url}" for name, url in pairs)
     return describe_commits(shown.view.spec.commits)
 
 

@@ -423,13 +423,14 @@ def test_library_files_elsewhere_are_not_collected(folders: Folders) -> None:
     "path",
     [
         "env/lib/x.py", "env/pyvenv.cfg", "pip/CACHEDIR.TAG", "pip/http/a", "node_modules/a.js",
+        "a.egg-info/dependency_links.txt", "a.egg-info/PKG-INFO",
         "hf/token", "hf/hub/models--a/blobs/b", "torch/hub/checkpoints/resnet.pth", "token",
         "credentials", "netrc", "id_rsa", "cookies.txt", "my-service_account.json",
         "private/deploy_key", "private/site.key", "private/api_token.json",
     ],
 )  # fmt: skip
 def test_cache_or_credential_elsewhere_is_no_output(folders: Folders, path: str) -> None:
-    for marker in ("env/pyvenv.cfg", "pip/CACHEDIR.TAG"):
+    for marker in ("env/pyvenv.cfg", "pip/CACHEDIR.TAG", "a.egg-info/dependency_links.txt"):
         (folders.elsewhere / marker).parent.mkdir()
         (folders.elsewhere / marker).touch()
     (folders.elsewhere / path).parent.mkdir(parents=True, exist_ok=True)
