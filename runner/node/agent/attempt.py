@@ -134,7 +134,6 @@ _MISSING_MODULE = re.compile(
 _READ_ONLY = re.compile(r"Read-only file system: '(/[^'\n]+)'|'(/[^'\n]+)': Read-only file system")
 # The last line that `runner.hooks.notebook` prints when a cell fails.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
-_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
 
 
@@ -284,7 +283,7 @@ class Attempt:
         finally:
             if builder.output and is_worth:
                 text = "\n".join([f"attempt {self.number}", *builder.output, ""])
-                hidden = self._task.redactor.data(_PASSWORD_IN_URL.sub(r"\1***@", text).encode())
+                hidden = self._task.redactor.data(text.encode())
                 log = AppendBlob(self._task.runs, self._paths.log("build"))
                 try:
                     log.open()

@@ -22,7 +22,7 @@ from runner.node.script.streams import Report
 
 STEP = "environment"
 MOST_LINES = 20_000  # of the output of uv, which contains that of a failed build
-SHOWN_LINES = 15  # of a message
+SHOWN_LINES, MAX_LINE = 15, 400  # lines of a message, and characters of a line of a build
 POLL_S = 0.1
 QUERY_TIMEOUT_S = 120.0  # uv may first run every interpreter of a busy node
 RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
@@ -30,6 +30,8 @@ DONE = re.compile(r"^(Prepared|Installed|Bytecode compiled) (\d+) (packages?|fil
 _AFFECT_UV = frozenset({
     "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX",
 })  # fmt: skip
+# The password of an address, or a token instead of a user: git prints them in errors.
+_SIGN_IN = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@|(://)[^/\s:@]{20,}@")
 DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
 
 
@@ -198,7 +200,7 @@ def _read_output(
     total: int | None = None
     downloaded = 0
     for raw in process.stdout or ():
-        line = raw.rstrip()
+        line = _SIGN_IN.sub(r"\1\2***@", raw.rstrip())
         tail.append(line)
         record(line)
         if match := RESOLVED.match(line):
@@ -258,10 +260,10 @@ def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> St
         at = _find_cause(output)
         what = _failed_package(lines, start, command)
         cause = output[at].strip() if output else "it printed nothing"
-        context = output[max(at - SHOWN_LINES // 2, 0) : at + 3]
+        context = [line[:MAX_LINE] for line in output[max(at - SHOWN_LINES // 2, 0) : at + 3]]
         hints = [line for line in lines[start:] if _HINT.match(line)]
         how = "fetched" if any("Git operation failed" in line for line in lines) else "built"
-        said = f"{first}: {what} cannot be {how}: {cause}"
+        said = f"{first}: {what} cannot be {how}: {cause[:MAX_LINE]}"
         return StageFailedError(STEP, code, "\n".join((said, *context, *hints)))
     error = lines.pop(start).strip()
     rest = [line for line in lines if not _NOISE.match(line)]

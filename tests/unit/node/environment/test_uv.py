@@ -139,3 +139,24 @@ def test_repository_is_not_a_build(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["", "\n\n"])
 def test_no_output_is_said(tmp_path: Path, output: str) -> None:
     assert message_of(tmp_path, output)[1:] == ["it printed nothing"]
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://joe:hunter2secret@h/x", "http://joe:***@h/x"),
+        ("https://:hunter2secret@h/x", "https://:***@h/x"),
+        ("https://ghp_0123456789abcdefghijkl@h/x", "https://***@h/x"),
+        ("ssh://git@h/x", "ssh://git@h/x"),
+        ("http://joe:****@h/x", "http://joe:***@h/x"),
+        ("http://h:8080/a@b", "http://h:8080/a@b"),
+    ],
+)
+def test_password_of_an_address_is_in_no_message(tmp_path: Path, address: str, shown: str) -> None:
+    output = f"error: Git operation failed\n  cause: fatal: unable to access '{address}'\n"
+    assert message_of(tmp_path, output)[0].endswith(f"fatal: unable to access '{shown}'")
+
+
+def test_long_lines_of_a_build_are_shortened(tmp_path: Path) -> None:
+    found = message_of(tmp_path, _BUILD.format(end="RuntimeError: " + "x" * 100_000))
+    assert max(map(len, found)) < 1000
