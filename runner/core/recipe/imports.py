@@ -143,6 +143,8 @@ _BROUGHT = {
     ),
     "torchvision": "timm ultralytics",
     "torchmetrics": "lightning pytorch-lightning",
+    "lightning-utilities": "lightning pytorch-lightning torchmetrics",
+    "pytorch-lightning": "lightning",
     "transformers": "peft sentence-transformers trl",
     "datasets": "evaluate trl",
     "huggingface-hub": (
