@@ -229,6 +229,7 @@ def read_files(
         ("code", recipe.folder, recipe.files, excluded, added),
         lambda: _pack(recipe, excluded, settings.home),
     )
+    _refuse_left_out(recipe, code)
     agent = files.once("agent", build_agent)
     agent_sha256 = files.once("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
     files.archives |= {code.sha256: code.data, agent_sha256: agent}
@@ -288,6 +289,24 @@ def _unsent(run: CheckedRun, code: CodeArchive) -> tuple[UnsentPath, ...]:
         recipe.files[0] if recipe.files else None,
     )
     return find_unsent(sent, script, run.command[len(recipe.command) :], run.params)
+
+
+def _refuse_left_out(recipe: Recipe, code: CodeArchive) -> None:
+    """Raise RunnerError if an ignore file excludes a file that the installation needs."""
+    source, sent = recipe.package_source, frozenset(code.names)
+    missing = [name for name in source.files if name not in sent]
+    missing += [
+        name
+        for name in source.listed.folders
+        if name != "." and not any(each.startswith(f"{name}/") for each in sent)
+    ]
+    if missing:
+        raise RunnerError(
+            "R-REQUIREMENTS",
+            f"{source.origin} needs {missing[0]}, which would not be uploaded",
+            why=".gitignore or .runnerignore excludes it",
+            fix=f"remove that rule, or add a line with !{missing[0]} to .runnerignore",
+        )
 
 
 def download_data(

@@ -314,3 +314,34 @@ def test_packages_of_conda_need_micromamba_on_this_machine(
     if not submits:
         (tmp_path / "micromamba").touch(mode=0o755)
         plan()
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "missing"),
+    [
+        ("-r base.txt\n", "base.txt", "base.txt"),
+        ("./wheels/one-1-py3-none-any.whl\n", "*.whl", "wheels/one-1-py3-none-any.whl"),
+        ("./lib\n", "lib/", "lib"),
+    ],
+)
+def test_ignored_file_that_the_packages_need_is_named(
+    tmp_path: Path, text: str, rule: str, missing: str
+) -> None:
+    folder = load_text(tmp_path / "a", "{}").folder
+    for name in ("base.txt", "wheels/one-1-py3-none-any.whl", "lib/setup.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "requirements.txt").write_text(text)
+    services = Services(settings(), outputs(), None, dry_run=True)
+
+    def plan() -> object:
+        checked = check_run(load_recipe("a", cwd=tmp_path), RunOptions())
+        return plan_submission(checked, services, ignore_progress)
+
+    plan()
+    (folder / ".gitignore").write_text(f"{rule}\n")
+    with pytest.raises(RunnerError, match="would not be uploaded") as caught:
+        plan()
+    assert caught.value.what == f"requirements.txt needs {missing}, which would not be uploaded"
+    (folder / ".runnerignore").write_text(f"!{missing}\n")
+    plan()
