@@ -372,6 +372,36 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
     ]
 
 
+def expand_environment(given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with `$NAME` and `${NAME}` in them replaced, and `$$` by `$`.
+
+    Args:
+        given: the variables. Each may refer to others of them, and to itself for the value in
+            `others`: `PATH: /opt/tool/bin:$PATH`.
+        others: further variables. A name that is not set is not changed, except for that of the
+            variable itself, which is empty.
+    """
+    found: dict[str, str] = {}
+
+    def expand(name: str, pending: tuple[str, ...]) -> str:
+        def value(match: re.Match[str]) -> str:
+            wanted = match[2] or match[3]
+            if match[1]:
+                return match[1]
+            if wanted in given and wanted not in pending:
+                return expand(wanted, (*pending, wanted))
+            return others.get(wanted, "" if wanted == name else match[0])
+
+        if name not in found:
+            text = _REFERENCE.sub(value, given[name])
+            if pending[0] != name:
+                return text
+            found[name] = text
+        return found[name]
+
+    return {name: expand(name, (name,)) for name in given}
+
+
 def to_arguments(
     params: Mapping[str, Any], params_as: ParamsAs, switches: Switches = NO_SWITCHES
 ) -> list[str]:

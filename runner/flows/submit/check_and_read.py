@@ -163,7 +163,7 @@ _ALWAYS_SET = (
 def _refuse_unknown_variables(
     recipe: Recipe, arguments: Sequence[str], params: Collection[str], *, has_data: bool
 ) -> None:
-    """Raise RunnerError if the command refers to a variable that will not be set on a node.
+    """Raise RunnerError if command or `env` refers to a variable that will not be set on a node.
 
     Variables of an image or a framework are unknown here; the node checks them.
     """
@@ -178,7 +178,11 @@ def _refuse_unknown_variables(
         known.add(_DATA_DIR)
     if recipe.checkpoints:
         known.add("RUNNER_CHECKPOINT_INTERVAL")
-    for name in referenced_variables(arguments):
+    texts = [("the command", each) for each in referenced_variables(arguments)]
+    for variable, value in recipe.env.items():  # `PATH: /opt/bin:$PATH` refers to itself
+        named = referenced_variables([value])
+        texts += [(f"{variable} in env", each) for each in named if each != variable]
+    for where, name in texts:
         of_input = _INPUT_VARIABLE.match(name)
         if name in known or (of_input and input_variable(of_input[1]) in known):
             continue
@@ -187,7 +191,7 @@ def _refuse_unknown_variables(
         if name.startswith("RUNNER_") or of_input or not (recipe.image or recipe.nodes > 1):
             raise RunnerError(
                 "R-COMMAND-VARIABLE",
-                f"the command refers to ${name}, which is not set on the node",
+                f"{where} refers to ${name}, which is not set on the node",
                 why="$NAME and ${NAME} are replaced by variables of the node",
                 fix=f"write {{{name}}} for the value of the parameter"
                 if name in params

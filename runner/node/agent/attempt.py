@@ -81,7 +81,7 @@ from runner.node.script.written import HOME, TEMP, WrittenFiles
 from runner.node.storage.blobs import MAX_APPEND_BYTES, AppendBlob, BlobShrankError
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import ResumeFailure
-from runner.protocol.commands import expand_variables
+from runner.protocol.commands import expand_environment, expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.launchers import LAUNCHERS
 from runner.protocol.results import OutputFile
@@ -405,7 +405,7 @@ class Attempt:
         place: NodePlace,
         written: WrittenFiles,
     ) -> dict[str, str]:
-        spec, dirs, node, rule = self.spec, self._dirs, self._node, self.spec.checkpoints
+        spec, node = self.spec, self._node
         if place.cluster is not None:
             cluster = node_variables(place.cluster, place.rank)
         else:
@@ -414,14 +414,17 @@ class Attempt:
         environment_dir = Path(prepared["VIRTUAL_ENV"])
         if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python
             prepared = {name: v for name, v in prepared.items() if name != "VIRTUAL_ENV"}
-        path = spec.env.get("PATH") or inherited.get("PATH", os.defpath)
         named = written.named_outputs()
         # Inputs by the variables of other systems, such as SM_CHANNEL_TRAIN for the input `train`.
         for variable, name in written.code_text.named_inputs().items():
             if INPUT_VARIABLE_PREFIX + name in prepared:
                 named[variable] = prepared[INPUT_VARIABLE_PREFIX + name]
+        own = self._own_variables()
+        known = {**named, **inherited, **prepared, **cluster, **own}
+        env = expand_environment(spec.env, known)
+        path = env.get("PATH") or inherited.get("PATH", os.defpath)
         modules = python_path(
-            spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH"),
+            env.get("PYTHONPATH") or inherited.get("PYTHONPATH"),
             node.work_dir,
             shared_dir=node.shared_dir,
             automatic=self._is_automatic(written.code_text),
@@ -433,15 +436,23 @@ class Attempt:
             **({"TMPDIR": str(self.temp.path)} if self.temp.path else {}),
             **named,
             **inherited,
-            **spec.env,
-            **exclude_loopback({**inherited, **spec.env}),
+            **env,
+            **exclude_loopback({**inherited, **env}),
             **SINGLE_NODE,
             **prepared,
             PROCESSES_VARIABLE: str(place.processes),
             **cluster,
             "PYTHONPATH": modules,
             "PATH": f"{environment_dir / 'bin'}{os.pathsep}{path}",
-            "RUNNER_RUN_ID": spec.run_id,
+            **own,
+            "RUNNER_SECRET_NAMES": " ".join(sorted(spec.secret_names)),
+        }
+
+    def _own_variables(self) -> dict[str, str]:
+        """Return the variables that name the run and its folders."""
+        dirs, rule = self._dirs, self.spec.checkpoints
+        return {
+            "RUNNER_RUN_ID": self.spec.run_id,
             "RUNNER_ATTEMPT": str(self.number),
             "RUNNER_OUTPUT_DIR": str(dirs.output),
             **self._named_outputs(),
@@ -449,7 +460,6 @@ class Attempt:
             **({"RUNNER_CHECKPOINT_INTERVAL": f"{rule.interval_s:g}"} if rule else {}),
             "RUNNER_METRICS_FILE": str(dirs.metrics),
             "RUNNER_PARAMS": str(dirs.params),
-            "RUNNER_SECRET_NAMES": " ".join(sorted(spec.secret_names)),
         }
 
     def _is_automatic(self, code_text: CodeText) -> bool:

@@ -12,12 +12,21 @@ CREATED = ("outputs", "logs")  # folders that exist before the script starts, as
 MAX_SOURCES, MAX_SOURCE_BYTES = 500, 1 << 20  # files of code that are searched
 MAX_TEXT_BYTES = 16 << 20
 
-# Arguments with folders that a script writes to. `--model-dir` is not one, because it may be an
-# input, and exporting a model to an existing folder fails.
+# Arguments with folders that a script writes to.
 _FOLDER_ARGUMENT = re.compile(
-    r"--?(?:(?:out|output|outputs|save|log|logs|result|results)[-_]?(?:dir|folder|directory)"
-    r"|job-dir|default_root_dir)"
+    r"--?(?:(?:out|output|outputs|save|log|logs|logging|result|results|tensorboard|tb|summary|work"
+    r"|run|runs|exp|experiment|artifacts?|snapshots?|plots?|figures?|samples)"
+    r"[-_]?(?:dir|folder|directory)|job-dir|default_root_dir)"
 )
+# Arguments with folders that a script writes to, unless its code reads from them: a model to start
+# from, or its name in a registry. `--export-dir` is not one, because exporters create it.
+_STATE_ARGUMENT = re.compile(
+    r"--?(?:save[-_])?(?:model|models|checkpoint|checkpoints|ckpt|ckpts|weights|params)"
+    r"[-_]?(?:save[-_]?)?(?:dir|folder|directory)"
+)
+_READS = re.compile(r"load|restore|from_pretrained|resume|\bread|latest_checkpoint")
+# Exporters that fail if the folder exists.
+_EXPORTS = re.compile(r"SavedModelBuilder|simple_save|export_saved_model|mlflow\.\w+\.save_model")
 # Arguments with a path that is rather a file, so only the folder of the file is created.
 _OUTPUT_ARGUMENT = re.compile(
     r"--?(?:o|(?:out|output|outputs|save|result|results)(?:[-_]?(?:to|path|file))?)"
@@ -100,7 +109,25 @@ class CodeText:
 
     def folders(self, command: Sequence[str]) -> tuple[str, ...]:
         """Return the folders of arguments such as `--output_dir`."""
-        return tuple(folder for _, folder in _values(command, _FOLDER_ARGUMENT.fullmatch))
+        named = (*_values(command, _FOLDER_ARGUMENT.fullmatch), *self._state_folders(command))
+        return tuple(folder for _, folder in named)
+
+    def _state_folders(self, command: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Return the arguments such as `--model-dir` whose folders the code does not read."""
+        if _EXPORTS.search(self.text):
+            return
+        for option, path in _values(command, _STATE_ARGUMENT.fullmatch):
+            name = _variable(option)
+            lines = (line for line in self.text.splitlines() if name in line)
+            is_file = PurePosixPath(path).suffix and not path.endswith("/")
+            if not is_file and not any(_READS.search(line) for line in lines):
+                yield option, path
+
+    def _is_joined(self, option: str) -> bool:
+        """Return True if the code appends a name to the value of an option, as to a folder."""
+        name = re.escape(_variable(option))
+        joined = rf"(?:join\(\s*(?:\w+\.)*{name}\b|\b{name}\)?\s*/|\{{(?:\w+\.)*{name}\}}/)"
+        return len(name) > 1 and re.search(joined, self.text) is not None
 
     def expected_folders(self, command: Sequence[str]) -> Iterator[str]:
         """Return the folders that the script writes to and seems to expect to exist.
@@ -122,8 +149,11 @@ class CodeText:
         }
         wanted = [("", name) for name in CREATED]
         wanted += _values(command, _FOLDER_ARGUMENT.fullmatch)
+        wanted += self._state_folders(command)
         for option, path in _values(command, _OUTPUT_ARGUMENT.fullmatch):
-            if "/" in path:
+            if path.endswith("/") or self._is_joined(option):
+                wanted.append((option, path))
+            elif "/" in path:
                 wanted.append((option, str(PurePosixPath(path).parent)))
         for option, name in wanted:
             last = PurePosixPath(name).name
@@ -136,6 +166,11 @@ class CodeText:
             known_as |= {*re.findall(r"\w+", last), *(["argv"] if option else [])}
             if known_as.isdisjoint(checked) and made.isdisjoint(PurePosixPath(name).parts[:1]):
                 yield name
+
+
+def _variable(option: str) -> str:
+    """Return the name that argparse gives to an option."""
+    return option.lstrip("-").replace("-", "_")
 
 
 def _made_folder(text: str, start: int) -> str:

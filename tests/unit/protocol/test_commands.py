@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from runner.protocol.commands import (
     as_written,
+    expand_environment,
     get_parameter,
     is_same_value,
     other_arguments,
@@ -201,3 +202,17 @@ def test_swept_text_of_a_number_is_shown_as_written_and_sorted_as_a_number() -> 
     shown = swept_parameters(read_parameters(run), {"steps": "1e3", "v": "1.10"})
     assert (str(shown["steps"]), shown["steps"], shown["v"]) == ("1e3", 1000, "1.10")
     assert json.dumps(shown) == '{"steps": 1000.0, "v": "1.10"}'
+
+
+def test_variables_of_env_are_expanded_from_each_other_and_the_node() -> None:
+    given = {
+        "DATA": "$RUNNER_DATA_DIR/${KIND}", "KIND": "train", "PRICE": "5$$ or $$DATA",
+        "PATH": "/opt/bin:$PATH", "LD_LIBRARY_PATH": "/opt/lib:$LD_LIBRARY_PATH",
+        "A": "$B", "B": "$A", "OTHER": "$UNKNOWN",
+    }  # fmt: skip
+    others = {"RUNNER_DATA_DIR": "/data", "PATH": "/bin", "KIND": "other"}
+    assert expand_environment(given, others) == {
+        "DATA": "/data/train", "KIND": "train", "PRICE": "5$ or $DATA",
+        "PATH": "/opt/bin:/bin", "LD_LIBRARY_PATH": "/opt/lib:",
+        "A": "$A", "B": "$A", "OTHER": "$UNKNOWN",
+    }  # fmt: skip

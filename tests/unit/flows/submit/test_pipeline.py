@@ -123,6 +123,8 @@ def test_missing_pool_is_named_before_code_is_packed(
         ("inputs: {words: train.py}", ("$RUNNER_INPUT_WORD",), "mean 'RUNNER_INPUT_WORDS'"),
         ("{}", ("$RUNNER_OUTPUT_PLOTS",), "add plots to `named_outputs`"),
         ("{image: 'a/b:1'}", ("$RUNNER_OUT",), "RUNNER_OUT"),
+        ("env: {CFG: $HOME/$CONFIG}", (), "CFG in env refers to $CONFIG"),
+        ("env: {DATA: $RUNNER_DATA_DIR}", (), "--data PATH"),
         ("{image: 'a/b:1'}", ("$AZ_BATCHAI_INPUT_SAMPLE",), "--input SAMPLE=PATH"),
     ],
 )

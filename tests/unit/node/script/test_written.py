@@ -942,7 +942,9 @@ def test_collected_files_survive_writing_and_reading(folders: Folders) -> None:
     [
         (("--output_dir", "a"), "a"), (("--output-dir=a/b",), "a/b"), (("--logdir", "l"), "l"),
         (("--save_dir", "s"), "s"), (("--out", "o/model.npz"), "o"), (("-o", "d/m.pt"), "d"),
-        (("--save_path", "p/m.pt"), "p"),
+        (("--save_path", "p/m.pt"), "p"), (("--model-dir", "m"), "m"), (("--ckpt_dir=c/d",), "c/d"),
+        (("--checkpoint_dir", "c"), "c"), (("--tensorboard-dir", "t"), "t"),
+        (("--work-dir", "w"), "w"), (("--save-path", "s/"), "s"), (("--exp_dir", "e"), "e"),
     ],
 )  # fmt: skip
 def test_folder_named_by_an_argument_exists_before_the_script(
@@ -957,6 +959,26 @@ def test_folder_named_by_an_argument_exists_before_the_script(
 )
 def test_ambiguous_argument_creates_no_folder(folders: Folders, arguments: tuple[str, ...]) -> None:
     assert folders.run("open('m.pt', 'w')", *arguments).sources == {"m.pt": "code"}
+
+
+def test_path_to_which_the_code_appends_a_name_is_a_folder(folders: Folders) -> None:
+    code = "import os, sys\nsave_path = sys.argv[2]\nopen(os.path.join(save_path, 'a'), 'w')"
+    assert folders.run(code, "--save-path", "s").sources == {"s/a": "code"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model = AutoModel.from_pretrained(args.model_dir)",
+        "torch.load(args.model_dir)",
+        "if os.path.exists(args.model_dir): pass",
+        "builder = SavedModelBuilder(args.model_dir)",
+        "os.mkdir(args.model_dir)",
+    ],
+)
+def test_folder_that_the_code_reads_or_creates_is_not_created(folders: Folders, line: str) -> None:
+    code = f"import os\nif 0:\n  {line}\nassert not os.path.isdir('m')\nopen('a', 'w')"
+    assert folders.run(code, "--model_dir", "m").sources == {"a": "code"}
 
 
 @pytest.mark.parametrize(
