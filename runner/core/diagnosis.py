@@ -130,6 +130,7 @@ _NO_FILE = re.compile(
     r"|unable to open file: name = '(?P<hdf>[^'\n]+)', errno = 2\b"
 )
 _IN_CODE = re.compile(r".*/wd/code/")  # the folder of the code on a node
+_ABOVE_CODE = re.compile(r".*/tasks/workitems/.*/wd/")  # the folder above it
 _VARIABLE = re.compile(r"KeyError: '(\w+)'$")
 _IN_ENVIRON = re.compile(r'File ".*\bos(?:\.py|>)", line \d+, in __getitem__')
 _TRACEBACK = "Traceback (most recent call last):"
@@ -284,7 +285,8 @@ def _explain_missing_file(
     path: str, message: str, spec: RunSpec | None, shown: tuple[str, ...]
 ) -> Failure:
     """Return the failure of a script that reads a file which is not on the node."""
-    relative = posixpath.normpath(_IN_CODE.sub("", path))
+    relative = _ABOVE_CODE.sub("../", _IN_CODE.sub("", path))
+    relative = posixpath.normpath(relative)
     name = stored_path(relative)
     for each in spec.code.left_out if spec else ():
         if name == each.path.rstrip("/") or (
@@ -297,7 +299,14 @@ def _explain_missing_file(
                 f"--input NAME={shlex.quote(each.path)}, and read $RUNNER_INPUT_NAME",
                 shown,
             )
-    if relative.startswith(("../", "/", "~")):
+    if relative.startswith("../"):
+        fix = (
+            f"{relative} is outside of the folder that was sent: train a folder that contains both, "
+            f"with --entry, or pass it with --input NAME={shlex.quote(relative)}, and read "
+            "$RUNNER_INPUT_NAME"
+        )
+        return Failure("FileMissing", message, fix, shown)
+    if relative.startswith(("/", "~")):
         fix = f"pass it with --input NAME={shlex.quote(path)}, and read $RUNNER_INPUT_NAME"
         return Failure("FileMissing", message, fix, shown)
     fix = (

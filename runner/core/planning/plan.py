@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
 from runner.core.recipe.shell_text import ignored_arguments
 from runner.core.settings import Settings, Target
-from runner.protocol.commands import ParameterError, names_in_braces
+from runner.protocol.commands import ParameterError, code_words, names_in_braces
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
 from runner.protocol.models import NAME_PATTERN, ModelBlobs
@@ -265,13 +266,28 @@ def plan_run(
 
 def _option_warnings(run: CheckedRun) -> tuple[str, ...]:
     """Return warnings about variables, and about arguments that the program does not get."""
-    found = env_warnings(run.recipe.env)
+    found = (*env_warnings(run.recipe.env), *_unknown_names(run))
     ignored = ignored_arguments(run.command, len(run.recipe.command))
     if not ignored or run.template:
         return found
     what = f"the code of {run.command[0]} -c ignores the arguments {shlex.join(ignored)}"
     fix = 'write "$@" in it where the program takes them, and a word after the code'
     return (*found, f"{what}: {fix}")
+
+
+def _unknown_names(run: CheckedRun) -> Iterator[str]:
+    """Yield a warning for each name in braces that is probably meant for a parameter."""
+    swept: Mapping[str, Any] = (run.trial or {}).get("params") or {}
+    known = [*run.params, *swept, *(each.name for each in run.recipe.params)]
+    words = [word for word in run.template or run.command if word is not None]
+    code = code_words(words)
+    plain = [word for number, word in enumerate(words) if number not in code]
+    for name in sorted(names_in_braces(plain)[0].difference(known)):
+        near = difflib.get_close_matches(name, known, 1, 0.7)
+        is_word = any(word.rpartition("=")[2] == f"{{{name}}}" for word in plain)
+        if near or (is_word and name.isidentifier()):
+            fix = f"did you mean {{{near[0]}}}?" if near else f"set it with --set {name}=VALUE"
+            yield f"{{{name}}} in the command is not a parameter, so it is passed as it is: {fix}"
 
 
 def plan_trial(first: RunPlan, run: CheckedRun, run_id: str) -> RunPlan:

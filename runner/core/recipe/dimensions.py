@@ -123,6 +123,19 @@ DISTRIBUTIONS: Mapping[str, _Distribution] = {
 _LIST_KINDS = ("choice", "range", "files")
 _JOINT_KINDS = ("zip", "combinations", "permutations")
 KINDS = (*_LIST_KINDS, *_JOINT_KINDS, *DISTRIBUTIONS)
+# Other programs' words for the same thing.
+_SAME_KINDS = {
+    **dict.fromkeys(("gauss", "gaussian", "norm"), "normal"),
+    **dict.fromkeys(("log_uniform", "log-uniform", "reciprocal"), "loguniform"),
+    **dict.fromkeys(("log_normal", "lognorm"), "lognormal"),
+    **dict.fromkeys(("values", "categorical", "grid", "grid_search", "options"), "choice"),
+}
+# Words that mean something else here, and how their values are written.
+_QUANTIZED = {"quniform": "uniform", "qloguniform": "loguniform", "qnormal": "normal"}
+_INTEGERS = ("randint", "int", "int_uniform", "uniform_int", "qrandint", "randrange")
+_STOP_RULES = {"asha": "halving", "sha": "halving", "hyperband": "hyperband", "median": "median"}
+_RANGE = re.compile(r"\s*([-+\d.eE]*\d)\s*\.{2,3}\s*([-+\d.eE]*\d)\s*")
+_MAX_STEPS = 20  # values of a list that an error proposes
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +217,11 @@ def _check_param(value: object) -> object:
     """Check one parsed entry of `params`. Return it as a mapping."""
     value = to_yaml_value(value)
     if isinstance(value, list):
-        return {"choice": cast("list[object]", value)}
+        values = cast("list[object]", value)
+        _refuse_range(values[0] if len(values) == 1 else None)
+        return {"choice": values}
     if not isinstance(value, dict):
+        _refuse_range(value)
         if not is_value(value):
             fix = "use a list of values, or a distribution, like {uniform: [0, 1]}"
             raise key_error(f"{value!r} is not a list of values", fix)
@@ -213,18 +229,82 @@ def _check_param(value: object) -> object:
             f"{value!r} is a single value",
             f"write a list, like [{value}, …], or pass the value with --set",
         )
-    raw = cast("dict[str, Any]", value)
+    given = cast("dict[str, Any]", value)
+    raw = {_SAME_KINDS.get(str(key), key): each for key, each in given.items()}
     kinds = [key for key in raw if key in KINDS]
     others = [key for key in raw if key not in (*KINDS, "when", "min", "max")]
     if others:
         raise key_error(
             f"{others[0]!r} is not a distribution",
-            did_you_mean(str(others[0]), KINDS) or f"use one of {', '.join(KINDS)}",
+            _own_form(str(others[0]), raw)
+            or did_you_mean(str(others[0]), KINDS)
+            or f"use one of {', '.join(KINDS)}",
         )
     if len(kinds) != 1:
         problem = f"expected one of {', '.join(KINDS)}, got {' and '.join(kinds) or 'none'}"
-        raise key_error(problem, "write a list, or {uniform: [0, 1]}")
+        fix = "" if kinds else _between(raw.get("min"), raw.get("max"))
+        raise key_error(problem, (fix and f"write {fix}") or "write a list, or {uniform: [0, 1]}")
     return raw
+
+
+def _refuse_range(value: object) -> None:
+    """Raise an error for a text such as `1e-4..1e-1`, with the distribution that it means."""
+    found = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    low, high = (_number(found[1]), _number(found[2])) if found else (None, None)
+    if found and (form := _between(low, high)):
+        raise key_error(
+            f"{value!r} is a text, not a range", f"write {form}", "a list has single values"
+        )
+
+
+def _number(text: str) -> int | float | None:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return WrittenFloat(float(text), text)
+    except ValueError:
+        return None
+
+
+def _between(low: object, high: object) -> str:
+    """Return how values between two numbers are written; empty if they are no numbers."""
+    if not isinstance(low, int | float) or not isinstance(high, int | float) or low >= high:
+        return ""
+    if isinstance(low, int) and isinstance(high, int):
+        return f"{{range: [{low}, {high}]}}"
+    kind = "loguniform" if low > 0 and high / low >= 100 else "uniform"
+    return f"{{{kind}: [{low}, {high}]}}"
+
+
+def _own_form(word: str, raw: Mapping[str, Any]) -> str:
+    """Return the fix for a word of another program; empty for an unknown word."""
+    value = raw[word]
+    numbers = cast("list[Any]", value) if isinstance(value, list) else []
+    is_numeric = all(isinstance(each, int | float) for each in numbers)
+    if word in _STOP_RULES:
+        return f"{word} stops poor trials early: use --early-stop {_STOP_RULES[word]}"
+    if word in _INTEGERS and len(numbers) >= 2 and is_numeric:
+        return f"write {{integers: [{numbers[0]}, {numbers[1]}]}}, which includes both"
+    if word in _QUANTIZED and len(numbers) == 3 and is_numeric:
+        low, high, step = numbers
+        count = int((high - low) / step + 1e-9) + 1 if step > 0 else 0
+        if word == "quniform" and 1 < count <= _MAX_STEPS:
+            values = ", ".join(f"{low + n * step:.6g}" for n in range(count))
+            return f"write {{choice: [{values}]}}"
+        return f"write {{{_QUANTIZED[word]}: [{low}, {high}]}}: values are not rounded"
+    if word not in ("distribution", "type", "bounds"):
+        return ""
+    named = str(raw.get("distribution") or "").removesuffix("_values").replace("log_", "log")
+    bounds = raw.get("bounds")
+    ends = (
+        cast("list[Any]", bounds) if isinstance(bounds, list) else [raw.get("min"), raw.get("max")]
+    )
+    low, high = (*ends, None, None)[:2]
+    is_named = named in DISTRIBUTIONS and isinstance(low, int | float)
+    form = f"{{{named}: [{low}, {high}]}}" if is_named else _between(low, high)
+    return form and f"write {form}"
 
 
 ParamSpace = Annotated[
@@ -317,6 +397,11 @@ def _parse_arguments(kind: str, raw: object) -> tuple[float, ...]:
     known = DISTRIBUTIONS[kind]
     numbers = _to_list(raw)
     example = f"{kind}: [{', '.join(known.arguments)}]"
+    if isinstance(raw, dict):
+        ends = cast("dict[str, Any]", raw)
+        low, high = ends.get("min", ends.get("low")), ends.get("max", ends.get("high"))
+        if isinstance(low, int | float) and isinstance(high, int | float):
+            example = f"{kind}: [{low}, {high}]"
     given = tuple(
         float(number)
         for number in numbers

@@ -106,8 +106,39 @@ Merge = Annotated[
 ]
 
 
+# Names of other programs: for the same rule, and what has another name here.
+_SAME_RULES = {
+    **dict.fromkeys(("asha", "sha", "successive_halving", "successivehalving"), "halving"),
+    **dict.fromkeys(("median_stopping", "medianstopping"), "median"),
+}
+_SAMPLERS_ELSEWHERE = frozenset(
+    {"bayes", "bayesian", "bayesopt", "bohb", "optuna", "hyperopt", "gp", "skopt"}
+)
+
+
 def _expand_rule(value: object) -> object:
-    return {"rule": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"rule": _SAME_RULES.get(value.lower(), value)}
+    if isinstance(value, dict):
+        raw = cast("dict[str, Any]", value)
+        return {**raw, "rule": _SAME_RULES.get(str(raw.get("rule")), raw.get("rule", "median"))}
+    return value
+
+
+def _check_method(value: object) -> object:
+    """Return the method; raise an error for names of other programs."""
+    name = value.lower() if isinstance(value, str) else ""
+    rule = _SAME_RULES.get(name, name if name in ("hyperband", "median") else "")
+    if rule:
+        raise key_error(
+            f"{value!r} is a rule of early stopping, not a method",
+            f"use --early-stop {rule}, or write `early_stop: {rule}`",
+            "the method chooses parameters, and the rule stops poor trials",
+        )
+    if name in _SAMPLERS_ELSEWHERE:
+        raise key_error(f"unknown method {value!r}", "use tpe, which learns from results")
+    same = {"grid_search": "grid", "gridsearch": "grid", "random_search": "random"}
+    return same.get(name, value)
 
 
 EarlyStop = Annotated[
@@ -125,7 +156,7 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     generator: Generator | None = Field(
         None, description="Instead of params: FILE.py:FUNCTION, a generator of one dict per trial."
     )
-    method: Method | None = Field(
+    method: Annotated[Method | None, BeforeValidator(_check_method)] = Field(
         None,
         description=f"Defaults to grid if all parameters are lists, else to {DEFAULT_SAMPLER} if "
         "there is a metric and no `repeat`, else to random.",
@@ -430,7 +461,9 @@ def parse_param(text: str) -> tuple[str, object]:
 
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415  most commands read no YAML
 
-    name, equals, raw = text.partition("=")
+    # `a, b: {zip: …}`, as train.yaml has it, is accepted, too.
+    is_yaml = re.match(r"[^=:{}\[\]]+:\s+\S", text)
+    name, equals, raw = text.partition(":" if is_yaml else "=")
     raw = raw.strip()
     if not equals or not name.strip() or not raw:
         raise RunnerError(

@@ -102,6 +102,17 @@ def test_missing_module_is_the_cause() -> None:
             "!",
         ),
         ("FileNotFoundError: [Errno 2] No such file or directory: '../x.csv'", "", "NAME=../x.csv"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: "
+            "'/n/tasks/workitems/j/job-1/r/wd/demo/x.csv'",
+            "",
+            "../demo/x.csv is outside of the folder that was sent",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/data/x.csv'",
+            "",
+            "=/data/x.csv",
+        ),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'new/x.csv'", "", "writes to"),
     ],
 )

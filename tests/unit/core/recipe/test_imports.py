@@ -155,7 +155,7 @@ def test_imports_of_a_notebook(tmp_path: Path) -> None:
 
     (tmp_path / "a.ipynb").write_text(notebook("import IPython, torch\n"))
     recipe = load_recipe("./a.ipynb", cwd=tmp_path)
-    with pytest.raises(RunnerError, match="a.ipynb imports torch, which nothing installs"):
+    with pytest.raises(RunnerError, match=r"a\.ipynb imports torch, which nothing installs"):
         package_warnings(recipe)
     (tmp_path / "a.ipynb").write_text(notebook("%pip install torch", "import torch\n"))
     assert package_warnings(load_recipe("./a.ipynb", cwd=tmp_path)) == ()
