@@ -220,7 +220,8 @@ def _list_remote(url: str, names: Iterable[str], environment: Mapping[str, str])
         raise GitError(f"git cannot be started: {err.strerror}") from None
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        said = next((line for line in lines if line.startswith(_LABELS)), "") or "git failed"
+        lines = [line for line in lines if not line.lower().startswith("warning: ")]
+        said = (lines or ["git failed"])[0]
         for label in _LABELS:
             said = said.removeprefix(label)
         raise GitError(re.sub(r"(?<=://)[^/\s@]*@", "", said))
