@@ -38,6 +38,7 @@ CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 _USED_IN_ANY_FOLDER = (REQUIREMENTS, *LOCK_FILES, PROJECT)
 _USED = (*_USED_IN_ANY_FOLDER, "Pipfile", *CONDA_FILES, "setup.cfg", "setup.py")
 _METADATA = re.compile(rb"(?m)^# /// script\s*$\s((?:^#(?:| .*)$\s)*?)^# ///\s*$")
+UNKNOWN = "R-PACKAGES"  # error code: a file lists packages in a form that cannot be installed
 _WITHOUT_CONDA = frozenset({"pip", "python", "setuptools", "wheel", "uv"})
 _INSTALL_ALL = "echo . > requirements.txt"  # builds the project, with its dependencies
 
@@ -93,6 +94,7 @@ def find_packages(
     *,
     python: str | None = None,
     is_in_image: bool = False,
+    prepares: bool = False,
 ) -> PackageSource:
     """Return the packages and the Python of a command.
 
@@ -107,12 +109,20 @@ def find_packages(
         named: a path in the folder.
         python: the version in train.yaml.
         is_in_image: True if the command runs in an image, whose Python it uses.
+        prepares: True if `prepare` of train.yaml may install what no file lists plainly.
 
     Raises:
         RunnerError: the text of a file shows that its packages cannot be installed.
     """
     project = _Project(folder, find_script(folder, command))
-    return project.find(named, python, is_in_image=is_in_image)
+    try:
+        return project.find(named, python, is_in_image=is_in_image)
+    except RunnerError as err:
+        if not prepares or named or err.code != UNKNOWN:
+            raise
+        return replace(
+            NO_PACKAGES, python=python, warnings=(f"{err.what}: `prepare` installs them",)
+        )
 
 
 def read_metadata(folder: Path, script: str) -> Table | None:
@@ -359,7 +369,7 @@ class _Project:
                 path, [("dependencies", f"-r {beside / each}") for each in files]
             )
         raise RunnerError(
-            "R-PACKAGES",
+            UNKNOWN,
             f"the dependencies in {path} are not known before it is built",
             why="`dynamic` contains `dependencies`",
             fix=_INSTALL_ALL,
@@ -649,7 +659,7 @@ def _setup_argument(path: Path, name: str, shown: str) -> list[str] | None:
                 )
                 return [line.strip() for line in lines if line.strip()]
             raise RunnerError(
-                "R-PACKAGES",
+                UNKNOWN,
                 f"the dependencies in {shown} are not known before it is built",
                 why=f"`{name}` is computed: {ast.unparse(keyword.value)[:60]}",
                 fix=_INSTALL_ALL,

@@ -675,9 +675,13 @@ def _build(
     if source != "builtin":
         refuse_unreadable_scripts(folder, command, parsed.prepare)
     if packages is None:
-        is_in_image = parsed.image is not None
         packages = find_packages(
-            folder, command, parsed.requirements, python=parsed.python, is_in_image=is_in_image
+            folder,
+            command,
+            parsed.requirements,
+            python=parsed.python,
+            is_in_image=parsed.image is not None,
+            prepares=parsed.prepare is not None,
         )
     if notebook is not None:
         texts = [parsed.prepare or "", *parsed.packages, *packages.listed.names]

@@ -24,6 +24,36 @@ _MOST_FILES = 60  # of the code, that are read: up to 0.3 s
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
+# Modules of some versions of Python.
+_REMOVED = frozenset(
+    [
+        "aifc",
+        "asynchat",
+        "asyncore",
+        "audioop",
+        "cgi",
+        "cgitb",
+        "chunk",
+        "crypt",
+        "distutils",
+        "imghdr",
+        "imp",
+        "lib2to3",
+        "mailcap",
+        "msilib",
+        "nis",
+        "nntplib",
+        "ossaudiodev",
+        "pipes",
+        "smtpd",
+        "sndhdr",
+        "spwd",
+        "sunau",
+        "telnetlib",
+        "uu",
+        "xdrlib",
+    ]
+)
 # Names that people write for packages with another name; most are stubs on the index.
 _MEANT = {
     "beautifulsoup": "beautifulsoup4",
@@ -355,7 +385,7 @@ class _Code:
 
     def _is_local(self, name: str) -> bool:
         """Return True for a module of Python, of the runner, or of any folder of the code."""
-        if name in sys.stdlib_module_names or name in ("runner", "__main__"):
+        if name in sys.stdlib_module_names or name in {"runner", "__main__", *_REMOVED}:
             return True
         if any((root / name).is_dir() for root in self._roots):
             return True

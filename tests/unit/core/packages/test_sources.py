@@ -238,6 +238,8 @@ def test_impossible_python_is_refused(
     [
         ({"requirements.txt": "", "uv.lock": UV_LOCK}, "requirements.txt is used, not uv.lock"),
         ({".python-version": "my-env\n"}, ".python-version is not used"),
+        ({"setup.py": "setup(install_requires=f())", "train.yaml": "prepare: pip install -e .\n"},
+         "`prepare` installs them"),
         ({"pyproject.toml": "[project\n"}, "pyproject.toml is not used"),
         ({"pyproject.toml": PROJECT, "train.yaml": "image: a/b\n"}, "the image decides"),
         ({"pyproject.toml": PROJECT, "train.yaml": 'python: "3.11"\n'},
