@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import posixpath
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -338,9 +339,10 @@ class _Project:
         if (beside := _project_beside(path)) and (self.folder / beside).is_file():
             project = self._toml(beside)
         found = pin_packages(self.folder, path, project, lambda own: request or own)
-        listed = [("package", f"./{place / each}") for each in found.folders]
-        check_lines(self.folder, path, listed)
-        text = found.text
+        local = check_lines(
+            self.folder, path, [("package", f"./{place / each}") for each in found.folders]
+        )
+        text = "\n".join(_from_folder(line, place) for line in found.text.split("\n"))
         return PackageSource(
             f"{path}.requirements.txt",
             path,
@@ -348,9 +350,7 @@ class _Project:
             if found.python
             else None,
             added=((f"{path}.requirements.txt", text),),
-            listed=ListedPackages(
-                found.names, folders=found.folders, is_open=False, count=len(found.names)
-            ),
+            listed=replace(local, names=found.names, is_open=False, count=len(found.names)),
         )
 
     def _read_project(self, path: str) -> PackageSource:
@@ -377,6 +377,8 @@ class _Project:
 
     def _generated(self, path: str, lines: Sequence[tuple[str, str]]) -> PackageSource:
         """Return a requirements file of these lines, each given as (place in the file, text)."""
+        place = PurePosixPath(path).parent
+        lines = [(where, _from_folder(text, place)) for where, text in lines]
         listed = check_lines(self.folder, path, lines)
         if not lines:
             return PackageSource(None, path)
@@ -564,6 +566,18 @@ def _table(document: Table, *keys: str) -> Table:
     for key in keys:
         found = cast("Table", found).get(key, {}) if isinstance(found, dict) else {}
     return cast("Table", found) if isinstance(found, dict) else {}
+
+
+def _from_folder(line: str, place: PurePosixPath) -> str:
+    """Return a line whose path begins at the folder of the recipe instead of the file's, `place`.
+
+    pip reads paths in a requirements file from the working directory, programs with a lock file
+    from the folder of the project.
+    """
+    if not line.startswith(("./", "../")) or place == PurePosixPath():
+        return line
+    path = posixpath.normpath(str(place / line))
+    return path if path.startswith("../") else f"./{path}"
 
 
 def _from_poetry(dependencies: Table) -> Iterator[tuple[str, str]]:

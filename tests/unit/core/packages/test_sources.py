@@ -303,3 +303,35 @@ def test_crlf_in_inline_metadata(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(INLINE.replace("\n", "\r\n").encode())
     recipe = load_recipe(".", cwd=tmp_path)
     assert (recipe.requirements_file, recipe.python) == ("train.py", ">=3.13")
+
+
+@pytest.mark.parametrize("kind", ["uv.lock", "pyproject.toml"])
+def test_paths_in_a_nested_project_begin_at_its_folder(tmp_path: Path, kind: str) -> None:
+    lock = UV_LOCK.replace(
+        'registry = "https://index.test/simple"', 'path = "one-1-py3-none-any.whl"'
+    )
+    poetry = '[tool.poetry.dependencies]\none = {path = "one-1-py3-none-any.whl"}\n'
+    files = {
+        f"near/{kind}": lock if kind == "uv.lock" else poetry,
+        "near/one-1-py3-none-any.whl": "",
+        "near/main.py": "",
+    }
+    recipe = load(tmp_path, files, entry="near/main.py")
+    assert added(recipe) == ["./near/one-1-py3-none-any.whl"]
+    assert recipe.package_source.files == ("near/one-1-py3-none-any.whl",)
+    alone = load_recipe("near/main.py", cwd=tmp_path)
+    assert set(pack_names(alone)) == {
+        "main.py",
+        f"{kind}.requirements.txt",
+        "one-1-py3-none-any.whl",
+    }
+    with pytest.raises(RunnerError, match="outside of the folder"):
+        load(
+            tmp_path,
+            {
+                f"near/{kind}": (tmp_path / "near" / kind)
+                .read_text()
+                .replace('"one-1', '"../../one-1')
+            },
+            entry="near/main.py",
+        )
