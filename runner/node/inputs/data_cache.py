@@ -10,18 +10,18 @@ import fcntl
 import hashlib
 import http.client
 import os
-import re
 import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
+from runner.node.script.protection import NODES_VARIABLE
 from runner.node.script.streams import Report
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import RetryBudget, read_some, retry_transfer, run_watched
@@ -63,7 +63,7 @@ THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 PART = ".part-"
 PART_NAME_CHARS = 40  # how much of the file's name is in that of the part, to limit its length
-_PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
+FILE_TIME = 946_684_800  # 2000-01-01: when files changed last; one that a script changed is newer
 MAX_FILE_BYTES = 1 << 40  # larger than any node's disk
 
 
@@ -119,12 +119,15 @@ class DataCache:
             _check_name(path)
         folder.mkdir(parents=True, exist_ok=True)
         with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
-            _remove_parts(folder)
+            _remove_others(folder, {str(folder / path) for path in paths.values()})
             missing = [file for file in files if not _is_cached(folder / paths[file.name], file)]
             if missing:
+                _set_modes(folder, 0o755)
                 self._fetch_all(prefix.rstrip("/"), missing, folder, paths)
             else:
                 self._report("data is cached")
+            if NODES_VARIABLE not in os.environ:  # users delete the nodes of this machine
+                _set_modes(folder, 0o555)
         return folder
 
     def _while_waiting(self) -> None:
@@ -160,6 +163,7 @@ class DataCache:
                 if is_last:
                     raise _data_missing(f"{blob} is damaged: {problem}")
             part.chmod(0o444)  # read-only, because other runs use the file too
+            os.utime(part, (FILE_TIME, FILE_TIME))  # a change sets another time
             part.replace(target)
         except OSError as err:
             raise (disk_full(STEP, err) if is_disk_full(err) else err) from err
@@ -246,15 +250,32 @@ def part_path(target: Path) -> Path:
     return target.with_name(f"{target.name[:PART_NAME_CHARS]}{PART}{secrets.token_hex(16)}")
 
 
-def _remove_parts(folder: Path) -> None:
-    """Delete temporary files of interrupted downloads."""
-    for part in folder.rglob(f"*{PART}*"):
-        if _PART_NAME.fullmatch(part.name):  # not a file of the data set with a similar name
-            part.unlink(missing_ok=True)
+def _remove_others(folder: Path, wanted: Collection[str]) -> None:
+    """Delete what is not in the data: parts of interrupted downloads, and files of scripts.
+
+    A script can write here on a node whose kernel permits no read-only mounts.
+    """
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(f"{place}/{name}")]  # noqa: PTH114
+        foreign = [name for name in (*names, *links) if f"{place}/{name}" not in wanted]
+        if foreign:
+            Path(place).chmod(0o755)
+        for name in foreign:
+            Path(place, name).unlink(missing_ok=True)
+
+
+def _set_modes(folder: Path, mode: int) -> None:
+    """Set the mode of the folders, so that a script of an ordinary user cannot add files."""
+    with suppress(OSError):  # of another user
+        for place, _, _ in os.walk(folder):
+            Path(place).chmod(mode)
 
 
 def _is_cached(path: Path, file: DataFile) -> bool:
-    return path.is_file() and file.size_bytes in (None, path.stat().st_size)
+    if path.is_symlink() or not path.is_file():
+        return False
+    found = path.stat()
+    return file.size_bytes in (None, found.st_size) and int(found.st_mtime) == FILE_TIME
 
 
 def _check_name(name: str) -> str:

@@ -11,9 +11,11 @@ from runner.flows.local_files import plan_targets
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.inputs import data_cache as data_module
 from runner.node.inputs.data_cache import DataCache, part_path
+from runner.node.script.protection import NODES_VARIABLE
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.retries import RetryBudget
 from runner.protocol.run_spec import DataFile
+from tests.disks import needs_ordinary_user
 from tests.unit.node.fake_blob import FakeBlobs
 
 PREFIX = "mnist/0123/"
@@ -67,6 +69,54 @@ def test_blobs_with_equal_file_names_are_two_files(
     assert found == {relative[name]: data for name, data in content.items()}
     assert relative["a/b"] == "a/b"
     assert relative["notes%x2E"] == "notes."
+
+
+def test_files_that_another_run_added_are_not_seen(
+    make_cache: Callable[..., DataCache], stored: FakeBlobs
+) -> None:
+    folder = make_cache().ensure(PREFIX, files(CONTENT))
+    for place in (folder, folder / "deep"):
+        place.chmod(0o755)
+        (place / "train.cache").write_text("stale")
+        (place / "link").symlink_to("/etc")
+    (folder / "new" / "folder").mkdir(parents=True)
+    (folder / "new" / "folder" / "x").touch()
+    asked = len(stored.requests)
+    make_cache().ensure(PREFIX, files(CONTENT))
+    found = {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
+    assert found == CONTENT.keys()
+    assert len(stored.requests) == asked, "the rest is not downloaded again"
+
+
+def test_file_that_another_run_changed_is_downloaded_again(
+    make_cache: Callable[..., DataCache], stored: FakeBlobs
+) -> None:
+    folder = make_cache().ensure(PREFIX, files(CONTENT))
+    (folder / "a.gz").chmod(0o644)
+    (folder / "a.gz").write_bytes(b"x" * 3000)
+    (folder / "deep").chmod(0o755)
+    (folder / "deep" / "b.gz").unlink()
+    (folder / "deep" / "b.gz").symlink_to(folder / "a.gz")
+    make_cache().ensure(PREFIX, files(CONTENT))
+    assert {n: (folder / n).read_bytes() for n in CONTENT} == CONTENT
+
+
+@needs_ordinary_user
+def test_ordinary_user_cannot_add_a_file_to_data(
+    make_cache: Callable[..., DataCache], stored: FakeBlobs
+) -> None:
+    folder = make_cache().ensure(PREFIX, files(CONTENT))
+    for place in (folder, folder / "deep"):
+        with pytest.raises(PermissionError):
+            (place / "train.cache").touch()
+
+
+def test_folders_of_a_node_of_this_machine_can_be_deleted(
+    make_cache: Callable[..., DataCache], stored: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NODES_VARIABLE, "/nodes")
+    folder = make_cache().ensure(PREFIX, files(CONTENT))
+    assert folder.stat().st_mode & 0o200
 
 
 def test_shared_files_cannot_be_overwritten_by_a_script(
