@@ -230,7 +230,10 @@ class Emulator:
     @property
     def trouble(self) -> str | None:
         """Return why a healthy emulator accepts nothing new, or None."""
-        return self.store.blocked or shortage(self.settings.data_dir)
+        found = self.store.blocked or shortage(self.settings.data_dir)
+        if found is not None:
+            self.loop.make_room()
+        return found
 
     async def reset(self) -> None:
         """End and delete all jobs, schedules and pools; return when they are gone.

@@ -92,6 +92,7 @@ class Loop:
         self._running: set[str] = set()
         self._work: set[asyncio.Task[None]] = set()
         self._waits_for_room = False
+        self._makes_room = False
 
     def wake(self) -> None:
         """Run another step soon, because something changed."""
@@ -172,12 +173,39 @@ class Loop:
 
     async def _await_room(self) -> None:
         """Decide again about all pools once there is room."""
+        await self._delete_ended()
         while shortage(self.store.folder) is not None:
             await asyncio.sleep(_ROOM_POLL_S)
         log.warning("there is room on the disk again: tasks and nodes are started")
         self._waits_for_room = False
         self.account.dirty_pools.update(self.account.pools)
         self.wake()
+
+    def make_room(self) -> None:
+        """Begin to delete folders of ended tasks, unless that goes on already."""
+        if not self._makes_room:
+            self._makes_room = True
+            self.spawn(self._delete_ended())
+
+    async def _delete_ended(self) -> None:
+        """Delete the folders of ended tasks, oldest first, until there is room on the disk.
+
+        Batch would keep them for their retention time. This is our choice: the disk of this machine
+        is that of all nodes and of the state, and nothing else could be stored.
+        """
+        self._makes_room = True
+        try:
+            for job_key, task_id, (pool_id, node_id) in self.store.tasks.retained():
+                if shortage(self.store.folder) is None:
+                    break
+                job = self.account.jobs.get(job_key)
+                if job is not None:
+                    folder = self.launches.layout(pool_id, node_id).task_dir(job.id, task_id)
+                    log.warning("deleting %s: the disk is full", folder)
+                    await self._delete(folder)
+            await asyncio.sleep(_ROOM_POLL_S)
+        finally:
+            self._makes_room = False
 
     def _do_effects(self) -> None:
         """Carry out effects in order, until one needs the state while it cannot be written."""

@@ -267,6 +267,19 @@ class TaskTable:
             for place in (json.loads(own), *(s["place"] for s in json.loads(subtasks or "[]")))
         ]
 
+    def retained(self) -> list[tuple[str, str, list[str]]]:
+        """Return job key, id and place of ended tasks, oldest first, as `take_expired`."""
+        rows = self._database.execute(
+            "SELECT job, id, json_extract(record, '$.place'),"
+            " json_extract(record, '$.group.subtasks') FROM tasks"
+            " WHERE expires IS NOT NULL ORDER BY expires"
+        ).fetchall()
+        return [
+            (job, task_id, place)
+            for job, task_id, own, subtasks in rows
+            for place in (json.loads(own), *(s["place"] for s in json.loads(subtasks or "[]")))
+        ]
+
     def retained_until(self, pool_id: str, node_id: str) -> datetime | None:
         """Return when the last retention time of a task of the node ends, or None."""
         place = json.dumps([pool_id, node_id], separators=(",", ":"))

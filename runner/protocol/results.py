@@ -72,6 +72,7 @@ _LEFT_OUT = {
     "private": "may be a key or a password; write it to $RUNNER_OUTPUT_DIR to keep it",
     "transfer": "upload failed",
     "time": "no time was left",
+    "disk": "the disk is full",
     "path": "its path leaves the output folder",
 }
 

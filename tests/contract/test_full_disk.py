@@ -144,6 +144,30 @@ def test_end_of_a_task_is_recorded_once_space_is_free(
     assert runs.read_text() == "x\n"
 
 
+def test_folders_of_ended_tasks_are_deleted_on_a_full_disk(
+    running: Running, things: Things, disk: Disk, tmp_path: Path
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
+    things.wait_nodes(pool_id, 1)
+    job_id, gate = things.job(pool_id), tmp_path / "gate"
+    ended = [things.task(job_id, "/bin/sh -c 'echo x > big'") for _ in range(2)]
+    active = things.task(
+        job_id, f"/bin/sh -c 'echo x > big; while [ ! -e {gate} ]; do sleep 0.02; done'"
+    )
+    for task_id in ended:
+        things.wait_task(job_id, task_id)
+    nodes, big = running.emulator.launches.nodes, "*/*/tasks/workitems/*/*/*/wd/big"
+    eventually(lambda: len([*nodes.glob(big)]) == 3)
+    disk.fill()
+    with pytest.raises(HttpResponseError):
+        things.task(job_id)
+    eventually(lambda: [path.parts[-3] for path in nodes.glob(big)] == [active])
+    disk.free()
+    gate.touch()
+    things.wait_task(job_id, active)
+    things.wait_task(job_id, things.task(job_id))
+
+
 def test_job_deletion_finishes_once_space_is_free(running: Running, things: Things) -> None:
     pool_id = things.pool()
     job_id, other = things.job(pool_id), things.job(pool_id)

@@ -14,6 +14,7 @@ import os
 import secrets
 import shlex
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.azure.batch.pools import PoolSpec, ShareMount
 from runner.contract import LOCAL_VM_SIZE, PoolOutput, StackOutputs
-from runner.core.home import HomePaths, check_room, not_writable, write_atomically
+from runner.core.home import HomePaths, check_room, full_disk, not_writable, write_atomically
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import LOCAL, Settings
 from runner.flows.extras import install_command
@@ -449,6 +450,24 @@ def all_respond(settings: Settings) -> bool:
     if blob is not None and not has_seed(blob):  # of an earlier version: `up` restarts it
         return False
     return all(found[name] is not None and service_answers(name, state) for name in found)
+
+
+_ROOM_TIMEOUT_S, _ROOM_POLL_S = 10.0, 0.2
+
+
+def await_room(settings: Settings) -> None:
+    """Wait on a full disk until the emulator has deleted what ended runs left there.
+
+    Raises:
+        RunnerError: R-DISK-FULL, the disk is full of other files.
+    """
+    paths = HomePaths(settings.home)
+    deadline = time.monotonic() + _ROOM_TIMEOUT_S
+    while full := full_disk(paths.local):
+        state = load_state(paths)
+        if state is None or time.monotonic() > deadline or refusal(state) is None:
+            raise full
+        time.sleep(_ROOM_POLL_S)  # the emulator has begun to delete when it was asked
 
 
 def refusal(state: LocalState) -> str | None:

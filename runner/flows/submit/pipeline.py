@@ -66,6 +66,7 @@ from runner.core.recipe.submit_file import must_succeed
 from runner.core.settings import Settings, target_at
 from runner.flows.local.state import (
     all_respond,
+    await_room,
     is_made_on_demand,
     is_reachable,
     with_container_pool,
@@ -127,6 +128,7 @@ def _ensure_running(settings: Settings, on_progress: OnProgress) -> None:
     if not settings.target.runs_here:
         return
     try:
+        await_room(settings)
         if all_respond(settings) and load_outputs(settings).container_code is not None:
             return  # else an older version wrote them
     except RunnerError as err:

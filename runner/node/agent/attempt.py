@@ -60,10 +60,11 @@ from runner.node.script.outputs import (
     FinishedScript,
     rank_folder,
 )
-from runner.node.script.protection import protect_node
+from runner.node.script.protection import NODES_VARIABLE, protect_node
 from runner.node.script.streams import Streams, wanted_metrics
 from runner.node.script.workspace import (
     HOOKS_FOLDER,
+    DiskReserve,
     TempFolder,
     compilation_variables,
     compiled_folder,
@@ -192,6 +193,8 @@ class Attempt:
         self._beside = beside
         self.temp = TempFolder(self._node.work_dir)
         self._compiling: subprocess.Popen[bytes] | None = None  # ends with the agent
+        self.reserve = DiskReserve(self._node.work_dir, shared=NODES_VARIABLE in os.environ)
+        outputs.room_bytes = self.reserve.room_bytes
         self._hung = ""  # the error message if the script stopped making progress
 
     @property
@@ -534,10 +537,12 @@ class Attempt:
         watch = None if place.rank else self.hang_watch()  # the primary watches all ranks
         group = self.node_group
         collect_shards = group.collect_shards if group is not None else None
+        self.reserve.keep()
         try:
             with ExitStack() as stack:
                 for each in (*self._beside, *self._connect(place)):
                     stack.enter_context(each)
+                stack.callback(self.reserve.release)
                 ended = command.run_command(
                     launch.words,
                     cwd=self._dirs.code,
@@ -549,7 +554,9 @@ class Attempt:
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
                     timeout_s=None if place.rank else left_s(),
-                    terminated=lambda: self._must_stop() or self._is_hung(watch),
+                    terminated=lambda: (
+                        self._must_stop() or self._is_hung(watch) or self.reserve.stays_full()
+                    ),
                     grace_s=lambda: self.checkpoints.grace_s,
                     on_start=lambda pid: self.checkpoints.start(pid, collect_shards),
                     writers=self.checkpoints.writers,
@@ -638,6 +645,9 @@ class Attempt:
         """Raise the cause if the agent stopped the command: a hang, another node, an eviction."""
         if self._hung:
             raise _command_error("Hung", self._hung)
+        if ended.stopped and self.reserve.full and not self._must_stop():
+            what = f"stopped, because the local services had no room: {self.reserve.full}"
+            raise _command_error("DiskFull", what)
         if self.node_group is not None:
             self.node_group.check_results(ended)
         if ended.stopped:
@@ -652,7 +662,7 @@ class Attempt:
             what = f"{shown} was stopped after its time limit of {self.spec.timeout_s:.15g} s"
             what += f", of which `prepare` took {used_s} s" if used_s else ""
             raise _command_error("Timeout", what, command.TIMEOUT_EXIT_CODE)
-        full = full_disk_text(self._dirs.output)
+        full = self.reserve.full or full_disk_text(self._dirs.output)
         if not code:
             if ended.left_running:
                 first, count = ended.left_running[0], len(ended.left_running)

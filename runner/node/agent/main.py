@@ -36,7 +36,7 @@ from runner.node.script.outputs import AttemptOutputs, FinishedScript
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog, Streams, record_attempt, ship_remaining_logs
-from runner.node.script.workspace import make_dirs
+from runner.node.script.workspace import make_dirs, remove_written
 from runner.node.settings import (
     SettingsError,
     load_access,
@@ -406,7 +406,10 @@ def _after_failure(
     if err.step == "command" and (tail := read_tail(context.dirs.stderr)):
         logger.error("the end of the script's stderr:\n%s", tail)
     if load is None:
-        return outcome.failed(err, retries)
+        code = outcome.failed(err, retries)
+        if err.code == "DiskFull":
+            remove_written(context.dirs)  # after its outputs were kept
+        return code
     outcome.could_not_load(err, load)
     outcome.await_writers()
     return None

@@ -11,10 +11,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,6 +28,7 @@ from runner.node.storage.blobs import ContainerClient, OnBytes, ignore_bytes
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.retries import run_watched
 from runner.protocol.codec import DAMAGED, parse_json
+from runner.protocol.host import format_size
 from runner.protocol.metrics import MetricValue
 from runner.protocol.paths import RunPaths, blob_name, file_path, stored_path
 from runner.protocol.results import AttemptEnd, LeftOut, OutputFile, parse_outputs
@@ -62,6 +64,8 @@ class AttemptOutputs:
         self._not_uploaded: list[LeftOut] = []
         self._written: WrittenFiles | None = None
         self.prefix = context.paths.output(context.number)
+        # How much storage can take that is on a full disk of this machine; None if it is elsewhere.
+        self.room_bytes: Callable[[], int | None] = lambda: None
 
     def begin(self, written: WrittenFiles, command: Sequence[str]) -> None:
         """Record the existing files before the script starts, so that `collect` finds its own."""
@@ -149,6 +153,7 @@ class AttemptOutputs:
         names = sorted([*own, *collected.files])
         total = sum((folder / name).stat().st_size for name in own)
         total += sum(_size(Path(path)) for path in collected.files.values())
+        self._check_room(total)
         outputs: list[OutputFile] = []
 
         uploaded = 0
@@ -299,8 +304,9 @@ class AttemptOutputs:
                 self._leave_out_file(name, err)
 
         why = "transfer"
+        small_first = self._within_room(sorted(sizes, key=sizes.__getitem__), sizes)
+        waiting.intersection_update(small_first)
         try:
-            small_first = sorted(sizes, key=sizes.__getitem__)
             run_watched(upload, small_first, add, threads=THREADS, name="export")
         except OutOfTimeError:
             why = "time"
@@ -317,6 +323,26 @@ class AttemptOutputs:
         for rank in range(1, self._spec.nodes):
             outputs += read_rank_list(self._runs, self._spec.run_id, rank, self._number, own)
         return self.add_earlier(outputs, check)
+
+    def _check_room(self, total: int) -> None:
+        room = self.room_bytes()
+        if room is not None and total > room:
+            message = (
+                f"{format_size(total)} of outputs have no room on the disk, on which the local "
+                f"services store them: {format_size(room)} are left"
+            )
+            raise StageFailedError(STEP, "DiskFull", message)
+
+    def _within_room(self, names: list[str], sizes: Mapping[str, int]) -> list[str]:
+        """Return the first names for which storage has room; leave out the others."""
+        room = self.room_bytes()
+        if room is None:
+            return names
+        ends = accumulate(sizes[name] for name in names)
+        fitting = [name for name, end in zip(names, ends, strict=True) if end <= room]
+        for name in names[len(fitting) :]:
+            self._leave_out(LeftOut(stored_path(name), sizes[name], "disk"))
+        return fitting
 
     def _sizes(self) -> dict[str, int]:
         """Return the sizes of all outputs that can be listed."""

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
@@ -169,7 +170,13 @@ def _invalid_code(message: str) -> StageFailedError:
 
 
 HOOKS_FOLDER = "hooks"
-_REPLACED = ("snapshots", "venv", "finished.part", WORKER_LOG)  # names that only the agent uses
+_REPLACED = (
+    "snapshots",
+    "venv",
+    "finished.part",
+    "reserve",
+    WORKER_LOG,
+)  # names that only the agent uses
 START_FOLDER = "at-start"  # not the name of a module
 PRIVATE_PACKAGE = "_runner_hooks"
 WRITTEN_PATHS = "written-paths"
@@ -554,3 +561,77 @@ def disk_full_line(text: str) -> str | None:
         if not any(name in line for name in _SHARED_MEMORY):
             return line.strip()[:_MAX_LINE]
     return None
+
+
+RESERVE_BYTES = 8 << 20
+_STAYS_FULL_S = 10.0
+
+
+class DiskReserve:
+    """Blocks of the disk that a script cannot use, if the local services are on the same disk.
+
+    They could not store the result of a script that fills it. `release` frees the blocks.
+    """
+
+    def __init__(self, work_dir: Path, *, shared: bool) -> None:
+        self._work_dir = work_dir
+        self._path = work_dir / "reserve"
+        self._shared = shared
+        self._full_since: float | None = None
+        self.full = ""  # the message, once the script has ended on a full disk
+
+    def keep(self) -> None:
+        """Take the blocks, unless the disk is small."""
+        self.free()
+        if not self._shared:
+            return
+        with suppress(OSError):
+            size = min(RESERVE_BYTES, shutil.disk_usage(self._work_dir).free // 2)
+            if size < 2 * FULL_BELOW_BYTES:
+                return
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+
+    def stays_full(self) -> bool:
+        """Return True if the services cannot work, because the disk has been full for some time."""
+        if not self._shared or full_disk_text(self._work_dir) is None:
+            self._full_since = None
+            return False
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        return now - self._full_since >= _STAYS_FULL_S
+
+    def release(self) -> None:
+        """Free the blocks after the script, and remember whether the disk is full.
+
+        If it is full nevertheless, delete what the script wrote, for which storage has no room.
+        """
+        self.full = full_disk_text(self._work_dir) or ""
+        self.free()
+        if self._shared and full_disk_text(self._work_dir):
+            logger.error("deleting what the script wrote: the local services have no room")
+            remove_written(AttemptDirs.below(self._work_dir))
+
+    def free(self) -> None:
+        """Free the blocks, also those of an attempt that was killed."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def room_bytes(self) -> int | None:
+        """Return how much storage can take that is on the same full disk, or None if it is not."""
+        if not (self._shared and self.full):
+            return None
+        with suppress(OSError):
+            return max(shutil.disk_usage(self._work_dir).free - RESERVE_BYTES // 2, 0) // 2
+        return 0
+
+
+def remove_written(dirs: AttemptDirs) -> None:
+    """Delete what a script wrote to its folders, which filled the disk for the next run."""
+    for folder in (dirs.code, dirs.output):
+        _clear(folder)
+        folder.mkdir(exist_ok=True)

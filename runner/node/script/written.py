@@ -83,6 +83,12 @@ _PRIVATE = re.compile(
 # Names of temporary files of libraries, and names that the module `tempfile` chooses.
 _LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
+# Names of files and folders that a program needs only while it runs.
+_SCRATCH = re.compile(
+    r"\.?(tmp|temp|scratch)(dir|files?)?|.*\.(tmp|temp|swp|part|partial|crdownload)|core(\.\d+)?"
+    r"|\.nfs.*|.*\.scratch",
+    re.IGNORECASE,
+)
 _PLACEHOLDER = re.compile(r"\$?\{[^{}]*\}|%[\d.]*[sdfi]")
 _SYSTEM = frozenset({
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr",
@@ -514,6 +520,10 @@ class WrittenFiles:
             if unnamed := [file for file in rest if not self._is_result(file)]:
                 left_out.append(_summary(group, unnamed, "temporary"))
             rest = [file for file in rest if self._is_result(file)]
+        scratch = [file for file in rest if _is_scratch(file)]
+        if scratch:
+            left_out.append(_summary(group, scratch, "temporary"))
+            rest = [file for file in rest if file not in scratch]
         if _is_data(group):
             data = [file for file in rest if not _MODEL.fullmatch(file.name)]
             if sum(file.size_bytes for file in data) > DATA_BYTES:
@@ -563,6 +573,15 @@ class _Names:
         self._files.add(name)
         self._folders.update(_with_parents(name)[1:])
         return name
+
+
+def _is_scratch(file: _Found) -> bool:
+    if file.source == TEMP or _MODEL.fullmatch(
+        file.name
+    ):  # the folder of temporary files has rules
+        return False
+    names = file.name.split("/")[:-1] if file.source == CODE else []
+    return any(map(_SCRATCH.fullmatch, [*names, PurePosixPath(file.name).name]))
 
 
 def _with_parents(name: str) -> list[str]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import disk_usage
 
 import pytest
 
-from runner.node.script.workspace import disk_full_line
-from tests.disks import filled, small_disk
+from runner.node.script.protection import NODES_VARIABLE
+from runner.node.script.workspace import (
+    AttemptDirs,
+    DiskReserve,
+    disk_full_line,
+    full_disk_text,
+)
+from tests.disks import fill, filled, small_disk
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.checkpoints.test_checkpoints import manifests
 from tests.unit.node.fake_blob import FakeBlobs
@@ -154,3 +161,63 @@ def test_failed_script_that_deletes_partial_files_names_the_disk(
     assert result["code"] == "DiskFull"
     assert result["message"].endswith("OSError: [Errno 122] Disk quota exceeded: 'm.pt'")
     task.end()
+
+
+def test_reserve_is_kept_from_the_script_and_freed_for_storage(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=32m") as disk:
+        reserve = DiskReserve(disk, shared=True)
+        reserve.keep()
+        assert disk_usage(disk).free == 24 << 20
+        fill(disk)
+        assert full_disk_text(disk)
+        reserve.release()
+        assert "32 of 32 MiB" in reserve.full
+        assert disk_usage(disk).free == 8 << 20
+        assert reserve.room_bytes() == 2 << 20, "half of what is left without a margin"
+
+
+def test_reserve_of_a_small_disk_is_smaller_and_none_without_services(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=8m") as disk:
+        reserve = DiskReserve(disk, shared=True)
+        reserve.keep()
+        assert disk_usage(disk).free == 4 << 20
+        reserve.keep()  # of an attempt that was killed
+        assert disk_usage(disk).free == 4 << 20
+        reserve.release()
+        assert (reserve.full, reserve.room_bytes()) == ("", None)
+        other = DiskReserve(disk, shared=False)
+        other.keep()
+        assert disk_usage(disk).free == 8 << 20
+        fill(disk)
+        assert not other.stays_full()
+
+
+def test_full_disk_without_a_reserve_is_freed_of_what_the_script_wrote(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=3m") as disk:
+        reserve, dirs = DiskReserve(disk, shared=True), AttemptDirs.below(disk)
+        for folder in (dirs.code, dirs.output, dirs.logs):
+            folder.mkdir()
+        dirs.stderr.write_text("No space left")
+        reserve.keep()
+        fill(dirs.code)
+        reserve.release()
+        assert reserve.full
+        assert disk_usage(disk).free > 2 << 20
+        assert dirs.stderr.read_text() == "No space left"
+
+
+@pytest.mark.slow
+def test_script_that_fills_the_disk_of_the_services_leaves_room(
+    tmp_path: Path, service: FakeBlobs
+) -> None:
+    with small_disk(tmp_path / "disk", "size=64m") as disk:
+        task = Task(disk, service)
+        task.settings = {**task.settings, NODES_VARIABLE: str(tmp_path)}
+        task.submit(FILL + "import numpy_that_is_missing")
+        assert task.run() == 1
+        result = task.json("result.json")
+        assert result["code"] == "DiskFull"
+        assert outputs(task)["kept"] == 4
+        assert [(each["path"], each["why"]) for each in result["left_out"]] == [("hog", "disk")]
+        assert disk_usage(disk).free > 48 << 20, "what the script wrote is removed"
+        task.end()

@@ -855,6 +855,22 @@ open(folder + '/' + str(1) + '.pt', 'w').write('model')
     assert collected.left_out == (LeftOut("temp/", 12, "temporary", 2),)
 
 
+def test_scratch_files_beside_the_script_are_no_outputs(folders: Folders) -> None:
+    script = """
+import os
+for name in ('tmp', 'a/scratch'):
+    os.makedirs(name)
+    open(name + '/x', 'w').write('x')
+    open(name + '/m.pt', 'w').write('m')
+for name in ('x.tmp', 'core.12', 'y.part', 'core.py', 'template', 'tmpx'):
+    open(name, 'w').write('x')
+"""
+    collected = folders.run(script)
+    kept = {"tmp/m.pt": "m", "a/scratch/m.pt": "m"}
+    assert folders.outputs() == {**kept, "core.py": "x", "template": "x", "tmpx": "x"}
+    assert [(each.why, each.files) for each in collected.left_out] == [("temporary", 5)]
+
+
 def test_model_in_a_folder_of_data_is_kept(folders: Folders) -> None:
     script = BIG + "open('data/best.pt', 'wb').truncate(50_000_000)\n"
     script += "os.mkdir('output_data')\nopen('output_data/p.csv', 'wb').truncate(50_000_000)"
