@@ -95,10 +95,15 @@ def parse_duration(text: str) -> timedelta:
         total = Decimal(seconds) + sum(a * b for a, b in zip(amounts, _UNIT_SECONDS, strict=True))
         if total < 10**9 * 86400:
             return timedelta(seconds=int(total), microseconds=int(total % 1 * 10**6))
+    fix = "use a duration such as 90s, 90m, 1h30m, 2h, 1d or P1DT2H"
+    if clock := re.fullmatch(r"(\d{1,3}):([0-5]?\d)(?::([0-5]?\d))?", text.strip(), re.ASCII):
+        first, second, third = (int(part or 0) for part in clock.groups())
+        long = f"{first}h{second}m{f'{third}s' if third else ''}"
+        fix = f"write {long}" if clock[3] else f"write {long}, or {first}m{second}s"
     raise UnitError(
         f"{_quote(text)} is not a duration",
         "expected numbers with w, d, h, m or s, ISO 8601, or a number of seconds",
-        "use a duration such as 90s, 90m, 1h30m, 2h, 1d or P1DT2H",
+        fix,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -229,7 +229,7 @@ def explain_errors(
     places: dict[FieldPath, list[ErrorDetails]] = {}
     for error in errors:
         places.setdefault(_field_path(data, error), []).append(error)
-    return [FieldProblem(place, *_explain(found, model)) for place, found in places.items()]
+    return [FieldProblem(place, *_explain(found, model, place)) for place, found in places.items()]
 
 
 def _field_path(data: object, error: ErrorDetails) -> FieldPath:
@@ -249,10 +249,13 @@ def _field_path(data: object, error: ErrorDetails) -> FieldPath:
     return tuple(place)
 
 
-def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[str, str, str]:
+def _explain(
+    errors: Sequence[ErrorDetails], model: type[BaseModel], place: FieldPath
+) -> tuple[str, str, str]:
     kinds = list(dict.fromkeys(_EXPECTED.get(error["type"], "") for error in errors))
     if all(kinds):
-        return _explain_wrong_type(errors[0]["input"], kinds)
+        is_key = "[key]" in errors[0]["loc"]
+        return _explain_wrong_type(errors[0]["input"], kinds, "" if is_key else place[-1:])
     error = next(error for error in errors if error["type"] not in _EXPECTED)
     if error["type"] == "extra_forbidden":
         return _explain_unknown_key(error, model)
@@ -273,14 +276,28 @@ def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[st
     return what, why, fix
 
 
-def _explain_wrong_type(value: object, kinds: Sequence[str]) -> tuple[str, str, str]:
+def _explain_wrong_type(
+    value: object, kinds: Sequence[str], key: Sequence[int | str]
+) -> tuple[str, str, str]:
+    """Return what, why and fix; the fix has the text to write for the last part of the path."""
     kinds = [kind for kind in kinds if kind != "a whole number" or "a number" not in kinds]
     expected = kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"
     fix = _TYPE_FIXES[kinds[0]] if len(kinds) == 1 else f"write {expected}"
-    if kinds[0] == "text" and isinstance(value, bool | int | float):
-        fix = "put it in quotes"
+    text = _unquoted_text(value)
+    if text and ("text" in kinds or "a list" in kinds):
+        name = f"{key[0]}: " if key and isinstance(key[0], str) else ""
+        fix = f'put it in quotes: {name}"{text}"'
     why = "the key has no value" if value is None else f"YAML reads it as {_yaml_type(value)}"
     return f"expected {expected}, got {format_value(value)}", why, fix
+
+
+def _unquoted_text(value: object) -> str:
+    """Return the text of a value that YAML reads as something else: `1.10`, `true`, `{lr}`."""
+    if isinstance(value, dict):
+        names = list(cast("dict[Any, Any]", value).items())
+        is_braces = bool(names) and all(each is None for _, each in names)
+        return f"{{{', '.join(str(name) for name, _ in names)}}}" if is_braces else ""
+    return format_value(value) if isinstance(value, bool | int | float | date) else ""
 
 
 def _yaml_type(value: object) -> str:
@@ -349,6 +366,7 @@ _MAX_BYTES = 1 << 19  # parsing this much ordinary text takes half a second
 _MAX_LINES = 20_000
 _MAX_LINE_LENGTH = 50_000  # characters
 _MAX_DEPTH = 50
+_MAX_CORRECTED = 20_000  # characters of a file in which an error looks for a correction
 _TOO_DEEP = "nested too deeply"
 _TOO_DEEP_FIX = "use fewer nested brackets and levels of indentation"
 _MAX_VALUES = 8_000  # 500 tasks, the maximum of a submit file, with 16 values each: half a second
@@ -405,7 +423,7 @@ def read_document(path: Path, *, code: str) -> Document:
             _check_values(code, path, text)
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
-        raise _marked_error(code, path, err) from err
+        raise _marked_error(code, path, err, text) from err
     except (YAMLError, ValueError) as err:  # a character or a value that YAML does not allow
         position = getattr(err, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
@@ -588,10 +606,59 @@ def _syntax_error(
     )
 
 
-def _marked_error(code: str, path: Path, err: Any) -> RunnerError:
+def _marked_error(code: str, path: Path, err: Any, text: str) -> RunnerError:
     mark = err.problem_mark or err.context_mark
     problem = str(err.problem or err.context or "cannot be parsed").split("\n")[0]
-    return _syntax_error(code, path, problem, line=mark.line + 1 if mark else None)
+    line: int | None = mark.line + 1 if mark else None
+    fix = _corrected_line(text, line) if line else ""
+    return _syntax_error(code, path, problem, fix and f"write line {line} as: {fix}", line)
+
+
+# Text that YAML reads as syntax, at the start of a value or of an item of a list.
+_ALIAS = re.compile(r"(?<=[\s\[,])([*&!%@`][^\s,\]}'\"]*)")
+_ENTRY = re.compile(r"(\s*(?:- )?[\w.-]+:\s+)(\S.*?)\s*")
+_MAX_LINE = 200  # characters of a line that an error repeats
+
+
+def _corrected_line(text: str, number: int) -> str:
+    """Return a line that is not YAML with quotes where they are missing; empty if unknown.
+
+    A correction is returned only if the file can then be read beyond the line.
+    """
+    lines = text.split("\n")
+    if number > len(lines) or len(lines[number - 1]) > _MAX_LINE or len(text) > _MAX_CORRECTED:
+        return ""
+    line = lines[number - 1].rstrip("\r")
+    for found in _corrections(line):
+        if found != line and _is_readable("\n".join((*lines[: number - 1], found)) + "\n"):
+            return found.strip()
+    return ""
+
+
+def _corrections(line: str) -> Iterator[str]:
+    """Yield lines that may be meant by one that is not YAML, the most probable first."""
+    pattern = r'"([^"]*\\[^"]*)"'  # a regular expression in double quotes
+    yield re.sub(pattern, lambda found: "'" + found[1].replace("'", "''") + "'", line)
+    yield _ALIAS.sub(r'"\1"', line)
+    if entry := _ENTRY.fullmatch(line):
+        value = entry[2]
+        is_quoted = len(value) > 1 and value[0] == value[-1] in "'\""
+        if not is_quoted and value[0] in "'\"[{":  # it is not closed
+            return
+        bare = value[1:-1] if is_quoted else value
+        if "\\" not in bare and '"' not in bare:
+            yield f'{entry[1]}"{bare}"'
+        yield entry[1] + "'" + bare.replace("'", "''") + "'"
+
+
+def _is_readable(text: str) -> bool:
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415  see above
+
+    try:
+        _parser_class()().load(text)
+    except (YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        return False
+    return True
 
 
 def _check_values(code: str, path: Path, text: str) -> None:

@@ -372,7 +372,7 @@ def expand_variables(command: Sequence[str], environment: Mapping[str, str]) -> 
     ]
 
 
-def expand_environment(given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+def expand_env(given: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
     """Return variables with `$NAME` and `${NAME}` in them replaced, and `$$` by `$`.
 
     Args:

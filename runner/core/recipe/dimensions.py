@@ -280,7 +280,7 @@ def _between(low: object, high: object) -> str:
 
 def _own_form(word: str, raw: Mapping[str, Any]) -> str:
     """Return the fix for a word of another program; empty for an unknown word."""
-    value = raw[word]
+    value = raw.get(word)
     numbers = cast("list[Any]", value) if isinstance(value, list) else []
     is_numeric = all(isinstance(each, int | float) for each in numbers)
     if word in _STOP_RULES:
@@ -297,10 +297,9 @@ def _own_form(word: str, raw: Mapping[str, Any]) -> str:
     if word not in ("distribution", "type", "bounds"):
         return ""
     named = str(raw.get("distribution") or "").removesuffix("_values").replace("log_", "log")
-    bounds = raw.get("bounds")
-    ends = (
-        cast("list[Any]", bounds) if isinstance(bounds, list) else [raw.get("min"), raw.get("max")]
-    )
+    ends: list[Any] = [raw.get("min"), raw.get("max")]
+    if isinstance(raw.get("bounds"), list):
+        ends = cast("list[Any]", raw["bounds"])
     low, high = (*ends, None, None)[:2]
     is_named = named in DISTRIBUTIONS and isinstance(low, int | float)
     form = f"{{{named}: [{low}, {high}]}}" if is_named else _between(low, high)

@@ -59,7 +59,13 @@ from runner.core.yaml_files import (
     read_document,
     without_text,
 )
-from runner.protocol.commands import ParamsAs, WrittenFloat, WrittenInt, find_notebook
+from runner.protocol.commands import (
+    ParamsAs,
+    WrittenFloat,
+    WrittenInt,
+    find_notebook,
+    to_text,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
 from runner.protocol.run_spec import NO_RESOURCES, WORKSPACE
@@ -195,7 +201,7 @@ _TYPE_FIXES = {
     "bool": "write true or false, without quotes",
     "int": "write a whole number, or `type: float`",
     "float": "write a number, like 0.5, or `type: str`",
-    "str": "put it in quotes, or remove `type`",
+    "str": "",  # says how the value is written
 }
 
 
@@ -243,7 +249,10 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
         "str": isinstance(value, str),
     }
     if not fits[param.type]:
-        raise keys.key_error(f"{value!r} is not of type {param.type}", _TYPE_FIXES[param.type])
+        fix = _TYPE_FIXES[param.type]
+        if param.type == "str":
+            fix = f'put it in quotes: "{to_text(value)}", or remove `type`'
+        raise keys.key_error(f"{value!r} is not of type {param.type}", fix)
     if isinstance(value, float) and not math.isfinite(value):
         raise keys.key_error(f"{value!r} is not a finite number", "write a finite number, like 0.5")
     if param.choices is not None and value not in param.choices:

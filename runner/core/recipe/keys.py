@@ -206,6 +206,8 @@ def _check_output_path(path: str) -> str:
 
 def _expand_model(value: object) -> object:
     """`model: cats` is short for `model: {name: cats}`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise key_error(f"YAML reads {value!r} as a number", f'put it in quotes: model: "{value}"')
     return {"name": value} if isinstance(value, str) else value
 
 

@@ -82,7 +82,7 @@ from runner.node.script.written import HOME, TEMP, WrittenFiles
 from runner.node.storage.blobs import MAX_APPEND_BYTES, AppendBlob, BlobShrankError
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import ResumeFailure
-from runner.protocol.commands import expand_environment, expand_variables
+from runner.protocol.commands import expand_env, expand_variables
 from runner.protocol.host import exclude_loopback, remove_tree
 from runner.protocol.launchers import LAUNCHERS
 from runner.protocol.results import OutputFile
@@ -424,7 +424,7 @@ class Attempt:
                 named[variable] = prepared[INPUT_VARIABLE_PREFIX + name]
         own = self._own_variables()
         known = {**named, **inherited, **prepared, **cluster, **own}
-        env = expand_environment(spec.env, known)
+        env = expand_env(spec.env, known)
         path = env.get("PATH") or inherited.get("PATH", os.defpath)
         modules = python_path(
             env.get("PYTHONPATH") or inherited.get("PYTHONPATH"),

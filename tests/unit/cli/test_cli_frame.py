@@ -382,6 +382,7 @@ def test_recipe_check_shows_how_the_script_gets_its_parameters(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import hydra\nhydra.main()(print)()\n")
+    (tmp_path / "requirements.txt").write_text("hydra-core\n")
     assert main(["recipe", "check", ".", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["params_as"] == "hydra"
 

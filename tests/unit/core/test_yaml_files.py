@@ -207,15 +207,17 @@ def test_too_deeply_nested_file_is_reported(tmp_path: Path) -> None:
         ("# cats\n\n- a\n- b", 3, "lines at the top, got a list", "begin the file with `key:`"),
         ("\ncats\n", 2, "lines at the top, got text", "write `key: value`"),
         ("name:a\nretries:1", 1, "lines at the top, got text", "a space after the colon"),
-        ("name: a\nwhy: b: c", 2, "mapping values are not allowed", "quote text"),
+        ("name: a\nwhy: b: c", 2, "mapping values are not allowed", 'as: why: "b: c"'),
+        ("name: a\n  - why: b: c", 2, "mapping values are not allowed", "quote text"),
         ("env:\n\tA: b", 2, "cannot start any token", "indent with spaces"),
         ("name: a\nname: b", 2, "duplicate key", "remove one"),
         ("a: [1, 2", 1, "expected ','", "close the bracket"),
         ("name: 'a", 1, "unexpected end of stream", "close the quote"),
         ("name: a\nwhy:b\n", 3, "could not find expected ':'", "a space after the colon"),
-        ("name: @a", 1, "cannot start any token", "in single quotes"),
-        ("name: *a", 1, "undefined alias", "in single quotes"),
-        ('name: "C:\\data"', 1, "unknown escape", "in single quotes"),
+        ("name: @a", 1, "cannot start any token", 'write line 1 as: name: "@a"'),
+        ("name: [@a", 1, "cannot start any token", "in single quotes"),
+        ("name: *a", 1, "undefined alias", 'write line 1 as: name: "*a"'),
+        ('name: "C:\\data"', 1, "unknown escape", "write line 1 as: name: 'C:\\data'"),
         ("name: a\n---\nname: b", 2, "another document", "`---`"),
         ("name: a\nwhy: b\x07", 2, "special characters", "remove the control character"),
     ],
@@ -309,3 +311,44 @@ def test_aliases_of_ordinary_files_are_read(tmp_path: Path) -> None:
     data = read_document(path, code="R-RECIPE").data
     assert data["d"]["f"] == [1, {"b": "c"}]
     assert data["j"] == {"k": 1, "h": "i"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("python: 3.10", 'python: "3.10"'),
+        ("python: 3.1", 'python: "3.1"'),
+        ("env: {A: 1.10}", 'A: "1.10"'),
+        ("env: {A: 010}", 'A: "010"'),
+        ("env: {A: true}", 'A: "true"'),
+        ("env: {A: 2026-01-01}", 'A: "2026-01-01"'),
+        ("toolkit: 2.10", 'toolkit: "2.10"'),
+        ("model: 1.0", 'model: "1.0"'),
+        ("command: {lr}", 'command: "{lr}"'),
+        ("params: {1: 2}", '"1"'),
+        ("params: {v: {type: str, default: 1.10}}", '"1.10"'),
+        ("timeout: 12:30:00", "write 12h30m"),
+        ("timeout: 1:30", "write 1h30m, or 1m30s"),
+        ("outputs: [a.txt, *.pt]", 'write line 1 as: outputs: [a.txt, "*.pt"]'),
+        ("entry: *.py", 'write line 1 as: entry: "*.py"'),
+        ("name: a\ndescription: see: here", 'write line 2 as: description: "see: here"'),
+        ("description: %d steps", 'write line 1 as: description: "%d steps"'),
+        ("description: 'it's fast'", 'write line 1 as: description: "it\'s fast"'),
+        ("description: - fast", 'write line 1 as: description: "- fast"'),
+        ("after: [@last]", 'write line 1 as: after: ["@last"]'),
+        ("command: python t.py: x", 'write line 1 as: command: "python t.py: x"'),
+        ('metrics: {patterns: {loss: "loss=(\\d+)"}}',
+         "write line 1 as: metrics: {patterns: {loss: 'loss=(\\d+)'}}"),
+        ("params:\n\tlr: 1", "indent with spaces, because YAML does not allow tabs"),
+    ],
+)  # fmt: skip
+def test_fix_of_a_value_that_yaml_reads_otherwise_is_text_that_works(
+    tmp_path: Path, text: str, fix: str
+) -> None:
+    err = refused(tmp_path, RecipeFile, text)
+    assert err is not None
+    assert fix in err.fix
+    if line := re.fullmatch(r"write line (\d+) as: (.*)", err.fix):
+        lines = text.split("\n")
+        lines[int(line[1]) - 1] = line[2]
+        assert refused(tmp_path, RecipeFile, "\n".join(lines)) is None

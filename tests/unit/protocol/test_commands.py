@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.protocol.commands import (
     as_written,
-    expand_environment,
+    expand_env,
     get_parameter,
     is_same_value,
     other_arguments,
@@ -211,7 +211,7 @@ def test_variables_of_env_are_expanded_from_each_other_and_the_node() -> None:
         "A": "$B", "B": "$A", "OTHER": "$UNKNOWN",
     }  # fmt: skip
     others = {"RUNNER_DATA_DIR": "/data", "PATH": "/bin", "KIND": "other"}
-    assert expand_environment(given, others) == {
+    assert expand_env(given, others) == {
         "DATA": "/data/train", "KIND": "train", "PRICE": "5$ or $DATA",
         "PATH": "/opt/bin:/bin", "LD_LIBRARY_PATH": "/opt/lib:",
         "A": "$A", "B": "$A", "OTHER": "$UNKNOWN",
