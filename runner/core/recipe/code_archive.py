@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import marshal
 import os
 import re
 import stat
@@ -17,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from runner.core.recipe.recipe import Recipe
 from runner.core.units import format_size
@@ -109,6 +110,7 @@ class Search:
 
     root: Path
     apart: frozenset[str]
+    _below_apart: tuple[str, ...] = ()
     names: set[str] = field(default_factory=set[str])
     excluded: dict[str, ExcludedPath] = field(default_factory=dict[str, ExcludedPath])
     _loaded: dict[tuple[str, str], Rules | None] = field(
@@ -120,8 +122,8 @@ class Search:
         """Return a search in a folder, without what is kept apart."""
         root = folder.resolve()
         own = [path.resolve() for path in apart]
-        below = (path.relative_to(root).as_posix() for path in own if path.is_relative_to(root))
-        return cls(root, frozenset(below))
+        below = [path.relative_to(root).as_posix() for path in own if path.is_relative_to(root)]
+        return cls(root, frozenset(below), tuple(f"{each}/" for each in below))
 
     def found(self, notes: tuple[str, ...] = ()) -> CodeFiles:
         """Return the result."""
@@ -205,10 +207,8 @@ class Search:
 
     def is_apart(self, name: str) -> bool:
         """Return True if a path is, or is below, one that is kept apart."""
-        if not self.apart:
-            return False
         path = name.rstrip("/")
-        return path in self.apart or any(path.startswith(f"{each}/") for each in self.apart)
+        return path in self.apart or path.startswith(self._below_apart)
 
     def entries(self, folder: str) -> Iterator[tuple[str, bool]]:
         """Yield the names of files, links and folders in a folder, without those kept apart."""
@@ -244,10 +244,12 @@ def first_verdict(rules: Iterable[Rules], path: str) -> tuple[bool, str] | None:
 
 
 def _load_rules(base: str, file: str, root: Path) -> Rules | None:
-    path = Path(base, file)
+    path = Path(f"{base}/{file}")
+    if not os.path.isfile(path):  # noqa: PTH113  faster: most folders have no such file
+        return None
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError:  # most folders have no such file
+    except OSError:
         return None
     from pathspec import GitIgnoreSpec  # noqa: PLC0415  only a few folders have own rules
 
@@ -380,12 +382,11 @@ def _find_listed(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(NamedTuple):
     """A file, or a link to the folder `link`, of an archive.
 
     `state` is what changes when the content of a file changes. `data` is the content of a file that
-    the runner adds.
+    the runner adds. It is a tuple, because thousands are made.
     """
 
     name: str
@@ -512,11 +513,10 @@ def _build_archive(members: Sequence[_Member], packed: PackedBlocks | None) -> b
 def _pack_block(block: Sequence[_Member], packed: PackedBlocks | None) -> bytes:
     if packed is None:
         return _compress(map(_tar_member, block))
-    states = [(each.name, each.executable, each.link, each.state, each.data) for each in block]
     newest_ns = max(max(each.state[1:3], default=0) for each in block)
-    return packed.once(
-        ascii((_LEVEL, CODE_TIME, states)), newest_ns, lambda: _compress(map(_tar_member, block))
-    )
+    # The same state may have other bytes after a restart of Python, which only costs time.
+    state = marshal.dumps((_LEVEL, CODE_TIME, [tuple(each) for each in block]), 2)
+    return packed.once(state, newest_ns, lambda: _compress(map(_tar_member, block)))
 
 
 def _compress(parts: Iterator[bytes] | Sequence[bytes]) -> bytes:

@@ -28,7 +28,7 @@ class PackedBlocks:
         self._now: dict[str, bytes] = {}
         self._changed = False
 
-    def once(self, state: str, newest_ns: int, pack: Callable[[], bytes]) -> bytes:
+    def once(self, state: bytes, newest_ns: int, pack: Callable[[], bytes]) -> bytes:
         """Return the bytes of a block, which are made if they are not in the cache.
 
         Args:
@@ -38,7 +38,7 @@ class PackedBlocks:
         """
         if self._before is None:
             self._before = self._load()
-        key = hashlib.blake2b(state.encode(), digest_size=16).hexdigest()
+        key = hashlib.blake2b(state, digest_size=16).hexdigest()
         found = self._before.get(key) if newest_ns + _TRUSTED_AFTER_NS < self._saved_ns else None
         if found is None:
             found = pack()

@@ -44,6 +44,8 @@ from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
 from runner.protocol.run_spec import CodeRef, DataRef, ExcludedPath, data_prefix
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from runner.core.recipe.read_paths import UnsentPath
 
 T = TypeVar("T")
@@ -229,6 +231,8 @@ def read_files(
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
     added = recipe.package_source.added
+    if recipe.source != "builtin":
+        _start_git(recipe, files)
     code = files.once(
         ("code", recipe.folder, recipe.files, excluded, added),
         lambda: _pack(recipe, excluded, settings.home),
@@ -496,10 +500,24 @@ def _code_ref(recipe: Recipe, code: CodeArchive, files: FilesToUpload) -> CodeRe
     ref = CodeRef(code.sha256, len(code.data), code.files, left_out=left_out)
     if recipe.source == "builtin":
         return ref
-    from runner.flows.submit.git import git_revision  # noqa: PLC0415  not for built-in recipes
-
-    git = files.once(("git", recipe.folder), lambda: git_revision(recipe.folder))
+    git = _start_git(recipe, files).result()
     return replace(ref, git_revision=git[0], git_dirty=git[1]) if git else ref
+
+
+def _start_git(recipe: Recipe, files: FilesToUpload) -> Future[tuple[str, bool] | None]:
+    """Ask git about the folder of a recipe, while its files are read."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  not for built-in recipes
+
+    from runner.flows.submit.git import git_revision  # noqa: PLC0415
+
+    def start() -> Future[tuple[str, bool] | None]:
+        threads = ThreadPoolExecutor(1)
+        try:
+            return threads.submit(git_revision, recipe.folder)
+        finally:
+            threads.shutdown(wait=False)
+
+    return files.once(("git", recipe.folder), start)
 
 
 def _listed(dataset: Dataset) -> tuple[tuple[str, int, str], ...]:

@@ -255,13 +255,17 @@ def _remove_others(folder: Path, wanted: Collection[str]) -> None:
 
     A script can write here on a node whose kernel permits no read-only mounts.
     """
-    for place, folders, names in os.walk(folder):
+    needed = {os.path.dirname(path) for path in wanted}  # noqa: PTH120
+    for place, folders, names in os.walk(folder, topdown=False):
         links = [name for name in folders if os.path.islink(f"{place}/{name}")]  # noqa: PTH114
         foreign = [name for name in (*names, *links) if f"{place}/{name}" not in wanted]
         if foreign:
             Path(place).chmod(0o755)
         for name in foreign:
             Path(place, name).unlink(missing_ok=True)
+        if place != str(folder) and not any(f"{each}/".startswith(f"{place}/") for each in needed):
+            with suppress(OSError):
+                Path(place).rmdir()
 
 
 def _set_modes(folder: Path, mode: int) -> None:

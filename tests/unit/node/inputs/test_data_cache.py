@@ -85,6 +85,7 @@ def test_files_that_another_run_added_are_not_seen(
     make_cache().ensure(PREFIX, files(CONTENT))
     found = {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
     assert found == CONTENT.keys()
+    assert not (folder / "new").exists()
     assert len(stored.requests) == asked, "the rest is not downloaded again"
 
 
