@@ -301,7 +301,7 @@ def _explain_missing_file(
             )
     if relative.startswith("../"):
         fix = (
-            f"{relative} is outside of the folder that was sent: train a folder that contains both, "
+            f"{relative} is outside of the folder that was sent: train a folder that has both, "
             f"with --entry, or pass it with --input NAME={shlex.quote(relative)}, and read "
             "$RUNNER_INPUT_NAME"
         )

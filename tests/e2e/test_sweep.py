@@ -153,6 +153,37 @@ print(f"loss: {abs(args.lr - 0.01) + args.momentum:.4f}")
 """
 
 
+WRITTEN = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=float)
+parser.add_argument("--ver")
+parser.add_argument("--amp", action="store_true")
+parser.parse_args()
+print("argv", *sys.argv[1:])
+print("loss: 1")
+"""
+
+
+@pytest.mark.feature(42)
+def test_values_and_flags_reach_trials_and_their_repetitions_as_written(
+    cli: Cli, script: Write
+) -> None:
+    folder = script(WRITTEN)
+    swept = ("-p", "steps=1e3,2e3", "-p", "ver=1.10", "-p", "amp=true,null")
+    found = cli.json("sweep", "start", folder, *swept)
+    assert found["states"] == {"succeeded": 4}
+    trials = {each["trial"]: each for each in found["trials"]}
+    assert trials["1"]["params"] == {"steps": 1000.0, "ver": "1.10", "amp": True}
+    assert trials["4"]["params"] == {"steps": 2000.0, "ver": "1.10", "amp": None}
+    lines = cli.ok("logs", found["sweep"])
+    for arguments in ("--steps 1e3 --ver 1.10 --amp", "--steps 1e3 --ver 1.10\n"):
+        assert f"argv {arguments}" in lines
+    run_id = cli.json("reproduce", trials["2"]["run_id"], "-d")["run_id"]
+    until(lambda: cli.json("show", run_id)["state"] == "succeeded")
+    assert "argv --steps 1e3 --ver 1.10\n" in cli.ok("logs", run_id)
+
+
 @pytest.mark.feature(42)
 def test_parameters_are_put_where_arguments_name_them(cli: Cli, script: Write) -> None:
     folder = script(POSITIONAL_SCRIPT)

@@ -103,8 +103,10 @@ def test_missing_module_is_the_cause() -> None:
         ),
         ("FileNotFoundError: [Errno 2] No such file or directory: '../x.csv'", "", "NAME=../x.csv"),
         (
-            "FileNotFoundError: [Errno 2] No such file or directory: "
-            "'/n/tasks/workitems/j/job-1/r/wd/demo/x.csv'",
+            (
+                "FileNotFoundError: [Errno 2] No such file or directory: "
+                "'/n/tasks/workitems/j/job-1/r/wd/demo/x.csv'"
+            ),
             "",
             "../demo/x.csv is outside of the folder that was sent",
         ),
