@@ -7,7 +7,6 @@ that the node installs, which may be one that the runner adds.
 from __future__ import annotations
 
 import ast
-import configparser
 import posixpath
 import re
 import tomllib
@@ -286,6 +285,8 @@ class _Project:
             ) from err
 
     def _setup_cfg(self, path: str) -> Mapping[str, str]:
+        import configparser  # noqa: PLC0415  few projects have a setup.cfg
+
         parser = configparser.ConfigParser(interpolation=None)
         with suppress(configparser.Error):
             parser.read_string(read_text(self.folder, path))
