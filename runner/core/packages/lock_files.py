@@ -23,7 +23,6 @@ from runner.core.packages.requirements import normalize_name, read_text
 from runner.protocol.errors import RunnerError
 
 Table = Mapping[str, Any]
-LOCK_FILES = ("pylock.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
 _COMMANDS = {
     "uv.lock": "uv lock",
     "poetry.lock": "poetry lock",
@@ -89,13 +88,6 @@ class _Lock:
     indexes: tuple[str, ...] = ()  # besides that of the node
     python: str = ""
     expected: tuple[_Edge, ...] = ()
-
-
-def is_lock_file(name: str) -> bool:
-    """Return True if a file is a lock file, judged by its name."""
-    base = name.rpartition("/")[2]
-    # PEP 751: pylock.NAME.toml. uv: the lock file of a script is SCRIPT.py.lock.
-    return base in LOCK_FILES or bool(re.fullmatch(r"pylock\.[^.]+\.toml|.+\.py\.lock", base))
 
 
 def pin_packages(

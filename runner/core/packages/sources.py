@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from runner.core.packages import python_request
-from runner.core.packages.lock_files import LOCK_FILES, is_lock_file, pin_packages
 from runner.core.packages.requirements import (
     CODE,
     NONE_LISTED,
@@ -34,6 +33,7 @@ _Asked = tuple[str | None, str | None]  # a request for Python, and what asks fo
 REQUIREMENTS = "requirements.txt"
 PROJECT = "pyproject.toml"
 VERSION_FILE = ".python-version"
+LOCK_FILES = ("pylock.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
 CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 _USED_IN_ANY_FOLDER = (REQUIREMENTS, *LOCK_FILES, PROJECT)
 _USED = (*_USED_IN_ANY_FOLDER, "Pipfile", *CONDA_FILES, "setup.cfg", "setup.py")
@@ -85,6 +85,13 @@ class PackageSource:
 
 
 NO_PACKAGES = PackageSource()
+
+
+def is_lock_file(name: str) -> bool:
+    """Return True if a file is a lock file, judged by its name."""
+    base = name.rpartition("/")[2]
+    # PEP 751: pylock.NAME.toml. uv: the lock file of a script is SCRIPT.py.lock.
+    return base in LOCK_FILES or bool(re.fullmatch(r"pylock\.[^.]+\.toml|.+\.py\.lock", base))
 
 
 def find_packages(
@@ -335,6 +342,8 @@ class _Project:
         return PackageSource(path if texts else None, path, listed=listed)
 
     def _read_lock(self, path: str, request: str | None) -> PackageSource:
+        from runner.core.packages.lock_files import pin_packages  # noqa: PLC0415  start-up time
+
         place = PurePosixPath(path).parent
         project: Table = {}
         if (beside := _project_beside(path)) and (self.folder / beside).is_file():

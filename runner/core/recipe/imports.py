@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from runner.core.packages.lock_files import is_lock_file
 from runner.core.packages.requirements import normalize_name
-from runner.core.packages.sources import find_script
+from runner.core.packages.sources import find_script, is_lock_file
 from runner.core.recipe.notebook import SUFFIX, parse_code
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError

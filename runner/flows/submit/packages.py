@@ -32,9 +32,10 @@ _TOKEN_LENGTH = 20  # a user name without password is a token from this length o
 def read_package_texts(recipe: Recipe) -> dict[str, str]:
     """Return the texts of the file that lists packages and of those it includes, by path.
 
-    Files that cannot be read are left out: other checks report them.
+    A file that the runner adds to the code is one of them. Files that cannot be read are left out:
+    other checks report them.
     """
-    found: dict[str, str] = {}
+    found = dict(recipe.package_source.added)
     if recipe.requirements_file is not None:
         _read(recipe.folder.resolve(), recipe.folder / recipe.requirements_file, found)
     return found

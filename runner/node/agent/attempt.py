@@ -255,8 +255,8 @@ class Attempt:
 
                 conda = CondaEnvironment(shared, report, check)
                 with self._kept_output(conda):
-                    file, sha256 = spec.requirements_file, spec.code.sha256
-                    return conda.ensure(code, file, sha256, spec.packages)
+                    found = conda.ensure(code, spec.requirements_file, sha256, packages)
+                    return conda.layer_of(found, self._node.work_dir / layer, code)
             if spec.image is not None:
                 from runner.node.environment.image_env import ImageEnvironment  # noqa: PLC0415
 

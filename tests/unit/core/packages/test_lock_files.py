@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.packages.lock_files import PinnedPackages, is_lock_file, pin_packages
+from runner.core.packages.lock_files import PinnedPackages, pin_packages
+from runner.core.packages.sources import is_lock_file
 from runner.protocol.errors import RunnerError
 
 UV = """\
