@@ -9,7 +9,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from runner.core.packages.failures import advise_on_packages
 from runner.protocol.codec import JsonDocument
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult
@@ -295,8 +294,11 @@ def advice_for_result(code: str | None, message: str | None = None) -> str:
 
     `message` is that of the result, which names packages that could not be installed.
     """
-    if code == "EnvironmentFailed" and (known := advise_on_packages(message or "")):
-        return f"{known}; `runner logs RUN --build` has the whole output"
+    if code == "EnvironmentFailed":
+        from runner.core.packages.failures import advise_on_packages  # noqa: PLC0415  rare
+
+        if known := advise_on_packages(message or ""):
+            return f"{known}; `runner logs RUN --build` has the whole output"
     return _ADVICE_FOR_RESULTS.get(code or "", "")
 
 

@@ -37,7 +37,6 @@ from runner.core.recipe.secrets import read_secrets, refuse_exposed_secrets
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, cached_dataset, from_path, resolve_dataset
 from runner.flows.submit.agent_archive import build_agent
-from runner.flows.submit.packages import find_commits, read_package_texts, warn_passwords
 from runner.protocol.commands import find_notebook, referenced_variables
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug, stored_path
@@ -241,11 +240,7 @@ def read_files(
     agent = files.once("agent", build_agent)
     agent_sha256 = files.once("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
     files.archives |= {code.sha256: code.data, agent_sha256: agent}
-    texts = read_package_texts(recipe)
-    commits, unresolved = files.once(
-        ("commits", recipe.folder, recipe.requirements_file),
-        lambda: find_commits(recipe, texts, run.secrets),
-    )
+    commits, found = _check_packages(run, code, files)
     content = RunContent(
         code=_code_ref(recipe, code, files),
         agent_sha256=agent_sha256,
@@ -260,8 +255,7 @@ def read_files(
     )
     unsent = () if recipe.source == "builtin" else _unsent(run, code)
     warnings = (*code.warnings, *packages, *map(str, unsent))
-    more = (*warn_passwords(recipe, texts, code), *unresolved)
-    return replace(content, unsent=unsent), (*warnings, *more)
+    return replace(content, unsent=unsent), (*warnings, *found)
 
 
 def warn_of_files(recipe: Recipe, home: Path) -> tuple[str, ...]:
@@ -315,6 +309,27 @@ def _refuse_left_out(recipe: Recipe, code: CodeArchive) -> None:
             why=".gitignore or .runnerignore excludes it",
             fix=f"remove that rule, or add a line with !{missing[0]} to .runnerignore",
         )
+
+
+def _check_packages(
+    run: CheckedRun, code: CodeArchive, files: FilesToUpload
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the commits of packages in git, and warnings; built-in recipes have neither."""
+    recipe = run.recipe
+    if recipe.source == "builtin":
+        return {}, ()
+    from runner.flows.submit.packages import (  # noqa: PLC0415  built-in recipes start faster
+        find_commits,
+        read_package_texts,
+        warn_passwords,
+    )
+
+    texts = read_package_texts(recipe)
+    commits, unresolved = files.once(
+        ("commits", recipe.folder, recipe.requirements_file),
+        lambda: find_commits(recipe, texts, run.secrets),
+    )
+    return commits, (*warn_passwords(recipe, texts, code), *unresolved)
 
 
 def download_data(

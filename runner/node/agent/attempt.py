@@ -30,7 +30,6 @@ from runner.node.distributed.launchers import (
     count_processes,
     prepare_launch,
 )
-from runner.node.environment.requirements import InstallVariables
 from runner.node.environment.virtual_env import (
     LAYER_FOLDER,
     Builder,
@@ -247,7 +246,13 @@ class Attempt:
         """Return the environment of this task: its layer of a shared one, or the image's."""
         spec, code, shared = self.spec, self._dirs.code, self._node.shared_dir
         check, pins, layer = self._termination.check, spec.constraints, LAYER_FOLDER
-        variables = InstallVariables(spec.env, secrets)
+        variables = None
+        if spec.env or secrets:
+            from runner.node.environment.install_variables import (  # noqa: PLC0415  few runs
+                InstallVariables,
+            )
+
+            variables = InstallVariables(spec.env, secrets)
         file, sha256, packages = spec.requirements_file, spec.code.sha256, spec.packages
         with self.events.stage("environment", "preparing the Python environment") as report:
             if spec.is_conda and spec.requirements_file:

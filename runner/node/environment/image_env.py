@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.node.environment.requirements import InstallVariables
 from runner.node.environment.uv import STEP, find_uv, uv_environment
 from runner.node.environment.virtual_env import (
     Builder,
     Installation,
     add_pip,
+    add_uv,
     is_usable,
     new_environment,
     remove_environment,
@@ -25,6 +26,9 @@ from runner.node.script.streams import Report
 from runner.protocol.codec import parse_json
 from runner.protocol.host import remove_tree
 from runner.protocol.task import IMAGE_PYTHON_VARIABLE
+
+if TYPE_CHECKING:
+    from runner.node.environment.install_variables import InstallVariables
 
 LAYOUT_VERSION = 4
 # Runs in the Python of any image, which may be too old for this module's syntax.
@@ -176,6 +180,8 @@ class ImageEnvironment(Builder):
             self._complete(building, code_dir, uninstall, environment)
             _move_scripts(building, target)
             add_pip(building)
+            if uv is not None:
+                add_uv(building)
             building.rename(target)
 
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
@@ -185,9 +191,6 @@ class ImageEnvironment(Builder):
         install, _ = _package_commands(uv, layer)
         words = [word for folder in folders for word in ("-e", folder)]
         self._run_uv([*install, "--no-deps", *words], environment, code_dir)
-
-    def _uv_of_scripts(self) -> Path | None:
-        return self._find_working_uv()
 
     def _uv_for(self, image_python: ImagePython) -> Path | None:
         """Return uv, or None if the image's pip has to install packages."""

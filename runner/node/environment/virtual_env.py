@@ -1,4 +1,7 @@
-"""Build the virtual environment of the script once for each set of packages, and describe it."""
+"""Build the virtual environment of the script once for each set of packages, and describe it.
+
+`Requirements` reads the files that list packages as pip does, `Builder` decides what is installed.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,18 +20,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from runner.node.environment.requirements import (
-    COPIES,
-    InstallVariables,
-    Requirements,
-    bad_requirements,
-    named_files,
-    read_requirements,
-    with_pip_variables,
-)
 from runner.node.environment.uv import (
     MOST_LINES,
     STEP,
@@ -47,9 +41,244 @@ from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.codec import parse_json
-from runner.protocol.git_requirements import resolve, without_user
 from runner.protocol.host import remove_tree
 from runner.protocol.paths import RunPaths
+
+if TYPE_CHECKING:
+    from runner.node.environment.install_variables import InstallVariables
+    from runner.protocol.git_requirements import GitAddress
+
+INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+EDITABLE = ("-e", "--editable")
+FIND_LINKS = ("-f", "--find-links")
+# The value of a short option may follow without a space: `-rbase.txt`.
+OPTION = re.compile(r"(--[\w-]+|-\w)\s*=?\s*(.*)")
+COMMENT = re.compile(r"(^|\s)#.*")
+URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+# Changed copies of files, for one installation: they may contain what a file should not.
+COPIES = ("requirements.txt", "commits.txt")
+ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
+LOCAL_SOURCE = re.compile(r"\b(path|workspace)\s*=|file:")
+# Options of a file that uv reads on its command line only.
+_ONLY_ARGUMENTS = {"--pre": "--prerelease=allow", "--trusted-host": "--allow-insecure-host"}
+_NAMED_EGG = re.compile(r"(?:^|[#&])egg=([A-Za-z0-9._-]+)((?:\[[^\]]*\])?)")
+_NAMED_BY_STRING = r"[\"']\s*([A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?\s*@\s*git\+[^\"']*)[\"']"
+
+
+class Requirements:
+    """A file that lists packages for uv, with all files that it includes.
+
+    It is a requirements file, a `pyproject.toml`, or a script with inline metadata. `local` is True
+    if it installs from the code itself (`.`, `./lib`, `file:`), so that the environment depends on
+    the code too.
+
+    Attributes:
+        path: The file.
+        texts: The text of each file by its path in the code's folder.
+        has_extra_index: True if it names a further index, among which pip chooses by version.
+        has_index: True if it replaces the index.
+        arguments: Arguments of uv for options that it ignores in a file.
+    """
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self.path = path
+        self.texts: dict[str, str] = {}
+        self.local = False
+        self.has_extra_index = False
+        self.has_index = False
+        self.arguments: list[str] = []
+        self._root = root.resolve()
+        self._has_git_editable = False
+        self._read(path)
+
+    @property
+    def is_list(self) -> bool:
+        """True for a requirements file, False for a file with a table of dependencies."""
+        return self.path.suffix not in (".toml", ".py")
+
+    def report_to(self, report: Report) -> None:
+        """Report the start of the installation, with the number of packages if known."""
+        if self.is_list:
+            report("installing", 0, self.count, "packages")
+        else:
+            report(f"installing the packages of {self.path.name}")
+
+    @property
+    def count(self) -> int:
+        """The number of lines that request a package, which may install further ones."""
+        lines = (line.strip() for text in self.texts.values() for line in text.splitlines())
+        return sum(1 for line in lines if line and line[0] not in "#-")
+
+    def git_addresses(self) -> list[GitAddress]:
+        """Return the addresses of packages in git, each once."""
+        text = "\n".join(self.texts.values())
+        if "git" not in text:
+            return []
+        from runner.protocol.git_requirements import find_git_addresses  # noqa: PLC0415  few have
+
+        return find_git_addresses(text)
+
+    def install_arguments(
+        self, commits: Mapping[str, str], folder: Path, *, for_pip: bool = False
+    ) -> list[str | Path]:
+        """Return the arguments of `uv pip install`, or of pip, that install these packages.
+
+        Args:
+            commits: the commit of branches and tags in git, by `GitAddress.key`.
+            folder: an existing folder for changed copies of the files.
+            for_pip: True for pip, which reads all options in the files.
+        """
+        options = [] if for_pip else self.arguments
+        if not self.is_list:
+            lines = self._overrides(commits)
+            if not lines:
+                return ["-r", self.path]
+            overrides = folder / COPIES[1]
+            overrides.write_text("\n".join(lines), encoding="utf-8")
+            return ["-r", self.path, "--override", overrides]
+        is_pinned = bool(commits) and any(a.key in commits for a in self.git_addresses())
+        if not (is_pinned or self._has_git_editable):
+            return [*options, "-r", self.path]
+        copy = folder / COPIES[0]
+        copy.write_text("\n".join(self._lines(self.path, commits, set())), encoding="utf-8")
+        return [*options, "-r", copy]
+
+    def _read(self, path: Path) -> None:
+        inside = path.resolve()
+        if not inside.is_relative_to(self._root):
+            raise bad_requirements(f"{path.name} is outside the code's folder")
+        name = str(inside.relative_to(self._root))
+        if name in self.texts:
+            return
+        try:
+            self.texts[name] = inside.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as err:
+            raise bad_requirements(
+                f"{name} is not UTF-8 text: save it as UTF-8 (PowerShell's > writes UTF-16)"
+            ) from err
+        except OSError as err:
+            raise bad_requirements(
+                f"cannot read the requirements file {name}: {err.strerror}"
+            ) from err
+        if path.suffix in (".toml", ".py"):
+            if path.suffix == ".py":
+                from runner.protocol.git_requirements import INLINE_METADATA  # noqa: PLC0415
+
+                if found := INLINE_METADATA.search(self.texts[name]):
+                    self.texts[name] = found[0]  # other edits of it need no new environment
+            self.local = bool(LOCAL_SOURCE.search(self.texts[name]))
+            return
+        for line in _logical_lines(self.texts[name]):
+            self._read_line(line, inside.parent)
+
+    def _read_line(self, line: str, folder: Path) -> None:
+        option = OPTION.match(line)
+        if option is None:
+            self.local = self.local or _is_local(line)
+            return
+        name, value = option[1], option[2].strip("\"' ")
+        if name in EDITABLE:
+            self._has_git_editable = self._has_git_editable or value.startswith("git+")
+            self.local = self.local or not value.startswith("git+")
+        elif name in INCLUDES and not URL.match(value):
+            self._read(folder / value)
+        elif name in FIND_LINKS and not URL.match(value):
+            self.local = True
+        elif name in _ONLY_ARGUMENTS:
+            self.arguments += [_ONLY_ARGUMENTS[name], *([value] if value else [])]
+        self.has_extra_index = self.has_extra_index or name == "--extra-index-url"
+        self.has_index = self.has_index or name in ("-i", "--index-url", "--pypi-url")
+
+    def _lines(self, path: Path, commits: Mapping[str, str], seen: set[Path]) -> Iterator[str]:
+        """Yield the lines of a file with recorded commits, and those of the files it includes."""
+        from runner.protocol.git_requirements import pin  # noqa: PLC0415  few need it
+
+        inside = path.resolve()
+        if inside in seen:
+            return
+        seen.add(inside)
+        for line in _logical_lines(self.texts[str(inside.relative_to(self._root))]):
+            option = OPTION.match(line)
+            name, value = (option[1], option[2].strip("\"' ")) if option else ("", "")
+            file = inside.parent / value
+            if name in INCLUDES[:2] and not URL.match(value):
+                yield from self._lines(file, commits, seen)
+            elif (name in INCLUDES and not URL.match(value)) or (
+                name in FIND_LINKS and not URL.match(value) and file.exists()
+            ):
+                yield f"{name} {file}"
+            elif name in EDITABLE and value.startswith("git+"):
+                yield _plain_git(pin(value, commits))
+            else:
+                yield pin(line, commits)
+
+    def _overrides(self, commits: Mapping[str, str]) -> list[str]:
+        """Return requirements with recorded commits that replace those of a table."""
+        from runner.protocol.git_requirements import pin  # noqa: PLC0415  few need it
+
+        if not commits:
+            return []
+        text = "\n".join(self.texts.values())
+        found = [pin(each, commits) for each in re.findall(_NAMED_BY_STRING, text)]
+        lines = [line for line in found if line not in text]
+        for address in self.git_addresses():
+            if address.name and (commit := commits.get(address.key)):
+                name = re.escape(address.name)
+                extras = re.search(rf"[\"']{name}\s*(\[[^\]]*\])", text, re.IGNORECASE)
+                where = f"#subdirectory={address.subdirectory}" if address.subdirectory else ""
+                which = f"{address.name}{extras[1] if extras else ''}"
+                lines.append(f"{which} @ git+{address.text}@{commit}{where}")
+        return lines
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a requirements file without comments, joined after a backslash."""
+    for line in re.sub(r"\\\r?\n", "", text).splitlines():
+        if stripped := COMMENT.sub("", line).strip():
+            yield stripped
+
+
+def _plain_git(value: str) -> str:
+    """Return the requirement of an editable package in git, whose folder no script needs."""
+    address, _, fragment = value.partition("#")
+    if (named := _NAMED_EGG.search(fragment)) is None:
+        return value
+    rest = "&".join(part for part in fragment.split("&") if not part.startswith("egg="))
+    return f"{named[1]}{named[2]} @ {address}{f'#{rest}' if rest else ''}"
+
+
+def read_requirements(
+    code_dir: Path, file: str | None, packages: Sequence[str]
+) -> tuple[Requirements | None, list[str]]:
+    """Return the requirements, and the packages that they do not list at the start of a line.
+
+    A package with a version, as in `torch>=2.4`, is always returned.
+    """
+    requirements = Requirements(code_dir / file, code_dir) if file else None
+    text = "\n".join(requirements.texts.values()) if requirements else ""
+
+    def is_listed(package: str) -> bool:
+        # With a version, it is installed too, so that the file cannot hide what was asked for.
+        line = rf"(?im)^[#\s\"']*{re.escape(package)}(?![\w.-])"
+        return re.fullmatch(r"[\w.-]+", package) is not None and bool(re.search(line, text))
+
+    return requirements, [name for name in packages if not is_listed(name)]
+
+
+def _is_local(requirement: str) -> bool:
+    """Return True if the requirement may be a path. A wrong True only causes a rebuild."""
+    what = requirement.rpartition(" @ ")[2].partition(";")[0].strip()
+    if what.startswith("file:"):
+        return True
+    if URL.match(what) or "://" in what:
+        return False
+    return "/" in what or what.startswith(".") or what.endswith(ARCHIVES)
+
+
+def bad_requirements(message: str) -> StageFailedError:
+    """Return the error for requirements that cannot be used."""
+    return StageFailedError(STEP, "EnvironmentFailed", message)
+
 
 _WITH_BYTE_CODE = ".with-byte-code"  # this file marks a stored environment with bytecode
 MAX_ENVIRONMENTS = 8  # if there are more, the least recently used ones are deleted
@@ -191,9 +420,15 @@ with open(os.path.join(packages, ".pip.lock"), "w") as lock:
         unpack()
 os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
 '''
-# uv of the node; `--system` would be the Python of the node, which no run may change.
+# Runs uv of the node, or another one on PATH. `--system` would be the Python of the node, which no
+# run may change.
 _UV_COMMAND = """\
 #!/bin/sh
+uv=$AZ_BATCH_NODE_SHARED_DIR/runner/bin/uv
+if [ ! -x "$uv" ]; then
+    uv=$(PATH=${PATH#"${0%/*}":} command -v uv)
+    case $uv in "" | "$0") echo "uv is not installed on this node" >&2; exit 127 ;; esac
+fi
 if [ "$1" = pip ]; then
     count=$#
     for word; do
@@ -202,7 +437,7 @@ if [ "$1" = pip ]; then
     shift $count
 fi
 unset UV_SYSTEM_PYTHON
-exec {uv} "$@"
+exec "$uv" "$@"
 """
 _PIP_COMMAND = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
 
@@ -293,6 +528,14 @@ def add_pip(environment: Path) -> None:
     for name in names:
         program = environment / "bin" / name
         program.write_text(_PIP_COMMAND, encoding="utf-8")
+        program.chmod(0o755)
+
+
+def add_uv(environment: Path) -> None:
+    """Add a program `uv` that installs in the layer that uses it, unless the packages have one."""
+    program = environment / "bin" / "uv"
+    if not program.exists():
+        program.write_text(_UV_COMMAND, encoding="utf-8")
         program.chmod(0o755)
 
 
@@ -423,6 +666,8 @@ def _packages_from_git(environment: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, url, details in _direct_urls(shared_environment(environment), "vcs_info"):
         if commit := details.get("commit_id"):
+            from runner.protocol.git_requirements import without_user  # noqa: PLC0415  few have
+
             found[name.replace("_", "-").lower()] = f"{without_user(url)}@{commit}"
     return dict(sorted(found.items()))
 
@@ -565,7 +810,7 @@ class Builder:
         self._envs = shared_dir / "runner" / "envs"
         self._report = report
         self._check = check
-        self._variables = variables or InstallVariables()
+        self._variables = variables
         self._commits = dict(commits or {})
         self._uv_variables: Mapping[str, str] = {}  # of the last plan
         self.output: deque[str] = deque(maxlen=MOST_LINES)
@@ -578,17 +823,27 @@ class Builder:
         settings = _uv_settings(code_dir)
         brought = "\n".join(settings.values())
         texts = "\n".join((*(requirements.texts.values() if requirements else ()), brought))
-        values = self._variables.values(texts)
+        values = self._variables.values(texts) if self._variables else {}
         commits = self._find_commits(requirements, values)
-        variables, arguments, notes = with_pip_variables(values, code_dir, requirements, brought)
-        self._uv_variables = variables
-        self.output.extend(notes)
         identity = {
             **({"settings": settings} if settings else {}),
             **({"commits": commits} if commits else {}),
-            **self._variables.identity(texts),
+            **(self._variables.identity(texts) if self._variables else {}),
         }
-        is_local = bool(named_files(values)) or (requirements is not None and requirements.local)
+        variables, arguments, is_local = dict[str, str](), list[str](), False
+        if values or (requirements is not None and requirements.has_extra_index):
+            from runner.node.environment.install_variables import (  # noqa: PLC0415  few runs
+                named_files,
+                with_pip_variables,
+            )
+
+            is_local = bool(named_files(values))
+            variables, arguments, notes = with_pip_variables(
+                values, code_dir, requirements, brought
+            )
+            self.output.extend(notes)
+        self._uv_variables = variables
+        is_local = is_local or (requirements is not None and requirements.local)
         return Installation(
             requirements, packages, commits, variables, arguments, identity, local=is_local
         )
@@ -602,7 +857,11 @@ class Builder:
             each.key: self._commits[each.key] for each in addresses if each.key in self._commits
         }
         missing = [each for each in addresses if each.key not in known and not each.is_commit]
-        found, problems = resolve(missing, values, os.environ) if missing else ({}, {})
+        found, problems = dict[str, str](), dict[str, str]()
+        if missing:
+            from runner.protocol.git_requirements import resolve  # noqa: PLC0415  the client did
+
+            found, problems = resolve(missing, values, os.environ)
         self.output.extend(f"{key} is {commit}" for key, commit in {**known, **found}.items())
         self.output.extend(f"{key}: no commit: {why}" for key, why in problems.items())
         return {**known, **found}
@@ -618,20 +877,10 @@ class Builder:
         if not environment.is_relative_to(self._shared_dir):
             return environment
         private_layer(environment, layer)
-        if (uv := self._uv_of_scripts()) and not (layer / "bin" / "uv").exists():
-            program = layer / "bin" / "uv"
-            program.write_text(_UV_COMMAND.format(uv=shlex.quote(str(uv))), encoding="utf-8")
-            program.chmod(0o755)
         with suppress(OSError, ValueError):
             folders: list[str] = parse_json((environment / _EDITABLES).read_bytes())
             self._install_editables(layer, [code_dir / folder for folder in folders], code_dir)
         return layer
-
-    def _uv_of_scripts(self) -> Path | None:
-        """Return uv for commands of the script, or None if there is none."""
-        with suppress(StageFailedError):
-            return find_uv(self._shared_dir)
-        return None
 
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
         """Install folders of the code in a layer, whose packages have their dependencies."""
@@ -789,6 +1038,7 @@ class EnvironmentBuilder(Builder):
                 self._complete(building, code_dir, uninstall, environment)
             (building / ".lock").unlink(missing_ok=True)  # of uv; a script could hold it
             add_pip(building)
+            add_uv(building)
             building.rename(target)
 
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
@@ -843,7 +1093,10 @@ class EnvironmentBuilder(Builder):
             StageFailedError: no such interpreter is on the node, and uv cannot download it.
         """
         uv = find_uv(self._shared_dir)
-        environment = {**uv_environment(self._cache / "uv"), **self._variables.values("")}
+        environment = {
+            **uv_environment(self._cache / "uv"),
+            **(self._variables.values("") if self._variables else {}),
+        }
         # Store a downloaded interpreter for all tasks of the node, not in the home of this one.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
         find = [uv, "python", "find", "--no-project", request]

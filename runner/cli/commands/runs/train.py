@@ -33,7 +33,6 @@ from runner.cli.ui.terminal import StageDisplay
 from runner.core.recipe.options import RunOptions
 from runner.core.units import format_count, format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.git_requirements import describe_commits
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -127,6 +126,8 @@ def _left_out(counts: Sequence[RuleCount]) -> dict[str, Any]:
 def _plan_text(
     plan: RunPlan, data: dict[str, Any] | None, counts: Sequence[RuleCount]
 ) -> dict[str, str]:
+    from runner.protocol.git_requirements import describe_commits
+
     recipe, code, pool = plan.recipe, plan.content.code, plan.pool
     nodes = recipe.resources.nodes
     at_once = f", {nodes} nodes at once" if nodes > 1 else ""

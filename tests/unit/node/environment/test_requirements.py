@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.environment.requirements import (
+from runner.node.environment.install_variables import (
     InstallVariables,
-    Requirements,
     named_files,
     with_pip_variables,
 )
+from runner.node.environment.virtual_env import Requirements
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 COMMITS = {"https://h/g.git@main": SHA, "https://h/e.git@HEAD": SHA, "https://h/n.git@v1": SHA}

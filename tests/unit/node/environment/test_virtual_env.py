@@ -13,12 +13,12 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from runner.node.environment import uv as uv_process
-from runner.node.environment.requirements import Requirements
 from runner.node.environment.uv import meets
 from runner.node.environment.virtual_env import (
     MAX_ENVIRONMENTS,
     EnvironmentBuilder,
     EnvironmentStore,
+    Requirements,
 )
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.inputs.data_cache import node_lock
