@@ -64,6 +64,7 @@ def _plan_of_many_files() -> Ratio:
     """Return the time of a plan for a checkout of which few files have changed since the last."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         code, home = Path(folder, "project"), Path(folder, "home")
+        home.mkdir()
         stack.enter_context(patch.dict(os.environ, {"RUNNER_HOME": str(home)}))  # of the agent
         for number in range(FILES):
             path = code / f"package{number // 500}" / f"module{number}.py"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+import subprocess
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -147,6 +148,32 @@ def test_failure_of_a_script_is_named_with_its_last_lines(
 
 
 @pytest.mark.smoke
+def test_file_that_a_rule_left_out_is_named_before_and_after_the_run(
+    cli: Cli, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tracked"
+    folder.mkdir()
+    (folder / ".gitignore").write_text("*.json\n*.csv\n")
+    (folder / "config.json").write_text("{}")
+    (folder / "rows.csv").write_text("1")
+    (folder / "train.py").write_text(
+        "import json, shutil\njson.load(open('config.json'))\n"
+        "shutil.make_archive('../code', 'zip', '.')\nopen('rows.csv')\n"
+    )
+    git = ["git", "-C", str(folder)]
+    for words in (["init", "-q"], ["add", "-f", "config.json", "train.py", ".gitignore"]):
+        subprocess.run([*git, *words], check=True)
+    planned = cli.run("train", str(folder), "--dry-run", "-o", "json")
+    [read] = json.loads(planned.stdout)["left_out"]["read"]
+    assert (read["where"], read["path"]) == ("train.py:4", "rows.csv")
+    assert "train.py:4 reads rows.csv" in cli.run("recipe", "check", str(folder)).stderr
+    failed = cli.run("train", str(folder), "--no-download")
+    assert failed.returncode == 1
+    answer = cli.json("why", "@last")
+    assert answer["cause"] == "FileMissing"
+    assert "rows.csv was not sent (.gitignore:2: *.csv)" in answer["message"]
+
+
 def test_text_answer_has_cause_evidence_fix_and_next_command(cli: Cli, script: Write) -> None:
     assert failed(cli, script("print('epoch 1')\nprint(1 / 0)"))["cause"] == "ScriptError"
     shown = cli.ok("why", "@last")

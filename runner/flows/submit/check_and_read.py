@@ -503,8 +503,9 @@ def _pack(recipe: Recipe, apart: tuple[Path, ...], home: Path) -> CodeArchive:
     listing, root = list_code(recipe.folder), recipe.folder.resolve()
     chosen = select_listed(root, apart, listing) if listing is not None else None
     cache = HomePaths(home).cache / "code"
-    with suppress(OSError):
-        make_private(cache)
+    if home.is_dir():  # a dry run creates none
+        with suppress(OSError):
+            make_private(cache)
     # Its files are sent as code, whoever wrote them.
     packed = PackedBlocks(cache, root) if is_private(cache) else None
     return pack_code(recipe, apart, chosen, packed)

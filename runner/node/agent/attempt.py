@@ -193,7 +193,7 @@ class Attempt:
         self.temp = TempFolder(self._node.work_dir)
         self._compiling: subprocess.Popen[bytes] | None = None  # ends with the agent
         self.reserve = DiskReserve(self._node.work_dir, shared=NODES_VARIABLE in os.environ)
-        outputs.room_bytes = self.reserve.room_bytes
+        outputs.limit_to_room(self.reserve.room_bytes)
         self._hung = ""  # the error message if the script stopped making progress
 
     @property

@@ -64,8 +64,15 @@ class AttemptOutputs:
         self._not_uploaded: list[LeftOut] = []
         self._written: WrittenFiles | None = None
         self.prefix = context.paths.output(context.number)
-        # How much storage can take that is on a full disk of this machine; None if it is elsewhere.
-        self.room_bytes: Callable[[], int | None] = lambda: None
+        self._room_bytes: Callable[[], int | None] = lambda: None
+
+    def limit_to_room(self, room_bytes: Callable[[], int | None]) -> None:
+        """Keep only outputs for which storage has room.
+
+        Args:
+            room_bytes: returns the room if storage is on a full disk of this machine, else None.
+        """
+        self._room_bytes = room_bytes
 
     def begin(self, written: WrittenFiles, command: Sequence[str]) -> None:
         """Record the existing files before the script starts, so that `collect` finds its own."""
@@ -325,7 +332,7 @@ class AttemptOutputs:
         return self.add_earlier(outputs, check)
 
     def _check_room(self, total: int) -> None:
-        room = self.room_bytes()
+        room = self._room_bytes()
         if room is not None and total > room:
             message = (
                 f"{format_size(total)} of outputs have no room on the disk, on which the local "
@@ -335,7 +342,7 @@ class AttemptOutputs:
 
     def _within_room(self, names: list[str], sizes: Mapping[str, int]) -> list[str]:
         """Return the first names for which storage has room; leave out the others."""
-        room = self.room_bytes()
+        room = self._room_bytes()
         if room is None:
             return names
         ends = accumulate(sizes[name] for name in names)
