@@ -267,8 +267,10 @@ def plan_run(
 def _option_warnings(run: CheckedRun) -> tuple[str, ...]:
     """Return warnings about variables, and about arguments that the program does not get."""
     found = (*env_warnings(run.recipe.env), *_unknown_names(run))
+    if run.template or not code_words(run.command):
+        return found
     ignored = ignored_arguments(run.command, len(run.recipe.command))
-    if not ignored or run.template:
+    if not ignored:
         return found
     what = f"the code of {run.command[0]} -c ignores the arguments {shlex.join(ignored)}"
     fix = 'write "$@" in it where the program takes them, and a word after the code'

@@ -716,7 +716,7 @@ def _build(
         primary_metric=parsed.metrics.primary,
         goal=parsed.metrics.goal,
         expect=keys.to_expected(parsed.expect),
-        env=_with_sources(parsed.env, folder, command),
+        env=dict(parsed.env) if source == "builtin" else _with_sources(parsed.env, folder, command),
         timeout_s=parsed.timeout,
         retries=parsed.retries,
         checkpoints=keys.to_rule(parsed.checkpoints),

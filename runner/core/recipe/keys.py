@@ -564,6 +564,7 @@ def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:
 
 
 _NO_SHELL = "commands do not run in a shell"
+_PLAIN_COMMAND = re.compile(r"python3? [\w./-][\w./ -]*", re.ASCII)
 
 
 def _split_command(value: object) -> object:
@@ -571,6 +572,8 @@ def _split_command(value: object) -> object:
         return _check_words(cast("list[object]", value))
     if not isinstance(value, str):
         return value
+    if _PLAIN_COMMAND.fullmatch(value):
+        return value.split()
     text = join_lines(value)
     try:
         words = shlex.split(text)
@@ -589,6 +592,8 @@ def _split_command(value: object) -> object:
 def _check_words(value: list[object]) -> object:
     words = [word for word in value if isinstance(word, str)]
     if not words or len(words) < len(value):
+        return value
+    if words[0] in ("python", "python3") and SHELL_OPERATORS.isdisjoint(words):
         return value
     if len(words) == 1 and " " in words[0].strip() and not words[0].startswith((".", "/")):
         problem = f"{words[0]!r} is one word, the name of a program with spaces"
