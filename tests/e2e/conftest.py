@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).with_name("runner")
 SHARED_MNIST = ROOT.parent / "shared" / "data" / "mnist"
+collect_ignore = ["strangers/layouts"]  # projects with tests of their own
 KEPT = ROOT / ".cache" / "services"  # only downloads: Azurite, the cache of uv, Node.js
 
 

@@ -90,7 +90,7 @@ def warn_passwords(recipe: Recipe, texts: Mapping[str, str], code: CodeArchive) 
     if not found:
         return ()
     with tarfile.open(fileobj=io.BytesIO(code.data)) as archive:
-        uploaded = set(archive.getnames())
+        uploaded = set(archive.getnames()) - dict(recipe.package_source.added).keys()
     return tuple(
         f"{name} contains a password, and is uploaded with the code; {_advice(name)}"
         for name in found

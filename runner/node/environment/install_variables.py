@@ -11,10 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from runner.node.environment.virtual_env import Requirements
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 # Variables of uv that decide where it installs, which the agent does.
@@ -140,7 +136,12 @@ def named_files(variables: Mapping[str, str]) -> list[str]:
 
 
 def with_pip_variables(
-    given: Mapping[str, str], code_dir: Path, requirements: Requirements | None, settings: str
+    given: Mapping[str, str],
+    code_dir: Path,
+    settings: str,
+    *,
+    has_index: bool,
+    has_extra_index: bool,
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Return the variables of uv for an installation, its further arguments, and notes.
 
@@ -151,13 +152,14 @@ def with_pip_variables(
     Args:
         given: the variables of the run.
         code_dir: the folder of the code, which a configuration file of pip may be in.
-        requirements: the file of requirements.
         settings: the texts of the settings of uv that the code brings along.
+        has_index: True if the requirements name an index instead of the usual one.
+        has_extra_index: True if the requirements name further indexes.
     """
     pip = {name: value for name, value in given.items() if name.startswith("PIP_") and value}
     pip = {**_read_pip_config(pip.get("PIP_CONFIG_FILE"), code_dir), **pip}
     found = {_SAME_VALUE[name]: value for name, value in pip.items() if name in _SAME_VALUE}
-    if (index := pip.get("PIP_INDEX_URL")) and not (requirements and requirements.has_index):
+    if (index := pip.get("PIP_INDEX_URL")) and not has_index:
         found["UV_DEFAULT_INDEX"] = index
     if links := pip.get("PIP_FIND_LINKS"):
         found["UV_FIND_LINKS"] = ",".join(links.split())
@@ -168,7 +170,7 @@ def with_pip_variables(
         arguments += [f"{option}={each}" for each in re.split(r"[\s,]+", pip.get(name, "")) if each]
     if pip.get("PIP_NO_BUILD_ISOLATION", "").lower() in ("0", "false", "no", "off", "n", "f"):
         arguments.append("--no-build-isolation")
-    has_several = "UV_EXTRA_INDEX_URL" in found or (requirements and requirements.has_extra_index)
+    has_several = "UV_EXTRA_INDEX_URL" in found or has_extra_index
     if has_several and not re.search(r"(?m)^\s*index-strategy\s*=", settings):
         found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     known = {*_SAME_VALUE, *_FLAGS, *_LISTS, *_WITHOUT_MEANING}

@@ -831,7 +831,8 @@ class Builder:
             **(self._variables.identity(texts) if self._variables else {}),
         }
         variables, arguments, is_local = dict[str, str](), list[str](), False
-        if values or (requirements is not None and requirements.has_extra_index):
+        has_extra_index = requirements is not None and requirements.has_extra_index
+        if values or has_extra_index:
             from runner.node.environment.install_variables import (  # noqa: PLC0415  few runs
                 named_files,
                 with_pip_variables,
@@ -839,7 +840,11 @@ class Builder:
 
             is_local = bool(named_files(values))
             variables, arguments, notes = with_pip_variables(
-                values, code_dir, requirements, brought
+                values,
+                code_dir,
+                brought,
+                has_index=requirements is not None and requirements.has_index,
+                has_extra_index=has_extra_index,
             )
             self.output.extend(notes)
         self._uv_variables = variables

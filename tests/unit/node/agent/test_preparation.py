@@ -87,7 +87,7 @@ def attempt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         context = AttemptContext(
             nothing, RunPaths(spec.run_id), spec, 1, dirs, events, nothing, termination
         )
-        outputs = SimpleNamespace(begin=lambda *_: None)
+        outputs = SimpleNamespace(begin=lambda *_: None, limit_to_room=lambda _: None)
         return Attempt(
             task, context, cast("AttemptCheckpoints", saver), cast("AttemptOutputs", outputs)
         )

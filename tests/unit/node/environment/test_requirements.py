@@ -87,8 +87,17 @@ def test_options_that_uv_ignores_in_a_file_become_arguments(code: Path, tmp_path
     assert found.install_arguments({}, tmp_path, for_pip=True)[:-2] == []
 
 
+def uv_variables(
+    given: dict[str, str], code: Path, text: str = "", settings: str = ""
+) -> tuple[dict[str, str], list[str], list[str]]:
+    found = read(code, text)
+    return with_pip_variables(
+        given, code, settings, has_index=found.has_index, has_extra_index=found.has_extra_index
+    )
+
+
 def uv(code: Path, given: dict[str, str], text: str = "", settings: str = "") -> dict[str, str]:
-    found, _, _ = with_pip_variables(given, code, read(code, text), settings)
+    found = uv_variables(given, code, text, settings)[0]
     return {name: value for name, value in found.items() if name not in given}
 
 
@@ -102,7 +111,7 @@ def test_several_indexes_of_pip_are_chosen_from_as_pip_does(code: Path) -> None:
     extra = {"UV_EXTRA_INDEX_URL": "https://a https://b"}
     assert uv(code, {"PIP_EXTRA_INDEX_URL": "https://a https://b"}) == BEST | extra
     assert uv(code, {}, text, 'index-strategy = "first-index"') == {}, "the setting of uv wins"
-    chosen = with_pip_variables({"UV_INDEX_STRATEGY": "first-index"}, code, read(code, text), "")
+    chosen = uv_variables({"UV_INDEX_STRATEGY": "first-index"}, code, text)
     assert chosen[0] == {"UV_INDEX_STRATEGY": "first-index"}
 
 
@@ -118,13 +127,13 @@ def test_variables_of_pip_become_those_of_uv(code: Path) -> None:
         "HTTPS_PROXY": "http://p",
     }
     both = {"PIP_INDEX_URL": "https://i", "UV_DEFAULT_INDEX": "https://u"}
-    assert with_pip_variables(both, code, None, "")[0]["UV_DEFAULT_INDEX"] == "https://u"
+    assert uv_variables(both, code)[0]["UV_DEFAULT_INDEX"] == "https://u"
 
 
 def test_flags_of_pip_become_arguments_and_the_rest_is_named(code: Path) -> None:
     given = {"PIP_PRE": "1", "PIP_NO_INDEX": "true", "PIP_NO_DEPS": "0", "PIP_NO_BINARY": "a,b"}
     more = {"PIP_NO_BUILD_ISOLATION": "false", "PIP_GLOBAL_OPTION": "x", "PIP_NO_CACHE_DIR": "1"}
-    _, arguments, notes = with_pip_variables({**given, **more}, code, None, "")
+    _, arguments, notes = uv_variables({**given, **more}, code)
     assert arguments == [
         *("--no-index", "--prerelease=allow", "--no-binary=a", "--no-binary=b"),
         "--no-build-isolation",
