@@ -177,7 +177,7 @@ class _Project:
 
     def find(self, named: str | None, python: str | None, *, is_in_image: bool) -> PackageSource:
         warnings: list[str] = []
-        names = self._candidates(warnings, is_in_image=is_in_image)
+        names = self._candidates(is_in_image=is_in_image)
         chosen = named or next(iter(names), None)
         is_decided = is_in_image or python is not None
         request, asked_by = None, None
@@ -223,7 +223,7 @@ class _Project:
         if path != PurePosixPath():
             yield from path.parents
 
-    def _candidates(self, warnings: list[str], *, is_in_image: bool) -> list[str]:
+    def _candidates(self, *, is_in_image: bool) -> list[str]:
         """Return the files that list packages, in the order of preference."""
         names = (REQUIREMENTS,) if is_in_image else _USED_IN_ANY_FOLDER
         found: list[str] = []
@@ -231,7 +231,7 @@ class _Project:
             is_root = place == PurePosixPath()
             for name in _USED if is_root and not is_in_image else names:
                 path = str(place / name)
-                if (self.folder / path).is_file() and self._lists_packages(path, warnings):
+                if (self.folder / path).is_file() and self._lists_packages(path):
                     found.append(path)
                 if name == REQUIREMENTS and not is_in_image and self._is_beside(place):
                     found += [self.script] if self.script and self._metadata() is not None else []
@@ -245,11 +245,13 @@ class _Project:
             return None
         return read_metadata(self.folder, self.script)
 
-    def _lists_packages(self, path: str, warnings: list[str]) -> bool:
-        """Return True if a file may list packages."""
+    def _lists_packages(self, path: str) -> bool:
+        """Return True if a file may list packages, also if it cannot be read."""
         name = PurePosixPath(path).name
         if name == PROJECT:
-            project = self._load_project(path, warnings)
+            project = self._load_toml(path)
+            if project is None:
+                return True
             listed = _table(project, "project")
             poetry = _table(project, "tool", "poetry", "dependencies")
             dynamic = listed.get("dynamic", ())
@@ -267,12 +269,9 @@ class _Project:
             return pipfile is None or bool(_table(pipfile, "packages"))
         return True
 
-    def _load_project(self, path: str, warnings: list[str] | None = None) -> Table:
+    def _load_project(self, path: str) -> Table:
         """Return pyproject.toml; empty if it cannot be read."""
-        found = self._load_toml(path)
-        if found is None and warnings is not None:
-            warnings.append(f"{path} is not used, because it is not TOML")
-        return found or {}
+        return self._load_toml(path) or {}
 
     def _load_toml(self, path: str) -> Table | None:
         """Return a TOML file, which is empty if it is missing; None if it cannot be read."""

@@ -683,7 +683,9 @@ def _build(
     switches = {} if is_known else detect_switches(folder, command, params_as)
     if source != "builtin":
         refuse_unreadable_scripts(folder, command, parsed.prepare)
-    if packages is None:
+    if packages is None and source == "builtin":
+        packages = PackageSource(parsed.requirements, parsed.requirements, parsed.python)
+    elif packages is None:
         packages = find_packages(
             folder,
             command,

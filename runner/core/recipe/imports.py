@@ -203,14 +203,7 @@ _BROUGHT = {
     "nbformat": "papermill",
 }
 
-_WELL_KNOWN = frozenset(
-    {
-        *_PACKAGES.values(),
-        *_BROUGHT,
-        *(name for names in _BROUGHT.values() for name in names.split()),
-        *("catboost", "dgl", "equinox", "fastai", "flax", "monai", "mxnet", "optax", "ray"),
-    }
-)
+_FURTHER = ("catboost", "dgl", "equinox", "fastai", "flax", "monai", "mxnet", "optax", "ray")
 
 
 def package_warnings(recipe: Recipe) -> tuple[str, ...]:
@@ -290,7 +283,7 @@ def _describe(missing: dict[str, str], recipe: Recipe) -> str:
     origin = recipe.package_source.origin
     if origin is None:
         options = " ".join(f"--package {name}" for name in dict.fromkeys(names))
-        if _WELL_KNOWN.isdisjoint(names):
+        if not any(map(_is_well_known, names)):
             return (
                 f"{where} imports {shown}, but no file lists packages: add {options}, or write a "
                 "requirements.txt"
@@ -307,6 +300,12 @@ def _describe(missing: dict[str, str], recipe: Recipe) -> str:
         f"{where} imports {shown}, which nothing in {origin} is known to provide: add {packages}, "
         "unless another package installs it"
     )
+
+
+def _is_well_known(package: str) -> bool:
+    """Return True for a package whose module cannot be something else."""
+    brings = (name for names in _BROUGHT.values() for name in names.split())
+    return package in {*_PACKAGES.values(), *_BROUGHT, *brings, *_FURTHER}
 
 
 def _package_of(module: str) -> str:

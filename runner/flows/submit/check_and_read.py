@@ -225,7 +225,7 @@ def read_files(
     Without `runs_code`, no code of the recipe's folder is executed. The second value is warnings.
     """
     recipe = run.recipe
-    if settings.target.runs_here:
+    if settings.target.runs_here and recipe.source != "builtin":
         refuse_conda_here(recipe)
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
@@ -236,7 +236,8 @@ def read_files(
         ("code", recipe.folder, recipe.files, excluded, added),
         lambda: _pack(recipe, excluded, settings.home),
     )
-    _refuse_left_out(recipe, code)
+    if recipe.source != "builtin":
+        _refuse_left_out(recipe, code)
     agent = files.once("agent", build_agent)
     agent_sha256 = files.once("agent_sha256", lambda: hashlib.sha256(agent).hexdigest())
     files.archives |= {code.sha256: code.data, agent_sha256: agent}
@@ -249,11 +250,13 @@ def read_files(
         inputs=input_entries(recipe.inputs, outputs, settings.home, on_progress, files),
         commits=commits,
     )
+    if recipe.source == "builtin":
+        return content, (*code.warnings, *found)
     packages = files.once(
-        ("packages", recipe.folder, recipe.command, recipe.package_source),
+        ("packages", recipe.folder, recipe.command, recipe.package_source, recipe.packages),
         lambda: package_warnings(recipe),
     )
-    unsent = () if recipe.source == "builtin" else _unsent(run, code)
+    unsent = _unsent(run, code)
     warnings = (*code.warnings, *packages, *map(str, unsent))
     return replace(content, unsent=unsent), (*warnings, *found)
 

@@ -55,7 +55,7 @@ from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.pricing.cost import SubmissionCost, common_cap, plan_cost
 from runner.core.pricing.prices import load_price_table
 from runner.core.progress import OnProgress, ignore_progress
-from runner.core.recipe.imports import refuse_conda_here
+from runner.core.recipe.imports import package_warnings, refuse_conda_here
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import (
     read_secrets,
@@ -148,8 +148,12 @@ def open_and_plan(
     """Connect to the services, plan the submission, and report the warnings of the plan."""
     if settings.target.runs_here:  # before nodes start
         single = isinstance(submission, CheckedRun)
-        for run in (submission,) if single else submission.runs.values():
-            refuse_conda_here(run.recipe)
+        runs = (submission,) if single else submission.runs.values()
+        own = [run.recipe for run in runs if run.recipe.source != "builtin"]
+        different = {(r.folder, r.command, r.package_source, r.packages): r for r in own}
+        for recipe in different.values():
+            refuse_conda_here(recipe)
+            package_warnings(recipe)  # for its errors
     connection, services = open_services(settings, on_progress)
     plan = plan_submission(submission, services, on_progress)
     for text in plan.warnings:
