@@ -401,7 +401,11 @@ def test_commands_of_errors_in_python_work(cli: Cli, monkeypatch: pytest.MonkeyP
 @pytest.mark.fix("R-DEV-ENDED")
 def test_node_to_work_on_that_does_not_start_says_why(cli: Cli) -> None:
     (cli.cwd / "lab").mkdir()
-    (cli.cwd / "lab/requirements.txt").write_text("./not-there\n")
+    broken = cli.cwd / "lab/broken"
+    broken.mkdir()
+    (broken / "pyproject.toml").write_text("[build-system]\nrequires = []\n"
+        "build-backend = 'missing'\nbackend-path = ['.']\n")  # fmt: skip
+    (cli.cwd / "lab/requirements.txt").write_text("./broken\n")
     [why] = printed(cli, "R-DEV-ENDED", "dev", "lab", "--for", "1h")
     assert "R-NODE" in follow(cli, why) or "requirements" in follow(cli, why)
 

@@ -134,7 +134,9 @@ def test_job_closed_after_planning_is_replaced(
     assert (spec.run_id, spec.job_id) == (plan.run.run_id, f"{first.job_id}-2")
     assert find_run(connection, spec.run_id).job_id == spec.job_id
     assert plan.run.to_spec().to_json() == before, "a plan is never changed"
-    connection.batch_client().begin_terminate_job(spec.job_id, polling_interval=0).wait()
+    connection.batch_client().begin_terminate_job(
+        spec.job_id, wire(terminateReason="a test"), polling_interval=0
+    ).wait()
 
 
 def test_submitted_run_json_equals_the_plan(

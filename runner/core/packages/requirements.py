@@ -188,8 +188,9 @@ class _Reader:
             self._read_requirement(line, value, constrains=False)
             self.is_open = True
         elif name in _FIND_LINKS:
-            if not _URL.match(value):
-                self._add_path(line, value)
+            if not _URL.match(value):  # a path beside the file, or in the working directory
+                near = os.path.normpath(beside / value)
+                self._add_path(line, near if (self.folder / near).exists() else value)
         elif name in _WITH_VALUE:
             if not value:
                 raise line.error(f"{name} has no value", "pip expects one", "add it")

@@ -89,7 +89,11 @@ def resume_trials(
     def resume(name: str) -> None:
         try:
             done[name] = (
-                again.merge() if name == MERGE_TASK else again.resume(name, from_start=from_start)
+                again.merge()
+                if name == MERGE_TASK
+                else again.resume(
+                    name, from_start=from_start, is_missing=rows.get(sweep.runs[name]) is None
+                )
             )
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -193,8 +197,14 @@ class SweepAgain:
             consent=self.consent,
         )
 
-    def resume(self, name: str, *, from_start: bool) -> RunSpec | None:
-        """Submit a trial again. Return None if another client does."""
+    def resume(self, name: str, *, from_start: bool, is_missing: bool = False) -> RunSpec | None:
+        """Submit a trial again. Return None if another client does.
+
+        Args:
+            name: the trial.
+            from_start: ignore the checkpoints.
+            is_missing: True if its newest run had no record when the states were read.
+        """
         sweep, container = self.sweep, self.container
         runs = [*sweep.earlier.get(name, ()), sweep.runs[name]]
         found = ((run, read_run(container, run, self.waiting)) for run in reversed(runs))
@@ -205,6 +215,8 @@ class SweepAgain:
                 f"trial {name}: its runs were deleted",
                 fix="start another sweep with these parameters",
             )
+        if is_missing and last == runs[-1]:  # another client has written it in the meantime
+            return None
         spec = parse_run(content, last)
         number = len(runs) + (last == runs[-1])
         claim, is_new = claim_run(container, sweep, name, number)
