@@ -564,7 +564,8 @@ def disk_full_line(text: str) -> str | None:
 
 
 RESERVE_BYTES = 8 << 20
-_STAYS_FULL_S = 10.0
+# Longer than another program fills the disk by mistake; a run on a full disk ends in a minute.
+_STAYS_FULL_S = 40.0
 
 
 class DiskReserve:
