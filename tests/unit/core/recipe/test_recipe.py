@@ -358,7 +358,7 @@ INLINE = '# /// script\n# dependencies = ["numpy"]\n# ///\nprint(1)\n'
         ({"pyproject.toml": PROJECT, "train.py": INLINE}, "train.py"),
         ({"pyproject.toml": PROJECT}, "pyproject.toml"),
         ({"pyproject.toml": "[tool.ruff]\n"}, None),
-        ({"pyproject.toml": "[project\n"}, None),
+        ({"requirements.txt": "", "pyproject.toml": "[project\n"}, "requirements.txt"),
         ({"pyproject.toml": '[project]\nname = "a"\ndependencies = []\n'}, None),
     ],
 )
