@@ -105,7 +105,7 @@ def test_keyboard_alone_reaches_a_run(browser_page: Page, finished_run: str) -> 
     browser_page.keyboard.press("Tab")
     assert browser_page.evaluate("document.activeElement.innerText") == "Skip to the content"
     browser_page.keyboard.press("Enter")
-    assert browser_page.url.endswith("#view")
+    browser_page.wait_for_url("**#view")
     for _ in range(60):
         browser_page.keyboard.press("Tab")
         text: str = browser_page.evaluate("document.activeElement.innerText")
