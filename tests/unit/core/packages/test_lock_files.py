@@ -22,7 +22,7 @@ requires-python = ">=3.10,<3.13"
 [[package]]
 name = "Colorama"
 version = "0.4.6"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 
 [[package]]
 name = "cloned"
@@ -38,14 +38,14 @@ dependencies = [{ name = "numpy", version = "2.2", marker = "python_full_version
 [[package]]
 name = "numpy"
 version = "1.26"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 sdist = { url = "https://index.test/numpy-1.26.tar.gz", hash = "sha256:aa" }
 wheels = [{ url = "https://index.test/numpy-1.26-cp310.whl", hash = "sha256:ab" }]
 
 [[package]]
 name = "numpy"
 version = "2.2"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 wheels = [{ url = "https://index.test/numpy-2.2-cp311.whl", hash = "sha256:ba" }]
 
 [[package]]
@@ -68,12 +68,12 @@ dev = [{ name = "pytest" }]
 [[package]]
 name = "pytest"
 version = "8.0"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 
 [[package]]
 name = "server"
 version = "3.0"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 dependencies = [{ name = "colorama", marker = "sys_platform == 'win32'" }]
 
 [package.optional-dependencies]
@@ -90,12 +90,12 @@ wheels = [{ url = "https://a.test/1.whl", hash = "sha256:c" }, { url = "https://
 [[package]]
 name = "triton"
 version = "3.1"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 
 [[package]]
 name = "uvloop"
 version = "0.2"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 
 [[package]]
 name = "wheel-only"
@@ -243,7 +243,7 @@ typing-extensions = {version = "^4", markers = "python_version < \\"3.11\\""}
 [[package]]
 name = "pygments"
 version = "2.1"
-source = {type = "legacy", url = "https://other.test/simple", reference = "other"}
+source = {type = "legacy", url = "https://other.test/packages", reference = "other"}
 
 [[package]]
 name = "server"
@@ -281,7 +281,7 @@ lock-version = "2.0"
 python-versions = "^3.10"
 """
 POETRY_LINES = [
-    "--extra-index-url https://other.test/simple",
+    "--extra-index-url https://other.test/packages",
     "cloned @ git+ssh://git@git.test/a/cloned.git@c0ffee",
     "numpy==1.26 ; python_version == '3.10' --hash=sha256:aa",
     "numpy==2.2 ; python_version == '3.11' or python_version == '3.12' --hash=sha256:ba",
@@ -421,7 +421,7 @@ def test_pipfile_lock(tmp_path: Path) -> None:
         "_meta": {
             "requires": {"python_version": "3.11"},
             "sources": [
-                {"name": "pypi", "url": "https://index.test/simple"},
+                {"name": "pypi", "url": "https://index.test/packages"},
                 {"name": "torch", "url": "https://torch.test/cpu"},
             ],
         },
@@ -459,7 +459,7 @@ created-by = "a test"
 name = "numpy"
 version = "2.2"
 marker = "python_version >= '3.11'"
-index = "https://index.test/simple"
+index = "https://index.test/packages"
 wheels = [{ url = "https://index.test/numpy.whl", hashes = { sha256 = "aa" } }]
 
 [[packages]]

@@ -21,7 +21,7 @@ requires-python = ">=3.12"
 [[package]]
 name = "numpy"
 version = "2.2"
-source = { registry = "https://index.test/simple" }
+source = { registry = "https://index.test/packages" }
 [[package]]
 name = "x"
 version = "0"
@@ -308,7 +308,7 @@ def test_crlf_in_inline_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["uv.lock", "pyproject.toml"])
 def test_paths_in_a_nested_project_begin_at_its_folder(tmp_path: Path, kind: str) -> None:
     lock = UV_LOCK.replace(
-        'registry = "https://index.test/simple"', 'path = "one-1-py3-none-any.whl"'
+        'registry = "https://index.test/packages"', 'path = "one-1-py3-none-any.whl"'
     )
     poetry = '[tool.poetry.dependencies]\none = {path = "one-1-py3-none-any.whl"}\n'
     files = {

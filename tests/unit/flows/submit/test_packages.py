@@ -25,17 +25,17 @@ def recipe_of(folder: Path, files: dict[str, str]) -> Recipe:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("requirements.txt", "--extra-index-url https://joe:hunter2secret@h/simple\nsix\n"),
+        ("requirements.txt", "--extra-index-url https://joe:hunter2secret@h/packages\nsix\n"),
         ("requirements.txt", "x @ git+https://ghp_0123456789abcdefghij@h/x.git\n"),
         ("requirements.txt", "-r more.txt\n"),
-        ("uv.toml", '[[index]]\nurl = "https://joe:hunter2secret@h/simple"\n'),
-        ("pip.conf", "[global]\nindex-url = https://joe:hunter2secret@h/simple\n"),
-        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://joe:hunter2secret@h/simple"\n'),
-        ("environment.yml", "dependencies: [pip: [-i https://joe:hunter2secret@h/simple]]\n"),
+        ("uv.toml", '[[index]]\nurl = "https://joe:hunter2secret@h/packages"\n'),
+        ("pip.conf", "[global]\nindex-url = https://joe:hunter2secret@h/packages\n"),
+        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://joe:hunter2secret@h/packages"\n'),
+        ("environment.yml", "dependencies: [pip: [-i https://joe:hunter2secret@h/packages]]\n"),
     ],
 )
 def test_password_in_a_file_is_a_warning(tmp_path: Path, name: str, text: str) -> None:
-    more = {"more.txt": "-i https://joe:hunter2secret@h/simple\n"}
+    more = {"more.txt": "-i https://joe:hunter2secret@h/packages\n"}
     recipe = recipe_of(tmp_path / "p", {name: text, **(more if "-r" in text else {})})
     [warning] = warn_passwords(recipe, read_package_texts(recipe), pack_code(recipe))
     assert f"{'more.txt' if '-r' in text else name} contains a password" in warning
@@ -46,10 +46,10 @@ def test_password_in_a_file_is_a_warning(tmp_path: Path, name: str, text: str) -
 @pytest.mark.parametrize(
     "text",
     [
-        "-i https://joe:${PW}@h/simple\n",
-        "-i https://${TOKEN_OF_A_LONG_NAME}@h/simple\n",
+        "-i https://joe:${PW}@h/packages\n",
+        "-i https://${TOKEN_OF_A_LONG_NAME}@h/packages\n",
         "x @ git+ssh://git@h/x.git\n",
-        "-i https://joe:****@h/simple\n",
+        "-i https://joe:****@h/packages\n",
         "six  # see https://h/a@b:c\n",
         "",
     ],
@@ -84,6 +84,6 @@ def test_files_outside_of_the_folder_are_not_read(tmp_path: Path) -> None:
 
 
 def test_file_that_is_not_uploaded_is_no_warning(tmp_path: Path) -> None:
-    text = "[global]\nindex-url = https://joe:hunter2secret@h/simple\n"
+    text = "[global]\nindex-url = https://joe:hunter2secret@h/packages\n"
     recipe = recipe_of(tmp_path / "p", {"pip.conf": text, ".runnerignore": "pip.conf\n"})
     assert warn_passwords(recipe, read_package_texts(recipe), pack_code(recipe)) == ()

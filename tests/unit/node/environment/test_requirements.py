@@ -40,14 +40,14 @@ def test_branches_are_replaced_in_all_files(code: Path, tmp_path: Path) -> None:
     (code / "sub" / "pins.txt").write_text("six<2\n")
     found = read(
         code,
-        "--extra-index-url https://i/simple\n-r sub/more.txt\n-r sub/more.txt\n"
+        "--extra-index-url https://i/packages\n-r sub/more.txt\n-r sub/more.txt\n"
         "g[x] @ git+https://u:${P}@h/g.git@main#subdirectory=a ; os_name \\\n == 'posix' # why\n"
         "-e git+https://h/e.git#egg=e[y]&subdirectory=b\n-e ./lib\n",
     )
     arguments = found.install_arguments(COMMITS, tmp_path)
     assert arguments == ["-r", tmp_path / "requirements.txt"]
     assert (tmp_path / "requirements.txt").read_text().splitlines() == [
-        "--extra-index-url https://i/simple",
+        "--extra-index-url https://i/packages",
         f"-f {code}/sub/wheels",
         f"-c {code}/sub/pins.txt",
         f"git+https://h/n.git@{SHA}",
