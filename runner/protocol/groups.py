@@ -64,6 +64,13 @@ class RunGroup(JsonDocument):
         """The runs of the trials of a sweep, without the run of its merge task."""
         return {name: run_id for name, run_id in self.runs.items() if name in self.trials}
 
+    @property
+    def noun(self) -> str:
+        """What users call a member: a trial of a sweep, a task of a file; else, a run."""
+        if not self.trials:
+            return "task"
+        return "trial" if len(self.trials) == len(self.runs) else "run"
+
     def with_later(self, later: Iterable[LaterRun]) -> RunGroup:
         """Return the sweep with the newest run of each trial."""
         runs, earlier = dict(self.runs), dict(self.earlier)

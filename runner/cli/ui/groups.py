@@ -50,7 +50,7 @@ def draw_group(out: Output, view: GroupView) -> None:
     for line in draw_tree(group.after, notes):
         out.text(line)
     if len(group.runs) > FEW_TASKS:
-        out.note(f"{format_count(len(group.runs), 'task')}: {count_states(view)}")
+        out.note(f"{format_count(len(group.runs), group.noun)}: {count_states(view)}")
 
 
 def task_namer(group: RunGroup) -> Callable[[str], str]:
@@ -172,12 +172,12 @@ class GroupDisplay:
         if is_terminal(sys.stderr):
             state = "end" if ended == total else "progress"
             text = text if ended == total else count_states(view, _BAR_STATES)
-            self._stages.on_progress(Progress("tasks", state, text, ended, total))
+            self._stages.on_progress(Progress(f"{self._group.noun}s", state, text, ended, total))
             return
         before, at = self._counted
         due = not before or ended == total or self._clock() - at >= _COUNT_EVERY_S
         if text != before and due:
-            self._out.note(f"{ended} of {total} tasks ended: {text}")
+            self._out.note(f"{ended} of {total} {self._group.noun}s ended: {text}")
             self._counted = (text, self._clock())
 
 

@@ -29,9 +29,18 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
 
 
 def pools_for_all(
-    images: Mapping[str, str | None], wanted: str | None, outputs: StackOutputs
+    images: Mapping[str, str | None],
+    wanted: str | None,
+    outputs: StackOutputs,
+    trials: Collection[str] = (),
 ) -> StackOutputs:
-    """Return the stack with only the pools that can run all tasks; `images` has each task's image.
+    """Return the stack with only the pools that can run all tasks.
+
+    Args:
+        images: the image of each task.
+        wanted: name of a pool, or None.
+        outputs: the stack.
+        trials: the tasks that are trials of a sweep.
 
     Raises:
         RunnerError: no pool can, or the pool `wanted` cannot.
@@ -45,18 +54,31 @@ def pools_for_all(
         return replace(outputs, pools=fitting or outputs.pools)
     if named is not None and named in fitting:
         return outputs
-    inside = next(name for name, image in images.items() if image is not None)
-    outside = next(name for name, image in images.items() if image is None)
+    inside = _of_sweep(next(name for name, image in images.items() if image is not None), trials)
+    outside = _of_sweep(next(name for name, image in images.items() if image is None), trials)
+    share = "a sweep has one pool" if trials else "tasks of one file share a pool"
     runs = "no pool of this stack can run" if named is None else f"pool {named.id} cannot run"
     raise RunnerError(
         "R-POOL-CONTAINERS",
-        f"{runs} every task",
-        why=f"{inside} has an image and {outside} has none; tasks of one file share a pool, "
-        "and a pool runs either containers only or none",
+        f"{runs} {_all_of(trials)}",
+        why=f"{inside} has an image and {outside} has none; {share}, and a pool runs either "
+        "containers only or none",
         fix=f"--pool {fitting[0].id}"
         if fitting
-        else f"add an image to {outside}, or submit the tasks in separate files",
+        else f"add an image to {outside}"
+        + ("" if trials else ", or submit the tasks in separate files"),
     )
+
+
+def _of_sweep(name: str, trials: Collection[str]) -> str:
+    """Return what a task is called: in a sweep, it is a trial or the merge task."""
+    if not trials:
+        return name
+    return "each trial" if name in trials else "the merge task"
+
+
+def _all_of(trials: Collection[str]) -> str:
+    return "the trials and the merge task" if trials else "every task"
 
 
 def refuse_pool_of_other_team(wanted: str | None, outputs: StackOutputs) -> None:
@@ -291,31 +313,36 @@ def choose_common_pool(
         pool = choose_pool(wanted, outputs)
         check_nodes(pool, max((one.nodes for one in requested.values()), default=1))
         return pool
-    misfits = {pool.id: _explain_misfit(pool, requested) for pool in outputs.pools}
+    misfits = {pool.id: _explain_misfit(pool, requested, trials) for pool in outputs.pools}
     fitting = [pool for pool in outputs.pools if not misfits[pool.id]]
     if not fitting:
-        if trial := next(iter(trials), None):
-            raise _no_pool_fits(outputs.pools, requested[trial], "each trial")
         alone = (
-            one
-            for one in requested.values()
+            name
+            for name, one in requested.items()
             if all(missing_resources(each, one) for each in outputs.pools)
         )
         unfit = next(alone, None)
+        if trials and unfit is not None:
+            raise _no_pool_fits(outputs.pools, requested[unfit], _of_sweep(unfit, trials))
+        share = "a sweep has one Batch job" if trials else "tasks of one file share a Batch job"
+        separate = "" if trials else ", or submit the tasks in separate files"
         raise RunnerError(
             "R-POOL-FIT",
-            "no pool of this stack fits every task",
-            why="tasks of one file share a Batch job and therefore a pool; "
+            f"no pool of this stack fits {_all_of(trials)}",
+            why=f"{share} and therefore a pool; "
             + "; ".join(f"{pool} {misfit}" for pool, misfit in misfits.items()),
-            fix=f"--pool {outputs.pools[0].id}, or submit the tasks in separate files"
+            fix=f"--pool {outputs.pools[0].id}{separate}"
             if unfit is None
-            else _suggest_fix(outputs.pools, unfit),
+            else _suggest_fix(outputs.pools, requested[unfit]),
         )
     if any(one.gpus is not None for one in requested.values()):
         fitting.sort(key=lambda pool: pool.gpus)
     return fitting[0]
 
 
-def _explain_misfit(pool: PoolOutput, requested: Mapping[str, Resources]) -> str:
+def _explain_misfit(
+    pool: PoolOutput, requested: Mapping[str, Resources], trials: Collection[str]
+) -> str:
     lacking = ((name, missing_resources(pool, one)) for name, one in requested.items())
-    return next((f"has {missing} for {name}" for name, missing in lacking if missing), "")
+    found = (f"has {missing} for {_of_sweep(name, trials)}" for name, missing in lacking if missing)
+    return next(found, "")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -393,7 +394,7 @@ def _draft_group(
     # A pool for containers does not help if other tasks have no image.
     image = None if is_mixed(images) else next(filter(None, images.values()), None)
     outputs = with_container_pool(image, settings, services.outputs)
-    outputs = pools_for_all(images, settings.pool, outputs)
+    outputs = pools_for_all(images, settings.pool, outputs, trials)
     resources = {name: run.recipe.resources for name, run in runs.items()}
     pool = choose_common_pool(settings.pool, outputs, resources, trials)
     group = new_group(submission, pool, datetime.now(UTC))
@@ -402,7 +403,8 @@ def _draft_group(
     for name, run in runs.items():
         if name in others:
             continue
-        with naming_task(name):
+        # An error of the first trial is one of all trials.
+        with nullcontext() if name in trials else naming_task(name):
             fitting = pools_for(run.recipe.image, pool.id, outputs)
             choose_pool(pool.id, fitting, run.recipe.resources, run.options.resources)
             draft = _draft(

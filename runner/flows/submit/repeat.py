@@ -289,7 +289,7 @@ def _missing_from_storage(
 
 
 def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
-    """Return the request with the next run of the task, if it repeats the newest one of a sweep.
+    """Return the request with the next run of the trial, if it repeats the newest one of a sweep.
 
     The sweep then counts the repetition, and `runner sweep resume` does not start another one.
     """
@@ -310,10 +310,11 @@ def _in_sweep(connection: Connection, request: RepeatRequest) -> RepeatRequest:
     number = len(chains[name]) + (not later)
     claim, is_new = claim_run(container, sweep, name, number)
     if claim is None:
+        member = f"trial {name}" if name in sweep.trials else "the merge task"
         raise RunnerError(
             "R-RUN-GOES-ON",
             f"another client repeats {spec.run_id} at this moment",
-            why=f"task {name} of {sweep.group_id} has one active run at a time",
+            why=f"{member} of {sweep.group_id} has one active run at a time",
             fix=f"runner sweep show {sweep.group_id}",
         )
     await_reports(container, sweep, frozenset((name,)))

@@ -107,7 +107,8 @@ def resume_trials(
     if MERGE_TASK in sweep.runs and _needs_merge(rows.get(sweep.runs[MERGE_TASK]), done):
         ended.append(MERGE_TASK)
         resume(MERGE_TASK)
-    on_progress(Progress("resume", "end", "", len(done), len(ended), "tasks"))
+    ran = "runs" if MERGE_TASK in ended else "trials"
+    on_progress(Progress("resume", "end", "", len(done), len(ended), ran))
     return {name: done[name] for name in ended}
 
 

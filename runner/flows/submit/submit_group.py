@@ -86,7 +86,7 @@ def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
         trials = map(waiting.document, waiting.trials) if waiting else ()
         remember_documents(connection, chain(documents, trials))
     on_progress(
-        Progress("submit", "end", f"{format_count(len(plan.runs), 'task')} to job {job.job_id}")
+        Progress("submit", "end", f"{format_count(len(plan.runs), group.noun)} to job {job.job_id}")
     )
     keep_index(connection, on_progress)
     return group

@@ -39,6 +39,7 @@ def cancel_group(
         return _cancel_sweep(connection, group, on_progress)
     container = runs_container(connection)
     done: dict[str, Cancelled] = {}
+    unit = f"{group.noun}s"
     on_progress(Progress("cancel", "start"))
 
     def cancel(name: str) -> None:
@@ -46,12 +47,12 @@ def cancel_group(
         content = container.read(RunPaths(run_id).run)
         if content is not None:
             done[name] = cancel_run(connection, parse_run(content, run_id))
-        on_progress(Progress("cancel", "progress", "", len(done), len(group.runs), "tasks"))
+        on_progress(Progress("cancel", "progress", "", len(done), len(group.runs), unit))
 
     for level in reversed(levels(group.after)):
         in_parallel(cancel, level)
     close_when_done(connection, group.job_id)
-    on_progress(Progress("cancel", "end", "", len(done), len(group.runs), "tasks"))
+    on_progress(Progress("cancel", "end", "", len(done), len(group.runs), unit))
     return {name: done[name] for name in group.runs if name in done}
 
 

@@ -209,7 +209,7 @@ class Leaderboard(Experiment):
         again = f"runner sweep resume {self.sweep.group_id}"
         if self.is_submitting:
             lines.append(
-                "not all tasks were added: the submission is in progress, or it was interrupted"
+                "not all runs were submitted: the submission is in progress, or it was interrupted"
             )
             lines.append(f"to complete an interrupted submission: {again}")
         elif any(self.state(row) in _ENDED and not _cancelled_by_sweep(row) for row in self.rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -79,3 +80,12 @@ def test_large_group_prints_counts_and_failures(capsys: Capture) -> None:
         "100 of 100 tasks ended: 99 succeeded, 1 failed",
     ]
     assert count_states(views[2], ("failed", "lost", "running")) == "1 failed, 99 running"
+
+
+def test_large_sweep_counts_trials_and_with_a_merge_task_runs(capsys: Capture) -> None:
+    tasks = group(FEW_TASKS + 88)
+    trials = {name: {"lr": 0.1} for name in tasks.runs}
+    for swept, noun in ((trials, "trials"), ({"t0": {"lr": 0.1}}, "runs")):
+        sweep = replace(tasks, trials=swept)
+        lines = shown(sweep, capsys, view(sweep, {}, RunState.QUEUED))
+        assert lines == [f"0 of 100 {noun} ended: 100 queued"]

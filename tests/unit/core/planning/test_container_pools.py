@@ -53,6 +53,11 @@ def test_tasks_of_a_file_use_a_pool_suitable_for_all() -> None:
             pools_for_all(mixed, wanted, outputs(*pools))
         assert caught.value.fix.startswith(fix), "a pool that takes the others is no help"
     assert pools_for_all(mixed, "c", stack) == stack
+    swept = {"1": "x:1", "2": "x:1", "merge": None}
+    with pytest.raises(RunnerError, match="can run the trials and the merge task") as caught:
+        pools_for_all(swept, None, outputs(PLAIN, BOXES), ("1", "2"))
+    assert caught.value.why.startswith("each trial has an image and the merge task has none; a sw")
+    assert caught.value.fix == "add an image to the merge task"
 
 
 def test_run_with_an_image_uses_a_pool_with_containers() -> None:

@@ -137,5 +137,23 @@ def test_trials_on_more_nodes_than_any_pool_has_are_refused_with_the_fix_for_nod
     assert "runner local up --nodes 5 --slots 1" in caught.value.fix
 
 
+def test_members_of_a_sweep_are_called_trials_and_merge_task() -> None:
+    small, large = Resources(nodes=1), Resources(nodes=5)
+    with pytest.raises(RunnerError, match="the resources of the merge task") as caught:
+        choose_common_pool(None, outputs(TWO), {"1": small, "merge": large}, ["1"])
+    assert caught.value.why == "two has 2 nodes (5 needed)"
+    apart = {"1": Resources(gpus=4), "merge": Resources(capacity="dedicated")}
+    assert all(choose_pool(None, outputs(CPU, A100), one) for one in apart.values())
+    with pytest.raises(RunnerError, match="fits the trials and the merge task\n") as caught:
+        choose_common_pool(None, outputs(CPU, A100), apart, ["1"])
+    assert caught.value.why.startswith("a sweep has one Batch job and therefore a pool; cpu has ")
+    assert "for each trial" in caught.value.why
+    assert "task" not in caught.value.fix
+    with pytest.raises(RunnerError) as caught:
+        choose_common_pool(None, outputs(CPU, A100), apart)
+    assert "for 1;" in caught.value.why
+    assert "or submit the tasks in separate files" in caught.value.fix
+
+
 def test_pool_of_an_older_stack_without_node_counts_is_accepted() -> None:
     assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).id == "old"

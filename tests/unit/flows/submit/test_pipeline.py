@@ -250,6 +250,17 @@ def test_trials_differ_from_the_first_only_in_their_parameters(tmp_path: Path) -
     assert plan.runs["merge"].depends_on == (*plan.run_group.trial_runs.values(),)
 
 
+def test_error_of_all_trials_names_no_task(tmp_path: Path) -> None:
+    sweep = SweepFile.model_validate({"params": {"lr": {"choice": [0.1, 0.2]}}})
+    load_text(tmp_path / "a", "params: {lr: 0.2}\n")
+    (tmp_path / "a" / "requirements.txt").write_text("numpy\n", encoding="utf-8")
+    (tmp_path / "a" / ".runnerignore").write_text("*.txt\n", encoding="utf-8")
+    checked = check_sweep(load_recipe("./a", cwd=tmp_path), sweep, RunOptions())
+    with pytest.raises(RunnerError, match=r"requirements\.txt") as caught:
+        plan_submission(checked, _azure(tmp_path), ignore_progress)
+    assert (caught.value.code, "task" in caught.value.what) == ("R-REQUIREMENTS", False)
+
+
 def test_plan_in_another_job_is_the_same_run() -> None:
     made = plan()
     moved = in_job(made, "digits_local-2")
