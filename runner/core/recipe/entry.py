@@ -7,26 +7,29 @@ line.
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from runner.core.recipe.builtin import RECIPE_FILE
-from runner.core.recipe.notebook import SUFFIX, parse_code
-from runner.core.recipe.switches import find_switches
+from runner.core.recipe.local_code import (
+    SOURCES,
+    LocalCode,
+    find_module,
+    is_file_in,
+    read_source,
+    shell_words,
+)
+from runner.core.recipe.notebook import SUFFIX
 from runner.core.yaml_files import did_you_mean
 from runner.protocol.commands import ParamsAs, notebook_command
 from runner.protocol.errors import RunnerError
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _USUAL = ("train.py", "main.py")
-_SOURCES = "src"  # the folder of packages in the layout of packaging.python.org
 _ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*\s*:\s*[A-Za-z_][\w.]*\s*(?:\[.*\])?")
 _NOTHING, _CALLS, _PROGRAM = range(3)  # what a file does when it is run
 # Calls that only prepare a module.
@@ -98,7 +101,8 @@ def script_command(path: Path) -> tuple[str, ...]:
             else f"{_FIX_COMMAND}, and train the folder",
         )
     root, entry = entry_in_folder(path)
-    beside = [*find_local_imports(path), *_find_read_files(path)]
+    code = LocalCode(path.parent, {path: None})
+    beside = [*_local_imports(code, path), *_find_read_files(path)]
     if root != path.parent:
         beside.insert(0, f"the package {entry.partition('/')[0]}")
     if beside:
@@ -163,38 +167,24 @@ def _interpreter(path: Path) -> list[str] | None:
 
 def is_module(folder: Path, name: str) -> bool:
     """Return True if `python -m NAME` can run a module of a package in the folder, or in `src`."""
-    if not _MODULE.fullmatch(name):
-        return False
-    for root in (folder, folder / _SOURCES):
-        path = root.joinpath(*name.split("."))
-        is_file = "." in name and path.with_suffix(".py").is_file()
-        if is_file or (path / "__main__.py").is_file():
-            return True
-    return False
+    found = find_module(folder, name)
+    return found is not None and ("." in name or found[0].name == "__main__.py")
 
 
 def _imports_package(script: Path, package: str) -> bool:
     """Return True if a script imports its own package, or uses a relative import."""
-    for node in ast.walk(_parse(script)):
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{package}." if node.level else node.module or ""]
-        else:
-            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        if any(name.partition(".")[0] == package for name in names):
-            return True
-    return False
+    return any(each.level or each.top == package for each in read_source(script).imports)
 
 
-def detect_params_as(folder: Path, command: Sequence[str]) -> ParamsAs:
-    """Return how the script of a command gets its parameters, judged by its code.
+def detect_params_as(code: LocalCode) -> ParamsAs:
+    """Return how the script of a program gets its parameters, judged by its code.
 
     A script that also imports argparse may pass only some of its arguments to OmegaConf.
     """
-    script = find_script_of(folder, command)
-    if script is None:
+    if code.script is None or code.script.suffix == SUFFIX:
         return "flags"
     hydra, imported, used = {"hydra"}, set[str](), set[str]()
-    for node in ast.walk(_parse(script)):
+    for node in ast.walk(read_source(code.script).tree):
         if isinstance(node, ast.Import):
             imported.update(alias.name for alias in node.names)
             hydra.update(a.asname for a in node.names if a.name == "hydra" and a.asname)
@@ -208,60 +198,24 @@ def detect_params_as(folder: Path, command: Sequence[str]) -> ParamsAs:
     return "flags"
 
 
-def detect_switches(
-    folder: Path, command: Sequence[str], params_as: ParamsAs
-) -> dict[str, tuple[str, ...]]:
-    """Return the options without a value of the script of a command; see `find_switches`."""
-    script = find_script_of(folder, command) if params_as == "flags" else None
-    return {} if script is None or script.suffix != ".py" else find_switches(script)
-
-
-def find_script_of(folder: Path, command: Sequence[str]) -> Path | None:
-    """Return the Python script that a command runs, or None if it is not in the folder."""
-    for word, following in zip(command, [*command[1:], ""], strict=True):
-        if word == "-m" and is_module(folder, following):
-            return _module_file(folder, following)
-        if word.endswith(".py") and is_file_in(folder, word):
-            return folder / word
-    return None
-
-
-def find_local_imports(script: Path) -> list[str]:
-    """Return the files and packages in the folder of a script that it imports outside of `try`."""
-    names: set[str] = set()
-    pending: list[ast.AST] = [_parse(script)]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module.partition(".")[0])
-        elif not isinstance(node, ast.Try):
-            pending.extend(ast.iter_child_nodes(node))
-    found = [
-        f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
-        for name in sorted(names)
-        if (script.parent / f"{name}.py").is_file()
-        or (script.parent / name / "__init__.py").is_file()
-    ]
-    return [name for name in found if name != script.name]
-
-
-def _parse(script: Path) -> ast.Module:
-    if script.suffix == SUFFIX:
-        return parse_code(script)
-    try:
-        return ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])  # not Python; the run reports a syntax error better
+def _local_imports(code: LocalCode, script: Path) -> list[str]:
+    """Return the files and folders of the code that a script imports outside of `try`."""
+    tops = {
+        file.relative_to(code.folder).parts[0]
+        for each in read_source(script).imports
+        if each.top and not each.is_guarded
+        for file in code.files_of(each, script)
+    }
+    return sorted(n if n.endswith(".py") else f"{n}/" for n in tops if n != script.name)
 
 
 def _find_read_files(script: Path) -> list[str]:
     """Return the files in its folder that a script reads by name, outside of `if` and `try`."""
-    if script.suffix not in (".py", SUFFIX) and not _parse(script).body:
+    tree = read_source(script).tree
+    if script.suffix not in (".py", SUFFIX) and not tree.body:
         return _find_named_files(script)
     names: set[str] = set()
-    pending: list[ast.AST] = [_parse(script)]
+    pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.If, ast.IfExp, ast.Try)):
@@ -298,19 +252,10 @@ def _hydra_config(call: ast.Call) -> str | None:
 
 def _find_named_files(script: Path) -> list[str]:
     """Return the files in the folder of a shell script whose names are words of the script."""
-    words: set[str] = set()
-    for line in script.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):
-            words.update(shlex.split(line, comments=True))
+    words = shell_words(script)
     names = {str(PurePosixPath(word)) for word in words if word and "\0" not in word}
     own = {script.name, "requirements.txt"}
     return sorted(name for name in names - own if is_file_in(script.parent, name))
-
-
-def is_file_in(folder: Path, name: str) -> bool:
-    """Return True if the folder has a file with this relative path."""
-    # os.path, because a sweep asks for the values of thousands of trials.
-    return not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH117, PTH118
 
 
 def _find_script(folder: Path) -> str:
@@ -321,9 +266,17 @@ def _find_script(folder: Path) -> str:
         return scripts[0]
     if len(notebooks) == 1 and not scripts:
         return notebooks[0]
-    imported = {name for script in scripts for name in find_local_imports(folder / script)}
-    others = [n for n in scripts if n not in imported and not _TOOL_FILES.fullmatch(n)]
-    if script := _choose_script(folder, usual, others):
+    activity = {name: _activity(folder / name) for name in usual}
+    if script := next((name for name in usual if activity[name] == _PROGRAM), None):
+        return script
+    imported: set[str] = set()
+    code = LocalCode(folder, {})
+    for name in scripts:  # each is parsed once, because there may be thousands
+        imported.update(_local_imports(code, folder / name))
+        if not _TOOL_FILES.fullmatch(name):
+            activity[name] = _activity(folder / name)
+    others = [name for name in activity if name not in imported]
+    if script := _choose_script(usual, others, activity):
         return script
     commands = sorted(_project_scripts(folder))
     if len(commands) == 1:
@@ -343,13 +296,14 @@ def _find_script(folder: Path) -> str:
     )
 
 
-def _choose_script(folder: Path, usual: Sequence[str], others: Sequence[str]) -> str | None:
+def _choose_script(
+    usual: Sequence[str], others: Sequence[str], activity: Mapping[str, int]
+) -> str | None:
     """Return the script that is most probably the program of a folder, or None.
 
     It is one with a usual name that does something when it is run, else the only other one that
     does, else one with a usual name.
     """
-    activity = {name: _activity(folder / name) for name in dict.fromkeys((*usual, *others))}
     for least in (_PROGRAM, _CALLS):
         if found := next((name for name in usual if activity[name] >= least), None):
             return found
@@ -359,16 +313,16 @@ def _choose_script(folder: Path, usual: Sequence[str], others: Sequence[str]) ->
     return usual[0] if usual else None
 
 
-def explain_entry(folder: Path, command: Sequence[str], *, is_chosen: bool) -> tuple[str, ...]:
-    """Return what is worth knowing about the script of a command, for the plan of a run.
+def explain_entry(code: LocalCode, command: Sequence[str], *, is_chosen: bool) -> tuple[str, ...]:
+    """Return what is worth knowing about the script of a program, for the plan of a run.
 
     Args:
-        folder: the folder of the recipe.
-        command: the command that runs the script.
+        code: the code of the program.
+        command: the command that starts it.
         is_chosen: True if the runner chose the script from the files of the folder.
     """
-    script = find_script_of(folder, command)
-    if script is None or script.suffix != ".py":
+    script, folder = code.script, code.folder
+    if script is None or script.suffix != ".py" or "-c" in command:  # -c calls a function of it
         return ()
     name = script.relative_to(folder).as_posix()
     if _activity(script) == _NOTHING and script.stat().st_size:
@@ -388,11 +342,10 @@ def explain_entry(folder: Path, command: Sequence[str], *, is_chosen: bool) -> t
 
 def _activity(script: Path) -> int:
     """Return whether a Python file does something when it is run: no, only in calls, or yes."""
-    try:
-        tree = ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    source = read_source(script)
+    if not source.is_valid:
         return _PROGRAM  # the run reports a syntax error better
-    return max(map(_activity_of, tree.body), default=_NOTHING)
+    return max(map(_activity_of, source.tree.body), default=_NOTHING)
 
 
 def _activity_of(statement: ast.stmt) -> int:
@@ -441,7 +394,7 @@ def _script_program(folder: Path, name: str) -> tuple[str, ...] | None:
     """Return the command of one of `[project.scripts]`, or None if its module is not here."""
     target = _project_scripts(folder).get(name, "").split("[")[0].strip()
     module, _, function = target.partition(":")
-    if not module or _module_file(folder, module) is None:
+    if not module or find_module(folder, module, is_run=False) is None:
         return None
     first = function.partition(".")[0]
     code = (
@@ -450,54 +403,10 @@ def _script_program(folder: Path, name: str) -> tuple[str, ...] | None:
     return "python", "-c", code
 
 
-def source_folder(folder: Path, command: Sequence[str]) -> str | None:
-    """Return the folder below which the module of a command is, `src`, or None for the folder.
-
-    The module is that of `python -m MODULE`, one of `[project.scripts]`, or one that the script
-    imports.
-    """
-    for word, following in zip(command, [*command[1:], ""], strict=True):
-        module = following if word == "-m" else ""
-        if word == "-c" and (found := re.match(r"import sys; from ([\w.]+) import", following)):
-            module = found[1]
-        if module and _is_below(folder / _SOURCES, module) and not _is_below(folder, module):
-            return _SOURCES
-    script = find_script_of(folder, command)
-    names = () if script is None or not (folder / _SOURCES).is_dir() else _imported_names(script)
-    beside = [name for name in names if _is_below(folder / _SOURCES, name)]
-    return _SOURCES if any(not _is_below(folder, name) for name in beside) else None
-
-
-def _imported_names(script: Path) -> set[str]:
-    """Return the first names of the modules that a script imports."""
-    names: set[str] = set()
-    for node in ast.walk(_parse(script)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module.partition(".")[0])
-    return names
-
-
-def _is_below(folder: Path, module: str) -> bool:
-    path = folder.joinpath(*module.split("."))
-    return path.with_suffix(".py").is_file() or path.is_dir()
-
-
-def _module_file(folder: Path, name: str) -> Path | None:
-    """Return the file of a module in the folder or in `src`, or None."""
-    for root in (folder, folder / _SOURCES):
-        path = root.joinpath(*name.split("."))
-        for each in (path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"):
-            if each.is_file():
-                return each
-    return None
-
-
 def _package_programs(folder: Path) -> Iterator[str]:
     """Yield the modules of packages in a folder that are probably programs."""
     for name in _PROGRAM_MODULES:
-        found = (*folder.glob(f"*/{name}.py"), *folder.glob(f"{_SOURCES}/*/{name}.py"))
+        found = (*folder.glob(f"*/{name}.py"), *folder.glob(f"{SOURCES}/*/{name}.py"))
         for path in sorted(found):
             if (path.parent / "__init__.py").is_file():
                 module = f"{path.parent.name}.{name}"

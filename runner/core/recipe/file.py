@@ -26,13 +26,12 @@ from runner.core.recipe import keys
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, TEMPLATE, builtin_names
 from runner.core.recipe.entry import (
     detect_params_as,
-    detect_switches,
     explain_entry,
     folder_command,
     has_entry,
     script_command,
-    source_folder,
 )
+from runner.core.recipe.local_code import SOURCES, LocalCode
 from runner.core.recipe.notebook import (
     PACKAGES,
     SUFFIX,
@@ -48,6 +47,7 @@ from runner.core.recipe.recipe import (
 )
 from runner.core.recipe.shell_text import refuse_unreadable_scripts
 from runner.core.recipe.sweep import SweepFile
+from runner.core.recipe.switches import find_switches
 from runner.core.yaml_files import (
     Amount,
     Document,
@@ -678,10 +678,14 @@ def _build(
     notebook = find_notebook(command)
     if notebook is not None:
         params = merge_params(folder / notebook, params)
-    params_as = parsed.params_as or _find_params_as(folder, source, command)
-    is_known = source == "builtin" or notebook is not None  # its script has no such options
-    switches = {} if is_known else detect_switches(folder, command, params_as)
+    params_as, switches, notes, env = parsed.params_as or "flags", {}, (), dict(parsed.env)
     if source != "builtin":
+        code = LocalCode.of_command(folder, command)
+        params_as = parsed.params_as or detect_params_as(code)
+        switches = _find_switches(code, params_as)
+        notes = explain_entry(code, command, is_chosen=is_chosen)
+        if "PYTHONPATH" not in env and code.needs_sources:
+            env["PYTHONPATH"] = SOURCES
         refuse_unreadable_scripts(folder, command, parsed.prepare)
     if packages is None and source == "builtin":
         packages = PackageSource(parsed.requirements, parsed.requirements, parsed.python)
@@ -718,7 +722,7 @@ def _build(
         primary_metric=parsed.metrics.primary,
         goal=parsed.metrics.goal,
         expect=keys.to_expected(parsed.expect),
-        env=dict(parsed.env) if source == "builtin" else _with_sources(parsed.env, folder, command),
+        env=env,
         timeout_s=parsed.timeout,
         retries=parsed.retries,
         checkpoints=keys.to_rule(parsed.checkpoints),
@@ -742,16 +746,14 @@ def _build(
         sweep=parsed.sweep,
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),
-        notes=() if source == "builtin" else explain_entry(folder, command, is_chosen=is_chosen),
+        notes=notes,
     )
 
 
-def _with_sources(env: Mapping[str, str], folder: Path, command: Sequence[str]) -> dict[str, str]:
-    """Return the variables, with the folder `src` for imports if the command needs it."""
-    sources = source_folder(folder, command)
-    if sources is None or "PYTHONPATH" in env:
-        return dict(env)
-    return {**env, "PYTHONPATH": sources}
+def _find_switches(code: LocalCode, params_as: ParamsAs) -> dict[str, tuple[str, ...]]:
+    """Return the flags of a script that takes flags; those of a notebook are no options."""
+    is_script = code.script is not None and code.script.suffix == ".py"
+    return find_switches(code) if is_script and params_as == "flags" else {}
 
 
 def command_recipe(
@@ -763,7 +765,8 @@ def command_recipe(
 ) -> Recipe:
     """Return the recipe of a command in a folder, without train.yaml."""
     refuse_unreadable_scripts(folder, command, None)
-    params_as = detect_params_as(folder, command)
+    code = LocalCode.of_command(folder, command)
+    params_as = detect_params_as(code)
     packages = find_packages(folder, command, requirements) if requirements else NO_PACKAGES
     return Recipe(
         name=name,
@@ -777,13 +780,8 @@ def command_recipe(
         python=packages.python,
         python_from=packages.python_from,
         params_as=params_as,
-        switches=detect_switches(folder, command, params_as),
+        switches=_find_switches(code, params_as),
     )
-
-
-def _find_params_as(folder: Path, source: RecipeSource, command: Sequence[str]) -> ParamsAs:
-    """Return how the script gets its parameters. The scripts of built-in recipes read flags."""
-    return "flags" if source == "builtin" else detect_params_as(folder, command)
 
 
 def _to_param(name: str, param: ParamFile) -> Param:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from runner.core.packages.requirements import normalize_name
 from runner.core.packages.sources import find_script, is_lock_file
-from runner.core.recipe.notebook import SUFFIX, parse_code
+from runner.core.recipe.local_code import LocalCode
+from runner.core.recipe.notebook import SUFFIX
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 
 CONDA_PROGRAM = "micromamba"
-_MOST_FILES = 60  # of the code, that are read: up to 0.3 s
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
@@ -53,6 +50,7 @@ _REMOVED = frozenset(
         "xdrlib",
     ]
 )
+_PROVIDED = frozenset({"runner", "__main__", *sys.stdlib_module_names, *_REMOVED})
 # Names that people write for packages with another name; most are stubs on the index.
 _MEANT = {
     "beautifulsoup": "beautifulsoup4",
@@ -255,13 +253,12 @@ def _import_warning(recipe: Recipe) -> str | None:
     source = recipe.package_source
     script = find_script(recipe.folder, recipe.command)
     is_known = recipe.image is None and recipe.source != "builtin" and not source.listed.is_open
-    if not is_known or script is None or _INSTALLS.search(recipe.prepare or ""):
+    if not is_known or _INSTALLS.search(recipe.prepare or ""):
         return None
-    if not script.endswith((".py", SUFFIX)):
+    if script is not None and not script.endswith((".py", SUFFIX)):
         return None
-    code = _Code(recipe.folder, script)
-    imported = code.find_imports()
-    if code.installs:
+    imported = _find_imports(LocalCode.of_command(recipe.folder, recipe.command))
+    if not imported:
         return None
     asked = (re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in recipe.packages)
     listed = {*source.listed.names, *map(normalize_name, asked)}
@@ -325,107 +322,36 @@ def _is_provided(module: str, listed: Iterable[str], *, is_complete: bool) -> bo
     )
 
 
-class _Code:
-    """The Python code that a script reaches; `installs` is True if it installs packages itself."""
+def _find_imports(code: LocalCode) -> dict[str, str] | None:
+    """Return the modules that are in no folder of the code, with the file that imports them.
 
-    def __init__(self, folder: Path, script: str) -> None:
-        self._folder = folder
-        self._script = folder / script
-        self._roots = dict.fromkeys((self._script.parent, folder, folder / "src"))
-        self._stems: frozenset[str] | None = None
-        self.installs = False
-
-    def find_imports(self) -> dict[str, str]:
-        """Return the top-level modules that are in no folder, with the file that imports them."""
-        found: dict[str, str] = {}
-        pending = deque([self._script])
-        seen = {self._script}
-        for _ in range(_MOST_FILES):
-            if not pending:
-                break
-            path = pending.popleft()
-            tree = self._parse(path)
-            for module, level in _imported(tree, all_functions=path == self._script):
-                files = list(self._local_files(module, level, path))
-                pending.extend(each for each in files if each not in seen)
-                seen.update(files)
-                top = module.partition(".")[0]
-                if files or level or top in found or self._is_local(top):
-                    continue
-                found[top] = path.relative_to(self._folder).as_posix()
-        return found
-
-    def _parse(self, path: Path) -> ast.AST:
-        with suppress(OSError, SyntaxError, ValueError, RecursionError):
-            data = path.read_bytes()
-            self.installs = (
-                self.installs or _INSTALLS.search(data.decode(errors="replace")) is not None
-            )
-            return parse_code(path) if path.suffix == SUFFIX else ast.parse(data)
-        return ast.Module([], [])
-
-    def _local_files(self, module: str, level: int, importer: Path) -> Iterator[Path]:
-        """Yield the files of the folder that an import of `module` executes."""
-        parts = [part for part in module.split(".") if part]
-        roots: Iterable[Path] = self._roots
-        if level:
-            roots = [Path(os.path.normpath(importer.parent.joinpath(*[".."] * (level - 1))))]
-        for root in roots:
-            found = False
-            for end in range(len(parts), 0, -1):
-                path = root.joinpath(*parts[:end])
-                for each in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
-                    if each.is_file() and each.is_relative_to(self._folder):
-                        found = True
-                        yield each
-            if found or (parts and (root / parts[0]).is_dir()):
-                return
-
-    def _is_local(self, name: str) -> bool:
-        """Return True for a module of Python, of the runner, or of any folder of the code."""
-        if name in sys.stdlib_module_names or name in {"runner", "__main__", *_REMOVED}:
-            return True
-        if any((root / name).is_dir() for root in self._roots):
-            return True
-        if self._stems is None:
-            self._stems = frozenset(self._find_stems())
-        return name in self._stems
-
-    def _find_stems(self) -> Iterator[str]:
-        """Yield the names that some file or folder could have as a module."""
-        entries = 0
-        for _, folders, files in os.walk(self._folder):
-            folders[:] = [each for each in folders if each not in _SKIPPED]
-            entries += len(folders) + len(files)
-            yield from folders
-            yield from (each.partition(".")[0] for each in files if each.endswith((".py", ".so")))
-            if entries > _MOST_ENTRIES:
-                return
-
-
-def _imported(tree: ast.AST, *, all_functions: bool) -> Iterator[tuple[str, int]]:
-    """Yield the imports that are certain to be executed, as (dotted name, level).
-
-    Those within `try`, `if` and `with suppress(...)` may be optional, and those of functions in
-    other modules may never run.
+    Return None if the code installs packages itself. Modules are top-level names.
     """
-    pending = deque([tree])
-    while pending:
-        node = pending.popleft()
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, 0) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = f"{node.module}." if node.module else ""
-            yield (node.module or "", node.level)
-            if node.level or node.module:
-                yield from ((f"{base}{alias.name}", node.level) for alias in node.names)
-        elif isinstance(node, ast.Try | ast.TryStar) or _is_optional(node):
-            continue
-        elif all_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            pending.extend(ast.iter_child_nodes(node))
+    found: dict[str, str] = {}
+    names: frozenset[str] | None = None
+    for source in code.sources(only_certain=True):
+        if _INSTALLS.search(source.data.decode(errors="replace")):
+            return None
+        for each in source.imports:
+            is_new = each.top and each.top not in found and each.top not in _PROVIDED
+            if not (is_new and code.is_certain(each, source)):
+                continue
+            if not code.files_of(each, source.path):
+                names = _module_names(code.folder) if names is None else names
+                if each.top not in names:
+                    found[each.top] = source.path.relative_to(code.folder).as_posix()
+    return found
 
 
-def _is_optional(node: ast.AST) -> bool:
-    if isinstance(node, ast.With):
-        return any("suppress" in ast.unparse(item.context_expr) for item in node.items)
-    return isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test)
+def _module_names(folder: Path) -> frozenset[str]:
+    """Return the names that the files of a folder, and folders with such files, have as modules."""
+    found, entries = set[str](), 0
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if each not in _SKIPPED]
+        entries += len(folders) + len(files)
+        modules = {each.partition(".")[0] for each in files if each.endswith((".py", ".so"))}
+        if modules:
+            found |= {*modules, *Path(parent).relative_to(folder).parts}
+        if entries > _MOST_ENTRIES:
+            break
+    return frozenset(found)

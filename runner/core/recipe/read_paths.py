@@ -12,19 +12,15 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from runner.core.recipe.inputs import input_variable
-from runner.core.recipe.notebook import SUFFIX, parse_code
+from runner.core.recipe.local_code import LocalCode, SourceFile, is_file_in, shell_words
 from runner.protocol.run_spec import ExcludedPath
 
-_MAX_FILES, _MAX_BYTES, _MAX_TEXT, _MAX_FOUND = 200, 400_000, 400, 20
-_IMPORT = re.compile(
-    rb"(?m)^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b([^\n]*)|import[ \t]+([\w., \t]+))"
-)
+_MAX_CONFIG_BYTES, _MAX_TEXT, _MAX_FOUND = 400_000, 400, 20
 _LITERAL = re.compile(rb"""(["'])((?:(?!\1)[^\\\n]){1,400})\1""")
 _READS = re.compile(
     r"(im|mem)?(load|read)(?!y)(?!_?(state_dict|line|ext|lib))|genfromtxt|from_(csv|json|parquet|file|disk)"
@@ -104,32 +100,38 @@ class SentCode:
 
 
 def find_unsent(
-    code: SentCode, script: Path | None, arguments: Sequence[str], params: Mapping[str, object]
+    code: SentCode,
+    command: Sequence[str],
+    arguments: Sequence[str],
+    params: Mapping[str, object],
 ) -> tuple[UnsentPath, ...]:
-    """Return the paths that the script, its local modules and its arguments read in vain.
+    """Return the paths that the program, its local modules and its arguments read in vain.
 
     Args:
         code: what is sent.
-        script: the Python file that the command runs, or None.
-        arguments: the words of the command after the script, those of parameters included.
+        command: the words of the command that start the program.
+        arguments: its further words, those of parameters included.
         params: the values of parameters by name.
     """
     places = _Places.of(code)
     found: dict[str, UnsentPath] = {}
     named = _in_arguments(places, arguments, params)
-    if script is not None and script.suffix not in (".py", SUFFIX):
-        words = [word for word in _shell_words(script) if "/" in word]
+    program = LocalCode.of_command(code.folder, command)
+    files = [word for word in command if is_file_in(code.folder, word)]
+    if program.script is None and files:
+        script = code.folder / files[-1]
+        program = LocalCode.of_shell_script(code.folder, script)
+        words = [word for word in shell_words(script) if "/" in word]
         texts = [(script.name, word.partition("=")[0], word.rpartition("=")[2]) for word in words]
         named = chain(named, _in_texts(places, texts))
     for each in named:
         found.setdefault(each.path, each)
     given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments}
     given |= {name.replace("-", "_") for name in params}
-    if script is not None:
-        sources = list(_reachable(places, script))
-        if any(map(places.may_miss, sources)):
-            for each in _Reads(places, given).of_files(sources):
-                found.setdefault(each.path, each)
+    sources = list(program.sources())
+    if any(map(places.may_miss, sources)):
+        for each in _Reads(places, given).of_files(sources):
+            found.setdefault(each.path, each)
     whole = [each for each in found.values() if not _has_part(found, each.path)]
     return tuple(whole)[:_MAX_FOUND]
 
@@ -222,9 +224,9 @@ class _Places:
         real = Path(path).resolve()
         return not any(real == each or real.is_relative_to(each) for each in self.code.elsewhere)
 
-    def may_miss(self, source: tuple[str, bytes]) -> bool:
+    def may_miss(self, source: SourceFile) -> bool:
         """Return True if a literal of a file may be, or be a part of, a path that is not sent."""
-        for _, raw in _LITERAL.findall(source[1]):
+        for _, raw in _LITERAL.findall(source.data):
             text = re.split(r"[*?\[]", raw.decode(errors="replace"))[0]
             if text.rstrip("/").rpartition("/")[2] in self.last_parts:
                 return True
@@ -263,64 +265,6 @@ def _is_plain(text: str) -> bool:
     return not any(char in text for char in "{}*?<>|%\n\t") and text.count(" ") < 3
 
 
-def _reachable(places: _Places, script: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the script and the modules of the folder that it imports, with their sources."""
-    pending, seen, left = _programs(places, script), set[Path](), _MAX_BYTES
-    root = Path(places.root)
-    while pending and len(seen) < _MAX_FILES and left > 0:
-        path = pending.pop(0)
-        if path in seen or not path.is_relative_to(root):
-            continue
-        seen.add(path)
-        try:
-            text = path.read_bytes()
-        except OSError:
-            continue
-        left -= len(text)
-        yield path.relative_to(root).as_posix(), text
-        for start, names, plain in _IMPORT.findall(text):
-            dots = len(start) - len(start.lstrip(b"."))
-            base = path.parents[dots - 1] if 0 < dots <= len(path.parents) else None
-            module = start.lstrip(b".").decode(errors="replace")
-            wanted = [
-                f"{module}.{each}".strip(".")
-                for each in re.findall(r"\w+", names.decode(errors="replace"))
-            ]
-            wanted += [
-                module,
-                *(
-                    each.split()[0]
-                    for each in plain.decode(errors="replace").split(",")
-                    if each.strip()
-                ),
-            ]
-            for folder in (base,) if base else (path.parent, root):
-                pending += _module_files(folder, wanted)
-
-
-def _programs(places: _Places, script: Path) -> list[Path]:
-    """Return a Python script, or those that a shell script names."""
-    if script.suffix in (".py", SUFFIX):
-        return [script.resolve()]
-    named = (Path(places.root, word) for word in _shell_words(script) if word.endswith(".py"))
-    return [path.resolve() for path in named if path.is_file()]
-
-
-def _shell_words(script: Path) -> Iterator[str]:
-    with suppress(OSError):
-        for line in script.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):
-                yield from shlex.split(line, comments=True)
-
-
-def _module_files(folder: Path, modules: Iterable[str]) -> Iterator[Path]:
-    for module in dict.fromkeys(filter(None, modules)):
-        path = folder.joinpath(*module.split("."))
-        for each in (path.with_suffix(".py"), path / "__init__.py"):
-            if each.is_file():
-                yield each
-
-
 def _in_arguments(
     places: _Places, arguments: Sequence[str], params: Mapping[str, object]
 ) -> Iterator[UnsentPath]:
@@ -356,7 +300,7 @@ def _in_texts(places: _Places, texts: Iterable[tuple[str, str, str]]) -> Iterato
 def _in_config(places: _Places, name: str) -> Iterator[UnsentPath]:
     path = Path(places.root, name)
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
             return
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -386,8 +330,9 @@ class _Reads:
     _handled: set[str] = field(default_factory=set[str])
     _file: str = ""
 
-    def of_files(self, sources: Sequence[tuple[str, bytes]]) -> Iterator[UnsentPath]:
-        trees = [(name, _parse(Path(self.places.root, name), text)) for name, text in sources]
+    def of_files(self, sources: Sequence[SourceFile]) -> Iterator[UnsentPath]:
+        folder = self.places.code.folder
+        trees = [(each.path.relative_to(folder).as_posix(), each.tree) for each in sources]
         for self._file, tree in trees:
             self._collect_constants(tree)
         for self._file, tree in trees:
@@ -596,12 +541,3 @@ def _stops(node: ast.stmt) -> bool:
         return True
     call = node.value if isinstance(node, ast.Expr) else None
     return isinstance(call, ast.Call) and _called(call) in ("exit", "_exit", "quit", "abort")
-
-
-def _parse(path: Path, text: bytes) -> ast.Module:
-    if path.suffix == SUFFIX:
-        return parse_code(path)
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])  # the run reports it better

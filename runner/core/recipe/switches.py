@@ -8,27 +8,29 @@ Typer with a bool, and `DEFINE_bool` of absl. `switches` of run.json has the res
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-_MAX_FILES = 50  # modules of one program
-_MAX_BYTES = 1 << 20
+from runner.core.recipe.local_code import LocalCode
+
 _MAX_SWITCHES = 200
+_DECLARES = re.compile(rb"add_argument|add_option|option\b|DEFINE_bool|typer")
 _ON = frozenset({"store_true", "store_const", "append_const", "count"})  # actions
 _ABSL = frozenset({"DEFINE_bool", "DEFINE_boolean"})
 
 
-def find_switches(script: Path) -> dict[str, tuple[str, ...]]:
-    """Return the option for true and the one for false of each flag of a script, by parameter.
+def find_switches(code: LocalCode) -> dict[str, tuple[str, ...]]:
+    """Return the option for true and the one for false of each flag of a program, by parameter.
 
-    An option is "" if there is none. Modules beside the script that it imports are searched, too. A
-    name that is also an option with a value is left out.
+    An option is "" if there is none. A name that is also an option with a value is left out.
     """
     found: dict[str, tuple[str, ...]] = {}
     others: set[str] = set()
-    for tree in _parse_all(script):
-        uses_typer = any(_imports(node, "typer") for node in ast.walk(tree))
-        for node in ast.walk(tree):
+    for source in code.sources():
+        if _DECLARES.search(source.data) is None:
+            continue
+        uses_typer = any(each.top == "typer" for each in source.imports)
+        for node in ast.walk(source.tree):
             if isinstance(node, ast.Call):
                 for name, words in _of_call(node).items():
                     if words is None:
@@ -43,44 +45,6 @@ def find_switches(script: Path) -> dict[str, tuple[str, ...]]:
 
 def _to_name(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
-
-
-def _parse_all(script: Path) -> Iterator[ast.Module]:
-    """Yield the code of a script and of the modules in its folder that it imports."""
-    pending, seen = [script], {script}
-    while pending:
-        path = pending.pop(0)
-        try:
-            if path.stat().st_size > _MAX_BYTES:
-                continue
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError):
-            continue
-        yield tree
-        for name in sorted(_imported(tree)):
-            for root in (script.parent, path.parent):
-                base = root.joinpath(*name.split("."))
-                for each in (base.with_suffix(".py"), base / "__init__.py"):
-                    if each not in seen and len(seen) < _MAX_FILES and each.is_file():
-                        seen.add(each)
-                        pending.append(each)
-
-
-def _imported(tree: ast.Module) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names |= {module, *(f"{module}.{a.name}".strip(".") for a in node.names)}
-    return names - {""}
-
-
-def _imports(node: ast.AST, package: str) -> bool:
-    if isinstance(node, ast.Import):
-        return any(alias.name == package for alias in node.names)
-    return isinstance(node, ast.ImportFrom) and node.module == package
 
 
 def _of_call(call: ast.Call) -> dict[str, tuple[str, ...] | None]:

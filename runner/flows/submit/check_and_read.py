@@ -27,9 +27,9 @@ from runner.core.planning.plan import (
 )
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.entry import find_script_of, is_file_in
 from runner.core.recipe.imports import package_warnings, refuse_conda_here
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
+from runner.core.recipe.local_code import is_file_in
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
@@ -280,9 +280,6 @@ def _unsent(run: CheckedRun, code: CodeArchive) -> tuple[UnsentPath, ...]:
     from runner.core.recipe.read_paths import SentCode, find_unsent  # noqa: PLC0415
 
     recipe, data = run.recipe, run.options.data
-    script = find_script_of(recipe.folder, recipe.command)
-    if script is None and (named := [w for w in recipe.command if is_file_in(recipe.folder, w)]):
-        script = recipe.folder / named[-1]
     elsewhere = [(one.base or Path.cwd()) / Path(one.source).expanduser()
                  for one in recipe.inputs if one.kind == "path"]  # fmt: skip
     elsewhere += [data] if data else []
@@ -293,7 +290,7 @@ def _unsent(run: CheckedRun, code: CodeArchive) -> tuple[UnsentPath, ...]:
         tuple(path.resolve() for path in elsewhere),
         recipe.files[0] if recipe.files else None,
     )
-    return find_unsent(sent, script, run.command[len(recipe.command) :], run.params)
+    return find_unsent(sent, recipe.command, run.command[len(recipe.command) :], run.params)
 
 
 def _refuse_left_out(recipe: Recipe, code: CodeArchive) -> None:

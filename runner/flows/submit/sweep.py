@@ -30,9 +30,9 @@ from runner.core.recipe.dimensions import (
     is_value,
     matches_blob,
 )
-from runner.core.recipe.entry import is_file_in
 from runner.core.recipe.file import load_recipe, missing_script
 from runner.core.recipe.inputs import InputSpec, input_variable
+from runner.core.recipe.local_code import is_file_in
 from runner.core.recipe.options import (
     RunOptions,
     parse_value,

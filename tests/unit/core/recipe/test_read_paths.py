@@ -40,7 +40,7 @@ def find(
     (folder / "train.py").write_text(code)
     chosen = select_files(folder)
     sent = SentCode(folder, chosen.names, chosen.excluded, elsewhere)
-    return list(find_unsent(sent, folder / "train.py", arguments, params))
+    return list(find_unsent(sent, ("python", "train.py"), arguments, params))
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ def test_words_of_a_shell_script_are_checked(project: Path) -> None:
     script.write_text("# uses data/old\npython train.py --words ../shared/words.txt > log\n")
     (project / "train.py").write_text("open('weights.pt')\n")
     sent = SentCode(project, select_files(project).names, select_files(project).excluded)
-    found = find_unsent(sent, script, (), {})
+    found = find_unsent(sent, ("bash", script.name), (), {})
     assert [each.path for each in found] == ["../shared/words.txt", "weights.pt"]
 
 
 def test_script_that_is_sent_alone_gets_the_command_for_its_folder(project: Path) -> None:
     (project / "train.py").write_text("def main(path='data/train.csv'): pass\n")
     sent = SentCode(project, ("train.py",), alone="train.py")
-    (found,) = find_unsent(sent, project / "train.py", (), {})
+    (found,) = find_unsent(sent, ("python", "train.py"), (), {})
     assert found.fix == f"send the folder: runner train {project} --entry train.py"
