@@ -11,7 +11,7 @@ from typing import Literal
 
 from runner.protocol.codec import JsonDocument
 from runner.protocol.errors import RunnerError
-from runner.protocol.results import AttemptEnd, RunResult
+from runner.protocol.results import STOPPED_EARLY, AttemptEnd, RunResult
 
 TaskPhase = Literal["active", "preparing", "running", "completed"]
 
@@ -93,6 +93,10 @@ class WaitCause(JsonDocument):
 JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused or being moved
 
 
+STOPPED_LABEL = "stopped early"  # of a trial that counts as succeeded
+SHOWN_STATES = ("paused", *(state.value for state in RunState), STOPPED_LABEL, "unreadable")
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     """The state of a run; `reason` is one sentence or empty."""
@@ -102,6 +106,18 @@ class RunStatus:
     node: str | None = None
     fix: str = ""  # next step after a failure or for a stuck run, if known
     cause: WaitCause | None = None  # cause of the wait of a queued run, if its pool explains it
+    stopped_early: bool = False  # the sweep stopped it, which is a success
+
+    @classmethod
+    def of_result(cls, result: RunResult, node: str | None = None) -> RunStatus:
+        """Return the state of a run that has ended."""
+        return cls(
+            RunState(result.status),
+            result.message or "",
+            node,
+            advice_for_result(result.code, result.message),
+            stopped_early=result.code == STOPPED_EARLY,
+        )
 
     @property
     def stuck(self) -> bool:
@@ -110,10 +126,23 @@ class RunStatus:
 
     @property
     def label(self) -> str:
-        """The state for users, which also distinguishes `paused` and `queued, stuck`."""
+        """The state for users, which also distinguishes `queued, stuck`."""
+        shown = self.shown_state
+        return f"{shown}, stuck" if self.stuck and shown == self.state else shown
+
+    @property
+    def shown_state(self) -> str:
+        """The state for counts, which also distinguishes `paused` and `stopped early`."""
         if self.cause is not None and self.cause.code == JOB_DISABLED:
             return "paused"
-        return f"{self.state.value}, stuck" if self.stuck else self.state.value
+        return STOPPED_LABEL if self.stopped_early else self.state.value
+
+    @property
+    def text(self) -> str:
+        """The label with the reason, if there is one."""
+        if not self.reason or self.reason.startswith(f"{self.label}: "):
+            return self.reason or self.label
+        return f"{self.label}: {self.reason}"
 
 
 WAITING = "waiting for a node"
@@ -133,13 +162,7 @@ def decide_status(
         stage: the last stage that the agent reported, or None.
     """
     if result is not None:
-        node = task.node if task else None
-        return RunStatus(
-            RunState(result.status),
-            result.message or "",
-            node,
-            advice_for_result(result.code, result.message),
-        )
+        return RunStatus.of_result(result, task.node if task else None)
     if task is None:
         return RunStatus(RunState.LOST, "its task does not exist, and it has no result")
     if task.phase == "active":

@@ -17,8 +17,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from runner.protocol.codec import FORMAT, JsonDocument, now_text, parse_json, read, wire
+from runner.protocol.codec import (
+    FORMAT,
+    NOT_STORED,
+    JsonDocument,
+    now_text,
+    parse_json,
+    read,
+    wire,
+)
+from runner.protocol.commands import read_parameters
 from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import Goal, choose_metric, default_goal, read_goal
 from runner.protocol.paths import is_selected_output
 
 if TYPE_CHECKING:
@@ -84,6 +94,8 @@ class ModelRequest(JsonDocument):
     Attributes:
         path: a file, glob or folder of the outputs; None selects all of them.
         register: False for a reproduction, which keeps the request but is not registered.
+        ranked_by: the metric that compares the version with others, and its goal, if a user chose
+            one; else those of the run. It is not in run.json.
     """
 
     name: str = ""
@@ -93,6 +105,7 @@ class ModelRequest(JsonDocument):
     register: bool = field(
         default=True, metadata=wire(read=lambda value: value is not False, omit="default")
     )
+    ranked_by: tuple[str, Goal] | None = field(default=None, metadata=NOT_STORED)
 
     @classmethod
     def from_json(cls, raw: object, /, **given: Any) -> Self:
@@ -149,7 +162,7 @@ def draft_version(
     if not files:
         raise _no_files(request, run["run_id"], outputs)
     blobs = ModelBlobs(request.name)
-    metrics: Mapping[str, Any] = run.get("metrics") or {}
+    metric, goal = request.ranked_by or _ranking_metric(run, result.get("metrics") or {})
     return {
         "format": FORMAT,
         "name": request.name,
@@ -168,11 +181,31 @@ def draft_version(
             for file in sorted(files, key=lambda file: str(file["path"]))
         ],
         "metrics": dict(result.get("metrics") or {}),
-        "primary_metric": metrics.get("primary"),
-        "goal": "min" if metrics.get("goal") == "min" else "max",
+        "primary_metric": metric,
+        "goal": goal,
         "aliases": list(request.aliases),
         "lineage": _lineage(run, result),
     }
+
+
+def _ranking_metric(run: Mapping[str, Any], measured: Iterable[str]) -> tuple[str | None, Goal]:
+    """Return the metric that ranks a run, and its goal.
+
+    It is that of its sweep or its recipe, the first one that was measured. If neither names one,
+    it is the first value that is clearly a metric.
+    """
+    trial: Mapping[str, Any] = run.get("trial") or {}
+    metrics: Mapping[str, Any] = run.get("metrics") or {}
+    pairs = (
+        (trial.get("metric"), trial.get("goal")),
+        (metrics.get("primary"), metrics.get("goal")),
+    )
+    named = [(str(name), read_goal(goal)) for name, goal in pairs if name]
+    names = tuple(measured)
+    if named:
+        return next((each for each in named if each[0] in names), named[0])
+    found = choose_metric(names, read_parameters(run))
+    return found, default_goal(found or "")
 
 
 def _lineage(run: Mapping[str, Any], result: Mapping[str, Any]) -> ModelDocument:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
+STOPPED_EARLY = "StoppedEarly"  # `code` of a trial that its sweep stopped, which succeeded
+
 
 @dataclass(frozen=True, slots=True)
 class OutputFile(JsonDocument):

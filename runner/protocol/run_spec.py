@@ -217,11 +217,6 @@ class RecipeSpec(JsonDocument):
         return frozenset(ref.variable for ref in self.secrets)
 
     @property
-    def goals(self) -> dict[str, Goal]:
-        """Return the goal of the primary metric by its name; empty without one."""
-        return {self.primary_metric: self.goal} if self.primary_metric else {}
-
-    @property
     def nodes(self) -> int:
         """The number of nodes that the run uses at the same time."""
         return self.resources.nodes
@@ -484,6 +479,21 @@ class RunSpec(RecipeSpec):
         if not self.raw:
             return document
         return _updated(self.raw, RunSpec.from_json(self.raw)._document(), document)
+
+    @property
+    def named_metrics(self) -> tuple[str, ...]:
+        """The metrics that its sweep and its recipe name; the first one ranks the run."""
+        named = ((self.trial or {}).get("metric"), self.primary_metric)
+        return tuple(dict.fromkeys(str(name) for name in named if name))
+
+    @property
+    def goals(self) -> dict[str, Goal]:
+        """The goals of `named_metrics` by name, without that of a sweep that declares none."""
+        trial = self.trial or {}
+        found: dict[str, Goal] = {self.primary_metric: self.goal} if self.primary_metric else {}
+        if trial.get("metric") and trial.get("goal") in ("max", "min"):
+            found[str(trial["metric"])] = read_goal(trial["goal"])
+        return found
 
     def _document(self) -> dict[str, Any]:
         found = write(self)

@@ -34,8 +34,7 @@ TrialState = Literal["waiting", "running", "succeeded", "stopped", "failed"]
 Point = tuple[int, float]  # step, value
 Rule = Literal["median", "halving", "hyperband", "truncation", "bandit"]
 
-STOPPED_EARLY = "StoppedEarly"  # `code` of result.json
-SWEEP_FAILED = "SweepFailed"
+SWEEP_FAILED = "SweepFailed"  # `code` of result.json
 METRIC_MISSING = "MetricMissing"
 MAX_POINTS = 100  # points per reported curve; the metadata of a blob has 8 KB
 MESSAGE_CHARACTERS = 300

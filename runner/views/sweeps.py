@@ -86,11 +86,15 @@ class GroupDocument(TypedDict):
 
 
 class ExperimentLine(TypedDict):
-    """An experiment of `runner experiments ls -o json`; durations are seconds."""
+    """An experiment of `runner experiments ls -o json`; durations are seconds.
+
+    `shown_states` also distinguishes runs that are paused, and trials that were stopped early.
+    """
 
     experiment: str
     runs: int
     states: dict[str, int]
+    shown_states: NotRequired[dict[str, int]]
     metric: str | None
     value: Measured | None
     best: str | None
@@ -139,7 +143,7 @@ def trial_document(board: Leaderboard, row: RunRow) -> TrialDocument:
         "metric": board.metric,
         "value": row.metrics.get(board.metric) if board.metric else None,
         "params": board.params(row),
-        "state": board.state(row),
+        "state": row.shown_state,
         "reason": row.reason,
         "took_s": row.took_s,
         "attempts": row.attempts,
@@ -163,7 +167,7 @@ def sweep_document(board: Leaderboard, trials: Sequence[TrialDocument]) -> Sweep
     document: SweepDocument = {
         "sweep": board.sweep.group_id,
         "metric": board.metric,
-        "states": board.trial_states,
+        "states": board.shown_states,
         "cause": board.cause.to_json() if board.cause else None,
         "problems": [*filter(None, [board.metric_problem]), *board.problems],
         "trials": list(trials),
@@ -215,6 +219,7 @@ def experiment_line(experiment: Experiment, metric: str | None) -> ExperimentLin
         "experiment": experiment.name,
         "runs": len(experiment.rows),
         "states": dict(experiment.states),
+        "shown_states": experiment.shown_states,
         "metric": metric,
         "value": best.metrics[metric] if best and metric else None,
         "best": best.run_id if best else None,

@@ -39,14 +39,12 @@ def show_group(out: Output, view: GroupView) -> None:
 def draw_group(out: Output, view: GroupView) -> None:
     """Print the tree."""
     from runner.core.recipe.submit_file import draw_tree
-    from runner.views.sweeps import task_state
 
     group = view.group
     notes: dict[str, str] = {}
     with_names = task_namer(group)
     for name, run_id in group.runs.items():
-        state, reason = task_state(view.rows.get(name))
-        notes[name] = f"{state}{f': {with_names(reason)}' if reason else ''}  {run_id}"
+        notes[name] = f"{with_names(_text(view.rows.get(name)))}  {run_id}"
     for line in draw_tree(group.after, notes):
         out.text(line)
     if len(group.runs) > FEW_TASKS:
@@ -61,9 +59,8 @@ def task_namer(group: RunGroup) -> Callable[[str], str]:
 
 def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
     """Return `97 succeeded, 2 failed`, the most frequent state first; or `only` these states."""
-    from runner.views.sweeps import task_state
-
-    counts = Counter(task_state(view.rows.get(name))[0] for name in view.group.runs)
+    rows = (view.rows.get(name) for name in view.group.runs)
+    counts = Counter("deleted" if row is None else row.shown_state for row in rows)
     states = [state for state in only if counts[state]] if only else dict(counts.most_common())
     return ", ".join(f"{counts[state]} {state}" for state in states)
 
@@ -186,10 +183,11 @@ def _has_failed(row: RunRow) -> bool:
     return row.state in ("failed", "lost", "unreadable")
 
 
-def _text(row: RunRow) -> str:
+def _text(row: RunRow | None) -> str:
+    """Return the state of a task's run, and why."""
+    if row is None:
+        return "deleted: its run record was deleted from storage"
     if row.status is None:
         return f"unreadable: {row.problem}"
-    state, reason, fix = row.status.label, row.status.reason, row.status.fix
-    if row.status.stuck and fix:
-        reason = f"{reason}   fix: {fix}"
-    return f"{state}: {reason}" if reason else state
+    fix = f"   fix: {row.status.fix}" if row.status.stuck and row.status.fix else ""
+    return f"{row.status.text}{fix}"

@@ -64,7 +64,7 @@ def show_leaderboard(
         own = (*own[:-1], "cost", "evictions_cost", own[-1])
     columns = (*own[:2], *names.values(), *own[2:])
     out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
-    out.note(format_states(board.trial_states))
+    out.note(format_states(board.shown_states))
     for line in board.problems:
         out.note(line)
     if board.metric_problem:
@@ -74,14 +74,14 @@ def show_leaderboard(
     if merge is not None:
         reason = f": {merge.reason}" if merge.reason else ""
         out.note(f"merge {merge.state}{reason}   {merge.run_id}")
-        if merge.state == "cancelled" and board.trial_states.get("succeeded"):
+        if merge.state == "cancelled" and board.shown_states.get("succeeded"):
             sweep_id = board.sweep.group_id
             out.note(f"to merge without the others: runner sweep resume {sweep_id} --partial")
     first = board.best(board.metric) if board.metric else None
     if first is not None and has_outputs(connection, first):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
-    if board.trial_states.get("succeeded"):
+    if board.shown_states.get("succeeded"):
         out.note(f"to download the outputs: runner files get {board.sweep.group_id}")
 
 

@@ -79,7 +79,7 @@ class ModelVersion:
 
     @property
     def primary_metric(self) -> str | None:
-        """The primary metric of its recipe."""
+        """The metric that ranks it, of its sweep or recipe, or chosen when it was registered."""
         return (self.document or {}).get("primary_metric")
 
     def metric(self, name: str | None) -> float | None:
@@ -308,7 +308,7 @@ def _removed(version: ModelVersion, model: Model) -> RunnerError:
 def _nothing_left(model: Model, wanted: str) -> RunnerError:
     if wanted == "best" and model.latest:
         metric = model.latest.primary_metric
-        why = f"no version has a finite {metric}" if metric else "its recipe has no primary metric"
+        why = f"no version has a finite {metric}" if metric else f"no metric ranks {model.latest}"
         return RunnerError(
             "R-MODEL-BEST",
             f"{model.name} has no best version",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, get_args
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.states import RunState
+from runner.core.states import STOPPED_LABEL, RunState
 from runner.flows.runs.documents import (
     IndexEntry,
     list_run_ids,
@@ -65,9 +65,9 @@ _NOT_STARTED, _STARTED = "not started", "started"  # of trials that are not read
 
 # The states of trials by their reports.
 _ENDED = {
-    "succeeded": RunState.SUCCEEDED,
-    "stopped": RunState.SUCCEEDED,
-    "failed": RunState.FAILED,
+    "succeeded": RunState.SUCCEEDED.value,
+    "stopped": STOPPED_LABEL,
+    "failed": RunState.FAILED.value,
 }
 _ENDED_STATUSES = frozenset(get_args(ResultStatus))
 
@@ -498,14 +498,14 @@ class _Listing:
         left = dict.fromkeys(line.run_ids)
         for each in entries:
             if (status := each.status) in _ENDED_STATUSES and each.run_id in left:
-                line.counted[str(status)] += 1
+                line.counted[STOPPED_LABEL if each.stopped_early else str(status)] += 1
                 del left[each.run_id]
         reports = container.list_metadata(reports_folder(line.group_id)) if left else ()
         for blob, metadata in reports:
             report = TrialReport.parse(blob, metadata)
             state = _ENDED.get(report.state) if report else None
             if report is not None and state is not None and report.run_id in left:
-                line.counted[state.value] += 1
+                line.counted[state] += 1
                 del left[report.run_id]
         if len(left) > _MAX_READ:
             for run_id in tuple(left):

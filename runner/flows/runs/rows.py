@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.states import RunState, RunStatus
+from runner.core.states import SHOWN_STATES, RunStatus
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import choose_metric, choose_shown
 from runner.protocol.paths import RunPaths
@@ -49,6 +50,11 @@ class RunRow:
     def state(self) -> str:
         """The value of its RunState, or `unreadable`."""
         return self.status.state.value if self.status else "unreadable"
+
+    @property
+    def shown_state(self) -> str:
+        """The state for counts, which also distinguishes `paused` and `stopped early`."""
+        return self.status.shown_state if self.status else "unreadable"
 
     @property
     def is_over(self) -> bool:
@@ -100,8 +106,7 @@ class RunRow:
     def _primary(self) -> str | None:
         if self.spec is None:
             return None
-        named = ((self.spec.trial or {}).get("metric"), self.spec.primary_metric)
-        return next((name for name in named if name in self.metrics), None)
+        return next((name for name in self.spec.named_metrics if name in self.metrics), None)
 
     def _names(self) -> Iterator[str]:
         yield from self.params
@@ -112,12 +117,18 @@ class RunRow:
         return self.spec.all_params if self.spec else {}
 
 
+def shown_states(rows: Iterable[RunRow]) -> dict[str, int]:
+    """Return the number of runs in each state for users, in the order of a run's life."""
+    counts = Counter(row.shown_state for row in rows)
+    return {state: counts[state] for state in SHOWN_STATES if counts[state]}
+
+
 def ended_row(spec: RunSpec, result: RunResult, usage: str = "", node: str | None = None) -> RunRow:
     """Return the row of an ended run; see `with_first_start`."""
     return RunRow(
         spec.run_id,
         spec,
-        RunStatus(RunState(result.status), result.message or "", node),
+        RunStatus.of_result(result, node),
         result,
         attempts=result.attempt,
         evicted=result.evicted,

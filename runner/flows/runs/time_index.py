@@ -24,6 +24,7 @@ from runner.protocol.paths import parse_sweep_id
 from runner.protocol.results import (
     BY_TIME_FOLDER,
     BY_TIME_MARK,
+    STOPPED_EARLY,
     by_time_blob,
     complement_of,
     parse_by_time,
@@ -51,6 +52,13 @@ class TimedEntry:
     def status(self) -> str | None:
         """The status of its result; None if the entry has no result that can be read."""
         return self._value("result", "status")
+
+    @property
+    def stopped_early(self) -> bool:
+        """True for a trial that its sweep stopped."""
+        return STOPPED_EARLY in (self.metadata or {}).get("result", "") and (
+            self._value("result", "code") == STOPPED_EARLY
+        )
 
     @property
     def sweep_id(self) -> str | None:

@@ -24,7 +24,7 @@ from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.group_documents import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, list_runs, with_commands
-from runner.flows.runs.rows import RunRow
+from runner.flows.runs.rows import RunRow, shown_states
 from runner.flows.sweeps.ranking import (
     MetricOrder,
     compared_metric,
@@ -43,7 +43,7 @@ from runner.protocol.groups import (
     group_blob,
     parse_group,
 )
-from runner.protocol.sweeps import STOPPED_EARLY, SWEEP_FAILED, TrialReport, reports_folder
+from runner.protocol.sweeps import SWEEP_FAILED, TrialReport, reports_folder
 
 _FAILED = (RunState.FAILED, RunState.LOST)
 _ENDED = ("failed", "lost", "cancelled")
@@ -63,6 +63,11 @@ class Experiment:
         """The number of runs in each state, in the order of a run's life."""
         counts = Counter(row.state for row in self.rows)
         return {state.value: counts[state] for state in RunState if counts[state]}
+
+    @cached_property
+    def shown_states(self) -> dict[str, int]:
+        """The number of runs in each state, which are also `paused` or `stopped early`."""
+        return shown_states(self.rows)
 
     @cached_property
     def main_metric(self) -> str | None:
@@ -134,12 +139,6 @@ class Leaderboard(Experiment):
         drawn = self.sweep.trials.get(self.names[row.run_id], {})
         return swept_parameters(row.params, (decided or {}).get("params") or drawn)
 
-    def state(self, row: RunRow) -> str:
-        """Return the state of a trial: that of its run, `paused` or `stopped early`."""
-        if row.result is not None and row.result.code == STOPPED_EARLY:
-            return "stopped early"
-        return "paused" if row.status and row.status.label == "paused" else row.state
-
     @property
     def cause(self) -> WaitCause | None:
         """The most frequent cause of queued trials that needs an action of the user, or None."""
@@ -195,7 +194,7 @@ class Leaderboard(Experiment):
         """Why trials ended without success, the most frequent cause first, with the next step."""
         found: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
-            state = self.state(row)
+            state = row.state
             if state in _ENDED:
                 reason = row.reason.partition("\n")[0]
                 found.setdefault((state, reason), []).append(row.run_id)
@@ -212,16 +211,9 @@ class Leaderboard(Experiment):
                 "not all runs were submitted: the submission is in progress, or it was interrupted"
             )
             lines.append(f"to complete an interrupted submission: {again}")
-        elif any(self.state(row) in _ENDED and not _cancelled_by_sweep(row) for row in self.rows):
+        elif any(row.state in _ENDED and not _cancelled_by_sweep(row) for row in self.rows):
             lines.append(f"to start them again with the same code: {again}")
         return lines
-
-    @property
-    def trial_states(self) -> dict[str, int]:
-        """The number of trials in each state."""
-        counts = Counter(self.state(row) for row in self.rows)
-        known = ["paused", *(state.value for state in RunState), "stopped early", "unreadable"]
-        return {state: counts[state] for state in known if counts[state]}
 
 
 def list_sweeps(connection: Connection) -> Iterator[RunGroup]:

@@ -14,7 +14,6 @@ from runner.flows.runs.history import EVERY_RUN, RunFilter, RunHistory, list_run
 from runner.flows.runs.rows import RunRow
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import Goal, default_goal
-from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +105,9 @@ def declared_metric(rows: Sequence[RunRow]) -> str | None:
 def goal_of(rows: Iterable[RunRow], metric: str) -> Goal:
     """Return the goal of the newest run that declares one, or the default for the metric."""
     for row in rows:
-        if row.spec and (goal := _declared_goal(row.spec, metric)):
+        if row.spec and (goal := row.spec.goals.get(metric)):
             return goal
     return default_goal(metric)
-
-
-def _declared_goal(spec: RunSpec, metric: str) -> Goal | None:
-    """Return the goal that the recipe or the sweep of a run declares, or None."""
-    trial = spec.trial or {}
-    if trial.get("metric") == metric and trial.get("goal") in ("max", "min"):
-        return "min" if trial["goal"] == "min" else "max"
-    return spec.goals.get(metric)
 
 
 def with_metrics(connection: Connection, row: RunRow) -> RunRow:

@@ -23,6 +23,7 @@ from runner.protocol.codec import DAMAGED, now_text, parse_json
 from runner.protocol.metrics import range_problems
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
+    STOPPED_EARLY,
     AttemptEnd,
     AttemptStart,
     LeftOut,
@@ -34,7 +35,6 @@ from runner.protocol.results import (
     index_metadata,
 )
 from runner.protocol.run_spec import RunSpec, parse_run_spec
-from runner.protocol.sweeps import STOPPED_EARLY
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
 
 logger = logging.getLogger(__name__)

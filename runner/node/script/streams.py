@@ -332,8 +332,7 @@ TAIL_BYTES = 1024 * 1024  # of stdout that are searched when the script has ende
 
 def wanted_metrics(spec: RunSpec) -> set[str]:
     """Return the names of the metrics that the recipe or the sweep of a run refers to."""
-    named = (spec.primary_metric, (spec.trial or {}).get("metric"))
-    return {name for name in named if name}
+    return set(spec.named_metrics)
 
 
 def last_metrics(

@@ -18,7 +18,6 @@ from runner.flows.runs.rows import RunRow
 from runner.page.source import Source
 from runner.protocol.metrics import Goal
 from runner.protocol.paths import newest_first, parse_sweep_id
-from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import AttemptUsage, parse_usage
 
 MOST_RUNS = 20_000
@@ -106,8 +105,8 @@ def to_entry(row: RunRow) -> RunEntry:
         row.attempts,
         {intern(name): value for name, value in row.params.items()},
         {intern(name): value for name, value in row.metrics.items()},
-        row.shown_metric or _named_metric(spec),
-        _shared_goals(tuple(_goals(spec).items())),
+        row.shown_metric or next(iter(spec.named_metrics), None),
+        _shared_goals(tuple(spec.goals.items())),
     )
     usages = parse_usage(row.usage) if row.usage else None
     return entry if usages is None else with_usage(entry, usages)
@@ -140,19 +139,6 @@ def with_usage(entry: RunEntry, usages: Sequence[AttemptUsage]) -> RunEntry:
 @lru_cache(1000)
 def _shared_goals(items: tuple[tuple[str, Goal], ...]) -> Mapping[str, Goal]:
     return dict(items)
-
-
-def _named_metric(spec: RunSpec) -> str | None:
-    name = (spec.trial or {}).get("metric") or spec.primary_metric
-    return str(name) if name else None
-
-
-def _goals(spec: RunSpec) -> Mapping[str, Goal]:
-    trial = spec.trial or {}
-    if trial.get("metric") and trial.get("goal") in ("max", "min"):
-        goal: Goal = "min" if trial["goal"] == "min" else "max"
-        return {**spec.goals, str(trial["metric"]): goal}
-    return spec.goals
 
 
 class RunTable:

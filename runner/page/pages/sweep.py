@@ -113,7 +113,7 @@ class Sweep:
     @cached_property
     def states(self) -> Mapping[str, int]:
         """The number of trials in each state."""
-        return self.board.trial_states
+        return self.board.shown_states
 
     @property
     def experiment(self) -> str:
@@ -215,7 +215,7 @@ def load_sweep(
     plotted = plotted_trials(connection, board) if group.trials else _of_group(board)
     trials = [
         Trial(
-            each.name, row.run_id, board.state(row), row.reason, each.value, each.params,
+            each.name, row.run_id, row.shown_state, row.reason, each.value, each.params,
             row.took_s, row.attempts, row.evicted, row.ended, each.points,
         )
         for each, row in zip(plotted, board.rows, strict=True)

@@ -337,7 +337,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "age": format_age(datetime.now(UTC) - spec.created) if spec else "",
         "duration": "" if took is None else format_duration(took),
         "metric": "" if name is None else f"{name} {format_metric(row.metrics[name])}",
-        "error": _short(reason) if ended else "",
+        "error": _short(reason) if ended and row.state != "succeeded" else "",
     }
 
 

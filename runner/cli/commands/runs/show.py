@@ -33,10 +33,9 @@ def lines(shown: RunDetails) -> dict[str, str]:
 def state(shown: RunDetails) -> dict[str, str]:
     """Return the lines about state, recipe, and pool."""
     spec, status = shown.view.spec, shown.view.status
-    shown_state = status.label
     since = status.cause.since if status.cause and status.cause.stuck else None
     return {
-        "state": f"{shown_state}: {status.reason}" if status.reason else shown_state,
+        "state": status.text,
         "since": local_time(since) if since else "",
         "because": "\n".join(status.cause.evidence) if status.cause else "",
         "fix": status.fix,

@@ -9,6 +9,7 @@ import typer
 
 from runner.cli.autocomplete import complete_experiment
 from runner.cli.options import Invocation, on_target
+from runner.cli.ui.leaderboard import format_states
 from runner.core.units import format_age, format_duration
 from runner.protocol.metrics import format_metric
 
@@ -80,7 +81,7 @@ def _texts(document: ExperimentLine) -> dict[str, Any]:
     return {
         "experiment": document["experiment"],
         "runs": document["runs"],
-        "states": ", ".join(f"{count} {state}" for state, count in document["states"].items()),
+        "states": format_states(document.get("shown_states", document["states"])),
         "best": document["best"],
         "metric": document["metric"],
         "value": None if value is None else format_metric(float(value)),

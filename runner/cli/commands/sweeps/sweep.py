@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -282,6 +283,7 @@ def best(
     """Show the best trial that succeeded, or register its model."""
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.sweeps.experiments import has_outputs, load_leaderboard
+    from runner.flows.sweeps.ranking import goal_of
     from runner.views.sweeps import trial_document
 
     out = call.out
@@ -299,6 +301,8 @@ def best(
     document: dict[str, Any] = {**trial_document(board, row)}
     if register is not None:
         request = default_request(row.spec, register, None, (), "")
+        metric = document["metric"]
+        request = replace(request, ranked_by=(metric, goal_of(board.rows, metric)))
         with out.stages() as view:
             made = register_with_aliases(connection, row.spec, request, (), view.on_progress)
         document["model"] = str(made.version)

@@ -11,8 +11,8 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.core.states import RunState, RunStatus
 from runner.flows.local.state import LocalState, local_outputs
-from runner.flows.runs.history import RunFilter, RunHistory
-from runner.flows.runs.rows import RunRow
+from runner.flows.runs.history import RunFilter, RunHistory, SweepLine
+from runner.flows.runs.rows import RunRow, ended_row
 from runner.flows.sweeps import experiments
 from runner.flows.sweeps.experiments import (
     Experiment,
@@ -23,7 +23,7 @@ from runner.flows.sweeps.experiments import (
 from runner.flows.sweeps.ranking import compared_metric
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
-from runner.protocol.results import RunResult
+from runner.protocol.results import STOPPED_EARLY, RunResult
 from runner.protocol.run_spec import RunSpec
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -217,3 +217,27 @@ def test_unknown_experiment_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RunnerError) as caught:
         find_experiment(connection, "cat")
     assert caught.value.fix == "runner experiments show cats"
+
+
+def test_trials_that_their_sweep_stopped_are_counted_apart_from_those_that_succeeded() -> None:
+    early = row(1, "succeeded", loss=1)
+    assert early.result is not None
+    result = replace(early.result, code=STOPPED_EARLY, message="stopped early: it is worse")
+    stopped = ended_row(early.spec or RunSpec(run_id=early.run_id), result)
+    rows = (stopped, row(2, "succeeded", loss=1), row(3, "failed"))
+    shown = {"succeeded": 1, "failed": 1, "stopped early": 1}
+    assert Experiment("cats", rows).shown_states == board(*rows).shown_states == shown
+    assert SweepLine("cats-sweep", [], [*rows]).states == shown
+    assert Experiment("cats", rows).states == {"succeeded": 2, "failed": 1}, "as programs read it"
+    assert stopped.status is not None
+    assert stopped.status.text == "stopped early: it is worse"
+
+
+def test_goal_of_a_sweep_is_that_of_its_trials_everywhere() -> None:
+    trial = {"metric": "regret", "goal": "min"}
+    spec = RunSpec(run_id="a", trial=trial, primary_metric="acc", goal="max")
+    assert spec.named_metrics == ("regret", "acc")
+    assert spec.goals == {"regret": "min", "acc": "max"}
+    same = replace(spec, trial={"metric": "acc", "goal": "min"})
+    assert (same.named_metrics, same.goals) == (("acc",), {"acc": "min"})
+    assert RunSpec(run_id="a", trial={"metric": None}).goals == {}

@@ -53,6 +53,38 @@ def test_run_without_access_to_models_succeeds_with_a_notice(task: Task) -> None
 
 
 @pytest.mark.parametrize(
+    ("run", "measured", "ranked"),
+    [
+        ({"metrics": {"primary": "acc", "goal": "max"}}, {"acc": 1, "loss": 2}, ("acc", "max")),
+        (
+            {"trial": {"metric": "regret", "goal": "min"}},
+            {"loss": 1, "regret": 2},
+            ("regret", "min"),
+        ),
+        (
+            {"trial": {"metric": "regret", "goal": "min"}, "metrics": {"primary": "acc"}},
+            {"acc": 1},
+            ("acc", "max"),
+        ),
+        ({"trial": {"metric": "regret"}}, {"loss": 1}, ("regret", "max")),
+        ({}, {"Batch size": 32, "val_loss": 1}, ("val_loss", "min")),
+        ({"params": {"score": 1}}, {"score": 1}, (None, "max")),
+        ({}, {}, (None, "max")),
+    ],
+)
+def test_version_is_ranked_by_the_metric_of_its_sweep_its_recipe_or_a_clear_one(
+    run: dict[str, object], measured: dict[str, float], ranked: tuple[str | None, str]
+) -> None:
+    file = {"path": "m", "size_bytes": 1, "sha256": "a" * 64}
+    result = {"outputs": [file], "metrics": measured}
+    document = draft_version(ModelRequest("cats"), {"run_id": "r", **run}, result)
+    assert (document["primary_metric"], document["goal"]) == ranked
+    chosen = ModelRequest("cats", ranked_by=("time", "min"))
+    document = draft_version(chosen, {"run_id": "r", **run}, result)
+    assert (document["primary_metric"], document["goal"]) == ("time", "min")
+
+
+@pytest.mark.parametrize(
     "wrong", slow_after(1, [{"name": "No Name"}, {"nothing": 1}, "cats", [1], 7])
 )
 def test_run_with_an_invalid_request_succeeds(task: Task, wrong: object) -> None:
