@@ -107,6 +107,7 @@ class RunStatus:
     fix: str = ""  # next step after a failure or for a stuck run, if known
     cause: WaitCause | None = None  # cause of the wait of a queued run, if its pool explains it
     stopped_early: bool = False  # the sweep stopped it, which is a success
+    error: str = ""  # the exception of a script that failed
 
     @classmethod
     def of_result(cls, result: RunResult, node: str | None = None) -> RunStatus:
@@ -117,6 +118,7 @@ class RunStatus:
             node,
             advice_for_result(result.code, result.message),
             stopped_early=result.code == STOPPED_EARLY,
+            error=result.error or "",
         )
 
     @property
@@ -139,10 +141,16 @@ class RunStatus:
 
     @property
     def text(self) -> str:
-        """The label with the reason, if there is one."""
-        if not self.reason or self.reason.startswith(f"{self.label}: "):
-            return self.reason or self.label
-        return f"{self.label}: {self.reason}"
+        """The label with the reason and the exception of the script, if there are any."""
+        parts = [self.label, self.reason, "" if self.error in self.reason else self.error]
+        if self.reason.startswith(f"{self.label}: "):
+            del parts[0]
+        return ": ".join(filter(None, parts))
+
+    @property
+    def failure(self) -> str:
+        """Why the run failed, in one line: the exception of its script, or else the reason."""
+        return self.error or self.reason.partition("\n")[0]
 
 
 WAITING = "waiting for a node"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 PREPARE_STAGE, COMMAND_STAGE = "prepare", "command"
 DISK_FULL_TEXT = "No space left on device"
@@ -13,8 +14,8 @@ class StageFailedError(Exception):
     """A stage failed; `code` is listed in docs/run-format.md, `exit_code` is the script's.
 
     `rank` is that of the node that failed, in a run over several nodes. Of a script that failed,
-    `error` has the name and the line of its last exception, and `has_read_checkpoint` is True if it
-    read the restored checkpoint.
+    `error` has the name and the line of its last exception, or only the line of another complaint,
+    and `has_read_checkpoint` is True if it read the restored checkpoint.
     """
 
     def __init__(
@@ -40,6 +41,11 @@ class StageFailedError(Exception):
     def reword(self, message: str) -> None:
         """Replace the message."""
         self.message = message
+
+    def redact(self, clean: Callable[[str], str]) -> None:
+        """Replace the texts by what `clean` returns for them."""
+        self.message = clean(self.message)
+        self.error = (clean(self.error[0]), clean(self.error[1]))
 
     def add_evidence(self, error: tuple[str, str], *, has_read_checkpoint: bool) -> None:
         """Add what may show that the script could not load its checkpoint."""

@@ -130,6 +130,7 @@ class RunResult(JsonDocument):
     Attributes:
         attempt: The number of the last attempt, 0 if none started.
         evicted: Earlier attempts that were lost with their node; None if unknown.
+        error: The last exception of a script that failed, in one line, or its complaint.
         rank: Rank of the node that failed.
         output: Folder of the outputs, relative to the run's folder, with a slash at the end.
         partial: True if the outputs are those of a script that did not succeed.
@@ -145,6 +146,7 @@ class RunResult(JsonDocument):
     step: str | None = None
     code: str | None = None
     message: str | None = None
+    error: str | None = field(default=None, metadata=wire(omit="default"))
     rank: int = field(default=0, metadata=wire(omit="default"))
     started: datetime | None = field(default=None, metadata=wire(write=_time_text))
     ended: datetime | None = field(default=None, metadata=wire(write=_time_text))
@@ -350,8 +352,8 @@ _RUN = (
 _TRIAL = ("name", "number", "params", "metric", "goal")
 _BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
 _RESULT = (
-    "format", "run_id", "status", "attempt", "evicted", "exit_code", "step", "code", "started",
-    "ended", "metrics",
+    "format", "run_id", "status", "attempt", "evicted", "exit_code", "step", "code", "error",
+    "started", "ended", "metrics",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
 
@@ -15,7 +15,10 @@ from runner.views.json_text import Measured
 
 
 class RunLine(TypedDict):
-    """A run of `runner ps -o json`; times are ISO 8601, `took_s` seconds."""
+    """A run of `runner ps -o json`; times are ISO 8601, `took_s` seconds.
+
+    `error` is the last exception of a script that failed.
+    """
 
     run_id: str
     state: str
@@ -34,12 +37,13 @@ class RunLine(TypedDict):
     evicted: int | None
     origin: dict[str, Any] | None
     group: str | None
+    error: NotRequired[str]
 
 
 def run_line(row: RunRow) -> RunLine:
     """Return the document of one run of a list."""
     spec, status = row.spec, row.status
-    name = spec.primary_metric if spec else None
+    name = next(iter(spec.named_metrics), None) if spec else None
     return {
         "run_id": row.run_id,
         "state": row.state,
@@ -58,6 +62,7 @@ def run_line(row: RunRow) -> RunLine:
         "evicted": row.evicted,
         "origin": dataclasses.asdict(spec.origin) if spec and spec.origin else None,
         "group": spec.group if spec else None,
+        **({"error": status.error} if status and status.error else {}),
     }
 
 

@@ -41,6 +41,7 @@ class TrialDocument(TypedDict):
     took_s: float | None
     attempts: int
     evicted: int | None
+    error: NotRequired[str]
     cost_usd: NotRequired[float | None]
     evictions_usd: NotRequired[float | None]
 
@@ -148,6 +149,7 @@ def trial_document(board: Leaderboard, row: RunRow) -> TrialDocument:
         "took_s": row.took_s,
         "attempts": row.attempts,
         "evicted": row.evicted,
+        **({"error": row.status.error} if row.status and row.status.error else {}),
     }
 
 

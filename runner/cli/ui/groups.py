@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -190,4 +191,4 @@ def _text(row: RunRow | None) -> str:
     if row.status is None:
         return f"unreadable: {row.problem}"
     fix = f"   fix: {row.status.fix}" if row.status.stuck and row.status.fix else ""
-    return f"{row.status.text}{fix}"
+    return f"{replace(row.status, reason=row.failure).text}{fix}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -67,6 +68,11 @@ class RunRow:
         return self.problem or (self.status.reason if self.status else "")
 
     @property
+    def failure(self) -> str:
+        """Why it failed, in one line: the exception of its script, or else the reason."""
+        return self.status.failure if self.status and not self.problem else self.reason
+
+    @property
     def ended(self) -> datetime | None:
         """The time when the outcome was committed."""
         return self.result.ended if self.result else None
@@ -121,6 +127,24 @@ def shown_states(rows: Iterable[RunRow]) -> dict[str, int]:
     """Return the number of runs in each state for users, in the order of a run's life."""
     counts = Counter(row.shown_state for row in rows)
     return {state: counts[state] for state in SHOWN_STATES if counts[state]}
+
+
+# What differs between equal failures: IDs of runs, addresses and numbers.
+_VARYING = re.compile(
+    r"[a-z0-9][\w-]*-\d{8}-\d{6}-\w{4}|0x[0-9a-f]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII
+)
+
+
+def by_failure(rows: Iterable[RunRow]) -> dict[str, list[RunRow]]:
+    """Return runs by why they failed, the most frequent reason first.
+
+    Reasons that differ in numbers only are one: that of the first run is the key.
+    """
+    found: dict[str, list[RunRow]] = {}
+    for row in rows:
+        found.setdefault(_VARYING.sub("#", row.failure), []).append(row)
+    most = sorted(found.values(), key=lambda same: -len(same))
+    return {same[0].failure: same for same in most}
 
 
 def ended_row(spec: RunSpec, result: RunResult, usage: str = "", node: str | None = None) -> RunRow:

@@ -24,7 +24,7 @@ from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.group_documents import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, list_runs, with_commands
-from runner.flows.runs.rows import RunRow, shown_states
+from runner.flows.runs.rows import RunRow, by_failure, shown_states
 from runner.flows.sweeps.ranking import (
     MetricOrder,
     compared_metric,
@@ -83,12 +83,8 @@ class Experiment:
 
     @cached_property
     def failures(self) -> Mapping[str, list[RunRow]]:
-        """The failed and lost runs by cause, the most frequent cause first."""
-        found: dict[str, list[RunRow]] = {}
-        for row in self.rows:
-            if row.state in _FAILED:
-                found.setdefault(row.reason.partition("\n")[0], []).append(row)
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        """The failed and lost runs by cause, the most frequent cause first; see `by_failure`."""
+        return by_failure(row for row in self.rows if row.state in _FAILED)
 
     @cached_property
     def durations_s(self) -> Mapping[str, float]:
@@ -192,17 +188,16 @@ class Leaderboard(Experiment):
     @property
     def problems(self) -> list[str]:
         """Why trials ended without success, the most frequent cause first, with the next step."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for row in self.rows:
-            state = row.state
-            if state in _ENDED:
-                reason = row.reason.partition("\n")[0]
-                found.setdefault((state, reason), []).append(row.run_id)
+        found = [
+            (state, reason, rows)
+            for state in _ENDED
+            for reason, rows in by_failure(r for r in self.rows if r.state == state).items()
+        ]
         lines: list[str] = []
-        for (state, reason), runs in sorted(found.items(), key=lambda each: -len(each[1])):
+        for state, reason, rows in sorted(found, key=lambda each: -len(each[2])):
             cause = reason if reason.startswith(state) else f"{state}: {reason}"
-            more = f"   details: runner why {runs[0]}" if state == "failed" else ""
-            lines.append(f"{len(runs)} {cause}{more}")
+            more = f"   details: runner why {rows[0].run_id}" if state == "failed" else ""
+            lines.append(f"{len(rows)} {cause}{more}")
         if left := len(lines[_CAUSES:]):
             lines = [*lines[:_CAUSES], f"and {left} other causes: runner ps --trials"]
         again = f"runner sweep resume {self.sweep.group_id}"

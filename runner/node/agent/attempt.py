@@ -371,7 +371,7 @@ class Attempt:
             except StageFailedError as err:
                 if may_be_load_failure(err):
                     err.add_evidence(
-                        read_error(self._dirs.stderr),
+                        read_error(self._dirs.stderr, self._dirs.code),
                         has_read_checkpoint=self.checkpoints.was_read,
                     )
                 raise

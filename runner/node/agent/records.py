@@ -253,6 +253,7 @@ class RunRecords:
                 step=failure.step,
                 code=failure.code,
                 message=failure.message,
+                error=failure.error[1] or None,
                 rank=failure.rank,
             )
         return self._commit(result)
@@ -396,7 +397,7 @@ class AttemptOutcome:
         Returns:
             The exit code.
         """
-        failure.reword(self._task.redactor.text(failure.message))
+        failure.redact(self._task.redactor.text)
         attempt = self._attempt
         if attempt is not None:
             attempt.outputs.collect(self._left_s())  # now, because it writes events
@@ -409,7 +410,7 @@ class AttemptOutcome:
                 attempt.temp.remove()
             return failure.exit_code or FAILED_EXIT_CODE
         if attempt is not None and attempt.trial is not None:
-            attempt.trial.finish("failed", failure.message)
+            attempt.trial.finish("failed", failure.error[1] or failure.message)
         if attempt is None or failure.code == "StorageFailed":
             return self._commit([], failure)
         outputs = attempt.outputs.export_partial(self._left_s, last=True)

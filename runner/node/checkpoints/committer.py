@@ -499,6 +499,7 @@ class AttemptCheckpoints:
         if took_s > limit_s(first_commit_ms(events or b"")):
             return None
         name, line = failure.error
+        line = line if name else ""  # other complaints say less
         if has_other_cause(line):
             return None
         kind = f"{name or failure.code} {failure.exit_code}"

@@ -46,6 +46,12 @@ _ERROR = re.compile(
 )
 # Colours and other escape sequences of terminals, which PyTorch and Rich also write to files.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+# What programs write that raise no exception: argparse, click, compilers, shells, `sys.exit(text)`.
+_COMPLAINT = re.compile(
+    r"\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Ff]ailed|[Ii]nvalid|[Nn]o such|[Nn]ot found|[Cc]annot"
+    r"|[Cc]ould not|[Dd]enied|[Uu]nknown|[Uu]nrecognized|[Mm]issing)\b"
+)
+_LAST_LINES = 12
 # Launchers raise it when a process of theirs failed.
 _OF_LAUNCHER = frozenset({"ChildFailedError", "CalledProcessError", "ProcessRaisedException"})
 # Errors that have other causes than the content of a checkpoint, so that another one cannot help.
@@ -122,19 +128,29 @@ def may_be_load_failure(failure: StageFailedError) -> bool:
     return failure.code in _CODES and not is_stopped and code not in _NOT_RUN
 
 
-def read_error(stderr: Path) -> tuple[str, str]:
-    """Return the name and the line of the last exception in a script's stderr; empty for none."""
+def read_error(stderr: Path, code: Path) -> tuple[str, str]:
+    """Return the name and the line of the last exception in a script's stderr.
+
+    Paths in its folder `code` are shown as relative ones. Without an exception, the name is empty,
+    and the line is the last one that complains, such as that of argparse; or empty, too.
+    """
     try:
         with stderr.open("rb") as source:
             source.seek(max(stderr.stat().st_size - _TAIL_BYTES, 0))
             text = _ESCAPES.sub("", source.read().decode("utf-8", errors="replace"))
     except OSError:
         return "", ""
+    text = text.replace(f"{code}/", "")
     for found in reversed(list(_ERROR.finditer(text))):
         if found[2] not in _OF_LAUNCHER:
             line = found[0][found.start(1) - found.start() :]
-            return found[1], textwrap.shorten(line, _MAX_MESSAGE, placeholder=" …").rstrip(".")
-    return "", ""
+            return found[1], _one_line(line)
+    ends = (line.strip(" │") for line in reversed(text.splitlines()[-_LAST_LINES:]))
+    return "", _one_line(next(filter(_COMPLAINT.search, ends), ""))
+
+
+def _one_line(text: str) -> str:
+    return textwrap.shorten(text, _MAX_MESSAGE, placeholder=" …").rstrip(".")
 
 
 def has_other_cause(line: str) -> bool:

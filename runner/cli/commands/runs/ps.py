@@ -337,11 +337,12 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "age": format_age(datetime.now(UTC) - spec.created) if spec else "",
         "duration": "" if took is None else format_duration(took),
         "metric": "" if name is None else f"{name} {format_metric(row.metrics[name])}",
-        "error": _short(reason) if ended and row.state != "succeeded" else "",
+        "error": _short(row.failure) if ended and row.state != "succeeded" else "",
     }
 
 
 def _sweep_row(line: SweepLine) -> dict[str, Any]:
+    from runner.flows.runs.rows import by_failure
     from runner.flows.sweeps.ranking import MetricOrder, compared_metric, rank
 
     specs = [row.spec for row in line.rows if row.spec]
@@ -349,8 +350,8 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
     attempts, evicted = (
         sum(getattr(row, name) or 0 for row in line.rows) for name in ("attempts", "evicted")
     )
-    causes = (row.status.cause for row in line.rows if row.status and row.status.stuck)
-    stuck = next((f": {cause.message}" for cause in causes if cause), "")
+    waits = (row.status.cause for row in line.rows if row.status and row.status.stuck)
+    stuck = next((f": {cause.message}" for cause in waits if cause), "")
     found: dict[str, Any] = {
         "run": line.group_id,
         "status": f"{states}{_short(stuck)}"
@@ -371,8 +372,9 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
     if name is not None and not line.counted:  # otherwise, the best may not have been read
         best = rank(line.rows, MetricOrder(name))[0]
         found["metric"] = f"{name} {format_metric(best.metrics[name])}"
-    failed = (row.reason for row in line.rows if row.state in _FAILED)
-    found["error"] = _short(next(failed, ""))
+    causes = by_failure(row for row in line.rows if row.state in _FAILED)
+    others = f" (and {format_count(len(causes) - 1, 'other cause')})" if len(causes) > 1 else ""
+    found["error"] = _short(next(iter(causes), ""), others)
     return found
 
 
@@ -381,6 +383,7 @@ def _waits(status: RunStatus | None) -> str:
     return status.cause.fix if status and status.cause and status.label == "paused" else ""
 
 
-def _short(reason: str) -> str:
-    line = reason.partition("\n")[0]
-    return line if len(line) <= _REASON_WIDTH else f"{line[: _REASON_WIDTH - 1]}…"
+def _short(reason: str, more: str = "") -> str:
+    """Return the first line with `more` behind it, in at most `_REASON_WIDTH` characters."""
+    line, most = reason.partition("\n")[0], _REASON_WIDTH - len(more)
+    return (line if len(line) <= most else f"{line[: most - 1]}…") + more

@@ -233,6 +233,29 @@ def test_trials_that_their_sweep_stopped_are_counted_apart_from_those_that_succe
     assert stopped.status.text == "stopped early: it is worse"
 
 
+def test_failures_that_differ_in_numbers_are_one_cause() -> None:
+    def failed(number: int, error: str) -> RunRow:
+        each = row(number, "failed", why="python t.py exited with code 1")
+        assert each.status is not None
+        return replace(each, status=replace(each.status, error=error))
+
+    rows = (
+        failed(1, "KeyError: 'x'"),
+        failed(2, "ValueError: lr 0.91 diverges"),
+        failed(3, "ValueError: lr 9.2e-05 diverges"),
+        failed(4, "ValueError: lr 3 is negative"),
+    )
+    causes = {cause: len(found) for cause, found in Experiment("cats", rows).failures.items()}
+    assert causes == {
+        "ValueError: lr 0.91 diverges": 2,
+        "KeyError: 'x'": 1,
+        "ValueError: lr 3 is negative": 1,
+    }
+    assert board(*rows).problems[0].startswith("2 failed: ValueError: lr 0.91 diverges   details:")
+    assert rows[0].status is not None
+    assert rows[0].status.text == "failed: python t.py exited with code 1: KeyError: 'x'"
+
+
 def test_goal_of_a_sweep_is_that_of_its_trials_everywhere() -> None:
     trial = {"metric": "regret", "goal": "min"}
     spec = RunSpec(run_id="a", trial=trial, primary_metric="acc", goal="max")

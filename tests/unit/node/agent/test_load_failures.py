@@ -251,7 +251,32 @@ def test_error_in_stderr_becomes_one_short_line_of_plain_text(
 ) -> None:
     path = tmp_path / "stderr.txt"
     path.write_text(f"Traceback (most recent call last):\n{stderr}")
-    assert read_error(path) == (expected.partition(":")[0], expected)
+    assert read_error(path, tmp_path) == (expected.partition(":")[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "expected"),
+    [
+        (
+            "usage: t.py [-h]\nt.py: error: unrecognized arguments: --lr\n",
+            ("", "t.py: error: unrecognized arguments: --lr"),
+        ),
+        ("╭─ Error ───╮\n│ No such option: --lr │\n╰───╯\n", ("", "No such option: --lr")),
+        ("make: *** [all] Error 2\n", ("", "make: *** [all] Error 2")),
+        ("WARNING: a package is old\nepoch 3 done\n", ("", "")),
+        (
+            "FileNotFoundError: 'CODE/data/x.csv'\n",
+            ("FileNotFoundError", "FileNotFoundError: 'data/x.csv'"),
+        ),
+        ("", ("", "")),
+    ],
+)
+def test_complaint_of_a_program_without_an_exception_is_found(
+    tmp_path: Path, stderr: str, expected: tuple[str, str]
+) -> None:
+    path = tmp_path / "stderr.txt"
+    path.write_text(stderr.replace("CODE", str(tmp_path)))
+    assert read_error(path, tmp_path) == expected
 
 
 def manifest(task: Task, number: int) -> str:
