@@ -69,6 +69,9 @@ class TaskView:
     since: datetime | None = None
 
 
+JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused or being moved
+
+
 @dataclass(frozen=True, slots=True)
 class WaitCause(JsonDocument):
     """Why a queued run has no node.
@@ -89,8 +92,10 @@ class WaitCause(JsonDocument):
     since: datetime | None = None
     stuck: bool = True
 
-
-JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused or being moved
+    @property
+    def label(self) -> str:
+        """The state of the runs that wait for a user: `paused` or `stuck`."""
+        return "paused" if self.code == JOB_DISABLED else "stuck"
 
 
 STOPPED_LABEL = "stopped early"  # of a trial that counts as succeeded
@@ -135,7 +140,7 @@ class RunStatus:
     @property
     def shown_state(self) -> str:
         """The state for counts, which also distinguishes `paused` and `stopped early`."""
-        if self.cause is not None and self.cause.code == JOB_DISABLED:
+        if self.cause is not None and self.cause.label == "paused":
             return "paused"
         return STOPPED_LABEL if self.stopped_early else self.state.value
 

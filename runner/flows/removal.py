@@ -115,11 +115,15 @@ class RunToDelete:
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A selected run that is kept, with the reason and the next step."""
+    """A selected run that is kept, with the reason and the next step.
+
+    `is_needed` is True if a model, a schedule or another run needs it, False if it may change.
+    """
 
     run_id: str
     why: str
     fix: str
+    is_needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +131,14 @@ class RemovalPlan:
     """The runs to delete and to keep, and the groups that may have no runs afterwards.
 
     With `named`, the runs were selected by reference, and either all of them are deleted or none.
+    Only those of a sweep or group, which are in `members`, are kept if something needs them.
     """
 
     runs: tuple[RunToDelete, ...]
     kept: tuple[KeptRun, ...]
     groups: frozenset[str]
     named: bool = False
+    members: frozenset[str] = frozenset()
 
     @property
     def blobs(self) -> int:
@@ -170,11 +176,12 @@ def plan_removal(
     container = runs_container(connection)
     named = bool(selection.references)
     if named:
-        chosen, groups, begun = _resolve_references(connection, container, selection.references)
+        references = _resolve_references(connection, container, selection.references)
+        chosen, groups, begun, members = references
         rows = {row.run_id: row for row in list_runs(connection, limit=None, ids=chosen).rows}
         rows = {key: row for key, row in rows.items() if row.spec or key not in begun}
     else:
-        groups, only = set[str](), selection.filter(now)
+        groups, only, members = set[str](), selection.filter(now), frozenset[str]()
         rows = {row.run_id: row for row in iterate_runs(connection, only)}
         begun = _begun(container)
         others = [run_id for run_id in begun if run_id not in rows]
@@ -182,8 +189,8 @@ def plan_removal(
         chosen = [*rows, *(each for each in others if each in hidden or only.accepts(begun[each]))]
     unbegun = [rows[run_id] for run_id in chosen if run_id in rows]
     kept = _find_kept(connection, container, unbegun, now, _SETTLE_S if named else 0)
-    if kept and named:
-        raise _in_use(kept[0], len(kept))
+    if named:
+        _refuse_used(kept, members)
     spared = {each.run_id for each in kept}
     selected = [
         replace(_to_delete(each, rows.get(each) or begun.get(each)), row=rows.get(each))
@@ -192,7 +199,7 @@ def plan_removal(
     ]
     found = _measured(container, selected)
     groups |= {run.spec.group for run in selected if run.spec.group}
-    return RemovalPlan(tuple(found), tuple(kept), frozenset(groups), named)
+    return RemovalPlan(tuple(found), tuple(kept), frozenset(groups), named, members)
 
 
 def _to_delete(run_id: str, row: RunRow | None) -> RunToDelete:
@@ -270,29 +277,36 @@ def _hidden(container: BlobContainer, run_ids: Sequence[str]) -> frozenset[str]:
 
 def _resolve_references(
     connection: Connection, container: BlobContainer, references: Sequence[str]
-) -> tuple[list[str], set[str], dict[str, RunRow]]:
+) -> tuple[list[str], set[str], dict[str, RunRow], frozenset[str]]:
     """Return the runs that references name, directly or by group, and the named groups.
 
-    The third value has the runs among them whose deletion has begun.
+    The third value has the runs among them whose deletion has begun, the fourth those that only
+    their group names.
     """
     found: dict[str, None] = {}
     groups: set[str] = set()
+    named: set[str] = set()
+    members: set[str] = set()
     begun: set[str] = set()
     for reference in references:
         text = check_reference(reference)
         if is_run_id(text) and container.size(RunPaths(text).run) is not None:
             found[text] = None
+            named.add(text)
             begun |= {text} if container.size(deleting_mark(text)) is not None else set()
             continue
         halves = [] if text == "@last" else sorted(list_run_folders(container, text)[1])
         begun |= {*halves}
         try:
-            found[text if text in halves else resolve_run(container, text)] = None
+            run_id = text if text in halves else resolve_run(container, text)
+            found[run_id] = None
+            named.add(run_id)
         except RunnerError as err:
             if err.code == "R-RUN-UNKNOWN":
                 halves = halves or _noted(container, text)
             if len(halves) == 1:
                 found[halves[0]] = None
+                named |= {*halves}
                 begun |= {*halves}
                 continue
             group = group_instead(connection, text, err)
@@ -302,14 +316,20 @@ def _resolve_references(
             listed, deleting = list_run_folders(container, prefix)
             begun |= deleting.intersection(ids)
             there = {*listed, *deleting}
+            members |= there.intersection(ids)
             found |= dict.fromkeys(run for run in ids if run in there)
     rows = in_parallel(partial(_marked_row, container), begun & found.keys())
-    return list(found), groups, {row.run_id: row for row in rows}
+    return list(found), groups, {row.run_id: row for row in rows}, frozenset(members - named)
 
 
-def _in_use(first: KeptRun, count: int) -> RunnerError:
+def _refuse_used(kept: Sequence[KeptRun], members: frozenset[str]) -> None:
+    """Raise RunnerError for runs in use, except runs of a named group that something needs."""
+    used = [each for each in kept if not (each.is_needed and each.run_id in members)]
+    if not used:
+        return
+    first, count = used[0], len(used)
     more = f", and {count - 1} more of these runs" if count > 1 else ""
-    return RunnerError(
+    raise RunnerError(
         "R-RUN-IN-USE",
         f"run {first.run_id} is in use{more}",
         why=f"{first.why}; nothing was deleted",
@@ -328,6 +348,7 @@ def _find_kept(
     if not chosen:
         return []
     needed = _needed_runs(connection, container, chosen, now)
+    by_others = frozenset(needed)
     for row in chosen:
         if not row.is_over:
             needed[row.run_id] = f"it is {row.state}", f"runner cancel {row.run_id}"
@@ -339,7 +360,11 @@ def _find_kept(
         task = tasks.get(row.run_id)
         if late := _unfinished_reason(row, task, now):
             needed[row.run_id] = late
-    return [KeptRun(row.run_id, *needed[row.run_id]) for row in chosen if row.run_id in needed]
+    return [
+        KeptRun(row.run_id, *needed[row.run_id], row.run_id in by_others and row.is_over)
+        for row in chosen
+        if row.run_id in needed
+    ]
 
 
 def _load_tasks(
@@ -413,9 +438,12 @@ def _needed_runs(
     for schedule, template in _templates(container):
         for used in _used_by(template or _UNREADABLE_SPEC):
             found[used] = f"schedule {schedule} needs it", f"runner schedule rm {schedule}"
+    versions: dict[str, list[str]] = defaultdict(list)
     for version in (version for model in models for version in model.live):
-        run_id = str((version.document or {}).get("run_id"))
-        found[run_id] = f"it is the origin of model {version}", f"runner models rm {version}"
+        versions[str((version.document or {}).get("run_id"))].append(str(version))
+    for run_id, names in versions.items():
+        why = f"it is the origin of model {', '.join(names)}"
+        found[run_id] = why, f"runner models rm {names[0]}"
     return found
 
 
@@ -525,15 +553,15 @@ def _marked(
     chosen = [run.row for run in plan.runs if run.row is not None]
     try:
         kept = _find_kept(connection, container, chosen, now, 0)
-        if kept and plan.named:
-            raise _in_use(kept[0], len(kept))
+        if plan.named:
+            _refuse_used(kept, plan.members)
     except RunnerError:
         _forget_marks(container, marked)
         raise
     spared = {each.run_id for each in kept}
     _forget_marks(container, list(spared.intersection(marked)))
     runs = tuple(run for run in plan.runs if run.run_id not in spared)
-    return RemovalPlan(runs, (*plan.kept, *kept), plan.groups, plan.named)
+    return replace(plan, runs=runs, kept=(*plan.kept, *kept))
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:

@@ -30,6 +30,7 @@ from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, known_runs, until
 
 Write = Callable[..., Path]
+PRICE = ("--vm-size", "Standard_NC16as_T4_v3", "--region", "swedencentral")
 
 # A script without our hooks: its parameters are options of argparse, and it prints its loss.
 SCRIPT = """
@@ -79,7 +80,15 @@ def test_script_trains_with_every_combination_and_the_best_model_is_registered(
     assert "loss: " in cli.ok(*fix.split()[2:])
     best = cli.json("sweep", "best", "@last", "--register", "swept")
     assert (best["run_id"], best["model"]) == (found["trials"][0]["run_id"], "swept@1")
-    assert "model.txt" in cli.ok("models", "show", "swept@1")
+    assert "model.txt" in cli.ok("models", "show", "swept@best")
+    assert (cli.json("models", "ls", "swept")[0]["metric"]) == "loss"
+    bills = [cli.json("cost", name, *PRICE) for name in (found["sweep"], "--by=sweep")]
+    rows = [next(r for r in bill["rows"] if r["name"] == found["sweep"]) for bill in bills]
+    assert [len(row["runs"]) for row in rows] == [4, 4]
+    useful = [row["parts"]["useful"]["micro_usd"] for row in rows]  # its node is idle meanwhile
+    assert useful[0] == useful[1] > 0
+    shown = cli.json("sweep", "show", found["sweep"], *PRICE)["trials"]
+    assert sum(trial["cost_usd"] for trial in shown) >= useful[0] / 1e6
     assert f"sweep best {found['sweep']} --register" in cli.run("sweep", "show", "@last").stderr
     assert f"models register {best['run_id']}" in cli.run("sweep", "best", "@last").stderr
 
@@ -438,15 +447,22 @@ def test_poor_trial_is_stopped_early_and_keeps_its_outputs(cli: Cli, script: Wri
     folder = script(CURVE)
     found = cli.json(
         "sweep", "start", folder, "-p", "lr=0.1,0.2,0.3,0.4,9.0", "--metric", "accuracy",
-        "--early-stop", "median",
+        "--early-stop", "median", "-e", "stopped",
     )  # fmt: skip
     worst = found["trials"][-1]
     assert (worst["params"], worst["state"]) == ({"lr": 9.0}, "stopped early")
     assert found["trials"][0]["params"] == {"lr": 0.3}
     shown = cli.json("show", worst["run_id"])
     assert shown["state"] == "succeeded"
-    assert "worse than the median" in cli.ok("show", worst["run_id"])
+    assert "stopped early: its best value" in cli.ok("show", worst["run_id"])
     assert cli.json("files", "ls", worst["run_id"])
+    views = (
+        ("ps",), ("attach", found["sweep"]), ("sweep", "show", "@last"),
+        ("experiments", "show", "stopped"), ("experiments", "ls"),
+    )  # fmt: skip
+    for view in views:
+        done = cli.run(*view)
+        assert "4 succeeded, 1 stopped early" in done.stdout + done.stderr, view
 
 
 @pytest.mark.parametrize(

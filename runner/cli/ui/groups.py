@@ -157,7 +157,7 @@ class GroupDisplay:
         """Print, once, why tasks wait for an action of the user."""
         waiting = [row.status for row in view.rows.values() if row.status and row.status.stuck]
         cause = waiting[0].cause if waiting else None
-        text = f"stuck: {cause.message}   fix: {cause.fix}" if cause else ""
+        text = f"{cause.label}: {cause.message}   fix: {cause.fix}" if cause else ""
         if text and text != self._stuck:
             self._out.note(text)
         self._stuck = text

@@ -15,7 +15,8 @@ from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.flows.sweeps.experiments import Leaderboard, TrialCost
+    from runner.flows.costs.report import CostReport
+    from runner.flows.sweeps.experiments import Leaderboard
     from runner.protocol.groups import RunGroup
 
 
@@ -40,13 +41,17 @@ def show_leaderboard(
     out: Output,
     connection: Connection,
     board: Leaderboard,
-    costs: Mapping[str, TrialCost] | None = None,
+    report: CostReport | None = None,
 ) -> None:
-    """Print the trials of a sweep, the best first, and what to do next."""
-    from runner.flows.sweeps.experiments import has_outputs
+    """Print the trials of a sweep, the best first, and what to do next.
+
+    `report` has the costs of its runs, if they are shown.
+    """
+    from runner.flows.sweeps.experiments import costs_of_trials, has_outputs
     from runner.views.sweeps import parameter_names, sweep_document, trial_documents
 
     merge = board.merge
+    costs = None if report is None else costs_of_trials(board, report.ledger.runs)
     documents = trial_documents(board, costs)
     if not out.as_text:
         out.record(sweep_document(board, documents))
@@ -60,17 +65,19 @@ def show_leaderboard(
         {**trial_text(each), **{names[name]: value for name, value in each["params"].items()}}
         for each in documents
     ]
-    if costs is not None:
+    if report is not None:
         own = (*own[:-1], "cost", "evictions_cost", own[-1])
     columns = (*own[:2], *names.values(), *own[2:])
     out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
     out.note(format_states(board.shown_states))
+    if report is not None:
+        _note_costs(out, report)
     for line in board.problems:
         out.note(line)
     if board.metric_problem:
         out.warning(board.metric_problem)
     if (cause := board.cause) is not None:
-        out.note(f"stuck: {cause.message}   to continue: {cause.fix}")
+        out.note(f"{cause.label}: {cause.message}   to continue: {cause.fix}")
     if merge is not None:
         reason = f": {merge.reason}" if merge.reason else ""
         out.note(f"merge {merge.state}{reason}   {merge.run_id}")
@@ -83,6 +90,18 @@ def show_leaderboard(
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
     if board.shown_states.get("succeeded"):
         out.note(f"to download the outputs: runner files get {board.sweep.group_id}")
+
+
+def _note_costs(out: Output, report: CostReport) -> None:
+    from runner.cli.commands.costs.cost import print_cost_notes, usd
+    from runner.core.pricing.ledger import EVICTED
+
+    if not report.is_free:
+        evictions = sum(report.total.micro[part] for part in EVICTED)
+        at_most = "at most " if report.total.is_bound else ""
+        total = usd(report.total.total_micro)
+        out.note(f"all runs: {at_most}{total}, of which evictions {usd(evictions)}")
+    print_cost_notes(out, report)
 
 
 def format_states(states: Mapping[str, int]) -> str:

@@ -270,11 +270,16 @@ def show_runs(
     _prune(tensorboard)
     folder = check_folder(tensorboard / f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        runs = [EventFolder(connection, spec, folder) for spec in specs]
-        done = [run.update() for run in runs]
+        runs: list[EventFolder] = []
+        for spec in specs:
+            run = EventFolder(connection, spec, folder)
+            if run.update():
+                run.close()  # each open file has a thread
+            else:
+                runs.append(run)
         process, chosen = _start(folder, port)
         shown = TensorBoardProcess(f"http://{_HOST}:{chosen}/", folder, process)
-        with _following([run for run, over in zip(runs, done, strict=True) if not over], shown):
+        with _following(runs, shown):
             try:
                 _await_start(process, chosen)
                 yield shown

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from runner.cli import options
-from runner.cli.autocomplete import complete_run
+from runner.cli.autocomplete import complete_run_or_group
 from runner.cli.ui.output import Output
+from runner.core.units import format_count, format_names
 
 if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
+    from runner.flows.sweeps.groups import RunSet
+    from runner.protocol.run_spec import RunSpec
 
 _EVERY_S = 15.0
+_RUNS_HELP = "Run, sweep, group or experiment: ID, unique prefix, @last, or name."
+RunsArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help=_RUNS_HELP, autocompletion=complete_run_or_group)
+]
 
 
 @options.on_target
 def export(
     call: options.Invocation,
-    run: options.RunArgument,
+    run: RunsArgument,
     to: Annotated[
         Literal["mlflow", "tensorboard", "otlp"], typer.Option(help="Tool to export to.")
     ],
@@ -37,40 +45,74 @@ def export(
         bool, typer.Option("--artifacts/--no-artifacts", help="Also send the outputs to MLflow.")
     ] = True,
 ) -> None:
-    """Copy a run to MLflow or TensorBoard, or send its events to an OTLP endpoint.
+    """Copy runs to MLflow or TensorBoard, or send their events to an OTLP endpoint.
 
     Repeat the command to update the copy.
     """
-    from runner.flows.runs.documents import find_run
+    from runner.flows.sweeps.groups import RunSet, find_run_or_set
 
     out = call.out
     settings, connection = call.open()
-    spec = find_run(connection, run)
+    found = find_run_or_set(connection, run)
+    send = _exporter(out, settings, connection, to, uri, artifacts=artifacts)
+    specs = _specs(connection, found, started=True)
+    rows = [{"run_id": spec.run_id, **send(spec)} for spec in specs]
+    if not isinstance(found, RunSet):
+        out.record(rows[0])
+        return
+    columns = tuple(rows[0]) if rows else ("run_id",)
+    out.rows(rows, columns, empty=f"no run of {found.name} has started", spare=("where",))
+    out.note(f"exported {format_count(len(rows), 'run')} of {found.name}")
+
+
+def _specs(connection: Connection, found: RunSpec | RunSet, *, started: bool) -> list[RunSpec]:
+    from runner.flows.sweeps.groups import RunSet, load_specs
+
+    return load_specs(connection, found, started=started) if isinstance(found, RunSet) else [found]
+
+
+def _exporter(
+    out: Output,
+    settings: Settings,
+    connection: Connection,
+    to: str,
+    uri: str | None,
+    *,
+    artifacts: bool,
+) -> Callable[[RunSpec], dict[str, Any]]:
+    """Return a function that exports a run, and returns what it did."""
     if to == "mlflow":
         from runner.features.export.mlflow import export_to_mlflow
 
-        with out.stages() as view:
-            done = export_to_mlflow(
-                connection, spec, settings.home, uri, view.on_progress, artifacts=artifacts
-            )
-        found = {
-            "mlflow_run_id": done.id,
-            "where": done.where,
-            "created": done.created,
-            "new_points": done.points,
-            "new_files": done.files,
-        }
-    elif to == "tensorboard":
+        def to_mlflow(spec: RunSpec) -> dict[str, Any]:
+            with out.stages() as view:
+                done = export_to_mlflow(
+                    connection, spec, settings.home, uri, view.on_progress, artifacts=artifacts
+                )
+            return {
+                "mlflow_run_id": done.id,
+                "where": done.where,
+                "created": done.created,
+                "new_points": done.points,
+                "new_files": done.files,
+            }
+
+        return to_mlflow
+    if to == "tensorboard":
         from runner.features.export.tensorboard import export_to_tensorboard
 
-        where, points = export_to_tensorboard(connection, spec, uri)
-        found = {"where": str(where), "points": points}
-    else:
-        from runner.features.export.otlp import OtlpSender, export_to_otlp
+        def to_tensorboard(spec: RunSpec) -> dict[str, Any]:
+            where, points = export_to_tensorboard(connection, spec, uri)
+            return {"where": str(where), "points": points}
 
-        sender = OtlpSender(uri, settings.target.name)
-        found = {"where": sender.address, "events": export_to_otlp(connection, spec, sender)}
-    out.record({"run_id": spec.run_id, **found})
+        return to_tensorboard
+    from runner.features.export.otlp import OtlpSender, export_to_otlp
+
+    sender = OtlpSender(uri, settings.target.name)
+    return lambda spec: {
+        "where": sender.address,
+        "events": export_to_otlp(connection, spec, sender),
+    }
 
 
 @options.on_target_as_text
@@ -78,9 +120,7 @@ def tensorboard(
     call: options.Invocation,
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN", help="Run IDs, unique prefixes, or @last.", autocompletion=complete_run
-        ),
+        typer.Argument(metavar="RUN", help=_RUNS_HELP, autocompletion=complete_run_or_group),
     ] = None,
     port: Annotated[
         int | None,
@@ -91,14 +131,17 @@ def tensorboard(
 ) -> None:
     """Show metrics and event files of runs in TensorBoard until Ctrl-C."""
     from runner.features.export.tensorboard import show_runs
-    from runner.flows.runs.documents import find_run
+    from runner.flows.sweeps.groups import find_run_or_set
 
     out = call.out
     settings, connection = call.open()
-    specs = {spec.run_id: spec for run in runs or ["@last"] for spec in [find_run(connection, run)]}
+    found = [find_run_or_set(connection, run) for run in runs or ["@last"]]
+    specs = {
+        spec.run_id: spec for each in found for spec in _specs(connection, each, started=False)
+    }
     with show_runs(connection, list(specs.values()), settings.home, port) as shown:
         out.text(shown.url)
-        out.note(f"showing {', '.join(specs)}; press Ctrl-C to stop")
+        out.note(f"showing {format_names([*specs])}; press Ctrl-C to stop")
         try:
             code = shown.wait()
         except KeyboardInterrupt:

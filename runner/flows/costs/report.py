@@ -30,18 +30,19 @@ from runner.protocol.usage import AttemptUsage, load_usage, parse_usage, to_mill
 
 _LEAST_PERIOD = timedelta(days=7)  # of earlier runs
 
-CostKey = Literal["run", "recipe", "experiment", "pool"]
+CostKey = Literal["run", "recipe", "experiment", "sweep", "pool"]
+NO_SWEEP = "(no sweep)"  # the row of runs that belong to no sweep or group
 
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
     """The costs to show, and prices in USD per hour that replace those of the table.
 
-    Without `run_id`, all runs are shown, or the runs submitted `since`.
+    Without `run_ids`, all runs are shown, or the runs submitted `since`.
     """
 
     by: CostKey = "experiment"
-    run_id: str | None = None
+    run_ids: frozenset[str] | None = None
     since: datetime | None = None
     vm_size: str | None = None
     region: str | None = None
@@ -186,8 +187,10 @@ class _NeededRuns:
         run was submitted that ended after the start of the nodes.
         """
         since = self._query.since
-        if self._query.run_id is not None:
-            since = submission_time(self._query.run_id)
+        if self._query.run_ids is not None:
+            moments = [submission_time(run_id) for run_id in self._query.run_ids]
+            known = [moment for moment in moments if moment is not None]
+            since = min(known) if known and len(known) == len(moments) else None
         self._read_since(since)
         while since is not None and not all(part.is_read for part in self._parts):
             chosen = {key for key, row in self.rows.items() if _accepts(self._query, row)}
@@ -245,8 +248,8 @@ class _NeededRuns:
 
 
 def _accepts(query: CostQuery, row: RunRow) -> bool:
-    if query.run_id is not None:
-        return row.run_id == query.run_id
+    if query.run_ids is not None:
+        return row.run_id in query.run_ids
     if query.since is None:
         return True
     moment = submission_time(row.run_id)
@@ -379,4 +382,6 @@ def _name(by: CostKey, row: RunRow) -> str:
     spec = row.spec
     if by == "run" or spec is None:
         return row.run_id
+    if by == "sweep":
+        return spec.group or NO_SWEEP
     return spec.recipe if by == "recipe" else spec.experiment

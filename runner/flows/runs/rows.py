@@ -118,6 +118,12 @@ class RunRow:
         yield from self.params
 
     @property
+    def is_decided(self) -> bool:
+        """False if its parameters may change, because a sampler chooses them when it starts."""
+        trial = self.spec.trial if self.spec else None
+        return trial is None or bool(trial.get("decided", True))
+
+    @property
     def params(self) -> dict[str, Any]:
         """All parameters. Without `with_commands`, those of a long command may be missing."""
         return self.spec.all_params if self.spec else {}

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from pathlib import Path
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
@@ -20,7 +19,6 @@ from runner.core.pricing.cost import MICROS_PER_USD
 from runner.core.pricing.ledger import EVICTED, NodeCosts
 from runner.core.states import RunState, WaitCause
 from runner.core.sweep_plots import PlottedTrial, draw_sweep
-from runner.flows.costs.report import CostQuery, report_costs
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.runs.group_documents import list_group_ids, with_later_runs
 from runner.flows.runs.history import EVERY_RUN, RunFilter, list_runs, with_commands
@@ -254,7 +252,7 @@ def load_leaderboard(
     chains = [(*sweep.earlier.get(name, ()), run_id) for name, run_id in sweep.trial_runs.items()]
     merge_id = sweep.runs.get(MERGE_TASK, "")
     ids = [*(run_id for chain in chains for run_id in chain), *filter(None, [merge_id])]
-    found = {row.run_id: row for row in known if row.result is not None and _is_decided(row)}
+    found = {row.run_id: row for row in known if row.result is not None and row.is_decided}
     missing = [run_id for run_id in ids if run_id not in found]
     listed = with_commands(connection, list_runs(connection, limit=None, ids=missing))
     found |= {row.run_id: row for row in listed.rows}
@@ -287,12 +285,6 @@ def _cancelled_by_sweep(row: RunRow) -> bool:
     return row.result is not None and row.result.code == SWEEP_FAILED
 
 
-def _is_decided(row: RunRow) -> bool:
-    """Return False if the agent may have changed the parameters since the row was read."""
-    trial = row.spec.trial if row.spec else None
-    return trial is None or bool(trial.get("decided", True))
-
-
 @dataclass(frozen=True, slots=True)
 class TrialCost(JsonDocument):
     """The costs of all runs of a trial, and the part due to evictions; None if unknown."""
@@ -301,13 +293,10 @@ class TrialCost(JsonDocument):
     evictions_usd: float | None
 
 
-def trial_costs(
-    connection: Connection, board: Leaderboard, home: Path | None
-) -> dict[str, TrialCost]:
-    """Return the costs of each trial by name; nodes of this machine cost nothing."""
-    since = board.sweep.created.replace(microsecond=0)  # run IDs have whole seconds
-    query = CostQuery(by="run", since=since)
-    return costs_of_trials(board, report_costs(connection, query, home).ledger.runs)
+def runs_of_sweep(sweep: RunGroup) -> frozenset[str]:
+    """Return the runs of a sweep, with its merge task and earlier runs of resumed trials."""
+    earlier = (run_id for runs in sweep.earlier.values() for run_id in runs)
+    return frozenset((*sweep.runs.values(), *earlier))
 
 
 def costs_of_trials(board: Leaderboard, spent: Mapping[str, NodeCosts]) -> dict[str, TrialCost]:

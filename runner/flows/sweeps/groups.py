@@ -1,4 +1,4 @@
-"""Read the present state of a group of runs, once or until all have ended.
+"""Find the runs that belong together, and read the present state of a group until all have ended.
 
 Modules with the Batch SDK are imported when needed; a sweep that has ended needs none.
 """
@@ -11,11 +11,15 @@ from dataclasses import dataclass, replace
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import TRANSIENT_CODES
+from runner.azure.storage.blobs import in_parallel
 from runner.core.states import RunState
-from runner.flows.runs.history import list_runs
+from runner.flows.runs.documents import find_run
+from runner.flows.runs.group_documents import find_group
+from runner.flows.runs.history import RunFilter, list_runs
 from runner.flows.runs.rows import RunRow
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,81 @@ def load_group_view(
     # Keep the order of the group.
     present = {name: row for run_id, name in ids.items() if (row := found.get(run_id))}
     return GroupView(group, rows | present)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSet:
+    """Runs that belong together: those of a sweep, a group or an experiment.
+
+    Attributes:
+        name: The ID of the sweep or group, or the name of the experiment.
+        run_ids: The runs, including the earlier ones of resumed trials.
+        group: The sweep or group; None for an experiment.
+    """
+
+    name: str
+    run_ids: tuple[str, ...]
+    group: RunGroup | None = None
+
+
+def find_run_set(connection: Connection, reference: str) -> RunSet:
+    """Return the runs of a sweep, a group or an experiment.
+
+    Raises:
+        RunnerError: R-SWEEP-UNKNOWN, nothing has this name; R-GROUP-AMBIGUOUS.
+    """
+    try:
+        group = find_group(connection, reference)
+    except RunnerError as err:
+        if err.code not in ("R-GROUP-UNKNOWN", "R-GROUP-AMBIGUOUS"):
+            raise
+        rows = list_runs(connection, limit=None, only=RunFilter(reference)).rows
+        if rows:
+            return RunSet(reference, tuple(row.run_id for row in rows))
+        if err.code == "R-GROUP-AMBIGUOUS":
+            raise
+        raise RunnerError(
+            "R-SWEEP-UNKNOWN",
+            f"no sweep, group or experiment {reference!r}",
+            why="no run belongs to any of that name",
+            fix=err.fix if "did you mean" in err.fix else "runner experiments ls",
+        ) from err
+    # The newest run of a resumed trial may not exist, if a paused job rejected it.
+    earlier = (run_id for runs in group.earlier.values() for run_id in runs)
+    return RunSet(group.group_id, (*group.runs.values(), *earlier), group)
+
+
+def find_run_or_set(connection: Connection, reference: str) -> RunSpec | RunSet:
+    """Return the run of a reference, or else the runs of a sweep, a group or an experiment.
+
+    Raises:
+        RunnerError: nothing has this name.
+    """
+    try:
+        return find_run(connection, reference)
+    except RunnerError as err:
+        if err.code not in ("R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"):
+            raise
+        try:
+            return find_run_set(connection, reference)
+        except RunnerError as other:
+            if other.code == "R-SWEEP-UNKNOWN" or err.code == "R-RUN-AMBIGUOUS":
+                raise err from None
+            raise
+
+
+def load_specs(connection: Connection, runs: RunSet, *, started: bool) -> list[RunSpec]:
+    """Return the whole documents of the runs, in order of submission.
+
+    Args:
+        connection: the services.
+        runs: the runs; those that were deleted are left out.
+        started: True leaves out runs that no node has started, False only those whose parameters
+            will be chosen when they start.
+    """
+    rows = list_runs(connection, limit=None, ids=runs.run_ids).rows
+    chosen = (row for row in reversed(rows) if row.attempts or (row.is_decided and not started))
+    return in_parallel(lambda row: find_run(connection, row.run_id), chosen)
 
 
 _POLL_S = 1.0

@@ -43,9 +43,10 @@ from runner.core.units import format_count
 from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.documents import count_attempts, load_result, runs_container
 from runner.flows.runs.group_documents import find_group
-from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.history import list_runs
 from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
 from runner.flows.runs.waiting import WaitingTrialsCache, read_run
+from runner.flows.sweeps.groups import find_run_set
 from runner.protocol.codec import JsonDocument, wire
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import group_blob
@@ -99,28 +100,11 @@ def find_jobs(
     Raises:
         RunnerError: nothing has this name; or R-JOB-ENDED, all runs have ended.
     """
-    name, look = reference, f"runner ps -a -e {reference}"
-    try:
-        group = find_group(connection, reference)
-    except RunnerError as err:
-        if err.code not in ("R-GROUP-UNKNOWN", "R-GROUP-AMBIGUOUS"):
-            raise
-        rows = list_runs(connection, limit=None, only=RunFilter(reference)).rows
-        if not rows and err.code == "R-GROUP-AMBIGUOUS":
-            raise
-        if not rows:
-            raise RunnerError(
-                "R-SWEEP-UNKNOWN",
-                f"no sweep, group or experiment {reference!r}",
-                why="no run belongs to any of that name",
-                fix=err.fix if "did you mean" in err.fix else "runner experiments ls",
-            ) from err
-    else:
-        name = group.group_id
-        look = f"runner sweep resume {name}" if group.trials else f"runner ps --group {name}"
-        # The newest run of a resumed trial may not exist, if the paused job rejected it.
-        earlier = (run_id for runs in group.earlier.values() for run_id in runs)
-        rows = list_runs(connection, limit=None, ids=[*group.runs.values(), *earlier]).rows
+    runs = find_run_set(connection, reference)
+    name, look = runs.name, f"runner ps -a -e {runs.name}"
+    if runs.group is not None:
+        look = f"runner sweep resume {name}" if runs.group.trials else f"runner ps --group {name}"
+    rows = list_runs(connection, limit=None, ids=runs.run_ids).rows
     job_ids = dict.fromkeys(row.spec.job_id for row in rows if row.spec and not row.result)
     jobs = (read_job(connection, job_id) for job_id in job_ids)
     found = [load_job_runs(connection, job) for job in jobs if job is not None and not job.closed]

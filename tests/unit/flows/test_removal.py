@@ -409,6 +409,46 @@ def test_group_is_removed_with_the_last_of_its_runs(account: Account) -> None:
     assert group_blob(group_id) not in account.blobs
 
 
+def test_sweep_is_removed_except_for_the_run_that_a_model_needs(account: Account) -> None:
+    group_id = "study-20261014-120000-abcd"
+    one, two, three = (account.add(name, group=group_id) for name in ("one", "two", "three"))
+    tasks = {run: {"run_id": run, "after": [], "trial": {"lr": 1}} for run in (one, two, three)}
+    document = {"format": 1, "group_id": group_id, "name": "study", "created": OLD.isoformat()}
+    document |= {"job_id": "j", "pool": "local", "tasks": tasks}
+    account.blobs[group_blob(group_id)] = json.dumps(document).encode()
+    versions = (ModelVersion("cats", 1, {"run_id": two}), ModelVersion("dogs", 4, {"run_id": two}))
+    account.models = [Model(each.name, (each,)) for each in versions]
+    with pytest.raises(RunnerError) as refused:
+        plan_removal(CONNECTION, RunSelection(references=(group_id, two)), NOW)
+    assert refused.value.code == "R-RUN-IN-USE", "the run itself was named"
+    removed = account.remove(RunSelection(references=(group_id,)))
+    assert {run.run_id for run in removed.runs} == {one, three}
+    assert [(kept.run_id, kept.why, kept.fix) for kept in removed.kept] == [
+        (two, "it is the origin of model cats@1, dogs@4", "runner models rm cats@1")
+    ]
+    assert account.of(two)
+    assert group_blob(group_id) in account.blobs
+    again = account.remove(RunSelection(references=(group_id,)))
+    assert (again.runs, [kept.run_id for kept in again.kept]) == ((), [two])
+    account.models = []
+    account.remove(RunSelection(references=(group_id,)))
+    assert not account.of(two)
+    assert group_blob(group_id) not in account.blobs
+
+
+def test_sweep_with_a_trial_that_has_not_ended_is_not_removed(account: Account) -> None:
+    group_id = "study-20261014-120000-abcd"
+    one = account.add("one", group=group_id)
+    two = account.add("two", NOW, status=None, phase="running", group=group_id)
+    tasks = {run: {"run_id": run, "after": [], "trial": {"lr": 1}} for run in (one, two)}
+    document = {"format": 1, "group_id": group_id, "name": "study", "created": OLD.isoformat()}
+    document |= {"job_id": "j", "pool": "local", "tasks": tasks}
+    account.blobs[group_blob(group_id)] = json.dumps(document).encode()
+    with pytest.raises(RunnerError) as refused:
+        plan_removal(CONNECTION, RunSelection(references=(group_id,)), NOW)
+    assert (refused.value.code, refused.value.fix) == ("R-RUN-IN-USE", f"runner cancel {two}")
+
+
 def test_trial_that_never_started_is_removed_from_the_document_of_its_sweep(
     account: Account,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from runner.cli.autocomplete import complete_run
+from runner.cli.autocomplete import complete_run_or_group
 from runner.cli.commands.runs.ps import SinceOption
 from runner.cli.options import ChartOption, Invocation, on_target
 from runner.cli.ui.output import Output
@@ -22,8 +22,9 @@ from runner.core.units import parse_since
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
     from runner.core.pricing.ledger import NodeCosts
-    from runner.flows.costs.report import CostReport, CostRow
+    from runner.flows.costs.report import CostKey, CostReport, CostRow
 
 _DEFAULT = "show"
 
@@ -57,6 +58,26 @@ _MARKERS: dict[str, str] = {
 }  # fmt: skip
 
 
+VmSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--vm-size", help="VM size, which decides the price.", show_default="that of the pool"
+    ),
+]
+RegionOption = Annotated[
+    str | None,
+    typer.Option("--region", help="Region of the prices.", show_default="that of the target"),
+]
+SpotPriceOption = Annotated[
+    float | None,
+    typer.Option("--spot-price", min=0, help="Price of a spot node per hour in USD."),
+]
+DedicatedPriceOption = Annotated[
+    float | None,
+    typer.Option("--dedicated-price", min=0, help="Price of a dedicated node per hour in USD."),
+]
+
+
 @app.command(_DEFAULT)
 @on_target
 def show(
@@ -65,29 +86,20 @@ def show(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="Run ID, unique prefix, or @last.",
+            help="Run, sweep, group or experiment: ID, unique prefix, @last, or name.",
             show_default="all runs",
-            autocompletion=complete_run,
+            autocompletion=complete_run_or_group,
         ),
     ] = None,
     by: Annotated[
-        Literal["run", "recipe", "experiment", "pool"] | None,
+        Literal["run", "recipe", "experiment", "sweep", "pool"] | None,
         typer.Option(help="Group the costs by this.", show_default="experiment"),
     ] = None,
     since: SinceOption = None,
-    vm_size: Annotated[
-        str | None,
-        typer.Option(help="VM size, which decides the price.", show_default="that of the pool"),
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Region of the prices.", show_default="that of the target")
-    ] = None,
-    spot_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a spot node per hour in USD.")
-    ] = None,
-    dedicated_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a dedicated node per hour in USD.")
-    ] = None,
+    vm_size: VmSizeOption = None,
+    region: RegionOption = None,
+    spot_price: SpotPriceOption = None,
+    dedicated_price: DedicatedPriceOption = None,
     reconcile: Annotated[
         Path | None,
         typer.Option(
@@ -97,23 +109,25 @@ def show(
     ] = None,
     chart: ChartOption = None,
 ) -> None:
-    """Show the costs of runs: useful work, boot, evictions and idle nodes."""
+    """Show the costs of runs: useful work, boot, evictions and idle nodes.
+
+    Those of a sweep, a group or an experiment are one row; --by run lists its runs.
+    """
     from runner.flows.costs.report import CostQuery, report_costs
-    from runner.flows.runs.documents import find_run
 
     settings, connection = call.open()
-    run_id = None if run is None else find_run(connection, run).run_id
+    run_ids, own_key = (None, "experiment") if run is None else _chosen(connection, run)
     moment = None if since is None else parse_since(since, datetime.now(UTC))
     query = CostQuery(
-        by=by or ("experiment" if run is None else "run"),
-        run_id=run_id,
+        by=by or own_key,
+        run_ids=run_ids,
         since=moment if reconcile is None else None,  # a bill has the nodes of all runs
         vm_size=vm_size,
         region=region,
         spot_usd=spot_price,
         dedicated_usd=dedicated_price,
     )
-    if reconcile is not None and run_id is not None:
+    if reconcile is not None and run_ids is not None:
         raise RunnerError(
             "R-COST-RECONCILE",
             "--reconcile compares pools, not a run",
@@ -141,9 +155,19 @@ def show(
         rows, columns, empty="no run has used a node; to list runs: runner ps -a", spare=_SPARE
     )
     if rows:
-        _print_notes(out, report)
+        print_cost_notes(out, report)
         if sys.stdout.isatty() if chart is None else chart:
             _draw(out, report)
+
+
+def _chosen(connection: Connection, reference: str) -> tuple[frozenset[str], CostKey]:
+    """Return the runs of a reference, and by what their costs are grouped."""
+    from runner.flows.sweeps.groups import RunSet, find_run_or_set
+
+    found = find_run_or_set(connection, reference)
+    if not isinstance(found, RunSet):
+        return frozenset([found.run_id]), "run"
+    return frozenset(found.run_ids), "sweep" if found.group else "experiment"
 
 
 def _print_document(out: Output, report: CostReport) -> None:
@@ -192,7 +216,8 @@ def usd(micro: int | None) -> str:
     return f"{usd:.2f} USD" if usd >= 10 else f"{usd:.4f} USD"
 
 
-def _print_notes(out: Output, report: CostReport) -> None:
+def print_cost_notes(out: Output, report: CostReport) -> None:
+    """Print what a report does not include, its prices, and what evictions cost."""
     from runner.views.costs import GAPS
 
     for cause, count in sorted(Counter(gap.cause for gap in report.gaps).items()):

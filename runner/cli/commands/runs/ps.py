@@ -351,7 +351,7 @@ def _sweep_row(line: SweepLine) -> dict[str, Any]:
         sum(getattr(row, name) or 0 for row in line.rows) for name in ("attempts", "evicted")
     )
     waits = (row.status.cause for row in line.rows if row.status and row.status.stuck)
-    stuck = next((f": {cause.message}" for cause in waits if cause), "")
+    stuck = next((f": {each.message}" for each in waits if each and each.label == "stuck"), "")
     found: dict[str, Any] = {
         "run": line.group_id,
         "status": f"{states}{_short(stuck)}"

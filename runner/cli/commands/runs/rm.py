@@ -70,7 +70,8 @@ def rm(
 ) -> None:
     """Delete ended runs with their files, logs, checkpoints, tasks and jobs.
 
-    Runs that models, schedules or waiting runs need are kept.
+    Runs that models, schedules or waiting runs need are kept. Of a sweep or group, the others are
+    deleted.
     """
     from runner.flows.removal import plan_removal, remove_runs
 
@@ -85,7 +86,7 @@ def rm(
     if plan.runs and dry_run:
         out.note("dry run: nothing was deleted")
     elif plan.runs or plan.groups:
-        if plan.named:  # print IDs, because `@last` may be another run later
+        if "@last" in words:  # print IDs, because it may be another run later
             words = [run.run_id for run in plan.runs]
         again = f"runner rm {shlex.join([*words, *call.target_words, '--yes'])}"
         out.confirm_deletion(f"Delete {_what(plan)}?", yes=yes or not plan.runs, again=again)

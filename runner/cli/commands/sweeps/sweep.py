@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runner.cli.autocomplete import complete_group, complete_model
+from runner.cli.commands.costs.cost import (
+    DedicatedPriceOption,
+    RegionOption,
+    SpotPriceOption,
+    VmSizeOption,
+)
 from runner.cli.commands.runs.repeat import SendEnvOption, to_consent
 from runner.cli.commands.sweeps.submit import submit_tasks
 from runner.cli.options import (
@@ -250,16 +256,25 @@ def show(
     cost: Annotated[
         bool, typer.Option("--cost", help="Add the costs of each trial, and of evictions.")
     ] = False,
+    vm_size: VmSizeOption = None,
+    region: RegionOption = None,
+    spot_price: SpotPriceOption = None,
+    dedicated_price: DedicatedPriceOption = None,
 ) -> None:
-    """Compare the trials of a sweep, the best first."""
-    from runner.flows.sweeps.experiments import load_leaderboard, plot_sweep, trial_costs
+    """Compare the trials of a sweep, the best first. A price, size or region adds the costs."""
+    from runner.flows.costs.report import CostQuery, report_costs
+    from runner.flows.sweeps.experiments import load_leaderboard, plot_sweep, runs_of_sweep
 
     out = call.out
     kind = chart_kind(plot)
     connection = call.connect()
     board = load_leaderboard(connection, _find(connection, sweep), metric)
-    costs = trial_costs(connection, board, call.settings().home) if cost else None
-    show_leaderboard(out, connection, board, costs)
+    prices = (vm_size, region, spot_price, dedicated_price)
+    report = None
+    if cost or any(each is not None for each in prices):
+        query = CostQuery("run", runs_of_sweep(board.sweep), None, *prices)
+        report = report_costs(connection, query, call.settings().home)
+    show_leaderboard(out, connection, board, report)
     if plot is not None:
         write_plot(plot, plot_sweep(connection, board, page=kind == ".html"))
         out.note(f"wrote {plot}")

@@ -14,7 +14,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch import pools
 from runner.azure.batch.pools import NodeView
 from runner.azure.storage.blobs import BlobContainer
-from runner.flows.costs.report import CostQuery, CostReport, report_costs
+from runner.flows.costs.report import NO_SWEEP, CostQuery, CostReport, report_costs
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history
 from runner.protocol.results import index_blob, index_metadata
@@ -147,9 +147,23 @@ def test_rows_are_recipes_experiments_or_pools(records: Records) -> None:
     }
 
 
+def test_costs_of_sweeps_are_those_of_their_trials(records: Records) -> None:
+    first = records.add(1, group="net-20261121-143005-abcd")
+    second = records.add(3, node="tvm-2", group="net-20261121-143005-abcd")
+    alone = records.add(5, node="tvm-3")
+    rows = {row.name: row for row in records.report(by="sweep").rows}
+    assert {name: set(row.runs) for name, row in rows.items()} == {
+        "net-20261121-143005-abcd": {first, second},
+        NO_SWEEP: {alone},
+    }
+    chosen = records.report(by="sweep", run_ids=frozenset([first, second]))
+    assert [row.name for row in chosen.rows] == ["net-20261121-143005-abcd"]
+    assert chosen.total.total_micro == rows["net-20261121-143005-abcd"].spent.total_micro
+
+
 def test_run_pays_its_share_of_a_shared_node(records: Records) -> None:
     alone = records.add(1)
-    before = records.report(run_id=alone).total.total_micro
+    before = records.report(run_ids=frozenset([alone])).total.total_micro
     records.add(1, experiment="other")
     twin = f"{alone[:-4]}zzzz"
     for name in [n for n in records.blobs if n.startswith(alone)]:
@@ -157,7 +171,7 @@ def test_run_pays_its_share_of_a_shared_node(records: Records) -> None:
             alone.encode(), twin.encode()
         )
     records.index.clear()
-    shared = records.report(run_id=alone).total.total_micro
+    shared = records.report(run_ids=frozenset([alone])).total.total_micro
     assert before is not None
     assert shared is not None
     assert abs(2 * shared - before) <= 1
