@@ -204,10 +204,11 @@ class Group(Mapping[str, Run]):
         return self
 
     @checked
-    def move(self, to: str, *, running: Running = "requeue") -> Group:
+    def move(self, to: str, *, running: Running = "requeue", force: bool = False) -> Group:
         """Move the unfinished runs to another pool. Return the group.
 
-        If it is interrupted, no run starts until the same call completes the move.
+        If it is interrupted, no run starts until the same call completes the move. With `force`,
+        the nodes of the pool need not have been prepared by runner.
 
         Raises:
             RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run could not run there; R-JOB-ENDED.
@@ -217,7 +218,7 @@ class Group(Mapping[str, Run]):
 
         connection = self.session.connection
         name, jobs = find_jobs(connection, self.id)
-        pool = plan_move(connection, jobs, to)
+        pool = plan_move(connection, jobs, to, force=force)
         note = JobNote("move", name, pool.view.id)
         move_jobs(connection, jobs, pool, note, running, ignore_progress)
         return Group(self.session, find_group(connection, self.id))

@@ -74,16 +74,17 @@ def batch_of(cli: Cli) -> BatchClient:
     return BatchClient(outputs.batch_endpoint, AzureNamedKeyCredential(outputs.batch_account, key))
 
 
-def create_pool(batch: BatchClient, pool_id: str, nodes: int, start: str = "") -> None:
+def create_pool(batch: BatchClient, pool_id: str, nodes: int, start: str | None = "") -> None:
+    """Create a pool with another start task, or none; an empty text is that of the local pool."""
     local = batch.get_pool("local")
-    broken = models.BatchStartTask(command_line=start, wait_for_success=True)
+    other = models.BatchStartTask(command_line=start, wait_for_success=True) if start else None
     batch.create_pool(
         models.BatchPoolCreateOptions(
             id=pool_id,
             vm_size="Standard_D2s_v3",
             virtual_machine_configuration=local.virtual_machine_configuration,
             target_low_priority_nodes=nodes,
-            start_task=broken if start else local.start_task,
+            start_task=local.start_task if start == "" else other,
         )
     )
 
@@ -246,6 +247,28 @@ def test_printed_commands_complete_a_move(cli: Cli, script: Write, tmp_path: Pat
     assert "fix: use another pool: runner pool ls" in refused
     cli.ok("pool", "ls")
     cli.ok("cancel", heavy)
+
+
+def test_pool_that_somebody_else_made_is_refused_before_anything_moves(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    create_pool(batch_of(cli), "plain", nodes=1, start=None)
+    folder = script(GATED.format(gate=tmp_path / "gate"))
+    started = cli.json("sweep", "start", folder, "-p", "lr=0.1,0.2", "--detach")
+    sweep = started["sweep"]
+    until(lambda: states(cli, sweep) == {"running": 2})
+    for words in (("sweep", "move", sweep), ("pool", "drain", "local")):
+        refused = cli.run(*words, "--to", "plain").stderr
+        assert "error[R-POOL-FIT]" in refused
+        assert "without uv, every run fails" in refused
+    assert states(cli, sweep) == {"running": 2}
+    assert {row["pool"] for row in cli.json("ps", "--group", sweep)} == {"local"}
+    assert {row["attempts"] for row in cli.json("ps", "--group", sweep)} == {1}
+    moved = cli.json("sweep", "move", sweep, "--to", "plain", "--force")
+    assert moved["pool"] == "plain"
+    cli.ok("sweep", "move", sweep, "--to", "local")
+    (tmp_path / "gate").touch()
+    until(lambda: states(cli, sweep) == {"succeeded": 2})
 
 
 @pytest.mark.fix("R-POOL-UNUSABLE")

@@ -327,6 +327,7 @@ class PoolView:
     """A pool; `spot` includes preempted nodes, as in the service.
 
     `since` is the start of its allocation state. `containers` is True if every task needs an image.
+    `is_prepared` is True if its start task is that of runner, which installs what runs need.
     """
 
     id: str
@@ -346,6 +347,7 @@ class PoolView:
     inter_node: bool
     since: datetime | None = None
     containers: bool = False
+    is_prepared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,7 +543,17 @@ def _to_pool_view(pool: models.BatchPool) -> PoolView:
         inter_node=bool(pool.enable_inter_node_communication),
         since=pool.allocation_state_transition_time,
         containers=bool(machine and machine.container_configuration),
+        is_prepared=_is_prepared(pool.start_task),
     )
+
+
+# Variables of our start tasks: of the pools of a stack, and of local ones.
+_SETUP_VARIABLES = frozenset({"RUNNER_NODE_SETUP", "RUNNER_NODE_UV"})
+
+
+def _is_prepared(start: models.BatchStartTask | None) -> bool:
+    settings = (start.environment_settings or ()) if start is not None else ()
+    return any(item.name in _SETUP_VARIABLES for item in settings)
 
 
 def _to_autoscale(pool: models.BatchPool) -> PoolAutoscale:

@@ -191,8 +191,12 @@ class _Pools:
         return found
 
 
-def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MovePool:
+def plan_move(
+    connection: Connection, jobs: Sequence[JobRuns], to: str, *, force: bool = False
+) -> MovePool:
     """Return the pool that all runs of the jobs can move to.
+
+    With `force`, its nodes need not have been prepared by runner.
 
     Raises:
         RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run cannot run there; or R-POOL-UNUSABLE, none of
@@ -200,26 +204,75 @@ def plan_move(connection: Connection, jobs: Sequence[JobRuns], to: str) -> MoveP
     """
     pools = _Pools(connection)
     target = pools.get(to)
-    refused: dict[str, list[str]] = {}
-    for each in jobs:
-        for spec in each.specs:
-            now = pools.find(spec.pool)
-            slots = each.tasks[spec.run_id].slots
-            why = explain_misfit(spec, slots, target.output, target.view.slots, now and now.output)
-            if why and not each.job.is_in(target.view.id):
-                refused.setdefault(why, []).append(spec.run_id)
-    if refused:
-        why, runs = max(refused.items(), key=lambda item: len(item[1]))
-        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        raise RunnerError(
-            "R-POOL-FIT",
-            f"pool {target.view.id!r} does not fit {runs[0]}{more}",
-            why=f"it {why}",
-            fix="use another pool: runner pool ls",
-        )
+    moved = [
+        (spec, each.tasks[spec.run_id].slots, pools.find(spec.pool))
+        for each in jobs
+        if not each.job.is_in(target.view.id)
+        for spec in each.specs
+    ]
+    _refuse_misfit(
+        target,
+        {
+            spec.run_id: explain_misfit(
+                spec, slots, target.output, target.view.slots, now and now.output
+            )
+            for spec, slots, now in moved
+        },
+    )
     if any(not each.job.is_in(target.view.id) for each in jobs):
         _refuse_unusable(connection, target.view.id)
+    begun = {
+        spec.run_id
+        for each in jobs
+        if each.job.note is not None and each.job.note.to == target.view.id
+        for spec in each.specs
+    }  # an interrupted move with --force
+    if not force:
+        _refuse_misfit(
+            target,
+            {
+                spec.run_id: _explain_unprepared(spec, target, now)
+                for spec, _, now in moved
+                if spec.run_id not in begun
+            },
+            "; if its nodes have all that, add --force",
+        )
     return target
+
+
+def _refuse_misfit(target: MovePool, problems: Mapping[str, str], otherwise: str = "") -> None:
+    """Raise RunnerError for the most frequent of the problems, which are empty for runs that fit.
+
+    `otherwise` is what else the user can do.
+    """
+    refused: dict[str, list[str]] = {}
+    for run_id, why in problems.items():
+        if why:
+            refused.setdefault(why, []).append(run_id)
+    if not refused:
+        return
+    why, runs = max(refused.items(), key=lambda item: len(item[1]))
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    raise RunnerError(
+        "R-POOL-FIT",
+        f"pool {target.view.id!r} does not fit {runs[0]}{more}",
+        why=f"it {why}",
+        fix=f"use another pool: runner pool ls{otherwise}",
+    )
+
+
+def _explain_unprepared(spec: RunSpec, target: MovePool, now: MovePool | None) -> str:
+    """Return what the nodes of a pool lack that start tasks and mounts provide, or nothing."""
+    if not target.view.is_prepared and spec.image is None:
+        return (
+            "was not created by runner, whose start task installs uv and waits for the GPUs; "
+            "without uv, every run fails"
+        )
+    if now is not None and any(each.get("kind") == "share" for each in spec.inputs.values()):
+        missing = [each for each in now.view.mounts if each not in target.view.mounts]
+        if missing:
+            return f"does not mount {missing[0]}, which an input of the run is in"
+    return ""
 
 
 def _refuse_unusable(connection: Connection, pool_id: str) -> None:
@@ -498,9 +551,11 @@ def jobs_in_pool(connection: Connection, pool_id: str, note: JobNote) -> list[Jo
 
 
 def plan_drain(
-    connection: Connection, pool_id: str, to: str | None
+    connection: Connection, pool_id: str, to: str | None, *, force: bool = False
 ) -> tuple[JobNote, list[JobRuns], MovePool | None]:
     """Return the jobs of a pool and the pool to move them to. Change nothing.
+
+    With `force`, the nodes of that pool need not have been prepared by runner.
 
     Raises:
         RunnerError: R-POOL-UNKNOWN; R-POOL-SAME; R-POOL-FIT; R-POOL-UNUSABLE.
@@ -517,7 +572,8 @@ def plan_drain(
     note = JobNote("drain", pool.id, target.view.id if target else "")
     jobs = jobs_in_pool(connection, pool.id, note)
     if target is not None:
-        plan_move(connection, [each for each in jobs if each.specs], target.view.id)
+        ours = [each for each in jobs if each.specs]
+        plan_move(connection, ours, target.view.id, force=force)
     return note, jobs, target
 
 

@@ -175,13 +175,16 @@ def drain(
             show_default="requeue with --to, else wait",
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also move to a pool that runner has not prepared.")
+    ] = False,
 ) -> None:
     """Disable scheduling on the nodes of a pool, and move or pause its runs."""
     from runner.flows.sweeps.moves import drain_pool, plan_drain
 
     out = call.out
     connection = call.connect()
-    note, jobs, target = plan_drain(connection, pool, to)
+    note, jobs, target = plan_drain(connection, pool, to, force=force)
     how = running or ("wait" if target is None else "requeue")
     try:
         with out.stages() as view:

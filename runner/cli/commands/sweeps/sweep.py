@@ -436,6 +436,10 @@ RunningOption = Annotated[
         help="Requeue running trials, wait for them, or end them. Requeued ones resume.",
     ),
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Also move to a pool that runner has not prepared."),
+]
 
 
 @app.command("move")
@@ -445,6 +449,7 @@ def move(
     experiment: JobsArgument,
     to: Annotated[str, typer.Option(metavar="POOL", help="Pool to move to.")],
     running: RunningOption = "requeue",
+    force: ForceOption = False,
 ) -> None:
     """Move the unfinished trials to another pool. If interrupted, repeat the command."""
     from runner.core.job_moves import JobNote
@@ -453,7 +458,7 @@ def move(
     out = call.out
     connection = call.connect()
     name, jobs = find_jobs(connection, experiment)
-    pool = plan_move(connection, jobs, to)
+    pool = plan_move(connection, jobs, to, force=force)
     note = JobNote("move", name, pool.view.id)
     try:
         with out.stages() as view:
