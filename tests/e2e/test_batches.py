@@ -75,16 +75,22 @@ def batch_of(cli: Cli) -> BatchClient:
 
 
 def create_pool(batch: BatchClient, pool_id: str, nodes: int, start: str | None = "") -> None:
-    """Create a pool with another start task, or none; an empty text is that of the local pool."""
+    """Create a pool with another command of its start task, by default that of the local pool.
+
+    With None, it has no start task.
+    """
     local = batch.get_pool("local")
-    other = models.BatchStartTask(command_line=start, wait_for_success=True) if start else None
+    settings = local.start_task.environment_settings if local.start_task else None
+    other = models.BatchStartTask(
+        command_line=start or "", environment_settings=settings, wait_for_success=True
+    )
     batch.create_pool(
         models.BatchPoolCreateOptions(
             id=pool_id,
             vm_size="Standard_D2s_v3",
             virtual_machine_configuration=local.virtual_machine_configuration,
             target_low_priority_nodes=nodes,
-            start_task=local.start_task if start == "" else other,
+            start_task=None if start is None else other if start else local.start_task,
         )
     )
 

@@ -68,7 +68,8 @@ def show_leaderboard(
     if report is not None:
         own = (*own[:-1], "cost", "evictions_cost", own[-1])
     columns = (*own[:2], *names.values(), *own[2:])
-    out.rows(rows, columns, empty="the runs were deleted", spare=("attempts", "took", "run_id"))
+    spare = ("attempts", "evictions_cost", "took", *reversed([*names.values()]), "cost", "state")
+    out.rows(rows, columns, empty="the runs were deleted", spare=spare)
     out.note(format_states(board.shown_states))
     if report is not None:
         _note_costs(out, report)

@@ -34,6 +34,7 @@ TABLE_PART = 1000  # rows of a table that are printed at once
 _ANY_WIDTH = 1_000_000  # width of a table that a program reads
 _SENTENCE = 30  # columns with at least this width and several words may be wrapped
 _SENTENCE_MIN = 16
+_OTHER_MIN = 8  # least width of other columns beside the ID of a run
 # The help of the command explains a wrong command line better than a text about all of them.
 _WITHOUT_MORE = frozenset({"R-USAGE", "R-EXPLAIN-UNKNOWN"})
 # Labels of the lines of an error with their style, and the column of the text.
@@ -260,7 +261,10 @@ class _TableLayout:
         self._numbers = frozenset(name for name in columns if _is_number_column(rows, name))
         self._longest = {name: _cell_width(_heading(name)) for name in columns}
         self._wrapped: set[str] = set()
-        self._measure(_cells(rows, columns))
+        self._words: dict[str, int] = {}  # the longest word of a column that is wrapped
+        cells = _cells(rows, columns)
+        self._measure(cells)
+        self._ids = [name for name in columns if _has_ids(cells[name])]
         least = self._least()
         shown = list(columns)
         for name in spare:
@@ -282,6 +286,7 @@ class _TableLayout:
         fits = _line_width(self._shown, self._longest) <= self._width
         # Wrap every column if none can be omitted.
         folds = _line_width(self._shown, self._least()) > self._width
+        whole = self._whole_ids() if folds else []
         table = Table(
             box=None,
             pad_edge=False,
@@ -294,8 +299,8 @@ class _TableLayout:
                 _heading(name),
                 justify="right" if name in self._numbers else "left",
                 # Given, so that rich does not measure cells.
-                width=self._longest[name] if fits else None,
-                no_wrap=name not in self._wrapped and not folds,
+                width=self._longest[name] if fits or name in whole else None,
+                no_wrap=name in whole or (name not in self._wrapped and not folds),
                 overflow="fold",
             )
         for row in zip(*(cells[name] for name in self._shown), strict=True):
@@ -318,13 +323,30 @@ class _TableLayout:
             self._longest[name] = max(self._longest[name], *map(_cell_width, texts))
             if self._longest[name] > _SENTENCE and any(" " in text for text in texts):
                 self._wrapped.add(name)
+                words = (_cell_width(word) for text in texts for word in text.split())
+                longest = max(self._words.get(name, _SENTENCE_MIN), *words)
+                self._words[name] = min(longest, _SENTENCE)
 
     def _least(self) -> dict[str, int]:
-        return {**self._longest, **dict.fromkeys(self._wrapped, _SENTENCE_MIN)}
+        return {**self._longest, **self._words}
+
+    def _whole_ids(self) -> list[str]:
+        """Return the columns of IDs that stay whole in a table that is too wide for its columns."""
+        least = {name: min(self._longest[name], _OTHER_MIN) for name in self._shown}
+        least |= {name: self._longest[name] for name in self._ids}
+        return self._ids if _line_width(self._shown, least) <= self._width else []
 
 
 def _cells(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, list[str]]:
     return {name: [visible(_cell(row.get(name)), cell=True) for row in rows] for name in columns}
+
+
+def _has_ids(texts: Sequence[str]) -> bool:
+    """Return True if every cell with a value is the ID of a run or sweep."""
+    from runner.protocol.paths import is_run_id
+
+    given = [text for text in texts if text != _cell(None)]
+    return bool(given) and all(is_run_id(text) for text in given)
 
 
 def _cell_width(text: str) -> int:

@@ -288,6 +288,27 @@ def test_sentences_are_wrapped_and_ids_are_not(monkeypatch: pytest.MonkeyPatch) 
     assert " ".join(" ".join(line[-25:].split()) for line in lines).count("could not") == 9
 
 
+def test_table_that_is_too_wide_folds_other_columns_than_ids_of_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_id = "a-rather-long-name-20261121-143005-k3f9"
+    words = {"recipe": "another-long-name-of-a-folder", "status": "failed"}
+    row = {"run": run_id, **words, "error": "FileNotFoundError: 'data/x.csv' does not exist"}
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    Output().rows([row], tuple(row))
+    lines = screen.getvalue().splitlines()
+    assert lines[1].startswith(f"{run_id}  another-lo")
+    assert all(len(line) <= 80 for line in lines)
+    screen.truncate(0)
+    Output().rows([row], tuple(row), spare=("recipe",))
+    shown = screen.getvalue()
+    assert run_id in shown
+    assert "FileNotFoundError:" in shown, "a word of a sentence is not cut"
+
+
 def test_id_wider_than_the_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = _table_lines(monkeypatch, 20, run="x" * 30)
     assert sum(line.count("x") for line in lines) == 30

@@ -36,7 +36,7 @@ _COLUMNS = (
     "attempts", "evicted",
 )  # fmt: skip
 _MORE_KEYS = ("cause", "ended", "metrics", "params", "origin", "group")  # columns of -o json
-_SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric")
+_SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric", "error")
 _WATCH_S = 2.0
 _REASON_WIDTH = 60
 _FAILED = ("failed", "lost")  # values of RunState, which is imported later
@@ -255,8 +255,7 @@ def _show(
     if extra.metric is not None:
         names = tuple(name for name in names if name != "metric")
     columns = (*names[:1], *extra.columns, *names[1:]) if as_text else (*_COLUMNS, *extra.columns)
-    spare = (*_SPARE, "error") if extra.columns else _SPARE
-    out.rows(rows, columns, empty=_empty(is_filtered=is_filtered), spare=spare)
+    out.rows(rows, columns, empty=_empty(is_filtered=is_filtered), spare=_SPARE)
     if history.older and as_text:
         older = format_count(history.older, "more run" if extra.metric else "older run")
         out.note(f"{'more than ' if history.has_more else ''}{older}: runner ps -a")
@@ -384,6 +383,10 @@ def _waits(status: RunStatus | None) -> str:
 
 
 def _short(reason: str, more: str = "") -> str:
-    """Return the first line with `more` behind it, in at most `_REASON_WIDTH` characters."""
+    """Return the first line with `more` behind it, in about `_REASON_WIDTH` characters."""
     line, most = reason.partition("\n")[0], _REASON_WIDTH - len(more)
-    return (line if len(line) <= most else f"{line[: most - 1]}…") + more
+    if len(line) <= most:
+        return line + more
+    begin = line[: most - 1]
+    words = begin.rpartition(" ")[0] or begin  # not cut inside a word, unless it is the only one
+    return f"{words} …{more}"

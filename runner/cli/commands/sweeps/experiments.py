@@ -31,7 +31,7 @@ def ls(call: Invocation) -> None:
     documents = [experiment_line(one, one.main_metric) for one in found]
     rows = [_texts(each) for each in documents] if out.as_text else documents
     columns = ("experiment", "runs", "states", "best", "metric", "value", "newest")
-    spare = ("newest", "metric") if out.as_text else ()
+    spare = ("newest", "metric", "runs", "value") if out.as_text else ()
     out.rows(rows, columns, empty="no runs; to start one: runner train mnist", spare=spare)
 
 
