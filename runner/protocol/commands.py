@@ -16,9 +16,12 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from runner.protocol.task import NOTEBOOK_MODULE
+
+if TYPE_CHECKING:
+    from typing import Self  # the agent runs on Python 3.10
 
 # How a script gets its parameters: `--name value`, `name=value`, or `name=value` in the grammar of
 # Hydra, in which texts with special characters are quoted.
@@ -59,34 +62,28 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
 
-class WrittenFloat(float):
-    """A number that is shown, and passed to a script, as it was written: `1e3`, `1.10`."""
-
-    def __new__(cls, value: float, text: str) -> WrittenFloat:
-        """Return the number with its text."""
-        found = super().__new__(cls, value)
-        found.text = text
-        return found
+class _Written:
+    """A number that is shown, and passed to a script, as it was written."""
 
     text: str
+
+    def __new__(cls, value: float, text: str) -> Self:
+        """Return the number with its text."""
+        new: Any = super().__new__  # of the type of number
+        found: Self = new(cls, value)
+        found.text = text
+        return found
 
     def __repr__(self) -> str:
         return self.text
 
 
-class WrittenInt(int):
-    """A whole number that is shown, and passed to a script, as it was written: `007`, `0x1f`."""
+class WrittenFloat(_Written, float):
+    """A number as it was written: `1e3`, `1.10`."""
 
-    def __new__(cls, value: int, text: str) -> WrittenInt:
-        """Return the number with its text."""
-        found = super().__new__(cls, value)
-        found.text = text
-        return found
 
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
+class WrittenInt(_Written, int):
+    """A whole number as it was written: `007`, `0x1f`."""
 
 
 class ParameterError(ValueError):

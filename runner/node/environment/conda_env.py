@@ -8,22 +8,18 @@ import os
 import platform
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from runner.node.environment.uv import STEP, find_uv, uv_environment
-from runner.node.environment.virtual_env import (
-    Builder,
-    add_pip,
-    is_usable,
-    new_environment,
-    remove_environment,
-)
+from runner.node.environment.building import add_pip, new_environment, remove_environment
+from runner.node.environment.uv import STEP, find_uv, package_commands, uv_environment
+from runner.node.environment.virtual_env import EDITABLES, Builder, is_usable
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.protection import protect_node
 from runner.protocol.host import remove_tree
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 _LOCAL = ("-e ", "./", "../", "-r ", "file:")  # in the pip part: it installs from the code
 
 
@@ -62,7 +58,7 @@ class CondaEnvironment(Builder):
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
         target = self._envs / name
         # Not in `cache`, which may be a link to a folder that is not mounted in the container.
-        with node_lock(self._shared_dir / "runner" / "locks" / name, self._while_waiting):
+        with node_lock(self._root / "locks" / name, self._while_waiting):
             if is_usable(target):
                 self._report("environment is cached")
                 return target
@@ -71,9 +67,15 @@ class CondaEnvironment(Builder):
             self._build(code_dir, file, target, packages)
         return target
 
+    def _find_uv(self) -> Path | None:
+        """Return uv, or None if the pip of the environment has to install packages."""
+        with suppress(StageFailedError):
+            return super()._find_uv()
+        return None
+
     def _build(self, code_dir: Path, file: str, target: Path, packages: Sequence[str]) -> None:
         # The runner links that of this machine on local nodes, as uv.
-        linked = self._shared_dir / "runner" / "bin" / "micromamba"
+        linked = self._root / "bin" / "micromamba"
         micromamba = str(linked) if os.access(linked, os.X_OK) else shutil.which("micromamba")
         if micromamba is None:
             raise _failed(
@@ -92,18 +94,22 @@ class CondaEnvironment(Builder):
             create = [micromamba, "create", "--yes", "--prefix", prefix, "--file", code_dir / file]
             # Packages run code of their own when they are installed.
             protect = protect_node(self._shared_dir, [prefix, own], {})
-            self._run_uv(create, environment, code_dir, protect)
+            self._installer.run(create, environment, code_dir, protect)
             python = prefix / "bin" / "python"
             if not os.access(python, os.X_OK):
                 raise _failed(f"{file} installs no Python: add python to its dependencies")
+            _, uninstall = package_commands(None, prefix)  # the pip that has installed them
+            self._complete(prefix, code_dir, uninstall, environment)
             with new_environment(target) as building:
                 venv = [python, "-m", "venv", "--system-site-packages", "--without-pip", building]
-                self._run_uv(venv, environment, code_dir)
+                self._installer.run(venv, environment, code_dir)
+                if (prefix / EDITABLES).exists():
+                    (prefix / EDITABLES).rename(building / EDITABLES)
                 _link_programs(prefix / "bin", building / "bin")
                 if packages:
                     uv = [find_uv(self._shared_dir), "pip", "install"]
                     into = ["--python", building / "bin" / "python"]
-                    self._run_uv([*uv, *into, *packages], environment, code_dir)
+                    self._installer.run([*uv, *into, *packages], environment, code_dir)
                 add_pip(building)
                 building.rename(target)
         except BaseException:

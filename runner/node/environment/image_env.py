@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.node.environment.uv import STEP, find_uv, uv_environment
-from runner.node.environment.virtual_env import (
-    Builder,
-    Installation,
+from runner.node.environment.building import (
     add_pip,
     add_uv,
-    is_usable,
     new_environment,
     remove_environment,
 )
+from runner.node.environment.uv import STEP, package_commands, uv_environment
+from runner.node.environment.virtual_env import Builder, Installation, is_usable
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
@@ -98,7 +96,6 @@ class ImageEnvironment(Builder):
         commits: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(shared_dir, report, check, variables, commits)
-        self._root = shared_dir / "runner"
         self._image = image
         path = os.environ.get(IMAGE_PYTHON_VARIABLE, sys.executable)
         self._python = ImagePython.describe(path) if path else None
@@ -167,16 +164,16 @@ class ImageEnvironment(Builder):
 
         `pins` is a file of constraints.
         """
-        environment = {**uv_environment(self._root / "uv-of-containers"), **plan.variables}
-        uv = self._uv_for(image_python)
+        environment = {**uv_environment(self._uv_cache), **plan.variables}
+        uv = self._find_uv()
         with new_environment(target) as building:
             if uv is None:
                 _refuse_tables(plan)
-            self._run_uv(_create_command(image_python, uv, building), environment, code_dir)
+            self._installer.run(_create_command(image_python, uv, building), environment, code_dir)
             _add_image_packages(image_python, building)
             arguments = plan.install_arguments(building, for_pip=uv is None)
-            install, uninstall = _package_commands(uv, building)
-            self._run_uv([*install, *arguments, "-c", pins], environment, code_dir)
+            install, uninstall = package_commands(uv, building)
+            self._installer.run([*install, *arguments, "-c", pins], environment, code_dir)
             self._complete(building, code_dir, uninstall, environment)
             _move_scripts(building, target)
             add_pip(building)
@@ -184,24 +181,17 @@ class ImageEnvironment(Builder):
                 add_uv(building)
             building.rename(target)
 
-    def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
-        """Install folders of the code in a layer."""
-        environment = {**uv_environment(self._root / "uv-of-containers"), **self._uv_variables}
-        uv = self._uv_for(self._python) if self._python is not None else None
-        install, _ = _package_commands(uv, layer)
-        words = [word for folder in folders for word in ("-e", folder)]
-        self._run_uv([*install, "--no-deps", *words], environment, code_dir)
+    def _find_uv(self) -> Path | None:
+        """Return uv of the image or node, or None if the image's pip has to install packages.
 
-    def _uv_for(self, image_python: ImagePython) -> Path | None:
-        """Return uv, or None if the image's pip has to install packages."""
-        if image_python.number < _MIN_PYTHON_FOR_UV:
+        It has to for an old Python, or if uv does not run with the libraries of the image.
+        """
+        if self._python is None or self._python.number < _MIN_PYTHON_FOR_UV:
             return None
-        return self._find_working_uv()
-
-    def _find_working_uv(self) -> Path | None:
-        """Return uv of the image or node, or None if it does not run with the image's libraries."""
         try:
-            uv = find_uv(self._shared_dir)
+            uv = super()._find_uv()
+            if uv is None:
+                return None
             command = [str(uv), "--version"]
             done = subprocess.run(command, capture_output=True, timeout=_PROBE_S, check=False)
         except (StageFailedError, OSError, subprocess.TimeoutExpired):
@@ -228,20 +218,6 @@ def _create_command(image_python: ImagePython, uv: Path | None, building: Path) 
     # needs the package python3-venv on Debian.
     options = ["--system-site-packages", *(["--without-pip"] if image_python.has_pip else [])]
     return [image_python.path, "-m", "venv", *options, building]
-
-
-def _package_commands(
-    uv: Path | None, environment: Path
-) -> tuple[list[str | Path], list[str | Path]]:
-    """Return the commands that install and remove packages, with uv or with pip."""
-    python = environment / "bin" / "python"
-    if uv is not None:
-        commands = ([uv, "pip", word, "--python", python] for word in ("install", "uninstall"))
-        install, uninstall = commands
-        return install, uninstall
-    quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
-    pip: list[str | Path] = [python, "-m", "pip"]
-    return [*pip, "install", *quiet], [*pip, "uninstall", "--yes", *quiet]
 
 
 def _add_image_packages(image_python: ImagePython, building: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run uv, report its output as progress, and use its last lines as the error message."""
+"""Run uv or pip, report its output as progress, and use its last lines as the error message."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
 from runner.node.script.command import child_setup
-from runner.node.script.protection import start_protected
+from runner.node.script.protection import protect_node, start_protected
 from runner.node.script.streams import Report
+from runner.protocol.host import remove_tree
 
 STEP = "environment"
 MOST_LINES = 20_000  # of the output of uv, which contains that of a failed build
@@ -96,63 +99,150 @@ def uv_environment(cache_dir: Path) -> dict[str, str]:
     return {**environment, "UV_CACHE_DIR": str(cache_dir), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
-def run_uv(
-    arguments: Sequence[str | Path],
-    environment: Mapping[str, str],
-    *,
-    cwd: Path,
-    report: Report,
-    check: Callable[[], None],
-    record: Callable[[str], object],
-    protect: Callable[[], None] | None = None,
-) -> None:
-    """Run uv until it exits.
+def package_commands(
+    uv: Path | None, environment: Path
+) -> tuple[list[str | Path], list[str | Path]]:
+    """Return the commands that install and remove packages, with uv or with pip."""
+    python = environment / "bin" / "python"
+    if uv is not None:
+        commands = ([uv, "pip", word, "--python", python] for word in ("install", "uninstall"))
+        install, uninstall = commands
+        return install, uninstall
+    quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
+    pip: list[str | Path] = [python, "-m", "pip"]
+    return [*pip, "install", *quiet], [*pip, "uninstall", "--yes", *quiet]
 
-    Args:
-        arguments: the command.
-        environment: its environment.
-        cwd: its working directory.
-        report: receives progress.
-        check: called several times a second; may raise to stop uv.
-        record: receives the command and each line that it prints.
-        protect: called in the new process, from `protect_node`.
 
-    Raises:
-        StageFailedError: uv failed; the message names the package, the cause and the lines that
-            show it.
+@dataclass(frozen=True)
+class Installer:
+    """Runs the programs that install packages.
+
+    Attributes:
+        shared_dir: The shared folder of the node.
+        report: Receives progress.
+        check: Called several times a second; may raise to stop a program.
+        record: Receives each command and each line that it prints.
     """
-    command = [str(argument) for argument in arguments]
 
-    def start(protect: Callable[[], None] | None) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # pip and `venv` print errors here
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=child_setup(protect),  # noqa: PLW1509 - system calls, no locks, no imports
+    shared_dir: Path
+    report: Report
+    check: Callable[[], None]
+    record: Callable[[str], object]
+
+    def run(
+        self,
+        arguments: Sequence[str | Path],
+        variables: Mapping[str, str],
+        cwd: Path,
+        protect: Callable[[], None] | None = None,
+    ) -> None:
+        """Run a program until it exits.
+
+        Args:
+            arguments: the command.
+            variables: its environment variables.
+            cwd: its working directory.
+            protect: called in the new process, from `protect_node`.
+
+        Raises:
+            StageFailedError: it failed; the message names the package, the cause and the lines that
+                show it.
+        """
+        command = [str(argument) for argument in arguments]
+
+        def start(protect: Callable[[], None] | None) -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # pip and `venv` print errors here
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                preexec_fn=child_setup(protect),  # noqa: PLW1509 - system calls, no locks, no imports
+            )
+
+        self.record(f"$ {shlex.join(command)}")
+        process = start_protected(start, protect)
+        tail: deque[str] = deque(maxlen=MOST_LINES)
+        reader = threading.Thread(
+            target=_read_output, args=(process, tail, self.report, self.record), daemon=True
         )
+        reader.start()
+        try:
+            _wait(process, self.check)
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            reader.join(5.0)
+        if process.returncode != 0:
+            raise _failure(command, process.returncode, list(tail))
 
-    record(f"$ {shlex.join(command)}")
-    process = start_protected(start, protect)
-    tail: deque[str] = deque(maxlen=MOST_LINES)
-    reader = threading.Thread(
-        target=_read_output, args=(process, tail, report, record), daemon=True
-    )
-    reader.start()
-    try:
-        _wait(process, check)
-    finally:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        reader.join(5.0)
-    if process.returncode != 0:
-        raise _failure(command, process.returncode, list(tail))
+    def install(
+        self,
+        command: Sequence[str | Path],
+        variables: Mapping[str, str],
+        cwd: Path,
+        environment: Path,
+        cache: Path,
+    ) -> None:
+        """Run `uv pip install`, so that no package can change what other environments get.
+
+        Packages that are built from source run their own code for that. Where the node can be
+        protected, uv first tries without them; else they write to a copy of the cache.
+        """
+        own = environment.with_name(f"{environment.name}.cache")
+        for folder in (own, cache):
+            folder.mkdir(parents=True, exist_ok=True)
+        copies = {Path(os.path.realpath(cache)): own}
+        protect = protect_node(self.shared_dir, [environment, own], copies)
+        try:
+            if protect is not None:
+                if "-e" not in command:  # a source, always
+                    try:
+                        self.run([*command[:3], "--no-build", *command[3:]], variables, cwd)
+                        return
+                    except StageFailedError as err:
+                        if err.code != "EnvironmentFailed":
+                            raise
+                variables = {**variables, "UV_LINK_MODE": "copy"}
+            self.run(command, variables, cwd, protect)
+        finally:
+            remove_tree(own)
+
+    def find_python(self, request: str, variables: Mapping[str, str]) -> Path:
+        """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it.
+
+        Raises:
+            StageFailedError: no such interpreter is on the node, and uv cannot download it.
+        """
+        uv = find_uv(self.shared_dir)
+        find = [uv, "python", "find", "--no-project", request]
+        found = ask_uv([*find, "--system"], variables)
+        if found.returncode != 0:
+            self.report(f"no Python {request} on this node: downloading it")
+            install = [uv, "python", "install", "--no-bin", request]
+            try:
+                self.run(install, variables, Path.cwd())
+            except StageFailedError as err:
+                if err.code == "DiskFull":
+                    raise
+                raise _python_missing(request, err.message) from err
+            found = ask_uv(find, variables)
+        if found.returncode != 0:
+            raise _python_missing(request, found.stderr.strip() or "uv found no such version")
+        return Path(found.stdout.strip())
+
+
+def _python_missing(request: str, why: str) -> StageFailedError:
+    own = ".".join(map(str, sys.version_info[:3]))
+    first, _, rest = why.partition("\n")
+    message = f"Python {request} is not on the node and cannot be downloaded: {first}; it has {own}"
+    message = f"{message}\n{rest}".rstrip()
+    return StageFailedError(STEP, "PythonMissing", message)
 
 
 def ask_uv(

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,17 +26,16 @@ from urllib.parse import unquote, urlsplit
 from runner.node.environment.uv import (
     MOST_LINES,
     STEP,
-    ask_uv,
+    Installer,
     find_uv,
     is_range,
     meets,
-    run_uv,
+    package_commands,
     uv_environment,
 )
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.command import dies_with_parent
-from runner.node.script.protection import protect_node
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
@@ -285,21 +284,16 @@ MAX_ENVIRONMENTS = 8  # if there are more, the least recently used ones are dele
 
 
 class EnvironmentStore:
-    """The environments in `cache_dir`, if that is a link to a disk that outlives the node.
+    """The environments in a folder on a disk that outlives the node."""
 
-    Otherwise, all methods do nothing.
-    """
-
-    def __init__(self, cache_dir: Path) -> None:
-        self._folder = cache_dir / "envs" if cache_dir.is_symlink() else None
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def copy_to(self, name: str, target: Path) -> bool:
         """Copy the environment `name` to `target`. Return False if it is not available."""
-        if self._folder is None:
-            return False
         stored = self._folder / name
         if not is_usable(stored):
-            remove_environment(stored)
+            _remove(stored)
             return False
         with suppress(OSError):
             os.utime(stored)  # the time of the last use
@@ -307,7 +301,7 @@ class EnvironmentStore:
 
     def add(self, name: str, source: Path) -> None:
         """Store a complete environment if possible."""
-        if self._folder is None or (self._folder / name).is_dir():
+        if (self._folder / name).is_dir():
             return
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -316,8 +310,6 @@ class EnvironmentStore:
 
     def add_byte_code(self, name: str, source: Path) -> None:
         """Store the bytecode that the first script has written, if possible. Do it only once."""
-        if self._folder is None:
-            return
         stored = self._folder / name
         if not is_usable(stored) or (stored / _WITH_BYTE_CODE).exists():
             return
@@ -329,12 +321,11 @@ class EnvironmentStore:
             (stored / _WITH_BYTE_CODE).touch()
 
     def _remove_old(self) -> None:
-        assert self._folder is not None  # noqa: S101 - for the type checker
         stored = [path for path in self._folder.iterdir() if path.is_dir() and "." not in path.name]
         stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in stored[MAX_ENVIRONMENTS:]:
             # A task that is copying this environment at the moment fails, and builds its own.
-            remove_environment(path)
+            _remove(path)
 
 
 def is_usable(environment: Path) -> bool:
@@ -342,104 +333,16 @@ def is_usable(environment: Path) -> bool:
     return (environment / "bin" / "python").exists()
 
 
-def remove_environment(path: Path) -> None:
-    """Delete a folder. It is renamed first, so that no task uses it while it is deleted."""
-    with suppress(OSError):
-        renamed = path.with_name(f"{path.name}.old-{secrets.token_hex(16)}")
-        path.rename(renamed)
-        remove_tree(renamed)
+def _remove(environment: Path) -> None:
+    from runner.node.environment.building import remove_environment  # noqa: PLC0415  few runs
 
-
-@contextmanager
-def new_environment(target: Path) -> Generator[Path]:
-    """Yield a new folder for building an environment, which the block renames to `target`.
-
-    The caller holds the lock of `target`, so existing build folders are of killed tasks. Their uv
-    may still be writing, so the new folder has a new name.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f"{target.name}.building*"):
-        remove_tree(left)
-    building = target.with_name(f"{target.name}.building-{secrets.token_hex(16)}")
-    try:
-        yield building
-    finally:
-        remove_tree(building)
+    remove_environment(environment)
 
 
 LAYER_FOLDER = "venv"  # in the task's working directory
 _SHARED_PACKAGES = "_runner_shared.pth"
 _OTHER_SHELLS = (".bat", ".fish", ".nu", ".ps1", ".xsh")  # of scripts that activate it
 _MAX_SCRIPT_BYTES = 64 * 1024  # larger programs are no scripts
-# `python -m pip` runs it until the real pip has replaced it.
-_PIP = '''\
-# Unpack the pip that comes with this Python, then run it.
-import fcntl, glob, os, shutil, sys, sysconfig, tempfile, zipfile
-
-packages = sysconfig.get_path("purelib")  # of the layer; this file may be elsewhere
-# An environment of one run has no other packages of a user; scripts for other systems ask for them.
-WITHOUT_USER = """\
-import os, sys
-os.environ.pop("PIP_USER", None)
-if "install" in sys.argv and "--user" in sys.argv:
-    sys.argv.remove("--user")
-"""
-
-
-def unpack():
-    folders = [sysconfig.get_config_var("WHEEL_PKG_DIR")]
-    try:
-        import ensurepip
-
-        folders.append(os.path.join(os.path.dirname(ensurepip.__file__), "_bundled"))
-    except ImportError:
-        pass
-    wheels = (glob.glob(os.path.join(each, "pip-*.whl")) for each in folders if each)
-    found = [wheel for each in wheels for wheel in each]
-    if not found:
-        sys.exit("error: this Python comes without pip: add pip to the requirements")
-    beside = tempfile.mkdtemp(dir=packages)
-    try:
-        with zipfile.ZipFile(found[0]) as archive:
-            archive.extractall(beside)
-        main = os.path.join(beside, "pip", "__main__.py")
-        with open(main) as file:
-            text = file.read()
-        with open(main, "w") as file:
-            file.write(WITHOUT_USER + text)
-        for name in sorted(os.listdir(beside), reverse=True):  # `pip` last: then it is complete
-            if not os.path.exists(os.path.join(packages, name)):
-                os.rename(os.path.join(beside, name), os.path.join(packages, name))
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-with open(os.path.join(packages, ".pip.lock"), "w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    if not os.path.isdir(os.path.join(packages, "pip")):
-        unpack()
-os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
-'''
-# Runs uv of the node, or another one on PATH. `--system` would be the Python of the node, which no
-# run may change.
-_UV_COMMAND = """\
-#!/bin/sh
-uv=$AZ_BATCH_NODE_SHARED_DIR/runner/bin/uv
-if [ ! -x "$uv" ]; then
-    uv=$(PATH=${PATH#"${0%/*}":} command -v uv)
-    case $uv in "" | "$0") echo "uv is not installed on this node" >&2; exit 127 ;; esac
-fi
-if [ "$1" = pip ]; then
-    count=$#
-    for word; do
-        [ "$word" = --system ] || set -- "$@" "$word"
-    done
-    shift $count
-fi
-unset UV_SYSTEM_PYTHON
-exec "$uv" "$@"
-"""
-_PIP_COMMAND = '#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n'
 
 
 def private_layer(shared: Path, layer: Path) -> Path:
@@ -512,31 +415,6 @@ def _link_files(source: str, target: str, skipped: str) -> None:
             _link_files(entry.path, path, skipped)
         else:
             os.symlink(entry.path, path)  # noqa: PTH211
-
-
-def add_pip(environment: Path) -> None:
-    """Add a pip that installs itself in the layer that uses it, unless the packages include pip."""
-    names = ["pip", "pip3"]
-    for packages in environment.glob("lib/python*/site-packages"):
-        # Else `pip3.12` would be that of the node.
-        names.append(packages.parent.name.replace("python", "pip"))
-        if (packages / "pip").exists():
-            return
-        (packages / "pip").mkdir()
-        (packages / "pip" / "__init__.py").touch()
-        (packages / "pip" / "__main__.py").write_text(_PIP, encoding="utf-8")
-    for name in names:
-        program = environment / "bin" / name
-        program.write_text(_PIP_COMMAND, encoding="utf-8")
-        program.chmod(0o755)
-
-
-def add_uv(environment: Path) -> None:
-    """Add a program `uv` that installs in the layer that uses it, unless the packages have one."""
-    program = environment / "bin" / "uv"
-    if not program.exists():
-        program.write_text(_UV_COMMAND, encoding="utf-8")
-        program.chmod(0o755)
 
 
 COMPILED = ".compiled"  # ends the name of the file that marks a compiled folder
@@ -780,7 +658,7 @@ class Installation:
         return found if for_pip else [*self.arguments, *found]
 
 
-_EDITABLES = "runner_editables.json"  # in an environment: folders of the code
+EDITABLES = "runner_editables.json"  # in an environment: folders of the code
 
 
 class Builder:
@@ -807,13 +685,15 @@ class Builder:
         commits: Mapping[str, str] | None = None,
     ) -> None:
         self._shared_dir = shared_dir
-        self._envs = shared_dir / "runner" / "envs"
+        self._root = shared_dir / "runner"
+        self._envs = self._root / "envs"
         self._report = report
         self._check = check
         self._variables = variables
         self._commits = dict(commits or {})
         self._uv_variables: Mapping[str, str] = {}  # of the last plan
         self.output: deque[str] = deque(maxlen=MOST_LINES)
+        self._installer = Installer(shared_dir, report, check, self.output.append)
 
     def _plan(self, code_dir: Path, file: str | None, packages: Sequence[str]) -> Installation:
         """Return what is installed; ask for the commits of branches that the run lacks."""
@@ -883,13 +763,45 @@ class Builder:
             return environment
         private_layer(environment, layer)
         with suppress(OSError, ValueError):
-            folders: list[str] = parse_json((environment / _EDITABLES).read_bytes())
+            folders: list[str] = parse_json((environment / EDITABLES).read_bytes())
             self._install_editables(layer, [code_dir / folder for folder in folders], code_dir)
         return layer
 
+    @property
+    def _uv_cache(self) -> Path:
+        """The downloads of uv: not in `cache`, which may link to what a container lacks."""
+        return self._root / "uv-of-containers"
+
+    def _find_uv(self) -> Path | None:
+        """Return uv, or None if pip has to install packages. Raise StageFailedError."""
+        return find_uv(self._shared_dir)
+
     def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
-        """Install folders of the code in a layer, whose packages have their dependencies."""
-        raise NotImplementedError
+        """Install folders of the code in a layer, which has the packages that they need.
+
+        uv does it without the network if possible.
+        """
+        uv, variables = self._find_uv(), {**uv_environment(self._uv_cache), **self._uv_variables}
+        install, _ = package_commands(uv, layer)
+        words = ["--no-deps", *(word for folder in folders for word in ("-e", folder))]
+        if uv is not None:
+            try:
+                self._install([*install, "--offline", *words], variables, code_dir, layer)
+                return
+            except StageFailedError as err:
+                if err.code == "DiskFull":
+                    raise
+        self._install([*install, *words], variables, code_dir, layer)
+
+    def _install(
+        self,
+        command: Sequence[str | Path],
+        variables: Mapping[str, str],
+        code_dir: Path,
+        environment: Path,  # noqa: ARG002  of subclasses
+    ) -> None:
+        """Run a command that installs packages in an environment."""
+        self._installer.run(command, variables, code_dir)
 
     def _complete(
         self,
@@ -919,45 +831,24 @@ class Builder:
                     f"the editable package {name} is in {folder}, outside the code's folder"
                 )
             folders.append(str(folder.relative_to(root)))
-        self._run_uv([*uninstall, *found], variables, code_dir)
-        (building / _EDITABLES).write_text(json.dumps(folders), encoding="utf-8")
+        self._installer.run([*uninstall, *found], variables, code_dir)
+        (building / EDITABLES).write_text(json.dumps(folders), encoding="utf-8")
 
     def _while_waiting(self) -> None:
         self._report("another task is building the same environment")
         self._check()
 
-    def _run_uv(
-        self,
-        command: Sequence[str | Path],
-        environment: Mapping[str, str],
-        cwd: Path,
-        protect: Callable[[], None] | None = None,
-    ) -> None:
-        run_uv(
-            command,
-            environment,
-            cwd=cwd,
-            report=self._report,
-            check=self._check,
-            record=self.output.append,
-            protect=protect,
-        )
-
 
 class EnvironmentBuilder(Builder):
     """Builds environments with the Python of the node, or another one that uv installs."""
 
-    def __init__(
-        self,
-        shared_dir: Path,
-        report: Report,
-        check: Callable[[], None],
-        variables: InstallVariables | None = None,
-        commits: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(shared_dir, report, check, variables, commits)
-        self._cache = shared_dir / "runner" / "cache"
-        self._store = EnvironmentStore(self._cache)
+    @property
+    def _cache(self) -> Path:
+        return self._root / "cache"
+
+    @property
+    def _uv_cache(self) -> Path:
+        return self._cache / "uv"
 
     def ensure(
         self,
@@ -997,21 +888,32 @@ class EnvironmentBuilder(Builder):
             target = self._envs / hashlib.sha256(name.encode()).hexdigest()[:32]
         if is_usable(target):
             self._report("environment is cached")
-            self._store.add_byte_code(target.name, target)
+            if (store := self._find_store()) is not None:
+                store.add_byte_code(target.name, target)
             return target
         # The lock is in the cache, so that nodes that share a cache build an environment once.
         with node_lock(self._cache / "locks" / target.name, self._while_waiting):
             if is_usable(target):
                 self._report("environment is cached")
                 return target
-            remove_environment(target)
-            if self._store.copy_to(target.name, target):
-                self._report("environment is cached")
-            else:
-                plan.report_to(self._report)
+            if not self._restore(target):
                 self._build(interpreter, plan, code_dir, target, constraints)
-                self._store.add(target.name, target)
+                if (store := self._find_store()) is not None:
+                    store.add(target.name, target)
         return target
+
+    def _restore(self, target: Path) -> bool:
+        """Replace an environment by the stored one. Return False if there is none."""
+        _remove(target)
+        store = self._find_store()
+        if store is None or not store.copy_to(target.name, target):
+            return False
+        self._report("environment is cached")
+        return True
+
+    def _find_store(self) -> EnvironmentStore | None:
+        """Return the environments on a disk that outlives the node, if the cache is there."""
+        return EnvironmentStore(self._cache / "envs") if self._cache.is_symlink() else None
 
     def _build(
         self,
@@ -1022,15 +924,21 @@ class EnvironmentBuilder(Builder):
         constraints: Sequence[str],
     ) -> None:
         """Build the environment in a new folder, and rename it to `target`."""
+        from runner.node.environment.building import (  # noqa: PLC0415  most nodes have it
+            add_pip,
+            add_uv,
+            new_environment,
+        )
+
+        plan.report_to(self._report)
         uv = find_uv(self._shared_dir)
-        environment = {**uv_environment(self._cache / "uv"), **plan.variables}
+        environment = {**uv_environment(self._uv_cache), **plan.variables}
         with new_environment(target) as building:
-            python = building / "bin" / "python"
             # Relocatable, because the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
-            self._run_uv(venv, environment, code_dir)
+            self._installer.run(venv, environment, code_dir)
             if arguments := plan.install_arguments(building):
-                install: list[str | Path] = [uv, "pip", "install", "--python", python]
+                install, uninstall = package_commands(uv, building)
                 if constraints:
                     pinned = building / "constraints.txt"
                     pinned.write_text("\n".join(constraints), encoding="utf-8")
@@ -1039,57 +947,21 @@ class EnvironmentBuilder(Builder):
                 # of Keras and JAX take 13 s of CPU, the imported ones 3 s.
                 install += arguments
                 self._install(install, environment, code_dir, building)
-                uninstall: list[str | Path] = [uv, "pip", "uninstall", "--python", python]
                 self._complete(building, code_dir, uninstall, environment)
             (building / ".lock").unlink(missing_ok=True)  # of uv; a script could hold it
             add_pip(building)
             add_uv(building)
             building.rename(target)
 
-    def _install_editables(self, layer: Path, folders: Sequence[Path], code_dir: Path) -> None:
-        """Install folders of the code in a layer, if possible without the network."""
-        environment = {**uv_environment(self._cache / "uv"), **self._uv_variables}
-        python = layer / "bin" / "python"
-        install = [find_uv(self._shared_dir), "pip", "install", "--python", python, "--no-deps"]
-        words = [word for folder in folders for word in ("-e", folder)]
-        try:
-            self._install([*install, "--offline", *words], environment, code_dir, layer)
-        except StageFailedError as err:
-            if err.code == "DiskFull":
-                raise
-            self._install([*install, *words], environment, code_dir, layer)
-
     def _install(
         self,
-        install: Sequence[str | Path],
-        environment: Mapping[str, str],
+        command: Sequence[str | Path],
+        variables: Mapping[str, str],
         code_dir: Path,
-        building: Path,
+        environment: Path,
     ) -> None:
-        """Run `uv pip install`, so that no package can change what other environments get.
-
-        Packages that are built from source run their own code for that. Where the node can be
-        protected, uv first tries without them; else they write to a copy of the cache.
-        """
-        own, cache = building.with_name(f"{building.name}.cache"), self._cache / "uv"
-        for folder in (own, cache):
-            folder.mkdir(parents=True, exist_ok=True)
-        copies = {Path(os.path.realpath(cache)): own}
-        protect = protect_node(self._shared_dir, [building, own], copies)
-        try:
-            if protect is not None:
-                if "-e" not in install:  # a source, always
-                    try:
-                        wheels = [*install[:3], "--no-build", *install[3:]]
-                        self._run_uv(wheels, environment, code_dir)
-                        return
-                    except StageFailedError as err:
-                        if err.code != "EnvironmentFailed":
-                            raise
-                environment = {**environment, "UV_LINK_MODE": "copy"}
-            self._run_uv(install, environment, code_dir, protect)
-        finally:
-            remove_tree(own)
+        """Install packages so that none can change what other environments get."""
+        self._installer.install(command, variables, code_dir, environment, self._uv_cache)
 
     def _find_python(self, request: str) -> Path:
         """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it.
@@ -1097,28 +969,13 @@ class EnvironmentBuilder(Builder):
         Raises:
             StageFailedError: no such interpreter is on the node, and uv cannot download it.
         """
-        uv = find_uv(self._shared_dir)
-        environment = {
-            **uv_environment(self._cache / "uv"),
+        variables = {
+            **uv_environment(self._uv_cache),
             **(self._variables.values("") if self._variables else {}),
         }
         # Store a downloaded interpreter for all tasks of the node, not in the home of this one.
-        environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
-        find = [uv, "python", "find", "--no-project", request]
-        found = ask_uv([*find, "--system"], environment)
-        if found.returncode != 0:
-            self._report(f"no Python {request} on this node: downloading it")
-            install = [uv, "python", "install", "--no-bin", request]
-            try:
-                self._run_uv(install, environment, Path.cwd())
-            except StageFailedError as err:
-                if err.code == "DiskFull":
-                    raise
-                raise _python_missing(request, err.message) from err
-            found = ask_uv(find, environment)
-        if found.returncode != 0:
-            raise _python_missing(request, found.stderr.strip() or "uv found no such version")
-        return Path(found.stdout.strip())
+        variables.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
+        return self._installer.find_python(request, variables)
 
 
 def _choose_python(request: str | None) -> str | None:
@@ -1130,14 +987,6 @@ def _choose_python(request: str | None) -> str | None:
     if is_old and (request is None or meets(request, newer)):
         return NEWER_PYTHON
     return None if request is None or meets(request, sys.version_info[:3]) else request
-
-
-def _python_missing(request: str, why: str) -> StageFailedError:
-    own = ".".join(map(str, sys.version_info[:3]))
-    first, _, rest = why.partition("\n")
-    message = f"Python {request} is not on the node and cannot be downloaded: {first}; it has {own}"
-    message = f"{message}\n{rest}".rstrip()
-    return StageFailedError(STEP, "PythonMissing", message)
 
 
 def _has_versions(environment: Path, constraints: Sequence[str]) -> bool:

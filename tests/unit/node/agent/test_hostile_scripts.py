@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runner.node.environment.virtual_env import remove_environment
+from runner.node.environment.building import remove_environment
 from runner.node.inputs.stage import InputFetch, fetch_inputs
 from runner.node.script.workspace import RESTORE_PART, TempFolder, make_dirs, unpack_code
 from runner.node.storage.retries import RetryBudget

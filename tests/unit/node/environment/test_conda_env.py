@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,18 @@ for entry in pathlib.Path(sys.base_prefix, "lib", name).iterdir():
     if entry.name != "site-packages":
         (prefix / "lib" / name / entry.name).symlink_to(entry)
 (prefix / "lib" / name / "from_conda.py").write_text("NAME = 'conda'")
+if "-e ." in text:  # as pip installs it; `pip uninstall` removes it
+    packages = prefix / "lib" / name / "site-packages"
+    (packages / "own-1.0.dist-info").mkdir()
+    url = '{{"url": "file://%s", "dir_info": {{"editable": true}}}}' % os.getcwd()
+    (packages / "own-1.0.dist-info/direct_url.json").write_text(url)
+    (packages / "pip").mkdir()
+    (packages / "pip/__main__.py").write_text(
+        "import pathlib, shutil, sys\\n"
+        "assert sys.argv[1:3] == ['uninstall', '--yes'], sys.argv\\n"
+        "folder = pathlib.Path(__file__).parents[1]\\n"
+        "shutil.rmtree(folder / (sys.argv[-1] + '-1.0.dist-info'))\\n"
+    )
 (prefix / "bin/tool").write_text("#!/bin/sh\\necho tool")
 (prefix / "bin/tool").chmod(0o755)
 (prefix / "built").write_text(str(time.time_ns()))
@@ -85,6 +98,28 @@ def test_environment_has_packages_and_programs_of_conda(
         environment.name,
         f"{environment.name}.conda",
     ]
+
+
+def test_each_task_has_the_editable_package_of_its_own_code(
+    tmp_path: Path, program: Path, code: Path
+) -> None:
+    """The folder of the task that built the environment is deleted with the task."""
+    (code / "environment.yml").write_text("dependencies: [python, pip, {pip: [-e .]}]\n")
+    shared = tmp_path / "shared"
+    uv = shared / "runner/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(f'#!/bin/sh\necho "$@" >> {shared}/uv.log\n')
+    uv.chmod(0o755)
+    for name in ("first", "second"):
+        own = tmp_path / name
+        shutil.copytree(code, own)
+        builder = CondaEnvironment(shared, lambda *_: None, lambda: None)
+        layer = builder.layer_of(build(shared, own), tmp_path / f"layer-{name}", own)
+        last = (shared / "uv.log").read_text().splitlines()[-1]
+        python = layer / "bin/python"
+        assert last == f"pip install --python {python} --offline --no-deps -e {own}"
+    assert not list(shared.glob("runner/envs/*.conda/lib/python*/site-packages/own*"))
+    assert len((shared / "uv.log").read_text().splitlines()) == 2
 
 
 def test_changed_file_is_another_environment(tmp_path: Path, program: Path, code: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.node.environment.building import add_pip
 from runner.node.environment.virtual_env import (
-    add_pip,
     installed_packages,
     private_layer,
     shared_environment,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.environment.uv import run_uv
+from runner.node.environment.uv import Installer
 from runner.node.failures import StageFailedError
 
 _BUILD = """\
@@ -76,13 +76,8 @@ def message_of(tmp_path: Path, output: str, *options: str) -> list[str]:
     (tmp_path / "output").write_text(output, encoding="utf-8")
     code = f"import sys; sys.stdout.write(open({str(tmp_path / 'output')!r}).read()); sys.exit(1)"
     with pytest.raises(StageFailedError) as caught:
-        run_uv(
-            [sys.executable, "-c", code, *options],
-            {"PYTHONUTF8": "1"},
-            cwd=tmp_path,
-            report=lambda *_: None,
-            check=lambda: None,
-            record=lambda _: None,
+        Installer(tmp_path, lambda *_: None, lambda: None, lambda _: None).run(
+            [sys.executable, "-c", code, *options], {"PYTHONUTF8": "1"}, tmp_path
         )
     return caught.value.message.splitlines()
 

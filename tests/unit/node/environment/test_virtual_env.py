@@ -300,9 +300,7 @@ def test_next_node_copies_byte_code_that_a_script_has_written(tmp_path: Path, co
 
 
 def test_store_deletes_least_recently_used_environments(tmp_path: Path) -> None:
-    (tmp_path / "lasting").mkdir()
-    (tmp_path / "cache").symlink_to(tmp_path / "lasting")
-    store = EnvironmentStore(tmp_path / "cache")
+    store = EnvironmentStore(tmp_path / "lasting/envs")
     for number in range(MAX_ENVIRONMENTS + 2):
         source = tmp_path / f"e{number}"
         source.mkdir()
