@@ -616,6 +616,14 @@ def _from_folder(
         )
     document = read_document(file, code=_CODE)
     document, parsed = _apply_variants(document, variants)
+    _check_files(document, folder, parsed)
+    command = chosen or tuple(parsed.command or ()) or folder_command(folder, parsed.entry)
+    is_chosen = not (chosen or parsed.command or parsed.entry)
+    return _build(folder, source, parsed, command=command, is_chosen=is_chosen)
+
+
+def _check_files(document: Document, folder: Path, parsed: RecipeFile) -> None:
+    """Check that the files of a train.yaml exist, and that its keys agree. Raise RunnerError."""
     _check_requirements(document, folder, parsed)
     if parsed.entry is not None and parsed.command is not None:
         problem = "`entry` and `command` exclude each other"
@@ -632,9 +640,6 @@ def _from_folder(
         problem = "`python` cannot be combined with `image`, which contains its own Python"
         fix = f"remove `python`, or use an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
-    command = chosen or tuple(parsed.command or ()) or folder_command(folder, parsed.entry)
-    is_chosen = not (chosen or parsed.command or parsed.entry)
-    return _build(folder, source, parsed, command=command, is_chosen=is_chosen)
 
 
 def missing_script(command: Sequence[str], folder: Path) -> str | None:
@@ -687,17 +692,8 @@ def _build(
         if "PYTHONPATH" not in env and code.needs_sources:
             env["PYTHONPATH"] = SOURCES
         refuse_unreadable_scripts(folder, command, parsed.prepare)
-    if packages is None and source == "builtin":
-        packages = PackageSource(parsed.requirements, parsed.requirements, parsed.python)
-    elif packages is None:
-        packages = find_packages(
-            folder,
-            command,
-            parsed.requirements,
-            python=parsed.python,
-            is_in_image=parsed.image is not None,
-            prepares=parsed.prepare is not None,
-        )
+    if packages is None:
+        packages = _packages_of(folder, source, parsed, command)
     if notebook is not None:
         texts = [parsed.prepare or "", *parsed.packages, *packages.listed.names]
         is_open = parsed.image is not None or packages.listed.is_open
@@ -747,6 +743,22 @@ def _build(
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),
         notes=notes,
+    )
+
+
+def _packages_of(
+    folder: Path, source: RecipeSource, parsed: RecipeFile, command: Sequence[str]
+) -> PackageSource:
+    """Return the packages of a recipe; those of a built-in one are in the file that it names."""
+    if source == "builtin":
+        return PackageSource(parsed.requirements, parsed.requirements, parsed.python)
+    return find_packages(
+        folder,
+        command,
+        parsed.requirements,
+        python=parsed.python,
+        is_in_image=parsed.image is not None,
+        prepares=parsed.prepare is not None,
     )
 
 
