@@ -17,6 +17,7 @@ from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 
 CONDA_PROGRAM = "micromamba"
+_MOST_NAMED = 20  # packages of a message
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
@@ -274,13 +275,14 @@ def _import_warning(recipe: Recipe) -> str | None:
 def _describe(missing: dict[str, str], recipe: Recipe) -> str:
     where = next(iter(missing.values()))
     here = [name for name, file in missing.items() if file == where]
-    names = [_package_of(name) for name in here]
+    needed = list(dict.fromkeys(map(_package_of, here)))
+    names = needed[:_MOST_NAMED]
     shown = ", ".join(here[:5]) + (f" and {len(here) - 5} more" if len(here) > 5 else "")
-    packages = ", ".join(dict.fromkeys(names))
+    packages = ", ".join(names)
     origin = recipe.package_source.origin
     if origin is None:
-        options = " ".join(f"--package {name}" for name in dict.fromkeys(names))
-        if not any(map(_is_well_known, names)):
+        options = " ".join(f"--package {name}" for name in names)
+        if not any(map(_is_well_known, needed)):
             return (
                 f"{where} imports {shown}, but no file lists packages: add {options}, or write a "
                 "requirements.txt"

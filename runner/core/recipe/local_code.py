@@ -23,6 +23,7 @@ from runner.core.recipe.notebook import SUFFIX, parse_code
 SOURCES = "src"  # the folder of packages in the layout of packaging.python.org
 MAX_FILES = 100  # of one program, that are read: the nearest to the script
 MAX_BYTES = 1 << 20  # of one program, and of one file: parsing takes 0.3 s
+_MAX_IMPORTS = 5_000  # of one file
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert)
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CALLS_FUNCTION = re.compile(r"import sys; from ([\w.]+) import")  # begins code for `python -c`
@@ -112,7 +113,8 @@ def _parse(data: bytes, notebook: Path | None) -> ast.Module | None:
 @lru_cache(maxsize=2 * MAX_FILES)
 def _find_imports(data: bytes, notebook: Path | None) -> tuple[Imported, ...]:
     tree = _parse(data, notebook)
-    return tuple(_imports_of_text(data) if tree is None else _imports_of(tree))
+    found = _imports_of_text(data) if tree is None else _imports_of(tree)
+    return tuple(dict.fromkeys(islice(found, _MAX_IMPORTS)))
 
 
 def _imports_of(tree: ast.Module) -> Iterator[Imported]:

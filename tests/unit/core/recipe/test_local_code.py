@@ -278,3 +278,14 @@ def test_script_that_is_sent_alone_lacks_its_modules(
         return
     with pytest.raises(RunnerError, match=f"uses {said}, which would not be uploaded"):
         load_recipe("./train.py", cwd=tmp_path)
+
+
+def test_generated_list_of_imports_is_read_within_limits(tmp_path: Path) -> None:
+    fill(tmp_path, {"train.py": "print 1\nimport " + "a, " * 300_000 + "b"})
+    assert [each.module for each in read_source(tmp_path / "train.py").imports] == ["a"]
+    many = "".join(f"import m{number}\n" for number in range(10_000))
+    fill(tmp_path, {"train.py": many, "m0.py": ""})
+    assert names(LocalCode.of_command(tmp_path, RUN)) == ["train.py", "m0.py"]
+    (warning,) = package_warnings(load_recipe(".", cwd=tmp_path, entry="train.py"))
+    assert warning.startswith("train.py imports m1, m2, m3, m4, m5 and 4994 more, but no file")
+    assert len(warning) < 1_000, "it names some of the packages"
