@@ -9,6 +9,10 @@ gives, for a pool, the number of spot nodes to evict or the capacity from then o
 `time` counts seconds from the creation of the pool, also across restarts. `pool` is an id; without
 it (or with `*`) the entry applies to every pool. `notice` overrides the notice in seconds. In CSV
 the columns are `time,pool,evict,capacity,notice`; a field may be empty.
+
+Two formats of public traces are read as capacities too: the JSON documents of
+https://github.com/skypilot-org/spot-traces, and CSV with the columns `Time` and `T3` of
+https://github.com/ddps-lab/spotlake-open-data (both read 2026-11-29).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +31,8 @@ EVICTED_VARIABLE = "BATCH_EMULATOR_EVICTED"  # the number of these evictions bef
 _MOST_PLANNED = 1000
 _LONGEST_S = 10**9
 _COLUMNS = frozenset(["time", "pool", "evict", "capacity", "notice"])
+# What a row of SpotLake is about: a trace has the rows of one.
+_SPOTLAKE_KEYS = ("InstanceTier", "InstanceType", "Region", "AZ", "AvailabilityZone")
 
 
 class TraceError(Exception):
@@ -99,8 +106,12 @@ def load_trace(path: Path, *, in_order: bool = False) -> tuple[TraceEntry, ...]:
     Raises:
         TraceError: the file cannot be read or is invalid.
     """
+    text = _read_text(path)
+    public = _public_trace(path, text)
+    if public:
+        return tuple(_changes(public))
     found: list[TraceEntry] = []
-    for line, row in read_rows(path):
+    for line, row in _rows(path, text):
         try:
             entry = _entry(row)
             if in_order and found and entry.time_s < found[-1].time_s:
@@ -118,10 +129,17 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Raises TraceError.
     """
+    yield from _rows(path, _read_text(path))
+
+
+def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as err:
         raise TraceError(f"{path} cannot be read: {err}") from err
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         yield from _json_lines(text) if text.lstrip().startswith("{") else _csv(text)
     except (ValueError, csv.Error) as err:
@@ -147,6 +165,62 @@ def _csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if None in cells:
             raise ValueError(f"line {reader.line_num}: more cells than the header names")
         yield reader.line_num, {str(k): v.strip() for k, v in cells.items() if v and v.strip()}
+
+
+def _public_trace(path: Path, text: str) -> list[tuple[float, int]]:
+    """Return time and capacity of each measurement of a public trace; empty for our own format."""
+    head = text.lstrip()[:4096]
+    header = head.partition("\n")[0].strip().split(",")
+    try:
+        if head.startswith("{") and '"gap_seconds"' in head:
+            return _spot_traces(json.loads(text))
+        if {"Time", "T3"} <= set(header):
+            return _spotlake(text)
+    except (ValueError, RecursionError, csv.Error) as err:
+        raise TraceError(f"{path}: {err}") from err
+    return []
+
+
+def _spot_traces(document: Any) -> list[tuple[float, int]]:
+    """Read `{"metadata": {"gap_seconds": 300}, "data": [4, 4, 0]}`: nodes at each measurement."""
+    try:
+        gap_s, data = document["metadata"]["gap_seconds"], document["data"]
+    except (KeyError, TypeError) as err:
+        raise ValueError("metadata.gap_seconds and data are expected") from err
+    if isinstance(gap_s, bool) or not isinstance(gap_s, int | float) or not 0 < gap_s <= _LONGEST_S:
+        raise ValueError(f"gap_seconds is {gap_s!r}, a number above 0 is expected")
+    if not isinstance(data, list) or not data:
+        raise ValueError("data has no measurements")
+    counts = cast("list[Any]", data)
+    return [(n * gap_s, _whole({"data": each}, "data") or 0) for n, each in enumerate(counts)]
+
+
+def _spotlake(text: str) -> list[tuple[float, int]]:
+    """Read rows of SpotLake: T3 is the largest number of nodes with a good placement score."""
+    found: list[tuple[datetime, int]] = []
+    kinds: set[tuple[str, ...]] = set()
+    reader = csv.DictReader(text.splitlines())
+    for row in reader:
+        try:
+            time = datetime.fromisoformat((row["Time"] or "").strip())
+            found.append((time.replace(tzinfo=None), _whole(row, "T3") or 0 if row["T3"] else 0))
+        except ValueError as err:
+            raise ValueError(f"line {reader.line_num}: {err}") from err
+        kinds.add(tuple(row.get(key) or "" for key in _SPOTLAKE_KEYS))
+    if len(kinds) > 1:
+        names = " and ".join(" ".join(filter(None, each)) for each in sorted(kinds)[:2])
+        raise ValueError(f"it has rows of {names}; keep those of one size in one zone")
+    found.sort()
+    return [((time - found[0][0]).total_seconds(), count) for time, count in found]
+
+
+def _changes(measured: Iterable[tuple[float, int]]) -> Iterator[TraceEntry]:
+    """Yield an entry for each change of the capacity."""
+    before: int | None = None
+    for time_s, count in measured:
+        if count != before:
+            yield TraceEntry(time_s, capacity=count)
+        before = count
 
 
 def _entry(row: dict[str, Any]) -> TraceEntry:

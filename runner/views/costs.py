@@ -260,6 +260,8 @@ class OptionDocument(TypedDict):
     option: str
     policy: bool
     cost_micro_usd: float | None
+    optimum_micro_usd: float | None
+    regret: float | None
     makespan_s: list[float | None]
     late: int
     wait_p50_s: float | None

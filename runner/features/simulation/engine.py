@@ -186,8 +186,8 @@ class _Simulation:
         now, tasks, pool = self._events.now, self._tasks, self._pool
         durations, setup = self._scenario.workload.durations_ms, self._scenario.setup_ms
         done = sum(spent.useful for spent in pool.spent)
-        is_left = tasks.waiting or tasks.arrived < len(durations)
-        longest = max(durations, default=0) if is_left else 0
+        longest = tasks.longest_left()
+        arrived = tasks.arrived == len(durations)
         busy = 0
         for node in pool.nodes.values():
             for task, started in node.running.items():
@@ -199,9 +199,8 @@ class _Simulation:
         waiting = sum(slots * len(queue) for slots, queue in tasks.queues.items())
         wanted = -(-(waiting + busy) // self._scenario.slots_per_node)
         dedicated = pool.node_counts[1]
-        return SimulatedPool(
-            now, wanted, pool.spot_held, dedicated, done, self._work - done, longest
-        )
+        left = self._work - done
+        return SimulatedPool(now, wanted, pool.spot_held, dedicated, done, left, longest, arrived)
 
     def _record_samples(self, count: int) -> None:
         first = self._epoch_ticks + self._next_sample * _TICKS_PER_MS

@@ -2,8 +2,8 @@
 
 `uniform` is Uniform Progress of "Can't Be Late: Optimizing Spot Instance Savings under Deadlines"
 (Wu et al., NSDI 2024), and `greedy` is its baseline, each for a pool instead of one machine. All
-except `on-demand` have the safety net of that paper: when dedicated nodes can only just meet the
-deadline, the policy uses only them until the end.
+except `on-demand` and `spot` have the safety net of that paper: when dedicated nodes can only just
+meet the deadline, no spot node is added until the end, and dedicated nodes replace missing ones.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ class Goal:
         nodes: Maximum number of nodes of the pool.
         slots: Task slots of a node.
         changeover_ms: Time until work of a lost node continues on another node.
+        lost_ms: Most work that an eviction undoes; None without checkpoints.
     """
 
     deadline_ms: int
     nodes: int
     slots: int
     changeover_ms: int
+    lost_ms: int | None = None
 
     def wanted(self, state: SimulatedPool) -> int:
         """Return the number of nodes for all waiting and running tasks."""
@@ -42,15 +44,42 @@ class Goal:
     def slack_ms(self, state: SimulatedPool) -> float:
         """Return the time that remains if all nodes work from now on.
 
-        Tasks in any order end within this time (Graham's bound for list scheduling).
+        If all tasks fit on the nodes at once, the longest decides. Otherwise, tasks in any order
+        end within the time of Graham's bound for list scheduling.
         """
-        needed = state.left_ms / (self.nodes * self.slots) + state.longest_ms
+        needed = float(state.longest_ms)
+        if not self._fits(state):
+            needed = state.left_ms / (self.nodes * self.slots) + self.tail_ms(state)
         return self.deadline_ms - state.now_ms - needed
+
+    def tail_ms(self, state: SimulatedPool) -> float:
+        """Return the longest time at the end in which nodes can be without work."""
+        share = 0 if self._fits(state) else 1 - 1 / (self.nodes * self.slots)
+        return state.longest_ms * share
+
+    def _fits(self, state: SimulatedPool) -> bool:
+        """Return True if no task waits for the end of another one."""
+        return state.all_arrived and state.nodes_wanted <= self.nodes
 
 
 def on_demand(goal: Goal) -> Policy:
     """Use dedicated nodes only."""
     return lambda state: (0, goal.wanted(state))
+
+
+def spot(goal: Goal) -> Policy:
+    """Use spot nodes only, also if the work ends late or never."""
+    return lambda state: (goal.wanted(state), 0)
+
+
+def fallback(goal: Goal) -> Policy:
+    """Replace each missing spot node by a dedicated node."""
+
+    def decide(state: SimulatedPool) -> tuple[int, int]:
+        wanted = goal.wanted(state)
+        return wanted, max(0, wanted - state.spot)
+
+    return _with_safety_net(goal, decide)
 
 
 def greedy(goal: Goal) -> Policy:
@@ -92,7 +121,7 @@ def forecast(goal: Goal) -> Policy:
         asked_ms += wanted * (state.now_ms - last_ms)
         last_ms, last_done = state.now_ms, state.done_ms
         rate = min(1.0, max(0.01, got_ms / asked_ms))
-        time_ms = goal.deadline_ms - state.now_ms - state.longest_ms - 2 * goal.changeover_ms
+        time_ms = goal.deadline_ms - state.now_ms - goal.tail_ms(state) - 3 * goal.changeover_ms
         needed = state.left_ms / (goal.slots * max(1.0, time_ms))  # nodes that never pause
         short = math.ceil(needed - rate * goal.nodes)
         return wanted, max(0, min(short, wanted - state.spot))
@@ -102,6 +131,8 @@ def forecast(goal: Goal) -> Policy:
 
 POLICIES: Mapping[str, Callable[[Goal], Policy]] = {
     "on-demand": on_demand,
+    "spot": spot,
+    "fallback": fallback,
     "greedy": greedy,
     "uniform": uniform,
     "forecast": forecast,
@@ -113,8 +144,15 @@ def _with_safety_net(goal: Goal, policy: Policy) -> Policy:
 
     def decide(state: SimulatedPool) -> tuple[int, int]:
         nonlocal caught
-        caught = caught or goal.slack_ms(state) < 2 * goal.changeover_ms
-        return (0, goal.wanted(state)) if caught else policy(state)
+        slack_ms = goal.slack_ms(state)
+        caught = caught or slack_ms < 2 * goal.changeover_ms
+        if not caught:
+            return policy(state)
+        wanted = goal.wanted(state)
+        # A spot node that works uses no slack, and its eviction uses it once.
+        is_safe = goal.lost_ms is not None and slack_ms >= goal.changeover_ms + goal.lost_ms
+        kept = min(state.spot, wanted) if is_safe else 0
+        return kept, wanted - kept
 
     return decide
 

@@ -57,6 +57,7 @@ class SimulatedPool:
         spot, dedicated: Number of nodes that have a machine.
         done_ms, left_ms: Slot time of finished and of remaining work.
         longest_ms: The longest remaining time of one task, without evictions.
+        all_arrived: True if no task arrives later.
     """
 
     now_ms: int
@@ -66,6 +67,7 @@ class SimulatedPool:
     done_ms: int
     left_ms: int
     longest_ms: int
+    all_arrived: bool = False
 
 
 Policy = Callable[[SimulatedPool], tuple[int, int]]  # returns spot and dedicated nodes

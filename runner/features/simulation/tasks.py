@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping
+from itertools import accumulate
 
 from runner.features.simulation.scenario import Scenario
 from runner.features.simulation.world import LEAVING, READY, TASK_ENDS, EventQueue, SimulatedNode
@@ -19,6 +20,7 @@ class Tasks:
 
     Attributes:
         left: Work of each task that is not done or not saved.
+        longest_from: For each task, the longest duration of it and all later ones; then a zero.
         first_start: The time of the first start of each task, or -1.
         queues: Waiting tasks by slots: repeated ones first, then in order of arrival.
         last_end: The time of the last end of a task, or -1.
@@ -28,7 +30,7 @@ class Tasks:
     __slots__ = (
         "_attempt", "_buckets", "_checkpoint_ms", "_events", "_nodes", "_only_queue", "_orders",
         "_place", "_save_ms", "_setup_ms", "arrived", "finished", "first_start", "last_end", "left",
-        "queues", "repeated", "running", "slots_of", "terminated", "waiting",
+        "longest_from", "queues", "repeated", "running", "slots_of", "terminated", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +42,7 @@ class Tasks:
         self._save_ms = scenario.save_ms if scenario.checkpoint_ms else 0
         self.slots_of = work.slots
         self.left = list(work.durations_ms)
+        self.longest_from = [*accumulate(reversed([*work.durations_ms, 0]), max)][::-1]
         self.first_start = [-1] * len(work)
         self._attempt = [0] * len(work)
         self._place = [0] * len(work)  # number of the node
@@ -120,6 +123,17 @@ class Tasks:
         elif node.state == LEAVING and not node.running:
             return node
         return None
+
+    def longest_left(self) -> int:
+        """Return the longest remaining time of a task that waits or arrives later."""
+        fresh, longest = self.arrived, 0
+        for queue in self.queues.values():
+            for task in queue:  # repeated ones are first
+                if not self._attempt[task]:
+                    fresh = min(fresh, task)
+                    break
+                longest = max(longest, self.left[task])
+        return max(longest, self.longest_from[fresh])
 
     def offer(self, node: SimulatedNode) -> None:
         """Let a ready node take tasks."""

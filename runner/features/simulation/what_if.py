@@ -8,9 +8,11 @@ from datetime import datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.features.simulation.formulas import AssumedPool, simulate_pool
+from runner.features.simulation.lifetimes import generate_trace
+from runner.features.simulation.optimum import lowest_cost, spot_windows
 from runner.features.simulation.policies import POLICIES, Goal, checkpoint_interval_s
 from runner.features.simulation.result import SimulationResult, nearest_rank
-from runner.features.simulation.scenario import Policy, Scenario, Workload
+from runner.features.simulation.scenario import Scenario, Workload
 from runner.flows.runs.attempts import AttemptRow, list_attempts
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.live import load_view
@@ -20,6 +22,7 @@ from runner.protocol.run_spec import RunSpec
 
 _RESIZE_TIMEOUT_MS = 15 * 60_000  # the service evaluates no formula during a resize
 _FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0)
+_TRACE_FACTOR = 2  # traces go on after the last deadline, for policies that are late
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,11 @@ class PoolKind:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Results of one formula or policy on one VM size, one for each seed."""
+    """Results of one formula or policy on one VM size, one for each seed.
+
+    `optimum_micro` is the lowest cost that a policy could have by the deadline if it knew the
+    evictions; None for a formula, whose number of nodes is its own, and if a price is unknown.
+    """
 
     size: str
     name: str
@@ -41,6 +48,7 @@ class Option:
     deadline_ms: int
     results: Sequence[SimulationResult]
     costs_micro: Sequence[int] | None  # None: a price is unknown
+    optimum_micro: float | None = None
 
     @property
     def cost_micro(self) -> float | None:
@@ -52,6 +60,12 @@ class Option:
         """The number of seeds with unfinished work at the deadline."""
         spans = [each.makespan_ms for each in self.results]
         return sum(span is None or span > self.deadline_ms for span in spans)
+
+    @property
+    def regret(self) -> float | None:
+        """The part by which the cost exceeds the optimum; None if unknown or late."""
+        cost, best = self.cost_micro, self.optimum_micro
+        return None if cost is None or not best or self.late else cost / best - 1
 
     @property
     def makespan_ms(self) -> int | None:
@@ -92,9 +106,14 @@ class OptionComparison:
 
     @property
     def best(self) -> Option | None:
-        """The cheapest option that met the deadline with every seed, or None."""
+        """The cheapest option that met the deadline with every seed, or None.
+
+        Of equal ones, `spot` is last, because it met the deadline by chance.
+        """
         met = [each for each in self.options if not each.late and each.cost_micro is not None]
-        return min(met, key=lambda each: each.cost_micro or 0.0, default=None)
+        return min(
+            met, key=lambda each: (each.cost_micro or 0.0, each.name == "spot"), default=None
+        )
 
 
 def compare(
@@ -104,27 +123,34 @@ def compare(
     nodes: int,
     deadline_ms: int | None,
     seeds: int,
+    lifetime: str = "exponential",
 ) -> OptionComparison:
     """Simulate all formulas and policies on all sizes.
+
+    Policies meet a trace of evictions that is known before, so that their costs can be compared
+    with the lowest possible ones.
 
     Args:
         kinds: VM sizes; each has the formulas.
         scenario: Tasks, times and evictions; its seed is the first.
+        lifetime: A key of LIFETIMES, for the traces of policies.
         nodes: Maximum number of nodes of a policy.
         deadline_ms: Since the arrival of the first task; None is twice the time of dedicated nodes.
         seeds: Number of simulations per option.
 
     Raises:
         RunnerError: R-SIMULATION, a formula has a syntax error, or a task never fits a node.
+        ScenarioError: a trace would have too many evictions.
     """
-    trials = _Trials(scenario, nodes, seeds)
+    trials = _Trials(scenario, nodes, seeds, lifetime)
     alone_ms = trials.time_on_demand_ms(kinds[0])
     deadline = deadline_ms or 2 * alone_ms
+    deadlines = sorted({*(int(alone_ms * factor) for factor in _FACTORS), deadline})
+    trials.draw_traces(_TRACE_FACTOR * deadlines[-1])
     options: list[Option] = []
     for kind in kinds:
         options += [trials.formula(kind, n, deadline) for n in range(len(kind.assumed.candidates))]
         options += [trials.policy(kind, name, deadline) for name in POLICIES]
-    deadlines = sorted({*(int(alone_ms * factor) for factor in _FACTORS), deadline})
     frontier = {
         each: {name: trials.policy(kinds[0], name, each) for name in POLICIES} for each in deadlines
     }
@@ -132,18 +158,45 @@ def compare(
 
 
 class _Trials:
-    """Simulations of one workload, in which the same seed gives the same random evictions."""
+    """Simulations of one workload, in which the same seed gives all policies the same evictions."""
 
-    def __init__(self, scenario: Scenario, nodes: int, seeds: int) -> None:
+    def __init__(self, scenario: Scenario, nodes: int, seeds: int, lifetime: str) -> None:
         self._scenario, self._nodes, self._seeds = scenario, nodes, seeds
+        self._lifetime = lifetime
         arrivals = scenario.workload.arrivals_ms
         self._first_ms = arrivals[0] if len(arrivals) else 0
+        self._scenarios: Sequence[Scenario] = ()
+        self._optima: dict[tuple[str, int], float] = {}  # by size and deadline
+
+    def draw_traces(self, length_ms: int) -> None:
+        """Draw the trace of each seed, unless a trace is given. Raise ScenarioError."""
+        self._scenarios = [self._with_trace(seed, length_ms) for seed in range(self._seeds)]
+
+    def _with_trace(self, seed: int, length_ms: int) -> Scenario:
+        """Return the scenario of policies for a seed; without a trace, evictions become one."""
+        quota = self._scenario.most_spot
+        most = self._nodes if quota is None else min(quota, self._nodes)
+        found = replace(self._scenario, seed=self._scenario.seed + seed, most_spot=most)
+        if not found.evictions_per_hour or found.changes:
+            return found
+        trace = generate_trace(
+            self._lifetime,
+            3_600_000 / found.evictions_per_hour,
+            found.away_ms,
+            machines=most,
+            until_ms=min(found.horizon_ms, self._first_ms + length_ms),
+            seed=found.seed,
+        )
+        return replace(found, changes=trace, evictions_per_hour=0.0, away_ms=0)
 
     def formula(self, kind: PoolKind, number: int, deadline_ms: int) -> Option:
         candidate = kind.assumed.candidates[number]
+        base = self._scenario
         results = [
-            self._run(kind, candidate.name, seed, formula=candidate.formula)
-            for seed in range(self._seeds)
+            self._run(
+                kind, candidate.name, replace(base, seed=base.seed + n, formula=candidate.formula)
+            )
+            for n in range(self._seeds)
         ]
         return self._option(kind, candidate.name, deadline_ms, results, is_policy=False)
 
@@ -152,33 +205,25 @@ class _Trials:
         every_ms = round(assumed.interval_s * 1000)
         wait_ms = scenario.boot_ms + scenario.start_task_ms + scenario.setup_ms + every_ms
         changeover_ms = wait_ms + _RESIZE_TIMEOUT_MS
-        goal = Goal(deadline_ms + self._first_ms, self._nodes, assumed.slots, changeover_ms)
+        every, slots = scenario.checkpoint_ms, assumed.slots
+        lost_ms = every + scenario.save_ms if every else None
+        goal = Goal(deadline_ms + self._first_ms, self._nodes, slots, changeover_ms, lost_ms)
         results = [
-            self._run(kind, name, seed, policy=POLICIES[name](goal)) for seed in range(self._seeds)
+            self._run(kind, name, replace(each, policy=POLICIES[name](goal)))
+            for each in self._scenarios
         ]
         return self._option(kind, name, deadline_ms, results, is_policy=True)
 
     def time_on_demand_ms(self, kind: PoolKind) -> int:
         """Return the time that dedicated nodes need for all tasks."""
         goal = Goal(1 << 60, self._nodes, kind.assumed.slots, 0)
-        result = self._run(kind, "on-demand", 0, policy=POLICIES["on-demand"](goal))
+        policy = POLICIES["on-demand"](goal)
+        result = self._run(kind, "on-demand", replace(self._scenario, policy=policy))
         return result.makespan_ms or result.ended_ms - self._first_ms
 
-    def _run(
-        self,
-        kind: PoolKind,
-        name: str,
-        seed: int,
-        *,
-        formula: str | None = None,
-        policy: Policy | None = None,
-    ) -> SimulationResult:
-        scenario = self._scenario
+    def _run(self, kind: PoolKind, name: str, scenario: Scenario) -> SimulationResult:
         work = _faster(scenario.workload, kind.speed)
-        made = replace(
-            scenario, workload=work, seed=scenario.seed + seed, formula=formula, policy=policy
-        )
-        return simulate_pool(kind.assumed, name, made)
+        return simulate_pool(kind.assumed, name, replace(scenario, workload=work))
 
     def _option(
         self,
@@ -193,7 +238,36 @@ class _Trials:
         parts = [each.cost_micro(*prices) for each in results]
         costs = [sum(each.values()) for each in parts if each is not None]
         known = costs if len(costs) == len(parts) else None
-        return Option(kind.name, name, is_policy, deadline_ms, results, known)
+        best = self._optimum_micro(kind, deadline_ms) if is_policy else None
+        return Option(kind.name, name, is_policy, deadline_ms, results, known, best)
+
+    def _optimum_micro(self, kind: PoolKind, deadline_ms: int) -> float | None:
+        """Return the mean of the lowest costs of the seeds, None if a price is unknown."""
+        spot_usd, dedicated_usd = kind.assumed.spot_usd, kind.assumed.dedicated_usd
+        if spot_usd is None or dedicated_usd is None:
+            return None
+        key = kind.name, deadline_ms
+        if key not in self._optima:
+            costs = [
+                lowest_cost(
+                    replace(
+                        each,
+                        workload=_faster(each.workload, kind.speed),
+                        slots_per_node=kind.assumed.slots,
+                    ),
+                    spot_windows(
+                        each.changes,
+                        most=each.most_spot or 0,
+                        notice_ms=each.notice_ms,
+                        until_ms=deadline_ms + self._first_ms,
+                    ),
+                    spot_usd=spot_usd,
+                    dedicated_usd=dedicated_usd,
+                )
+                for each in self._scenarios
+            ]
+            self._optima[key] = sum(costs) / len(costs)
+        return self._optima[key]
 
 
 def _faster(work: Workload, speed: float) -> Workload:

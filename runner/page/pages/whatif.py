@@ -36,6 +36,8 @@ _DARK = (
 )
 POLICIES = {
     "on-demand": "dedicated nodes",
+    "spot": "spot nodes only, without a promise of the deadline",
+    "fallback": "a dedicated node for each missing spot node",
     "greedy": "spot nodes as long as the deadline allows",
     "uniform": "Uniform Progress of “Can't Be Late”, NSDI 2024",
     "forecast": "dedicated nodes for the expected shortfall of spot nodes",

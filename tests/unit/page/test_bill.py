@@ -180,6 +180,7 @@ class Done:
 def simulated() -> dict[str, Any]:
     option = {
         "size": "<b>", "option": "greedy", "policy": True, "cost_micro_usd": 1_500_000.0,
+        "optimum_micro_usd": 1_200_000.0, "regret": 0.25,
         "makespan_s": [60.0, None], "late": 0, "wait_p50_s": 1.0, "wait_p90_s": None,
         "wait_p99_s": None, "evictions": 2.0, "waste": 0.5, "unfinished": [0, 1], "problems": [],
     }  # fmt: skip
@@ -201,7 +202,8 @@ def test_late_and_unpriced_options_are_not_drawn() -> None:
     document: Any = simulated()
     curves = {curve.run_id: curve.points for curve in to_frontier(document)}
     assert curves == {
-        "on-demand": (), "greedy": ((20, 1.5),), "uniform": ((10, 1.5),), "forecast": (),
+        "on-demand": (), "spot": (), "fallback": (), "greedy": ((20, 1.5),),
+        "uniform": ((10, 1.5),), "forecast": (),
     }  # fmt: skip
 
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
     from runner.features.simulation.formulas import AssumedPool
     from runner.features.simulation.result import SimulationProblem, SimulationResult
-    from runner.features.simulation.scenario import Scenario, TraceEntry, Workload
+    from runner.features.simulation.scenario import (
+        Scenario,
+        ScenarioError,
+        TraceEntry,
+        Workload,
+    )
 
 FormulasArgument = Annotated[
     list[str] | None,
@@ -195,12 +200,7 @@ class ScenarioOptions:
                 work = scenario.generate(self.tasks, over_ms, spread, self.task_slots, self.seed)
             return work, scenario.load_changes(self.trace) if self.trace is not None else ()
         except scenario.ScenarioError as err:
-            raise RunnerError(
-                "R-SCENARIO",
-                "invalid scenario",
-                why=str(err),
-                fix="runner pool autoscale simulate --help",
-            ) from err
+            raise invalid_scenario(err) from err
 
     def draw(
         self, out: Output, title: str, results: Sequence[tuple[str, SimulationResult]]
@@ -227,6 +227,16 @@ def with_scenario(verb: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(verb, eval_str=True).parameters.values()
     shared = inspect.signature(ScenarioOptions, eval_str=True).parameters.values()
     return with_parameters(command, [*(each for each in own if each.name != "given"), *shared])
+
+
+def invalid_scenario(err: ScenarioError) -> RunnerError:
+    """Return the error of an invalid workload or trace."""
+    return RunnerError(
+        "R-SCENARIO",
+        "invalid scenario",
+        why=str(err),
+        fix="runner pool autoscale simulate --help",
+    )
 
 
 def to_interval_s(text: str | None) -> float | None:

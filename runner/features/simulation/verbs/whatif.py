@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from runner.cli.options import Invocation, on_target
 from runner.core.units import format_duration
 from runner.features.simulation.verbs.options import (
     ScenarioOptions,
+    invalid_scenario,
     price_line,
     seconds,
     show_problems,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         PoolKind,
     )
     from runner.views.costs import OptionDocument, WhatIfDocument
+
+Lifetime = Literal["exponential", "bathtub"]
 
 
 @on_target
@@ -68,6 +71,9 @@ def whatif(
     interval: Annotated[
         str, typer.Option(metavar="TIME", help="Time between two decisions, at least 5m.")
     ] = "5m",
+    lifetime: Annotated[
+        Lifetime, typer.Option(help="Distribution of the time until an eviction, with --mtbf.")
+    ] = "exponential",
     save: Annotated[
         str | None,
         typer.Option(
@@ -86,10 +92,13 @@ def whatif(
 ) -> None:
     """Compare the costs and deadlines of tasks with formulas, VM sizes and policies.
 
-    Nothing is created. The policies are on-demand (dedicated nodes), greedy (spot nodes as long as
-    the deadline allows), uniform (Uniform Progress of "Can't Be Late", NSDI 2024) and forecast
-    (dedicated nodes for the expected shortfall of spot nodes).
+    Nothing is created. The policies are on-demand (dedicated nodes), spot (spot nodes only),
+    fallback (dedicated nodes for missing spot nodes), greedy (spot nodes as long as the deadline
+    allows), uniform (Uniform Progress of "Can't Be Late", NSDI 2024) and forecast (dedicated nodes
+    for the expected shortfall of spot nodes). REGRET is the cost above the offline optimum: the
+    lowest cost by the deadline if all evictions were known before.
     """
+    from runner.features.simulation.scenario import ScenarioError
     from runner.features.simulation.what_if import PoolKind, compare, recommend_interval
 
     out = call.out
@@ -103,7 +112,12 @@ def whatif(
     best = recommend_interval(save_s, mtbf_s)
     scenario = given.scenario(mtbf_s, save_s or 0.0)
     limit_ms = to_ms("deadline", deadline, "1m", "365d") if deadline else None
-    found = compare(kinds, scenario, nodes=nodes, deadline_ms=limit_ms, seeds=seeds)
+    try:
+        found = compare(
+            kinds, scenario, nodes=nodes, deadline_ms=limit_ms, seeds=seeds, lifetime=lifetime
+        )
+    except ScenarioError as err:
+        raise invalid_scenario(err) from err
     if out.as_text:
         _show(out, found, kinds, seeds)
         _show_interval(out, best, measured, given.checkpoint)
@@ -155,14 +169,16 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
             "deadline": _late(each, seeds),
             "wait_p50": span(each.wait_ms(50)),
             "wait_p90": span(each.wait_ms(90)),
+            "regret": _regret(each),
             "evictions": f"{each.evictions:.0f}",
             "waste": f"{100 * each.waste:.1f} %",
         }
         for each in found.options
     ]
-    columns = ("option", "cost", "makespan", "deadline", "wait_p50", "wait_p90", "evictions")
     size = ("size",) if len(kinds) > 1 else ()
-    out.rows(rows, (*size, *columns, "waste"), spare=("wait_p50", "wait_p90"))
+    columns = (*size, "option", "cost", "regret", "makespan", "deadline")
+    more = ("wait_p50", "wait_p90", "evictions", "waste")
+    out.rows(rows, (*columns, *more), spare=("wait_p50", "wait_p90"))
     for each in found.options:
         if not each.is_policy:
             show_problems(out, _title(each, kinds), each.results[0].problems[:2])
@@ -171,21 +187,31 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
     frontier = [
         {"deadline": span(deadline_ms)}
         | {name.replace("-", "_"): _cell(option, seeds) for name, option in options.items()}
+        | {"optimum": _usd(next(iter(options.values())).optimum_micro)}
         for deadline_ms, options in found.frontier.items()
     ]
-    out.rows(frontier, tuple(frontier[0]))
+    out.rows(frontier, tuple(frontier[0]), spare=("on_demand", "spot", "fallback"))
     best = found.best
     out.text()
     if best is not None:
         out.text(
             f"cheapest by {span(found.deadline_ms)}: {_title(best, kinds)}, {_usd(best.cost_micro)}"
         )
+        if best.regret is not None:
+            out.text(
+                f"that is {100 * best.regret:.0f} % above the offline optimum of "
+                f"{_usd(best.optimum_micro)}"
+            )
     else:
         out.text(f"no option with a known price ends all tasks by {span(found.deadline_ms)}")
 
 
 def _usd(micro: float | None) -> str:
     return "unknown" if micro is None else f"{micro / 1e6:.2f} USD"
+
+
+def _regret(option: Option) -> str:
+    return "-" if option.regret is None else f"{100 * option.regret:.0f} %"
 
 
 def _late(option: Option, seeds: int) -> str:
@@ -243,6 +269,8 @@ def _option(option: Option) -> OptionDocument:
         "option": option.name,
         "policy": option.is_policy,
         "cost_micro_usd": option.cost_micro,
+        "optimum_micro_usd": option.optimum_micro,
+        "regret": option.regret,
         "makespan_s": [seconds(each.makespan_ms) for each in option.results],
         "late": option.late,
         "wait_p50_s": seconds(option.wait_ms(50)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,57 @@ def test_task_that_ended_before_its_eviction_causes_none() -> None:
 def test_invalid_list_of_eviction_times_is_refused(value: str) -> None:
     with pytest.raises(Fault, match="InvalidPropertyValue"):
         check_files(asking(value))
+
+
+def test_a_trace_of_the_spot_traces_repository_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "us-east-1a_v100_1.json"
+    path.write_text('{"metadata": {"gap_seconds": 300}, "data": [4, 4, 1, 1, 0, 4]}\n')
+    assert load_trace(path) == (
+        TraceEntry(0.0, capacity=4),
+        TraceEntry(600.0, capacity=1),
+        TraceEntry(1200.0, capacity=0),
+        TraceEntry(1500.0, capacity=4),
+    )
+    path.write_text('{\n  "metadata": {\n    "gap_seconds": 195\n  },\n  "data": [1]\n}\n')
+    assert load_trace(path) == (TraceEntry(0.0, capacity=1),)
+
+
+SPOTLAKE = """Time,InstanceType,Region,AZ,SPS,T3,T2,IF,OndemandPrice,SpotPrice,Savings
+2025-01-01 00:20:00,p3.2xlarge,us-east-1,use1-az1,3,5,10,3.0,3.06,1.1,64
+2025-01-01 00:00:00,p3.2xlarge,us-east-1,use1-az1,3,10,50,3.0,3.06,1.1,64
+2025-01-01 00:10:00,p3.2xlarge,us-east-1,use1-az1,1,0,1,3.0,3.06,1.1,64
+2025-01-01 00:30:00,p3.2xlarge,us-east-1,use1-az1,,,,,3.06,,
+"""
+
+
+def test_rows_of_spotlake_are_read_in_order_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(SPOTLAKE)
+    assert load_trace(path) == (
+        TraceEntry(0.0, capacity=10),
+        TraceEntry(600.0, capacity=0),
+        TraceEntry(1200.0, capacity=5),
+        TraceEntry(1800.0, capacity=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "gap_seconds is 0"),
+        ('{"metadata": {"gap_seconds": true}, "data": [1]}', "gap_seconds is True"),
+        ('{"metadata": {"gap_seconds": 300}, "data": []}', "no measurements"),
+        ('{"metadata": {"gap_seconds": 300}, "data": [1, -2]}', "a whole number from 0 on"),
+        ('{"metadata": {"gap_seconds": 300}, "data": [1, 0.5]}', "a whole number from 0 on"),
+        ('{"metadata": {"gap_seconds": 300}}', "metadata.gap_seconds and data are expected"),
+        ('{"metadata": {"gap_seconds": 300}, "data": [1', "Expecting"),
+        (SPOTLAKE.replace("00:20:00", "later"), "line 2: "),
+        (SPOTLAKE.replace("az1,3,5,", "az1,3,five,"), "line 2: 'T3' is 'five'"),
+        (SPOTLAKE + SPOTLAKE.splitlines()[1].replace("az1", "az2"), "keep those of one size"),
+    ],
+)
+def test_an_invalid_public_trace_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=re.escape(why)):
+        load_trace(path)

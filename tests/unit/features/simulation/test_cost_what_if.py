@@ -34,7 +34,8 @@ def test_formulas_sizes_and_policies_are_compared(capsys: pytest.CaptureFixture[
     code, out, err = called(capsys, *words, *PRICES, *sizes, "-o", "json")
     assert code == 0, err
     found = json.loads(out)
-    names = ["formula 1", "on-demand", "greedy", "uniform", "forecast"]
+    policies = ["on-demand", "spot", "fallback", "greedy", "uniform", "forecast"]
+    names = ["formula 1", *policies]
     options = {(each["size"], each["option"]): each for each in found["options"]}
     assert list(options) == [(size, name) for size in ("slow", "fast") for name in names]
     slow, fast = options["slow", "on-demand"], options["fast", "on-demand"]
@@ -47,6 +48,11 @@ def test_formulas_sizes_and_policies_are_compared(capsys: pytest.CaptureFixture[
     assert found["checkpoint"]["daly_s"] == pytest.approx(920, rel=0.02)  # 30 s every 4 hours
     again = called(capsys, *words, *PRICES, *sizes, "-o", "json")
     assert again[1] == out
+    assert options["slow", "formula 1"]["regret"] is None
+    for each in (options["slow", name] for name in policies if not options["slow", name]["late"]):
+        best = each["optimum_micro_usd"]
+        assert each["regret"] == pytest.approx(each["cost_micro_usd"] / best - 1)
+        assert each["regret"] >= 0
 
 
 def test_tables_are_printed_without_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +61,38 @@ def test_tables_are_printed_without_json(capsys: pytest.CaptureFixture[str]) -> 
     assert "cheapest by 5 h" in out
     assert "cost by deadline" in out
     assert "waiting tasks by minute" in out
+
+
+def test_the_regret_of_the_advice_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--tasks", "10", "--mtbf", "4h", "--lifetime", "bathtub", "--checkpoint", "10m")
+    code, out, err = called(capsys, *words, *PRICES)
+    assert code == 0, err
+    assert "REGRET" in out
+    assert "OPTIMUM" in out
+    assert "above the offline optimum of" in out
+
+
+def test_a_public_trace_is_the_capacity_of_the_pool(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    """Without capacity, the work is done on dedicated nodes."""
+    counts = {"metadata": {"gap_seconds": 300}, "data": [0] * 500}
+    (home / "trace.json").write_text(json.dumps(counts))
+    words = ("--trace", "trace.json", "--tasks", "4", "--deadline", "6h", "-o", "json")
+    code, out, err = called(capsys, *words, *PRICES)
+    assert code == 0, err
+    options = {each["option"]: each for each in json.loads(out)["options"]}
+    assert options["spot"]["late"] == 3
+    assert options["spot"]["regret"] is None
+    assert options["greedy"]["regret"] < 0.5
+    assert options["greedy"]["cost_micro_usd"] > 2_000_000
+
+
+def test_a_trace_with_too_many_evictions_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = called(capsys, "--mtbf", "1s", "--nodes", "1000", "--deadline", "365d", *PRICES)
+    assert code == 2
+    assert "R-SCENARIO" in err
+    assert "a longer --mtbf" in err
 
 
 def test_an_unknown_price_is_not_counted_as_zero(capsys: pytest.CaptureFixture[str]) -> None:
