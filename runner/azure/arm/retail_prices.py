@@ -20,7 +20,7 @@ from azure.core.rest import HttpRequest
 
 from runner.azure.faults import JitteredRetries
 from runner.core.pricing.machines import find_machine
-from runner.core.pricing.prices import Price, PriceKey
+from runner.core.pricing.prices import OS_DISK, PUBLIC_ADDRESS, Price, PriceKey
 from runner.protocol.errors import RunnerError
 
 PUBLIC = "https://prices.azure.com/api/retail/prices"
@@ -30,6 +30,11 @@ _SIZES_PER_REQUEST = 12  # keeps the URL below 2,000 characters
 _MAX_PAGES = 100
 _READ_TIMEOUT_S = 15.0
 _BUDGET_S = 45  # time for one page, including retries
+# The meters of what a node has besides its machine: name, unit, and hours of the unit.
+_EXTRAS = {
+    "P10 LRS Disk": (OS_DISK, "1/Month", 730),
+    "Standard IPv4 Static Public IP": (PUBLIC_ADDRESS, "1 Hour", 1),
+}
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -54,7 +59,9 @@ def fetch_prices(
     others: set[str] = set()
     for start in range(0, len(sizes), _SIZES_PER_REQUEST):
         some = sizes[start : start + _SIZES_PER_REQUEST]
-        for item in _fetch_items(endpoint, some, location, read_timeout_s):
+        any_size = " or ".join(f"armSkuName eq '{size}'" for size in some)
+        wanted = f"serviceName eq 'Virtual Machines' and {_here(location)} and ({any_size})"
+        for item in _fetch_items(endpoint, wanted, read_timeout_s):
             key = _parse_key(item, location, today)
             usd = _parse_usd(item) if key else 0.0
             if key and usd > 0 and (key not in found or found[key].usd_per_hour < usd):
@@ -65,15 +72,40 @@ def fetch_prices(
     return found
 
 
-def _fetch_items(
-    endpoint: str, sizes: list[str], location: str, read_timeout_s: float
-) -> Iterator[Mapping[str, Any]]:
-    any_size = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
+def fetch_extras(
+    location: str,
+    *,
+    today: date,
+    endpoint: str = PUBLIC,
+    read_timeout_s: float = _READ_TIMEOUT_S,
+) -> dict[PriceKey, Price]:
+    """Return the prices per hour of OS_DISK and PUBLIC_ADDRESS in a region, as far as known.
+
+    Raises:
+        RunnerError: R-PRICES-FETCH, the service did not return prices, or an invalid one.
+    """
+    found: dict[PriceKey, Price] = {}
+    any_meter = " or ".join(f"meterName eq '{meter}'" for meter in _EXTRAS)
+    for item in _fetch_items(endpoint, f"{_here(location)} and ({any_meter})", read_timeout_s):
+        name, unit, hours = _EXTRAS.get(str(item.get("meterName")), ("", "", 1))
+        if not name or item.get("unitOfMeasure") != unit or not _is_offer(item, location, today):
+            continue
+        usd = round(_parse_usd(item) / hours, 9)
+        key = PriceKey(name, location.lower(), spot=False)
+        if usd > 0 and (key not in found or found[key].usd_per_hour < usd):
+            found[key] = Price(usd, today, _SOURCE)
+    return found
+
+
+def _here(location: str) -> str:
+    return f"priceType eq 'Consumption' and armRegionName eq '{location}'"
+
+
+def _fetch_items(endpoint: str, wanted: str, read_timeout_s: float) -> Iterator[Mapping[str, Any]]:
     query = {
         "api-version": "2023-01-01-preview",
         "meterRegion": "'primary'",
-        "$filter": "serviceName eq 'Virtual Machines' and priceType eq 'Consumption' "
-        f"and armRegionName eq '{location}' and ({any_size})",
+        "$filter": wanted,
     }
     url: str = f"{endpoint}?{urlencode(query, quote_via=quote, safe='$')}"
     for _ in range(_MAX_PAGES):
@@ -136,13 +168,18 @@ def _parse_key(item: Mapping[str, Any], location: str, today: date) -> PriceKey 
     size = str(item.get("armSkuName") or "")
     product, sku = str(item.get("productName") or ""), str(item.get("skuName") or "")
     other = "Windows" in product or "Cloud" in product or sku.endswith(" Low Priority")
-    hourly = item.get("unitOfMeasure") == "1 Hour" and item.get("type") == "Consumption"
+    hourly = item.get("unitOfMeasure") == "1 Hour" and _is_offer(item, location, today)
+    if other or not hourly or find_machine(size) is None:
+        return None
+    return PriceKey(size.lower(), location.lower(), sku.endswith(" Spot"))
+
+
+def _is_offer(item: Mapping[str, Any], location: str, today: date) -> bool:
+    """Return True for a pay-as-you-go price in dollars that applies in the region today."""
     here = str(item.get("armRegionName") or "").lower() == location.lower()
     dollars = item.get("currencyCode", _CURRENCY) == _CURRENCY
     begun = str(item.get("effectiveStartDate") or "")[:10] <= today.isoformat()
-    if other or not (hourly and here and dollars and begun) or find_machine(size) is None:
-        return None
-    return PriceKey(size.lower(), location.lower(), sku.endswith(" Spot"))
+    return here and dollars and begun and item.get("type") == "Consumption"
 
 
 def _fetch_error(why: str) -> RunnerError:

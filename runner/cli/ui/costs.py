@@ -52,7 +52,9 @@ def _kind_text(cost: KindCost, *, spot: bool) -> str:
     most = (
         _NO_LIMIT[spot] if cost.worst_micros is None else f"at most {usd_text(cost.worst_micros)}"
     )
-    per_hour = f"{cost.price.usd_per_hour:g} USD per node and hour, {cost.price.as_of}"
+    price = cost.price
+    extras = f" {price.extras}" if price.extras.startswith("with ") else ""
+    per_hour = f"{price.usd_per_hour:g} USD per node and hour{extras}, {price.as_of}"
     return f"{expected}, {most} ({per_hour})"
 
 

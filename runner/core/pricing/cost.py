@@ -221,8 +221,8 @@ def plan_cost(
         RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, the time when
             the pool releases its nodes is unknown; R-COST-CAP, the cap is too low. Exit code 6.
     """
-    spot = prices.find(pool.vm_size, region, spot=True)
-    dedicated = prices.find(pool.vm_size, region, spot=False)
+    spot = prices.find_node(pool.vm_size, region, spot=True)
+    dedicated = prices.find_node(pool.vm_size, region, spot=False)
     cap = (
         None
         if cap_micros is None

@@ -1,7 +1,8 @@
 """Prices of nodes per hour: a dated table in the package, and newer rows in RUNNER_HOME.
 
-An unknown price is None, never zero. Prices are for Linux, in USD, without disks, network and
-discounts, as the Azure Retail Prices API returns them.
+An unknown price is None, never zero. Prices are for Linux, in USD, without network and discounts,
+as the Azure Retail Prices API returns them. `PriceTable.find` has the price of a machine alone;
+`find_node` adds its OS disk and a public address where their prices are known.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ from runner.protocol.errors import RunnerError
 _PACKAGED_FILE = Path(__file__).with_name("prices.csv")
 _COLUMNS = ("vm_size", "location", "kind", "usd_per_hour", "as_of", "source")
 _KINDS = {"spot": True, "dedicated": False}
+# What each node has besides its machine, with prices per hour. Their rows have these names instead
+# of a VM size and are "dedicated", because they cost the same for a spot node.
+# Batch documents no default for the disk. A public cost export of nodes that Batch allocated (read
+# 2026-11-29) has the meters "P10 LRS Disk" for the time of the nodes, and "Standard IPv4 Static
+# Public IP" while the pool had nodes and for about an hour more.
+OS_DISK = "os_disk_p10"
+PUBLIC_ADDRESS = "public_address"
+_EXTRA_WORDS = {OS_DISK: "OS disk", PUBLIC_ADDRESS: "public address"}
 
 
 class PriceKey(NamedTuple):
@@ -33,11 +42,16 @@ class PriceKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one node, its date and its source."""
+    """The price of one node, its date and its source.
+
+    `extras` says in words which parts of a node besides its machine are counted; it is empty for
+    the price of a machine alone.
+    """
 
     usd_per_hour: float
     as_of: date
     source: str
+    extras: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,36 @@ class PriceTable:
     def find(self, vm_size: str, location: str, *, spot: bool) -> Price | None:
         """Return the price, or None if it is unknown."""
         return self.rows.get(PriceKey(vm_size.lower(), location.lower(), spot))
+
+    def find_extra(self, name: str, location: str) -> Price | None:
+        """Return the price of OS_DISK or PUBLIC_ADDRESS, or None if it is unknown."""
+        return self.find(name, location, spot=False)
+
+    def find_node(self, vm_size: str, location: str, *, spot: bool) -> Price | None:
+        """Return the price of a machine with its OS disk and a public address.
+
+        A pool has one address for up to 100 nodes, so that one for each node is an upper limit.
+        Without the price of a part, the part is not counted; without that of the machine, the
+        result is None.
+        """
+        price = self.find(vm_size, location, spot=spot)
+        if price is None:
+            return None
+        known = {
+            words: extra
+            for name, words in _EXTRA_WORDS.items()
+            if (extra := self.find_extra(name, location))
+        }
+        unknown = [words for words in _EXTRA_WORDS.values() if words not in known]
+        parts = [price, *known.values()]
+        texts = [f"with {' and '.join(known)}"] if known else []
+        texts += [f"without {' and '.join(unknown)} (price unknown)"] if unknown else []
+        return Price(
+            round(sum(each.usd_per_hour for each in parts), 9),
+            min(each.as_of for each in parts),
+            price.source,
+            ", ".join(texts),
+        )
 
     def locations(self, vm_size: str) -> tuple[str, ...]:
         """Return the regions with a known price of the size, sorted."""

@@ -301,7 +301,7 @@ def assume(
     if size is not None and region is not None:
         prices = load_price_table(settings.home)
         name = known.vm_size if (known := find_machine(size)) else size
-        spot, dedicated = (prices.find(name, region, spot=each) for each in (True, False))
+        spot, dedicated = (prices.find_node(name, region, spot=each) for each in (True, False))
         if spot_usd is None and spot is not None:
             spot_usd = spot.usd_per_hour
         if dedicated_usd is None and dedicated is not None:

@@ -52,13 +52,17 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True)
 class PriceUsed:
-    """A price of the ledger; `usd_per_hour` is None if it is unknown, `as_of` if it was given."""
+    """A price of the ledger; `usd_per_hour` is None if it is unknown, `as_of` if it was given.
+
+    `extras` is that of `Price`.
+    """
 
     vm_size: str
     spot: bool
     usd_per_hour: float | None
     as_of: str | None = None
     source: str = ""
+    extras: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +341,11 @@ class _Prices:
             return PriceUsed(size, spot, given, source="given")
         if self.is_free:
             return PriceUsed(size, spot, 0.0, source="this machine")
-        price = self._table.find(size, self.region, spot=spot)
+        price = self._table.find_node(size, self.region, spot=spot)
         if price is None:
             return PriceUsed(size, spot, None)
-        return PriceUsed(size, spot, price.usd_per_hour, price.as_of.isoformat(), price.source)
+        as_of = price.as_of.isoformat()
+        return PriceUsed(size, spot, price.usd_per_hour, as_of, price.source, price.extras)
 
 
 def _report(

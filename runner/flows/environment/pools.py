@@ -294,8 +294,8 @@ def _priced(
         pool=pool,
         states=states,
         running_tasks=running_tasks,
-        spot_price=prices.find(pool.vm_size, location, spot=True),
-        dedicated_price=prices.find(pool.vm_size, location, spot=False),
+        spot_price=prices.find_node(pool.vm_size, location, spot=True),
+        dedicated_price=prices.find_node(pool.vm_size, location, spot=False),
         is_billed=connection.target.is_billed,
     )
 

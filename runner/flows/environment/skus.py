@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -13,7 +14,10 @@ from runner.core.home import HomePaths, not_writable, write_atomically
 from runner.core.pricing.cost import BOOT_S
 from runner.core.pricing.machines import REGIONS, Machine, machines
 from runner.core.pricing.prices import (
+    OS_DISK,
+    PUBLIC_ADDRESS,
     Price,
+    PriceKey,
     PriceTable,
     load_price_table,
     parse_prices,
@@ -33,6 +37,7 @@ _EVICTIONS = {"0-5": 0.05, "5-10": 0.10, "10-15": 0.15, "15-20": 0.20, "20+": 0.
 _HIGHEST_RATE = _EVICTIONS["20+"]
 # Node time that one eviction costs: a boot, and half a checkpoint interval of work.
 _EVICTION_COST_S = BOOT_S + CheckpointRule().interval_s / 2
+_MOST_FAILURES = 3  # regions in a row, after which the service counts as unreachable
 _SUBSCRIPTIONS = ("AZURE_SUBSCRIPTION_ID", "ARM_SUBSCRIPTION_ID")
 
 
@@ -72,16 +77,32 @@ class SkuRow:
         Each eviction costs a boot and half a checkpoint interval. An unknown eviction rate counts
         as the highest band.
         """
-        evictions = _EVICTIONS.get(self.facts.evictions or "", _HIGHEST_RATE)
         costs = [self.dedicated.usd_per_hour] if self.dedicated else []
-        if self.spot:
-            costs.append(self.spot.usd_per_hour * (1 + evictions * _EVICTION_COST_S / 3600))
-        return min(costs, default=None)
+        on_spot = self.useful_spot_usd_per_hour
+        return min([*costs, *([on_spot] if on_spot else [])], default=None)
+
+    @property
+    def useful_spot_usd_per_hour(self) -> float | None:
+        """The expected cost of an hour of work on a spot node with its evictions, or None."""
+        evictions = _EVICTIONS.get(self.facts.evictions or "", _HIGHEST_RATE)
+        if self.spot is None:
+            return None
+        return self.spot.usd_per_hour * (1 + evictions * _EVICTION_COST_S / 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRegion:
+    """The result for one region: the number of its prices, or why none were loaded."""
+
+    name: str
+    prices: int = 0
+    is_new: bool = True  # False: loaded earlier on the same day
+    problem: RunnerError | None = None
 
 
 def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> int:
     """Download the prices of a region into `home` and return how many there are."""
-    from runner.azure.arm.retail_prices import fetch_prices  # noqa: PLC0415  azure-core, when asked for
+    from runner.azure.arm.retail_prices import fetch_extras, fetch_prices  # noqa: PLC0415  azure-core, when asked for
 
     sizes = [each.vm_size for each in machines() if not _is_retired(each, today)]
     fetched = fetch_prices(sizes, location, today=today, endpoint=endpoint)
@@ -92,13 +113,18 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
             why="the region does not exist, or has no VM sizes of Batch",
             fix="use a name such as westeurope; `az account list-locations -o table` lists them",
         )
+    extras = fetch_extras(location, today=today, endpoint=endpoint)
+    text = render_prices({**_stored_prices(home), **fetched, **extras})
+    write_atomically(HomePaths(home).prices, text)
+    return len(fetched)
+
+
+def _stored_prices(home: Path) -> dict[PriceKey, Price]:
     path = HomePaths(home).prices
     try:
-        kept = parse_prices(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
+        return parse_prices(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
     except OSError as err:
         raise not_writable(home, err) from err
-    write_atomically(path, render_prices({**kept, **fetched}))
-    return len(fetched)
 
 
 def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, today: date) -> int:
@@ -106,14 +132,69 @@ def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, to
     if region is None:
         raise RunnerError(
             "R-SKUS-REGION",
-            "--refresh requires --region",
+            "--refresh requires --region or --all",
             why="prices depend on the region",
             fix="runner skus --refresh --region westeurope",
         )
+    return refresh_prices(home, region, today=today, endpoint=_prices_endpoint(env))
+
+
+def _prices_endpoint(env: Mapping[str, str]) -> str:
     from runner.azure.arm.retail_prices import PUBLIC  # noqa: PLC0415  azure-core, when asked for
 
-    endpoint = env.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror for networks with a firewall
-    return refresh_prices(home, region, today=today, endpoint=endpoint)
+    return env.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror for networks with a firewall
+
+
+def refresh_all(home: Path, env: Mapping[str, str], *, today: date) -> Iterator[LoadedRegion]:
+    """Download the prices of all regions; yield each region when its prices are stored.
+
+    A region that was loaded on the same day is not loaded again, so that a call after an
+    interruption continues. After three failures in a row, the other regions are not tried.
+
+    Raises:
+        RunnerError: R-PRICES-FETCH, at the end, if some regions could not be loaded.
+    """
+    stored = _stored_prices(home)
+    loaded = Counter(
+        key.location for key, price in stored.items() if price.as_of == today and _is_size(key)
+    )
+    failed: list[str] = []
+    in_a_row, regions = 0, sorted(REGIONS)
+    last: RunnerError | None = None
+    for region in regions:
+        if loaded[region]:
+            yield LoadedRegion(region, loaded[region], is_new=False)
+            continue
+        if in_a_row == _MOST_FAILURES:
+            failed.append(region)
+            continue
+        try:
+            count = refresh_prices(home, region, today=today, endpoint=_prices_endpoint(env))
+        except RunnerError as err:
+            if err.code == "R-PRICES-REGION":
+                in_a_row = 0
+                yield LoadedRegion(region)
+            elif err.code == "R-PRICES-FETCH":
+                in_a_row += 1
+                last = err
+                failed.append(region)
+                yield LoadedRegion(region, problem=err)
+            else:
+                raise
+        else:
+            in_a_row = 0
+            yield LoadedRegion(region, count)
+    if failed:
+        raise RunnerError(
+            "R-PRICES-FETCH",
+            f"the prices of {len(failed)} of {len(regions)} regions were not loaded",
+            why=f"{', '.join(failed[:5])}{', ...' * (len(failed) > 5)}: {last.why if last else ''}",
+            fix="run `runner skus --refresh --all` again; it loads only the missing regions",
+        )
+
+
+def _is_size(key: PriceKey) -> bool:
+    return key.vm_size not in (OS_DISK, PUBLIC_ADDRESS)
 
 
 def list_skus(

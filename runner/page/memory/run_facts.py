@@ -233,7 +233,7 @@ class FactsMemory:
         def rate(size: str, *, spot: bool) -> int | None:
             if not is_billed:
                 return 0
-            price = table.find(size, place, spot=spot) if table else None
+            price = table.find_node(size, place, spot=spot) if table else None
             return None if price is None else round(price.usd_per_hour * MICROS_PER_USD)
 
         def rates_of(entry: RunEntry) -> Rates:

@@ -65,7 +65,7 @@ def price_spans(
         micro: int | None = 0
         if settings.target.is_billed and span.stage not in _NOT_ON_NODE:
             spot = spec.spot if span.spot is None else span.spot
-            price = table.find(spec.vm_size or "", region, spot=spot)
+            price = table.find_node(spec.vm_size or "", region, spot=spot)
             rate = None if price is None else price.usd_per_hour * MICROS_PER_USD * spec.nodes
             micro = None if rate is None else round(rate * took_s / 3600)
         found.append(PricedSpan(span, took_s, micro))

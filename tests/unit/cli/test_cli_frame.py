@@ -46,7 +46,7 @@ def _runner(
 
 def test_paragraphs_of_a_help_text_are_filled() -> None:
     shown = CliRunner().invoke(build_app(["skus"]), ["skus", "--help"], env={"COLUMNS": "80"})
-    assert " loads \n unknown and old prices from the Azure Retail Prices API" in shown.output
+    assert " prices  \n of --region, or of all regions with --all, from the" in shown.output
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,8 @@ def print_cost_notes(out: Output, report: CostReport) -> None:
         kind = "spot" if each.spot else "dedicated"
         price = "unknown" if each.usd_per_hour is None else f"{each.usd_per_hour:g} USD per hour"
         when = f", as of {each.as_of}" if each.as_of else f", {each.source}" if each.source else ""
-        out.note(f"{kind} {each.vm_size} in {report.region}: {price}{when}", style="dim")
+        extras = f", {each.extras}" if each.extras else ""
+        out.note(f"{kind} {each.vm_size} in {report.region}: {price}{when}{extras}", style="dim")
     if report.total.unpriced_ms:
         known = sum(report.total.micro.values())
         hours = report.total.unpriced_ms / 3_600_000

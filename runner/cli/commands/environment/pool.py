@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from runner.cli.autocomplete import complete_pool
-from runner.cli.options import Invocation, YesOption, on_target
+from runner.cli.options import Invocation, StackOption, YesOption, on_target, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
 from runner.core.home import runner_home
 from runner.core.units import format_count
-from runner.protocol.errors import ExitCode
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -369,11 +369,11 @@ def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
 
 
 _SKU_TEXT_COLUMNS = (
-    *("vm_size", "gpu", "vcpus", "memory_gib", "region", "spot_usd", "usd", "useful_usd"),
+    *("vm_size", "gpu", "vcpus", "memory_gib", "region", "spot_usd", "usd", "useful_usd", "as_of"),
     *("quota", "restricted", "score", "evictions", "retired"),
 )
 _LIVE_COLUMNS = ("quota", "restricted", "score", "evictions")
-_SKU_SPARE = ("retired", "memory_gib", "vcpus", "usd", "gpu", *_LIVE_COLUMNS)
+_SKU_SPARE = ("retired", "memory_gib", "vcpus", "as_of", "usd", "gpu", *_LIVE_COLUMNS)
 _SKU_COLUMNS = (
     *("vm_size", "gpu", "gpus", "gpu_memory_gib", "vcpus", "memory_gib", "driver", "family"),
     *("region", "spot_usd_per_hour", "spot_as_of", "usd_per_hour", "as_of"),
@@ -392,13 +392,29 @@ def skus(
         bool, typer.Option("--live", help="Ask Azure for quota, restrictions and spot capacity.")
     ] = False,
     subscription: Annotated[str | None, typer.Option(help="Azure subscription for --live.")] = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,
+    all_: Annotated[
+        bool,
+        typer.Option(
+            "--all", "-a", help="Include retired sizes; with --refresh, load all regions."
+        ),
+    ] = False,
+    pick: Annotated[
+        bool,
+        typer.Option("--pick", help="Write the cheapest size that is allowed into the stack."),
+    ] = False,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of the stack for --pick.", show_default="the only pool")
+    ] = None,
+    stack: StackOption = None,
+    yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List VM sizes with GPU, prices and spot capacity, by the expected cost of useful work.
 
-    Prices are for one Linux node per hour in USD. --refresh --region REGION loads unknown and old
-    prices from the Azure Retail Prices API and stores them. --live needs a sign-in to Azure.
+    Prices are for one Linux node per hour in USD. --refresh loads current prices of --region, or
+    of all regions with --all, from the Azure Retail Prices API and stores them. --live needs a
+    sign-in to Azure. --pick chooses a size for the spot nodes of a pool, by price, quota and
+    restrictions in the region of the stack, and changes Pulumi.STACK.yaml after a confirmation.
     """
     from runner.core.pricing.machines import region_name
     from runner.flows.environment.skus import list_skus, load_facts, refresh_region
@@ -406,12 +422,25 @@ def skus(
     out = Output(output)
     home, today = runner_home(os.environ), datetime.now(UTC).date()
     place = region_name(region) if region else None
-    if refresh:
+    if refresh and all_ and place is None:
+        _refresh_all(out, home, today)
+    elif refresh:
         if place is not None:
             out.note(f"loading the prices of {place} from the Azure Retail Prices API", style="dim")
         count = refresh_region(home, place, os.environ, today=today)
         out.note(f"{count} prices of {place} from {today}")
-    rows = list_skus(home, gpu=gpu, region=place, include_retired=all_, today=today)
+    if pool is not None and not pick:
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            "--pool requires --pick",
+            why="without it, no pool is concerned",
+            fix=f"runner skus --pick --pool {shlex.quote(pool)}",
+        )
+    if pick:
+        _pick(out, stack, pool, place, gpu=gpu, subscription=subscription, yes=yes)
+        return
+    retired = all_ and not (refresh and place is None)
+    rows = list_skus(home, gpu=gpu, region=place, include_retired=retired, today=today)
     if live:
         rows, problems = load_facts(rows, subscription, os.environ)
         for problem in problems:
@@ -424,11 +453,103 @@ def skus(
     names = [name for name in _SKU_TEXT_COLUMNS if live or name not in _LIVE_COLUMNS]
     columns = tuple(name for name in names if any(row[name] for row in shown))
     out.rows(shown, columns, spare=_SKU_SPARE, empty="no VM size matches")
-    out.note("USD per node and hour, Linux; * older than 90 days, see -o json", style="dim")
+    out.note("USD per node and hour, Linux; * older than 90 days", style="dim")
+    out.note("AS OF: the date of the spot price; without one, of the other price", style="dim")
     out.note(
         "USEFUL USD: the cheaper of a dedicated node and a spot node with its evictions",
         style="dim",
     )
+    unknown = sum(row.spot is None for row in rows if row.machine.gpu)
+    if unknown:
+        out.note(
+            f"unknown spot prices: {unknown}; to load those of all regions: "
+            "runner skus --refresh --all",
+            style="dim",
+        )
+
+
+def _refresh_all(out: Output, home: Path, today: date) -> None:
+    """Load the prices of all regions, with a line for each."""
+    from runner.core.pricing.machines import REGIONS
+    from runner.flows.environment.skus import refresh_all
+
+    out.note("loading the prices of all regions from the Azure Retail Prices API", style="dim")
+    prices = regions = 0
+    for number, each in enumerate(refresh_all(home, os.environ, today=today), 1):
+        if each.problem is not None:
+            what = f"not loaded: {each.problem.why}"
+        elif not each.prices:
+            what = "no prices"
+        else:
+            earlier = "" if each.is_new else ", loaded earlier today"
+            what = f"{format_count(each.prices, 'price')}{earlier}"
+        out.note(f"{number:>3} of {len(REGIONS)}  {each.name}: {what}", style="dim")
+        prices += each.prices
+        regions += each.prices > 0
+    out.note(f"{format_count(prices, 'price')} of {format_count(regions, 'region')} from {today}")
+
+
+def _pick(
+    out: Output,
+    stack: str | None,
+    pool: str | None,
+    place: str | None,
+    *,
+    gpu: str | None,
+    subscription: str | None,
+    yes: bool,
+) -> None:
+    """Show the cheapest size that is allowed, and write it after a confirmation."""
+    from runner.flows.environment.size_choice import choose_size, refused_lines, write_choice
+
+    settings, today = open_settings("azure", stack), datetime.now(UTC).date()
+    choice = choose_size(
+        settings,
+        pool,
+        cwd=Path.cwd(),
+        env=os.environ,
+        today=today,
+        gpu=gpu,
+        region=place,
+        subscription_id=subscription,
+    )
+    row = choice.row
+    for problem in choice.problems:
+        out.warning(f"unknown {problem}")
+    for line in refused_lines(choice):
+        out.note(f"not allowed: {line}", style="dim")
+    changed = choice.before != choice.after
+    name = f"{choice.file.name}, line {choice.line}"
+    if out.as_text:
+        price = row.spot
+        usd = f"{price.usd_per_hour:.3f} USD on {price.as_of}" if price else "unknown"
+        nodes = f"{choice.quota_nodes} of {choice.max_spot} spot nodes"
+        out.text(f"{row.machine.vm_size} in {row.region}: spot {usd}, the quota allows {nodes}")
+        if changed:
+            out.text(f"{name}, pool {choice.pool_id}:")
+            out.text(f"- vm_size: {choice.old_size}")
+            out.text(f"+ vm_size: {row.machine.vm_size}")
+        else:
+            out.text(f"{name}, pool {choice.pool_id} has this size already")
+    if choice.quota_nodes < choice.max_spot:
+        out.warning(
+            f"max_spot of pool {choice.pool_id} is {choice.max_spot}, and the quota of "
+            f"{row.facts.quota_cores} cores allows {choice.quota_nodes}"
+        )
+    if changed:
+        out.require(
+            f"Write {choice.file.name}?", "R-NOT-CONFIRMED", "the file was not changed", yes=yes,
+            fix="runner skus --pick --yes",
+        )  # fmt: skip
+        write_choice(choice, os.environ)
+        out.note("written; to deploy it: runner up")
+    if not out.as_text:
+        record = {"file": str(choice.file), "pool": choice.pool_id, "changed": changed}
+        out.record(
+            record
+            | {"replaced": choice.old_size, "quota_nodes": choice.quota_nodes}
+            | _sku_row(row)
+        )
 
 
 def _sku_row(row: SkuRow) -> dict[str, Any]:
@@ -466,12 +587,14 @@ def _sku_text_row(row: SkuRow) -> dict[str, Any]:
     found = row.machine
     useful = row.useful_usd_per_hour
     gpu = f"{found.gpus} x {found.gpu} {found.gpu_memory_gib:g} GiB" if found.gpu else ""
+    dated = row.spot or row.dedicated
     return {
         "vm_size": found.vm_size,
         "gpu": gpu,
         "vcpus": found.vcpus,
         "memory_gib": f"{found.memory_gib:g}",
         "region": row.region or "",
+        "as_of": dated.as_of.isoformat() if dated else "",
         "spot_usd": price_text(row.spot),
         "usd": price_text(row.dedicated),
         "useful_usd": "unknown" if useful is None else f"{useful:.3f}",

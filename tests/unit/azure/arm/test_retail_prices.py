@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Generator
 from datetime import date
@@ -11,10 +12,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from runner.azure.arm.retail_prices import fetch_prices
+from runner.azure.arm.retail_prices import fetch_extras, fetch_prices
 from runner.cli.main import main
 from runner.core.home import HomePaths
-from runner.core.pricing.prices import PriceKey, load_price_table
+from runner.core.pricing import machines as machines_module
+from runner.core.pricing.prices import OS_DISK, PUBLIC_ADDRESS, PriceKey, load_price_table
+from runner.flows.environment import skus as skus_flow
 from runner.protocol.errors import RunnerError
 from tests.loopback import listening
 
@@ -261,6 +264,159 @@ def test_invalid_options_of_skus_are_errors(
 ):
     assert main(["skus", *words]) == exit_code
     assert f"error[{code}]" in capsys.readouterr().err
+
+
+EXTRAS = [
+    item("P10 LRS", 19.71, meterName="P10 LRS Disk", armSkuName="", unitOfMeasure="1/Month",
+         serviceName="Storage", productName="Premium SSD Managed Disks"),
+    item("P10 LRS", 1.0, meterName="P10 LRS Disk Mount", armSkuName="", unitOfMeasure="1/Month"),
+    item("P10 LRS", 2.5, meterName="P10 LRS Disk", armSkuName="", unitOfMeasure="1/Hour"),
+    item("Standard", 0.005, meterName="Standard IPv4 Static Public IP", armSkuName="",
+         serviceName="Virtual Network", productName="IP Addresses"),
+    item("Standard", 0.9, meterName="Standard IPv4 Static Public IP", armRegionName="eastus"),
+]  # fmt: skip
+
+
+def test_disk_and_address_of_a_node_have_prices_per_hour(server: PriceServer):
+    server.pages = [EXTRAS]
+    found = fetch_extras("westeurope", today=TODAY, endpoint=server.url)
+    usd = {key.vm_size: price.usd_per_hour for key, price in found.items()}
+    assert usd == {OS_DISK: 0.027, PUBLIC_ADDRESS: 0.005}
+    assert server.asked[0]["$filter"] == (
+        "priceType eq 'Consumption' and armRegionName eq 'westeurope' and (meterName eq "
+        "'P10 LRS Disk' or meterName eq 'Standard IPv4 Static Public IP')"
+    )
+
+
+def test_disk_and_address_are_stored_and_count_in_costs(home: Path, server: PriceServer):
+    server.pages = [[item("NC4as T4 v3", 0.6), item("NC4as T4 v3 Spot", 0.2), *EXTRAS]]
+    assert main(["skus", "--refresh", "--region", "westeurope"]) == 0
+    kept = load_price_table(home)
+    machine = kept.find(T4, "westeurope", spot=True)
+    node = kept.find_node(T4, "westeurope", spot=True)
+    assert machine is not None
+    assert node is not None
+    assert (machine.usd_per_hour, node.usd_per_hour) == (0.2, 0.232)
+    assert kept.find_node("Standard_NC8as_T4_v3", "westeurope", spot=True) is None
+    assert node.extras == "with OS disk and public address"
+    other = kept.find_node(T4, "southeastasia", spot=True)
+    packaged = kept.find(T4, "southeastasia", spot=True)
+    assert other is not None
+    assert packaged is not None
+    assert other.usd_per_hour == packaged.usd_per_hour
+    assert other.extras == "without OS disk and public address (price unknown)"
+
+
+class RegionServer:
+    """Answers each region with prices, none, an error for some time, or Ctrl-C of the client."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failing: set[str] = set()
+        self.empty: set[str] = set()
+        self.interrupt = ""
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
+                region = query["$filter"].split("armRegionName eq '")[1].split("'")[0]
+                outer.asked.append(region)
+                prices = [] if region in outer.empty else [item("NC4as T4 v3 Spot", 0.1)]
+                items = [{**each, "armRegionName": region} for each in prices]
+                text = json.dumps({"Items": items, "NextPageLink": None}).encode()
+                self.send_response(400 if region in outer.failing else 200)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+        self.handler = Handler
+
+
+@pytest.fixture
+def regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[RegionServer]:
+    serving = RegionServer()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(skus_flow, "REGIONS", frozenset(("eastus", "westeurope", "westus", "x")))
+    monkeypatch.setattr(machines_module, "REGIONS", frozenset(("eastus", "westeurope", "westus")))
+    with listening(serving.handler) as url:
+        monkeypatch.setenv("RUNNER_PRICES_URL", f"{url}/api/retail/prices")
+        yield serving
+
+
+ALL = ["skus", "--refresh", "--all"]
+
+
+@pytest.mark.feature(8)
+def test_prices_of_all_regions_are_loaded_with_progress(
+    regions: RegionServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    regions.empty = {"x"}
+    assert main([*ALL, "--gpu", "T4"]) == 0
+    out, err = capsys.readouterr()
+    assert "eastus: 1 price" in err
+    assert "x: no prices" in err
+    assert "3 prices of 3 regions" in err
+    assert "K80" not in out  # --all is about regions here
+    table = load_price_table(tmp_path / "home")
+    for region in ("eastus", "westeurope", "westus"):
+        price = table.find(T4, region, spot=True)
+        assert price is not None
+        assert price.usd_per_hour == 0.1
+
+
+@pytest.mark.fix("R-PRICES-FETCH")
+def test_regions_that_fail_are_named_and_loaded_by_the_next_call(
+    regions: RegionServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    regions.failing = {"westeurope"}
+    assert main(ALL) != 0
+    err = capsys.readouterr().err
+    assert "westeurope: not loaded: HTTP 400" in err
+    assert "error[R-PRICES-FETCH]: the prices of 1 of 4 regions were not loaded" in err
+    assert load_price_table(tmp_path / "home").find(T4, "westus", spot=True)
+    regions.failing, regions.asked = set(), []
+    assert main(ALL) == 0
+    assert set(regions.asked) == {"westeurope"}
+    assert "loaded earlier today" in capsys.readouterr().err
+
+
+def test_prices_that_were_loaded_before_an_interruption_are_kept(
+    regions: RegionServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    load = skus_flow.refresh_prices
+
+    def interrupted(home: Path, location: str, **more: Any) -> int:
+        if location == "westus":
+            raise KeyboardInterrupt
+        return load(home, location, **more)
+
+    monkeypatch.setattr(skus_flow, "refresh_prices", interrupted)
+    home = tmp_path / "home"
+    with pytest.raises(KeyboardInterrupt):
+        list(skus_flow.refresh_all(home, dict(os.environ), today=TODAY))
+    assert load_price_table(home).find(T4, "westeurope", spot=True)
+    monkeypatch.setattr(skus_flow, "refresh_prices", load)
+    regions.asked = []
+    found = list(skus_flow.refresh_all(home, dict(os.environ), today=TODAY))
+    assert [each.name for each in found if not each.is_new] == ["eastus", "westeurope"]
+    assert set(regions.asked) == {"westus", "x"}
+
+
+def test_a_service_that_is_down_is_not_asked_for_every_region(regions: RegionServer):
+    regions.failing = {"eastus", "westeurope", "westus", "x"}
+    assert main(ALL) != 0
+    assert len(set(regions.asked)) == 3
+
+
+def test_an_unknown_price_names_the_command_for_all_regions(
+    home: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["skus", "--gpu", "A100", "--region", "westus"]) == 0
+    out, err = capsys.readouterr()
+    assert "unknown" in out
+    assert "runner skus --refresh --all" in err
 
 
 def test_retired_sizes_are_listed_with_their_successor(

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from runner.contract import PoolOutput
 from runner.core.home import HomePaths
+from runner.core.pricing.cost import BOOT_S, Work, plan_cost
 from runner.core.pricing.machines import find_machine
 from runner.core.pricing.prices import (
+    OS_DISK,
     Price,
     PriceKey,
     PriceTable,
@@ -88,3 +91,42 @@ def test_file_other_than_a_price_table_is_an_error(tmp_path: Path):
     HomePaths(tmp_path).prices.write_text("hello\n", encoding="utf-8")
     with pytest.raises(RunnerError, match=r"prices\.csv"):
         load_price_table(tmp_path)
+
+
+def with_extras() -> PriceTable:
+    day, older = date(2026, 11, 20), date(2026, 11, 1)
+    size = "standard_nc4as_t4_v3"
+    return PriceTable(
+        {
+            PriceKey(size, "westeurope", spot=True): Price(0.2, day, "test"),
+            PriceKey(size, "westeurope", spot=False): Price(0.6, day, "test"),
+            PriceKey(OS_DISK, "westeurope", spot=False): Price(0.027, older, "test"),
+            PriceKey(size, "eastus", spot=True): Price(0.2, day, "test"),
+        }
+    )
+
+
+def test_a_node_costs_its_machine_and_what_is_known_of_the_rest():
+    table = with_extras()
+    node = table.find_node("Standard_NC4as_T4_v3", "westeurope", spot=True)
+    assert node == Price(
+        0.227, date(2026, 11, 1), "test", "with OS disk, without public address (price unknown)"
+    )
+    alone = table.find_node("Standard_NC4as_T4_v3", "eastus", spot=True)
+    assert alone is not None
+    assert alone.usd_per_hour == 0.2
+    assert table.find_node("Standard_NC4as_T4_v3", "eastus", spot=False) is None
+
+
+def test_the_costs_of_a_submission_count_the_disk():
+    pool = PoolOutput(
+        id="t4", vm_size="Standard_NC4as_T4_v3", gpus=1, vcpus=4, spot=True, max_nodes=4,
+        release_minutes=20,
+    )  # fmt: skip
+    work = [Work(expected_s=3600 - BOOT_S - 1200, limit_s=3600)]
+    day = date(2026, 11, 21)
+    found = plan_cost(pool, "westeurope", work, with_extras(), cap_micros=None, today=day)
+    assert (found.spot.expected_micros, found.dedicated.expected_micros) == (227_000, 627_000)
+    capped = plan_cost(pool, "westeurope", work, with_extras(), cap_micros=5_000_000, today=day)
+    assert capped.cap is not None
+    assert capped.cap.bound_micros <= 5_000_000
