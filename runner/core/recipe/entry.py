@@ -7,10 +7,12 @@ line.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -25,7 +27,7 @@ from runner.core.recipe.local_code import (
 )
 from runner.core.recipe.notebook import SUFFIX
 from runner.core.yaml_files import did_you_mean
-from runner.protocol.commands import ParamsAs, notebook_command
+from runner.protocol.commands import ParamsAs, find_notebook, notebook_command
 from runner.protocol.errors import RunnerError
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -43,6 +45,14 @@ _SETUP_CALLS = frozenset(
 # Files of other tools, which do something when they are run, but do not train.
 _TOOL_FILES = re.compile(r"(setup|conftest|noxfile|fabfile|versioneer|test_.*|.*_test|_.*)\.py")
 _PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that are programs
+# Programs that run other files, by suffix or name.
+_OTHER_PROGRAMS = {
+    **{".R": "Rscript", ".r": "Rscript", ".jl": "julia", ".js": "node", ".m": "octave"},
+    **{".pl": "perl", ".rb": "ruby", ".lua": "lua", ".pyw": "python"},
+}
+_OTHER_CODE = re.compile(r"\..*|__.*|venv|node_modules|build|dist|tests?|docs")
+_MOST_ENTRIES = 2_000  # of the folder, that are searched for programs
+_MOST_LEVELS = 3
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
 NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
 _FIX_COMMAND = f"write a {RECIPE_FILE} with a `command`"
@@ -61,21 +71,46 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
     fix = _FIX_COMMAND
     if path.is_absolute() or ".." in path.parts:
         why = "an entry is a file in the folder, or a module of a package in it"
+        here = Path(os.path.normpath(folder.resolve() / path))
+        if here.is_file() and here.is_relative_to(folder.resolve()):
+            fix = f"--entry {shlex.quote(here.relative_to(folder.resolve()).as_posix())}"
     elif (folder / path).is_file():
         if command := _find_command(folder, str(path)):
             return command
         why = "the file is not a Python or shell script, and does not begin with #!"
+        if program := _OTHER_PROGRAMS.get(path.suffix):
+            fix = f"write a {RECIPE_FILE} with `command: {program} {shlex.quote(entry)}`"
     elif is_module(folder, entry):
         return "python", "-m", entry
     elif command := _script_program(folder, entry):
         return command
     else:
-        known = [each.name for each in folder.iterdir() if each.suffix in (".py", ".sh", SUFFIX)]
-        why, fix = (
-            f"no such file in {folder}",
-            did_you_mean(entry, known) or "use one of its scripts",
-        )
+        why, fix = f"no such file in {folder}", _correct_entry(folder, entry)
     raise RunnerError("R-RECIPE-ENTRY", f"invalid entry {entry!r}", why=why, fix=fix)
+
+
+def _correct_entry(folder: Path, entry: str) -> str:
+    """Return what to write instead of an entry that does not exist."""
+    words: list[str] = []
+    with suppress(ValueError):
+        words = shlex.split(entry)
+    if words[:1] in (["python"], ["python3"]):
+        words = words[1:]
+    if words and words != [entry] and is_file_in(folder, words[0]):
+        after = f" -- {shlex.join(words[1:])}" if words[1:] else ""
+        return f"--entry {shlex.quote(words[0])}{after}"
+    module, colon, _ = entry.partition(":")
+    if colon and is_module(folder, module):
+        return f"--entry {module}"
+    programs = list(_find_programs(folder))
+    near = did_you_mean(entry, programs)
+    if not near and "." in entry:
+        near = did_you_mean(f"{entry.replace('.', '/')}.py", programs)
+    return near or (
+        f"use one of its scripts: {', '.join(programs[:5])}"
+        if programs
+        else f"add a script to {folder}, or {_FIX_COMMAND}"
+    )
 
 
 def has_entry(folder: Path, name: str) -> bool:
@@ -262,10 +297,12 @@ def _find_script(folder: Path) -> str:
     scripts = sorted(path.name for path in folder.glob("*.py"))
     notebooks = sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
     usual = [name for name in _USUAL if name in scripts]
+    # Often, a notebook imports the only script.
+    is_notebook = len(notebooks) == 1 and not any(_activity(folder / each) for each in scripts)
+    if is_notebook:
+        return notebooks[0]
     if len(scripts) == 1:
         return scripts[0]
-    if len(notebooks) == 1 and not scripts:
-        return notebooks[0]
     activity = {name: _activity(folder / name) for name in usual}
     if script := next((name for name in usual if activity[name] == _PROGRAM), None):
         return script
@@ -281,10 +318,17 @@ def _find_script(folder: Path) -> str:
     commands = sorted(_project_scripts(folder))
     if len(commands) == 1:
         return commands[0]
+    others.sort(key=lambda name: -activity[name])
     likely = [*commands, *others] or scripts
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
     likely += notebooks
-    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
+    likely = likely or list(_find_programs(folder))
+    shown = ", ".join(scripts[:5] or likely[:5])
+    found = f"it has {shown}" if shown else "it has no .py file"
+    if not likely and (folder / "Makefile").is_file():
+        found, fix = "it has a Makefile", f"write a {RECIPE_FILE} with `command: make TARGET`"
+    else:
+        fix = _FIX_COMMAND
     why = f"the folder has no {RECIPE_FILE} with a command, no train.py and no main.py; {found}"
     raise RunnerError(
         "R-RECIPE-COMMAND",
@@ -292,8 +336,31 @@ def _find_script(folder: Path) -> str:
         why=why,
         fix=f"runner train {shlex.quote(str(folder))} --entry {shlex.quote(likely[0])}"
         if likely
-        else _FIX_COMMAND,
+        else fix,
     )
+
+
+def _find_programs(folder: Path) -> Iterator[str]:
+    """Yield the scripts in a folder and below it, those first that do something when they run."""
+    found: list[tuple[bool, int, str]] = []
+    entries = 0
+    for place, folders, names in os.walk(folder):
+        relative = Path(place).relative_to(folder)
+        depth = len(relative.parts)
+        folders[:] = sorted(each for each in folders if not _OTHER_CODE.fullmatch(each))
+        if depth >= _MOST_LEVELS:
+            folders.clear()
+        entries += len(names)
+        for name in sorted(names):
+            path = relative / name
+            if path.suffix in (".py", ".sh", SUFFIX) and not _TOOL_FILES.fullmatch(name):
+                is_idle = path.suffix == ".py" and _activity(folder / path) == _NOTHING
+                unusual = is_idle or path.stem not in _PROGRAM_MODULES
+                found.append((is_idle, depth + unusual, path.as_posix()))
+        if entries > _MOST_ENTRIES:
+            break
+    for _, _, name in sorted(found):
+        yield name
 
 
 def _choose_script(
@@ -321,22 +388,35 @@ def explain_entry(code: LocalCode, command: Sequence[str], *, is_chosen: bool) -
         command: the command that starts it.
         is_chosen: True if the runner chose the script from the files of the folder.
     """
+    if is_chosen and (notebook := find_notebook(command)):
+        others = sorted(path.name for path in code.folder.glob("*.py"))
+        return tuple(_passed_over(notebook, other) for other in others[:1])
     script, folder = code.script, code.folder
     if script is None or script.suffix != ".py" or "-c" in command:  # -c calls a function of it
         return ()
     name = script.relative_to(folder).as_posix()
-    if _activity(script) == _NOTHING and script.stat().st_size:
-        fix = "call them in it, or choose another script with --entry"
-        return (f"{name} only defines functions and classes, so the run will do nothing: {fix}",)
+    if _activity(script) == _NOTHING:
+        return (_explain_idle(name, is_empty=not script.read_bytes().strip()),)
     preferred = _USUAL[: _USUAL.index(name)] if name in _USUAL else _USUAL
     idle = [each for each in preferred if is_chosen and is_file_in(folder, each)]
     if not idle:
         return ()
+    return (_passed_over(name, idle[0]),)
+
+
+def _explain_idle(name: str, *, is_empty: bool) -> str:
+    if is_empty:
+        return f"{name} is empty, so the run will do nothing: choose another script with --entry"
     return (
-        (
-            f"{name} runs, not {idle[0]}, which only defines things that others import; to run it: "
-            f"--entry {idle[0]}"
-        ),
+        f"{name} only defines functions and classes, so the run will do nothing: call them in it, "
+        "or choose another script with --entry"
+    )
+
+
+def _passed_over(name: str, other: str) -> str:
+    return (
+        f"{name} runs, not {other}, which only defines things that others import; to run it: "
+        f"--entry {other}"
     )
 
 

@@ -102,3 +102,71 @@ def test_script_that_imports_from_src_finds_it(tmp_path: Path) -> None:
     assert load_recipe(".", cwd=tmp_path).env == {"PYTHONPATH": "lib"}
     fill(tmp_path, {"churn.py": "", "train.yaml": ""})
     assert load_recipe(".", cwd=tmp_path).env == {}
+
+
+NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+
+
+@pytest.mark.parametrize("beside", ["net.py", "train.py", "src/net.py"])
+def test_notebook_runs_beside_scripts_that_only_define_things(tmp_path: Path, beside: str) -> None:
+    fill(tmp_path, {"work.ipynb": NOTEBOOK, beside: DEFINES})
+    recipe = load_recipe(".", cwd=tmp_path)
+    assert recipe.command[-1] == "work.ipynb"
+    said = [each for each in plan(recipe).warnings if "runs, not" in each]
+    assert bool(said) == ("/" not in beside)
+
+
+def test_script_that_does_something_is_chosen_before_a_notebook(tmp_path: Path) -> None:
+    fill(tmp_path, {"work.ipynb": NOTEBOOK, "fit.py": CALLS.replace("train", "net")})
+    assert load_recipe(".", cwd=tmp_path).command == ("python", "fit.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "entry"),
+    [
+        ({"src/train.py": GUARDED, "src/net.py": DEFINES}, "src/train.py"),
+        ({"code/a/fit.py": CALLS, ".tox/x.py": GUARDED}, "code/a/fit.py"),
+        ({"scripts/run.sh": "echo", "tests/test_a.py": GUARDED}, "scripts/run.sh"),
+        ({"lib/net.py": DEFINES, "jobs/fit it.py": GUARDED}, "'jobs/fit it.py'"),
+    ],
+)
+def test_fix_names_a_program_below_the_folder(
+    tmp_path: Path, files: dict[str, str], entry: str
+) -> None:
+    fill(tmp_path, files)
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path)
+    assert caught.value.fix == f"runner train {tmp_path} --entry {entry}"
+    load_recipe(".", cwd=tmp_path, entry=entry.strip("'"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "fix"),
+    [
+        ("train.py --lr 3 --x 'a b'", "--entry train.py -- --lr 3 --x 'a b'"),
+        ("python train.py", "--entry train.py"),
+        ("pkg.fit:main", "--entry pkg.fit"),
+        ("pkg", "use one of its scripts: train.py, pkg/fit.py"),
+        ("pkg.fti", "did you mean 'pkg/fit.py'?"),
+        ("fit.R", "write a train.yaml with `command: Rscript fit.R`"),
+    ],
+)
+def test_fix_of_an_invalid_entry_is_the_entry_that_works(
+    tmp_path: Path, entry: str, fix: str
+) -> None:
+    fill(tmp_path, {"train.py": CALLS, "pkg/__init__.py": "", "pkg/fit.py": GUARDED, "fit.R": ""})
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path, entry=entry)
+    assert caught.value.fix == fix
+
+
+def test_absolute_entry_in_the_folder_is_corrected(tmp_path: Path) -> None:
+    fill(tmp_path, {"pkg/fit.py": GUARDED})
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path, entry=str(tmp_path / "pkg" / "fit.py"))
+    assert caught.value.fix == "--entry pkg/fit.py"
+
+
+def test_empty_script_is_named(tmp_path: Path) -> None:
+    fill(tmp_path, {"train.py": "\n"})
+    assert plan(load_recipe(".", cwd=tmp_path)).warnings[0].startswith("train.py is empty")
