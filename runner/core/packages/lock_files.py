@@ -134,7 +134,9 @@ def pin_packages(
 def _explain(err: Exception) -> str:
     if isinstance(err, KeyError):
         return f"it lacks {err}"
-    return str(err) or type(err).__name__
+    if isinstance(err, ValueError):
+        return str(err) or type(err).__name__
+    return "an entry has another type than in a file of that program"
 
 
 # Choice of packages
@@ -288,8 +290,11 @@ def _outdated(name: str, why: str) -> RunnerError:
 
 def _read_uv(document: Table, project: Table) -> _Lock:
     """Read a lock file of uv, format 1 (docs.astral.sh/uv, "Project structure and files")."""
-    if "version" not in document:
-        raise ValueError("it has no `version`")
+    if document.get("version") != 1:
+        has_one = "version" in document
+        raise ValueError(
+            f"version {document['version']} is not known" if has_one else "it has no `version`"
+        )
     tables: list[Table] = document.get("package", [])
     settings = _table(project, "tool", "uv")
     indexes: list[Table] = settings.get("index", [])
@@ -308,7 +313,7 @@ def _read_uv(document: Table, project: Table) -> _Lock:
         roots = [_Edge(each.name) for each in packages if each.folder]
     python = str(document.get("requires-python", ""))
     sources = {normalize_name(name) for name in _table(settings, "sources")}
-    listed = _table(project, "project").get("dependencies", []) if root is not None else ()
+    listed = _table(project, "project").get("dependencies", [])
     expected = [_edge_of(str(text)) for text in listed]
     expected = [replace(each, allows="") if each.name in sources else each for each in expected]
     return _Lock(packages, tuple(roots), (), python, tuple(expected))

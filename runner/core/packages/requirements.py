@@ -10,10 +10,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from runner.core.packages.python_request import poetry_specifiers
 from runner.protocol.errors import RunnerError
 
 CODE = "R-REQUIREMENTS"
@@ -39,7 +41,8 @@ _SIMPLE = re.compile(
     r"\s*(?:(?:[=!<>~]=|[<>])\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?:[!<>]=|[<>])\s*\d+(?:\.\d+)*\s*)*)?",
     re.ASCII,
 )
-_SIMPLE_WILDCARD = re.compile(r"[<>~]=?\s*[\d.]*\*")
+_NOT_SIMPLE = re.compile(r"[<>~]=?\s*[\d.]*\*|~=\s*\d+\s*(?:,|$)")  # not allowed, too
+_EXACT = re.compile(r"[^=<>!~;]*==\s*v?([\d.]+)", re.ASCII)
 _NAME = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^]]*\])?\s*")
 
 
@@ -156,6 +159,7 @@ class _Reader:
     folders: dict[str, None] = field(default_factory=dict[str, None])
     is_open: bool = False
     count: int = 0
+    pins: dict[str, tuple[str, _Line]] = field(default_factory=dict[str, "tuple[str, _Line]"])
 
     def listed(self) -> ListedPackages:
         return ListedPackages(
@@ -215,10 +219,11 @@ class _Reader:
     def _read_requirement(self, line: _Line, text: str, *, constrains: bool) -> None:
         if hashed := _OF_ONE_LINE.search(text):
             text = text[: hashed.start()].strip()
-        if _SIMPLE.fullmatch(text) and not _SIMPLE_WILDCARD.search(text):
+        if _SIMPLE.fullmatch(text) and not _NOT_SIMPLE.search(text):
             if text.endswith(".txt") and (self.folder / text).is_file():
                 raise line.refused("it is the name of a file", f"write -r {text}")
             if not text.endswith(ARCHIVES):
+                self._refuse_second_pin(line, text)
                 self._add(text, constrains=constrains)
                 return
         name, _, where = text.partition("@")
@@ -250,6 +255,19 @@ class _Reader:
         if found and not constrains:
             self.names.add(normalize_name(found[1]))
             self.count += 1
+
+    def _refuse_second_pin(self, line: _Line, text: str) -> None:
+        """Raise RunnerError if another line wants another version of the same package."""
+        found, named = _EXACT.fullmatch(text), _NAME.match(text)
+        if found is None or named is None:
+            return
+        version = re.sub(r"(\.0+)+$", "", found[1])
+        known, first = self.pins.setdefault(normalize_name(named[1]), (version, line))
+        if known != version:
+            where = first.place if first.file == line.file else f"{first.file}, {first.place}"
+            raise line.error(
+                f"{text} contradicts {first.text}", f"{where} asks for it", "remove one of the two"
+            )
 
     def _check_place(self, line: _Line, url: str, name: str | None) -> None:
         """Check where a package is installed from."""
@@ -356,6 +374,13 @@ def _lower(problem: str) -> str:
 
 # What people write, and what they mean; \1 and \2 are groups of the expression.
 _MEANT = (
+    (r"([\"'])([^\"']+)\1,?", r"write \2"),
+    (r"([\w.-]+)\s*[\u2010-\u2015\u2212]+\s*([\d.]+)", r"write \1==\2"),
+    (r"([\w.-]+)\s*[\u2265]\s*([\d.]+)", r"write \1>=\2"),
+    (r"([\w.-]+)\s*~=\s*(\d+)", r"write \1~=\2.0"),
+    (r"([\w.-]+)\s*>=?\s*([\d.]+)\.\*", r"write \1>=\2"),
+    (r"([\w.-]+)\s*<=?\s*([\d.]+)\.\*", r"write \1<\2"),
+    (r"([\w.-]+\s*[=<>!~]=?\s*[\d.]+)\s*[:,;@]\s*\w*", r"write \1"),
     (r"[-*]\s+(\S.*)", r"write \1"),
     (r"([\w.-]+)=([\w.]+)(=[\w.]+)?", r"write \1==\2"),
     (r"[!%]?(?:python3? -m )?(?:uv )?pip3? install\s+(.+)", r"write \1"),
@@ -365,6 +390,9 @@ _MEANT = (
 
 
 def _fix_requirement(text: str) -> str:
+    if found := re.fullmatch(r"([\w.-]+)\s*([~^]\s*\d[\w.]*)", text):  # of Poetry
+        with suppress(ValueError):
+            return f"write {found[1]}{poetry_specifiers(found[2])}"
     for expression, meant in _MEANT:
         if found := re.fullmatch(expression, text):
             return found.expand(meant)

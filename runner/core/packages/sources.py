@@ -23,9 +23,11 @@ from runner.core.packages.requirements import (
     ListedPackages,
     check_lines,
     decode_text,
+    normalize_name,
     read_requirements_file,
     read_text,
 )
+from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
 
 Table = Mapping[str, Any]
@@ -79,7 +81,9 @@ class PackageSource:
             none = "none" if self.python else "none, the Python of the node"
             found = ", ".join(more) or none
         else:
-            pinned = f", {self.listed.count} packages, pinned" if is_lock_file(self.origin) else ""
+            pinned = ""
+            if is_lock_file(self.origin):
+                pinned = f", {format_count(self.listed.count, 'package')}, pinned"
             found = ", ".join((f"{self.origin}{pinned}", *more))
         return f"{found}; not read: {', '.join(self.not_read)}" if self.not_read else found
 
@@ -135,11 +139,20 @@ def find_packages(
 def read_metadata(folder: Path, script: str) -> Table | None:
     """Return the inline metadata of a script, or None. Raise RunnerError if it is no TOML."""
     try:
-        found = _METADATA.search((folder / script).read_bytes().replace(b"\r\n", b"\n"))
+        data = (folder / script).read_bytes().replace(b"\r\n", b"\n")
     except OSError:
         return None
+    found = _METADATA.search(data)
     if found is None:
+        _refuse_unclosed(data, script)
         return None
+    if len(_METADATA.findall(data)) > 1:
+        raise RunnerError(
+            CODE,
+            f"{script} has more than one block of inline metadata",
+            why="PEP 723 allows one block `# /// script` in a file",
+            fix="move all dependencies to the first block, and remove the others",
+        )
     lines = decode_text(found[1], script, str(folder / script)).splitlines()
     try:
         return tomllib.loads(
@@ -152,6 +165,51 @@ def read_metadata(folder: Path, script: str) -> Table | None:
             why=str(err),
             fix="correct the lines between `# /// script` and `# ///`",
         ) from err
+
+
+def find_in_groups(folder: Path) -> dict[str, str]:
+    """Return the packages of pyproject.toml that are not installed, with the table of each."""
+    try:
+        document = tomllib.loads((folder / PROJECT).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
+    tables = {
+        "[project.optional-dependencies]": _table(document, "project", "optional-dependencies"),
+        "[dependency-groups]": _table(document, "dependency-groups"),
+        "[tool.pdm.dev-dependencies]": _table(document, "tool", "pdm", "dev-dependencies"),
+        "[tool.poetry.group]": _table(document, "tool", "poetry", "group"),
+        "[tool.hatch.envs]": _table(document, "tool", "hatch", "envs"),
+        "[tool.flit.metadata]": {"requires": _table(document, "tool", "flit", "metadata")},
+    }
+    found: dict[str, str] = {}
+    for table, groups in tables.items():
+        for listed in groups.values():
+            names = listed
+            if isinstance(listed, dict):  # a group that is a table
+                group = cast("Table", listed)
+                names = group.get("dependencies") or group.get("requires") or ()
+            for each in cast("Iterable[Any]", names if isinstance(names, list | dict) else ()):
+                name = re.split(r"[^\w.-]", str(each).strip(), maxsplit=1)[0]
+                found.setdefault(normalize_name(name), table)
+    return found
+
+
+def _refuse_unclosed(data: bytes, script: str) -> None:
+    """Raise RunnerError for a line `# /// script` that begins no block of metadata."""
+    begin = re.search(rb"(?m)^# /// script\s*$", data)
+    if begin is None:
+        return
+    number = data.count(b"\n", 0, begin.start()) + 1
+    for line in data[begin.end() :].split(b"\n")[1:]:
+        number += 1
+        if line.rstrip() == b"# ///" or (line.rstrip() != b"#" and not line.startswith(b"# ")):
+            break
+    raise RunnerError(
+        CODE,
+        f"{script}: the inline metadata has no end",
+        why=f"line {number} begins neither with `# ` nor is it `# ///`",
+        fix=f"write `# ///` before line {number}, or begin the line with `# `",
+    )
 
 
 def find_script(folder: Path, command: Sequence[str]) -> str | None:
@@ -328,7 +386,11 @@ class _Project:
         if path.endswith(".py"):
             texts = _setup_argument(self.folder / path, "install_requires", path) or []
         else:
-            texts = self._setup_cfg(path).get("install_requires", "").splitlines()
+            given = self._setup_cfg(path).get("install_requires", "").strip()
+            if given.startswith("file:"):  # of setuptools: `file: a.txt, b.txt`
+                names = given.removeprefix("file:").replace("\n", ",").split(",")
+                given = "\n".join(f"-r {name.strip()}" for name in names if name.strip())
+            texts = given.splitlines()
         lines = [("install_requires", text.strip()) for text in texts if text.strip()]
         return self._generated(path, lines)
 
@@ -526,6 +588,13 @@ def _project_beside(path: str) -> str | None:
 
 
 def _read(convert: Callable[[str], str], text: object, where: str) -> str:
+    if isinstance(text, int | float):  # 3.10 is 3.1
+        raise RunnerError(
+            "R-PYTHON-VERSION",
+            f"{where} is a number, not a text",
+            why=f"TOML reads 3.10 as 3.1; the value is {text}",
+            fix='write it in quotes, like ">=3.10"',
+        )
     try:
         return convert(str(text))
     except ValueError as err:
@@ -659,11 +728,7 @@ def _setup_argument(path: Path, name: str, shown: str) -> list[str] | None:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
-    values: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            with suppress(ValueError, TypeError):
-                values[node.targets[0].id] = ast.literal_eval(node.value)
+    values = _constants(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "setup":
             continue
@@ -688,3 +753,22 @@ def _setup_argument(path: Path, name: str, shown: str) -> list[str] | None:
                 fix=_INSTALL_ALL,
             )
     return None
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    """Return the values of names that are assigned once, plainly, and used in no other way than
+    as a value: `extend`, `+=` and an index could change them.
+    """
+    values: dict[str, Any] = {}
+    changed: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in values:
+                changed.add(name)
+            with suppress(ValueError, TypeError):
+                values[name] = ast.literal_eval(node.value)
+        elif isinstance(node, ast.AugAssign | ast.Attribute | ast.Subscript):
+            used = node.target if isinstance(node, ast.AugAssign) else node.value
+            changed |= {used.id} if isinstance(used, ast.Name) else set[str]()
+    return {name: value for name, value in values.items() if name not in changed}

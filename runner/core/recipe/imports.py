@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from runner.core.packages.requirements import normalize_name
-from runner.core.packages.sources import find_script, is_lock_file
+from runner.core.packages.sources import find_in_groups, find_script, is_lock_file
 from runner.core.recipe.local_code import LocalCode
 from runner.core.recipe.notebook import SUFFIX
 from runner.core.recipe.recipe import Recipe
@@ -290,7 +290,7 @@ def _describe(missing: dict[str, str], recipe: Recipe) -> str:
         raise RunnerError(
             "R-IMPORTS",
             f"{where} imports {shown}, which nothing installs",
-            why="no file lists the packages of the code, and the environment of a run is empty",
+            why=_why_not_installed(recipe, names),
             fix=f"add {options}, or write a requirements.txt with {packages}",
         )
     if is_lock_file(origin):
@@ -299,6 +299,15 @@ def _describe(missing: dict[str, str], recipe: Recipe) -> str:
         f"{where} imports {shown}, which nothing in {origin} is known to provide: add {packages}, "
         "unless another package installs it"
     )
+
+
+def _why_not_installed(recipe: Recipe, packages: Iterable[str]) -> str:
+    """Return why packages are not installed: no file lists them, or only in a group."""
+    groups = find_in_groups(recipe.folder)
+    for package in packages:
+        if table := groups.get(normalize_name(package)):
+            return f"{table} of pyproject.toml lists {package}, but groups are not installed"
+    return "no file lists the packages of the code, and the environment of a run is empty"
 
 
 def _is_well_known(package: str) -> bool:

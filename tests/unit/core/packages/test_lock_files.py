@@ -518,3 +518,28 @@ def test_damaged_lock_file_is_refused(tmp_path: Path, name: str, text: str) -> N
 def test_names_of_lock_files() -> None:
     assert all(map(is_lock_file, ("uv.lock", "a/poetry.lock", "pylock.gpu.toml", "t.py.lock")))
     assert not any(map(is_lock_file, ("Cargo.lock", "yarn.lock", "pylock.txt", "lock")))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("uv.lock", "version = 2\n", "version 2 is not known"),
+        ("Pipfile.lock", '{"_meta": {}, "default": {"six": "x"}}', "an entry has another type"),
+        ("Pipfile.lock", "[]", "an entry has another type"),
+        ("poetry.lock", "package = 3\n[metadata]\n", "an entry has another type"),
+    ],
+)
+def test_reason_for_a_damaged_lock_file_is_no_text_of_python(
+    tmp_path: Path, name: str, text: str, why: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        pin_packages(tmp_path, name, {}, lambda own: own)
+    assert str(caught.value.why).startswith(why)
+
+
+def test_uv_lock_without_packages_is_older_than_the_project(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text('version = 1\nrequires-python = ">=3.9"\n')
+    project = {"project": {"name": "x", "dependencies": ["six"]}}
+    with pytest.raises(RunnerError, match="out of date"):
+        pin_packages(tmp_path, "uv.lock", project, lambda own: own)

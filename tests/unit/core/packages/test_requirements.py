@@ -63,7 +63,7 @@ def test_lines_that_pip_installs_are_accepted(folder: Path, text: str, names: se
         ("conda install numpy", "column 7", "one per line: numpy"),
         ("- numpy", "column 1", "write numpy"),
         ("numpy, pandas", "column 6", "one package per line: numpy, pandas"),
-        ("numpy>=1.*", "column 10", "NAME==VERSION"),
+        ("numpy>=1.*", "column 10", "write numpy>=1"),
         ("numpy==", "column 6", "NAME==VERSION"),
         ("<!DOCTYPE html>", "column 1", "NAME==VERSION"),
         ("numpy; python_version", "is not a requirement", "NAME==VERSION"),
@@ -139,3 +139,61 @@ def test_command_that_converts_utf_16_works(folder: Path, tmp_path: Path) -> Non
 def test_requirements_of_another_file_are_named_with_their_place(folder: Path) -> None:
     with pytest.raises(RunnerError, match=r"pyproject\.toml, dependencies: \.\./x is outside"):
         check_lines(folder, "pyproject.toml", [("dependencies", "../x")])
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ('"numpy>=1.2"', "numpy>=1.2"),
+        ("'numpy',", "numpy"),
+        ("numpy^1.2.3", "numpy>=1.2.3,<2"),
+        ("numpy ^0.3", "numpy>=0.3,<0.4"),
+        ("numpy~1.2.3", "numpy>=1.2.3,<1.3"),
+        ("numpy~=1", "numpy~=1.0"),
+        ("numpy\u20131.2", "numpy==1.2"),
+        ("numpy \u2265 1.2", "numpy>=1.2"),
+        ("numpy<2.*", "numpy<2"),
+        ("numpy>=1.2:latest", "numpy>=1.2"),
+        ("numpy==1.2;", "numpy==1.2"),
+    ],
+)
+def test_fix_is_the_requirement_that_was_meant(tmp_path: Path, line: str, fix: str) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(line, encoding="utf-8")
+    with pytest.raises(RunnerError) as caught:
+        read_requirements_file(tmp_path, file.name)
+    assert caught.value.fix == f"write {fix}"
+    file.write_text(fix)
+    assert read_requirements_file(tmp_path, file.name).names == {"numpy"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        (["numpy==1.2", "numpy==1.3"], "line 1"),
+        (["NumPy ==1.2", "six", "num.py", "numpy== 2"], "line 1"),
+        (["-c pins.txt", "numpy==9"], "pins.txt, line 1"),
+    ],
+)
+def test_two_versions_of_a_package_are_refused(
+    tmp_path: Path, lines: list[str], first: str
+) -> None:
+    (tmp_path / "pins.txt").write_text("numpy==1.2\n")
+    (tmp_path / "requirements.txt").write_text("\n".join(lines))
+    with pytest.raises(RunnerError, match="contradicts") as caught:
+        read_requirements_file(tmp_path, "requirements.txt")
+    assert caught.value.why == f"{first} asks for it"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["numpy==1.2", "numpy==1.2.0"],
+        ["numpy==1.2 ; python_version < '3.9'", "numpy==2 ; python_version >= '3.9'"],
+        ["numpy==1.*", "numpy==1.2"],
+        ["numpy>=1", "numpy==1.2"],
+    ],
+)
+def test_lines_that_agree_about_a_package_are_installed(tmp_path: Path, lines: list[str]) -> None:
+    (tmp_path / "requirements.txt").write_text("\n".join(lines))
+    assert read_requirements_file(tmp_path, "requirements.txt").names == {"numpy"}

@@ -335,3 +335,71 @@ def test_paths_in_a_nested_project_begin_at_its_folder(tmp_path: Path, kind: str
             },
             entry="near/main.py",
         )
+
+
+SETUP = "from setuptools import setup\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "R = ['six']\nR.append('numpy')\n",
+        "R = ['six']\nR += ['numpy']\n",
+        "R = ['six']\nif True:\n    R = ['numpy']\n",
+        "R = ['six']\nR[0] = 'numpy'\n",
+    ],
+)
+def test_dependencies_that_setup_py_changes_are_not_read(tmp_path: Path, code: str) -> None:
+    with pytest.raises(RunnerError, match="not known before it is built"):
+        load(tmp_path, {"setup.py": f"{SETUP}{code}setup(install_requires=R)\n"})
+
+
+def test_setup_cfg_names_files_of_requirements(tmp_path: Path) -> None:
+    config = "[options]\ninstall_requires = file: deps/a.txt, b.txt\n"
+    files = {"setup.cfg": config, "deps/a.txt": "six\n", "b.txt": "numpy\n"}
+    recipe = load(tmp_path, files)
+    assert added(recipe) == ["-r deps/a.txt", "-r b.txt"]
+    assert recipe.package_source.listed.names == {"six", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("# /// script\n# dependencies = ['six']\nimport six\n", "has no end"),
+        ("# /// script\n#dependencies = ['six']\n# ///\n", "has no end"),
+        ("x = 1\n# /// script\n# dependencies = ['six']", "has no end"),
+        ("# /// script\n# ///\n\n# /// script\n# dependencies = []\n# ///\n", "more than one"),
+    ],
+)
+def test_inline_metadata_that_uv_would_refuse_is_refused(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    with pytest.raises(RunnerError, match=what):
+        load(tmp_path, {"train.py": text})
+
+
+def test_number_as_requires_python_is_refused(tmp_path: Path) -> None:
+    project = '[project]\nname = "x"\nrequires-python = 3.10\n'
+    with pytest.raises(RunnerError, match="is a number"):
+        load(tmp_path, {"pyproject.toml": project})
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ('[project.optional-dependencies]\ntrain = ["six", "numpy>=1"]', "optional-dependencies"),
+        ('[dependency-groups]\ndev = [{include-group = "x"}, "numpy"]', "dependency-groups"),
+        ('[tool.poetry.group.ml.dependencies]\nnumpy = "^1"', "tool.poetry.group"),
+        ('[tool.hatch.envs.default]\ndependencies = ["NumPy"]', "tool.hatch.envs"),
+        ('[tool.flit.metadata]\nrequires = ["numpy"]', "tool.flit.metadata"),
+    ],
+)
+def test_reason_names_the_group_that_lists_a_package(
+    tmp_path: Path, table: str, named: str
+) -> None:
+    files = {"train.py": "import numpy\nprint(1)\n", "pyproject.toml": f"{table}\n"}
+    recipe = load(tmp_path, files)
+    with pytest.raises(RunnerError) as caught:
+        package_warnings(recipe)
+    assert named in (caught.value.why or "")
+    assert "groups are not installed" in (caught.value.why or "")
