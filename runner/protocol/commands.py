@@ -46,6 +46,7 @@ _JOINED = re.compile(r"-(?P<name>[A-Za-z])(?P<value>\d[\d.]*)")  # `-b64`
 _ASSIGNMENT = re.compile(r"\+{0,2}(?P<name>[A-Za-z_](?:[\w.@:-]|/(?!/))*)=(?P<value>.*)", re.DOTALL)
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)
 _WHOLE = re.compile(r"[-+]?\d+", re.ASCII)
+_NEGATIVE = re.compile(r"-(?:\d+|\d*\.\d+)", re.ASCII)  # what argparse takes for a number
 _DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
 # The text has zeros that a number does not keep: `007`, `1.10`. It may be a version or a name.
 _PADDED = re.compile(r"[-+]?0\d.*|[^.]*\.\d+0(?:[eE].*)?", re.ASCII)
@@ -425,7 +426,10 @@ def _to_words(name: str, value: object, params_as: ParamsAs, switches: Switches)
         return [f"{name}={_right_side(name, value, params_as)}"]
     options = switches.get(_plain(name))
     if options is None:
-        return [f"--{name}", to_text(value)]
+        text = to_text(value)
+        # argparse reads `--lr -1e-5` as two options, without a value for the first.
+        is_joined = len(text) > 1 and text[0] == "-" and not _NEGATIVE.fullmatch(text)
+        return [f"--{name}={text}"] if is_joined else [f"--{name}", text]
     is_on = parse_bool(to_text(value))
     if is_on is None:
         raise ParameterError(
@@ -585,11 +589,7 @@ def replace_arguments(
     ):
         return tuple(command)
     before = {name: _to_words(name, old[name], params_as, switches) for name in old}
-    # Earlier versions passed the text `None`.
-    earlier = {
-        name: [f"--{name}", "None"] if old[name] is None and params_as == "flags" else words
-        for name, words in before.items()
-    }
+    earlier = {name: _earlier_words(name, old[name], params_as, before[name]) for name in old}
     for expected in (earlier, before):
         length = sum(map(len, expected.values()))
         for start in range(len(command) - length, -1, -1):
@@ -602,6 +602,19 @@ def replace_arguments(
                 after += found[name] if is_kept else _to_words(name, value, params_as, switches)
             return (*command[:start], *after, *command[start + length :])
     return None
+
+
+def _earlier_words(
+    name: str, value: object, params_as: ParamsAs, words: Sequence[str]
+) -> Sequence[str]:
+    """Return the arguments of a parameter by earlier versions, given those of this one.
+
+    They passed the text `None`, and never joined the name and the value.
+    """
+    if params_as != "flags":
+        return words
+    is_joined = len(words) == 1 and words[0].startswith(f"--{name}=")
+    return [f"--{name}", str(value)] if value is None or is_joined else words
 
 
 def _find_words(

@@ -134,7 +134,9 @@ _SAME_KINDS = {
 _QUANTIZED = {"quniform": "uniform", "qloguniform": "loguniform", "qnormal": "normal"}
 _INTEGERS = ("randint", "int", "int_uniform", "uniform_int", "qrandint", "randrange")
 _STOP_RULES = {"asha": "halving", "sha": "halving", "hyperband": "hyperband", "median": "median"}
-_RANGE = re.compile(r"\s*([-+\d.eE]*\d)\s*\.{2,3}\s*([-+\d.eE]*\d)\s*")
+_RANGE = re.compile(r"\s*([-+\d.eE]*\d)\s*\.{2,3}\s*([-+\d.eE]*\d)\s*(:\s*\w+\s*)?")
+_SCALES = ("log", "log10", "log_scale", "logscale", "scale", "prior")
+_MAX_EXPONENT = 100  # of a number that an error proposes
 _MAX_STEPS = 20  # values of a list that an error proposes
 
 
@@ -251,7 +253,11 @@ def _refuse_range(value: object) -> None:
     """Raise an error for a text such as `1e-4..1e-1`, with the distribution that it means."""
     found = _RANGE.fullmatch(value) if isinstance(value, str) else None
     low, high = (_number(found[1]), _number(found[2])) if found else (None, None)
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        low, high = high, low
     if found and (form := _between(low, high)):
+        if (found[3] or "").strip(": ").startswith("log"):
+            form = f"{{loguniform: [{low}, {high}]}}"
         raise key_error(
             f"{value!r} is a text, not a range", f"write {form}", "a list has single values"
         )
@@ -268,10 +274,12 @@ def _number(text: str) -> int | float | None:
         return None
 
 
-def _between(low: object, high: object) -> str:
+def _between(low: object, high: object, *, is_log: bool = False) -> str:
     """Return how values between two numbers are written; empty if they are no numbers."""
     if not isinstance(low, int | float) or not isinstance(high, int | float) or low >= high:
         return ""
+    if is_log and low > 0:
+        return f"{{loguniform: [{low}, {high}]}}"
     if isinstance(low, int) and isinstance(high, int):
         return f"{{range: [{low}, {high}]}}"
     kind = "loguniform" if low > 0 and high / low >= 100 else "uniform"
@@ -294,16 +302,76 @@ def _own_form(word: str, raw: Mapping[str, Any]) -> str:
             values = ", ".join(f"{low + n * step:.6g}" for n in range(count))
             return f"write {{choice: [{values}]}}"
         return f"write {{{_QUANTIZED[word]}: [{low}, {high}]}}: values are not rounded"
-    if word not in ("distribution", "type", "bounds"):
-        return ""
+    if word in (*_SCALES, "distribution", "type", "bounds"):
+        form = _form_of_bounds(word, raw)
+        return form and f"write {form}"
+    return ""
+
+
+def _form_of_bounds(word: str, raw: Mapping[str, Any]) -> str:
+    """Return the distribution between `min` and `max`, or `bounds`, that other keys name."""
+    value = raw.get(word)
     named = str(raw.get("distribution") or "").removesuffix("_values").replace("log_", "log")
     ends: list[Any] = [raw.get("min"), raw.get("max")]
-    if isinstance(raw.get("bounds"), list):
-        ends = cast("list[Any]", raw["bounds"])
+    for listed in (raw.get("bounds"), value):
+        if isinstance(listed, list):
+            ends = cast("list[Any]", listed)
     low, high = (*ends, None, None)[:2]
-    is_named = named in DISTRIBUTIONS and isinstance(low, int | float)
-    form = f"{{{named}: [{low}, {high}]}}" if is_named else _between(low, high)
-    return form and f"write {form}"
+    if named in DISTRIBUTIONS and isinstance(low, int | float):
+        return f"{{{named}: [{low}, {high}]}}"
+    is_log = word in _SCALES and (not isinstance(value, str) or value.startswith("log"))
+    return _between(low, high, is_log=is_log)
+
+
+def form_of_call(word: str, values: Sequence[object]) -> str:
+    """Return how a call such as `loguniform(1e-5, 1e-1)` is written; empty for an unknown one.
+
+    Args:
+        word: the name of the function, in Python, NumPy, Ray Tune, Optuna and others.
+        values: its arguments.
+    """
+    if len(values) == 1 and isinstance(values[0], list):
+        values = cast("list[object]", values[0])
+    kind = _SAME_KINDS.get(word, word)
+    if word in _SCALES and len(values) == 2:
+        kind = "loguniform"
+    numbers = [each for each in values if isinstance(each, int | float)]
+    is_numeric = len(numbers) == len(values)
+    if word in ("range", "arange") and is_numeric and numbers:
+        first, last, step = (0, *numbers, 1)[:3] if len(numbers) == 1 else (*numbers, 1)[:3]
+        steps = (first + n * step for n in range(_MAX_STEPS + 1))
+        listed = [each for each in steps if (each < last if step > 0 else each > last)]
+        return _choice(listed) if step else ""
+    if word in ("linspace", "logspace", "geomspace") and is_numeric and len(numbers) >= 2:
+        first, last, count = (*numbers, 10)[:3]
+        return _choice(_spaced(word, first, last, int(count))) if first < last else ""
+    if kind in DISTRIBUTIONS:
+        try:
+            _parse_arguments(kind, list(values))
+        except PydanticCustomError:
+            return ""
+    form = f"{{{kind}: [{', '.join(map(to_text, values))}]}}"
+    if kind not in (*DISTRIBUTIONS, "choice"):
+        form = _own_form(word, {word: values}).removeprefix("write ").partition("}")[0] + "}"
+    return form if form.startswith("{") else ""
+
+
+def _choice(values: Sequence[float]) -> str:
+    if not 1 < len(values) <= _MAX_STEPS:
+        return ""
+    return f"{{choice: [{', '.join(f'{each:.{_DIGITS}g}' for each in values)}]}}"
+
+
+def _spaced(word: str, first: float, last: float, count: int) -> list[float]:
+    """Return the values of a function of NumPy; empty if they are too many, or undefined."""
+    if not 1 < count <= _MAX_STEPS or (word == "geomspace" and first <= 0):
+        return []
+    if word == "logspace" and max(-first, last) > _MAX_EXPONENT:
+        return []
+    if word == "geomspace":
+        return [first * (last / first) ** (n / (count - 1)) for n in range(count)]
+    even = [first + (last - first) * n / (count - 1) for n in range(count)]
+    return even if word == "linspace" else [10.0**each for each in even]
 
 
 ParamSpace = Annotated[

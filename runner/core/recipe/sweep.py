@@ -13,6 +13,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -29,6 +30,7 @@ from runner.core.recipe.dimensions import (
     Value,
     count_combinations,
     draw_trial,
+    form_of_call,
     list_combinations,
     order_dimensions,
     to_dimension,
@@ -37,7 +39,14 @@ from runner.core.recipe.dimensions import (
     with_declared_types,
 )
 from runner.core.recipe.keys import Command, key_error
-from runner.core.yaml_files import StrictModel, TextField, explain_errors, one_of, read_inline
+from runner.core.yaml_files import (
+    StrictModel,
+    TextField,
+    did_you_mean,
+    explain_errors,
+    one_of,
+    read_inline,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.samplers import DEFAULT_SAMPLER, SAMPLER_NAMES, SAMPLERS, Method, learns
 from runner.protocol.sweeps import StopRule
@@ -457,8 +466,6 @@ def parse_param(text: str) -> tuple[str, object]:
     Raises:
         RunnerError: R-SWEEP-PARAM, the text is invalid.
     """
-    import difflib  # noqa: PLC0415  only a mistake needs it
-
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415  most commands read no YAML
 
     # `a, b: {zip: …}`, as train.yaml has it, is accepted, too.
@@ -479,12 +486,11 @@ def parse_param(text: str) -> tuple[str, object]:
             fix=f"--param {text.strip().lstrip('-')}",
         )
     if call := re.fullmatch(r"[\w.]*?(\w+)\(([^()]*)\)", raw):
-        kind = next(iter(difflib.get_close_matches(call[1], KINDS, 1)), "uniform")
         raise RunnerError(
             "R-SWEEP-PARAM",
             f"invalid --param {text!r}",
             why=f"{call[1]}(...) is not a value",
-            fix=f"--param '{name.strip()}={{{kind}: [{call[2].strip()}]}}'",
+            fix=_correct_call(name.strip(), call[1], call[2]),
         )
     try:
         return name.strip(), read_inline(raw if raw[0] in "[{" else f"[{raw}]")
@@ -495,6 +501,18 @@ def parse_param(text: str) -> tuple[str, object]:
             why=str(err).splitlines()[0],
             fix=_correct_param(name.strip(), raw),
         ) from err
+
+
+def _correct_call(name: str, word: str, arguments: str) -> str:
+    """Return an option that is probably meant by a call such as `uniform(0, 1)`."""
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415  as above
+
+    form = ""
+    with suppress(YAMLError):
+        form = form_of_call(word, read_inline(f"[{arguments}]"))
+    if not form and word not in KINDS and (near := did_you_mean(word, KINDS)):
+        return near
+    return f"--param '{name}={form}'" if form else f"write a list of values: --param {name}=1,2"
 
 
 def _correct_param(name: str, raw: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 from typing import Any
@@ -188,6 +189,8 @@ def test_set_is_the_same_wherever_the_parameters_came_from(
         (["--n", "5"], {"n": 5}, {"n": None}, []),
         (["x"], {"n": None}, {"n": 5}, ["x", "--n", "5"]),
         (["--n", "None", "x"], {"n": None}, {"n": 5}, ["--n", "5", "x"]),  # of an earlier version
+        (["--n=-1e-3", "x"], {"n": "-1e-3"}, {"n": 5}, ["--n", "5", "x"]),
+        (["--n", "-1e-3", "x"], {"n": "-1e-3"}, {"n": "-2e-3"}, ["--n=-2e-3", "x"]),  # earlier
     ],
 )  # fmt: skip
 def test_changed_parameters_replace_those_of_a_recorded_command(
@@ -195,6 +198,18 @@ def test_changed_parameters_replace_those_of_a_recorded_command(
 ) -> None:
     found = replace_arguments(["python", "t.py", *command], old, new, "flags")
     assert found == ("python", "t.py", *expected)
+
+
+@pytest.mark.parametrize(
+    "value", [-3, -0.5, -1e-5, "-1e-3", "-.5", "-x", "--amp", "-", "-1_000", "-inf", "- 1"]
+)
+def test_value_that_begins_with_a_dash_reaches_argparse(value: object) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr")
+    parser.add_argument("--amp", action="store_true")
+    words = to_arguments({"lr": value}, "flags")
+    found = parser.parse_args(words)
+    assert (found.lr, found.amp) == (str(value), False)
 
 
 def test_swept_text_of_a_number_is_shown_as_written_and_sorted_as_a_number() -> None:

@@ -388,7 +388,7 @@ def test_goal_without_a_metric_is_refused() -> None:
     ("text", "fix"),
     [
         ("lr=loguniform(1e-5, 1e-1)", "--param 'lr={loguniform: [1e-5, 1e-1]}'"),
-        ("lr=tune.log_uniform(1e-5,1e-1)", "--param 'lr={loguniform: [1e-5,1e-1]}'"),
+        ("lr=tune.log_uniform(1e-5,1e-1)", "--param 'lr={loguniform: [1e-5, 1e-1]}'"),
         ("--lr=0.1,0.01", "--param lr=0.1,0.01"),
         ("opt=choice(sgd, adam)", "--param 'opt={choice: [sgd, adam]}'"),
     ],

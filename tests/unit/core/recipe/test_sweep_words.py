@@ -52,6 +52,13 @@ def test_other_words_for_the_same_are_understood(text: str, same: str) -> None:
         ("lr={type: range, bounds: [1e-6, 0.4]}", "write {loguniform: [1e-6, 0.4]}"),
         ("lr={loguniform: {min: 1e-3, max: 1}}", "write `loguniform: [1e-3, 1]`"),
         ("lr={asha: 3}", "use --early-stop halving"),
+        ("lr=1e-1..1e-4", "write {loguniform: [1e-4, 1e-1]}"),
+        ("n=10..1", "write {range: [1, 10]}"),
+        ("lr=0.1..0.5:log", "write {loguniform: [0.1, 0.5]}"),
+        ("lr={log: [0.1, 0.5]}", "write {loguniform: [0.1, 0.5]}"),
+        ("lr={min: 0.1, max: 0.5, scale: log}", "write {loguniform: [0.1, 0.5]}"),
+        ("lr={min: 0.1, max: 0.5, scale: linear}", "write {uniform: [0.1, 0.5]}"),
+        ("lr={prior: log-uniform, min: 1, max: 5}", "write {loguniform: [1, 5]}"),
     ],
 )
 def test_form_of_another_program_is_refused_with_ours(text: str, fix: str) -> None:
@@ -60,6 +67,52 @@ def test_form_of_another_program_is_refused_with_ours(text: str, fix: str) -> No
     assert fix in caught.value.fix
     if form := re.search(r"(\{.*\})|`(.*)`", caught.value.fix):
         sweep(f"{text.partition('=')[0]}={form[1] or f'{{{form[2]}}}'}")
+
+
+@pytest.mark.parametrize(
+    ("call", "form"),
+    [
+        ("loguniform(1e-5, 1e-1)", "{loguniform: [1e-5, 1e-1]}"),
+        ("tune.uniform(0,1)", "{uniform: [0, 1]}"),
+        ("log(1e-4,1e-1)", "{loguniform: [1e-4, 1e-1]}"),
+        ("reciprocal(1e-4,1e-1)", "{loguniform: [1e-4, 1e-1]}"),
+        ("gauss(0,1)", "{normal: [0, 1]}"),
+        ("np.random.normal(0,1)", "{normal: [0, 1]}"),
+        ("quniform(0,1,0.5)", "{choice: [0, 0.5, 1]}"),
+        ("qloguniform(1e-4, 1, 1e-4)", "{loguniform: [1e-4, 1]}"),
+        ("randint(1,10)", "{integers: [1, 10]}"),
+        ("choice(adam, sgd)", "{choice: [adam, sgd]}"),
+        ("tune.choice([adam, sgd])", "{choice: [adam, sgd]}"),
+        ("grid_search([1, 2])", "{choice: [1, 2]}"),
+        ("range(1,5)", "{choice: [1, 2, 3, 4]}"),
+        ("range(3)", "{choice: [0, 1, 2]}"),
+        ("np.arange(0, 1, 0.5)", "{choice: [0, 0.5]}"),
+        ("np.linspace(0,1,3)", "{choice: [0, 0.5, 1]}"),
+        ("np.logspace(-3,-1,3)", "{choice: [0.001, 0.01, 0.1]}"),
+        ("geomspace(1, 100, 3)", "{choice: [1, 10, 100]}"),
+    ],
+)
+def test_fix_of_a_call_is_the_option_that_works(call: str, form: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        sweep(f"lr={call}")
+    assert caught.value.fix == f"--param 'lr={form}'"
+    sweep(f"lr={form}")
+
+
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        ("foo(1)", "write a list of values: --param lr=1,2"),
+        ("unifrm(0, 1)", "did you mean 'uniform' or 'loguniform'?"),
+        ("range(1, 1000)", "write a list of values: --param lr=1,2"),
+        ("linspace(0, 1, 1e9)", "write a list of values: --param lr=1,2"),
+        ("uniform()", "write a list of values: --param lr=1,2"),
+    ],
+)
+def test_fix_of_a_call_without_a_form_names_another_one(call: str, fix: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        sweep(f"lr={call}")
+    assert caught.value.fix == fix
 
 
 @pytest.mark.parametrize(
