@@ -283,6 +283,8 @@ def _explain_wrong_type(
     kinds = [kind for kind in kinds if kind != "a whole number" or "a number" not in kinds]
     expected = kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"
     fix = _TYPE_FIXES[kinds[0]] if len(kinds) == 1 else f"write {expected}"
+    if value is None and kinds == ["text"] and key and isinstance(key[0], str):
+        fix = f'write text, or an empty one: {key[0]}: ""'
     text = _unquoted_text(value)
     if text and ("text" in kinds or "a list" in kinds):
         name = f"{key[0]}: " if key and isinstance(key[0], str) else ""
@@ -312,13 +314,15 @@ def _yaml_type(value: object) -> str:
     ):
         if isinstance(value, kinds):
             return name
-    return "something else"  # for example a value with the tag !!binary
+    return "a value with a tag, such as !!binary"
 
 
 def format_value(value: object) -> str:
     """Return a value as it is written in the file, shortened to one line."""
     if value is None:
         return "nothing"
+    if type(value).__name__ == "TaggedScalar":  # of ruamel
+        return f"a value with the tag {getattr(value, 'tag', '')}"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     if isinstance(value, date):  # includes datetime
         text = value.isoformat()
@@ -611,6 +615,8 @@ def _marked_error(code: str, path: Path, err: Any, text: str) -> RunnerError:
     problem = str(err.problem or err.context or "cannot be parsed").split("\n")[0]
     line: int | None = mark.line + 1 if mark else None
     fix = _corrected_line(text, line) if line else ""
+    if line and not fix and re.match(r"\s*[\w.-]+:\t", text.split("\n")[line - 1]):
+        fix = re.sub(r":\t\s*", ": ", text.split("\n")[line - 1].strip(), count=1)
     return _syntax_error(code, path, problem, fix and f"write line {line} as: {fix}", line)
 
 

@@ -8,6 +8,7 @@ import shlex
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
@@ -56,6 +57,7 @@ from runner.core.yaml_files import (
     check_document,
     did_you_mean,
     field_error,
+    format_value,
     read_document,
     without_text,
 )
@@ -80,6 +82,10 @@ def _keep_text(value: object, check: Callable[[object], object]) -> object:
 Scalar = Annotated[bool | int | float | str, WrapValidator(_keep_text)]
 
 
+_PYTHON_VERSION = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+_MEANT_FILES = ("train.yml", "Train.yaml", "Train.yml", "train.yaml.txt")
+
+
 def relative_path(value: str) -> str:
     """Return the path in POSIX form. Raise an error if it leaves its folder."""
     path = PurePosixPath(value)
@@ -94,7 +100,18 @@ def relative_path(value: str) -> str:
 
 def _check_python_version(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise keys.key_error(f"YAML reads {value!r} as a number", f'quote it: python: "{value}"')
+        text = str(value)
+        if not _PYTHON_VERSION.fullmatch(text):
+            return text  # the pattern refuses it
+        raise keys.key_error(f"YAML reads {text} as a number", f'quote it: python: "{text}"')
+    if isinstance(value, str) and not _PYTHON_VERSION.fullmatch(value):
+        found = re.search(r"3\.\d+(\.\d+)?", value)
+        if found:
+            raise keys.key_error(
+                f"{value!r} is not a Python version",
+                f'write it like python: "{found[0]}"',
+                "it has two or three numbers, and nothing else",
+            )
     return value
 
 
@@ -126,12 +143,13 @@ def _check_pattern(value: str) -> str:
 def _expand_param(value: object) -> object:
     """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
     if not isinstance(value, bool | int | float | str | dict):
-        problem = f"{value!r} cannot be the value of a parameter"
+        problem = f"{format_value(value)} cannot be the value of a parameter"
+        fix = "write a default value, or {type: int} for a parameter without one"
         if value is None:
             problem = "the parameter has no value"
-        raise keys.key_error(
-            problem, "write a default value, or {type: int} for a parameter without one"
-        )
+        elif isinstance(value, date):
+            fix = f"put it in quotes: '{format_value(value)}'"
+        raise keys.key_error(problem, fix)
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
     default: object = raw.get("default")
     kinds = (kind for kind in (bool, int, float, str) if isinstance(default, kind))
@@ -189,7 +207,7 @@ _DatasetName = Annotated[
 _Python = Annotated[
     str,
     TextField(
-        r"^3\.\d{1,2}(\.\d{1,2})?$",
+        f"^{_PYTHON_VERSION.pattern}$",
         "a Python version",
         "two or three numbers, of which the first is 3",
         'python: "3.11"',
@@ -688,7 +706,7 @@ def _build(
         code = LocalCode.of_command(folder, command)
         params_as = parsed.params_as or detect_params_as(code)
         switches = _find_switches(code, params_as)
-        notes = explain_entry(code, command, is_chosen=is_chosen)
+        notes = (*_misnamed(folder), *explain_entry(code, command, is_chosen=is_chosen))
         if "PYTHONPATH" not in env and code.needs_sources:
             env["PYTHONPATH"] = SOURCES
         refuse_unreadable_scripts(folder, command, parsed.prepare)
@@ -759,6 +777,18 @@ def _packages_of(
         python=parsed.python,
         is_in_image=parsed.image is not None,
         prepares=parsed.prepare is not None,
+    )
+
+
+def _misnamed(folder: Path) -> tuple[str, ...]:
+    """Return a warning about a file that was probably meant as train.yaml, if there is none."""
+    if (folder / RECIPE_FILE).is_file():
+        return ()
+    return tuple(
+        f"{name} is not read, because a recipe is in {RECIPE_FILE}; if it is one: "
+        f"mv {shlex.quote(str(folder / name))} {shlex.quote(str(folder / RECIPE_FILE))}"
+        for name in _MEANT_FILES
+        if (folder / name).is_file()
     )
 
 

@@ -24,6 +24,8 @@ PACKAGES = ("papermill", "ipykernel")  # packages that execute a notebook
 _TAG = "parameters"
 _PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # cell magics that run Python code
 _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
+_PYLAB = re.compile(r"^([ \t]*)%(?:matplotlib|pylab)\b.*$", re.MULTILINE)  # these import it
+_FORMATS = (3, 4)
 _HOW_TO_TAG = (
     "add the tag `parameters` to the cell that sets them: in JupyterLab under the gear at the top "
     "right, in VS Code with Add Cell Tag in the menu of the cell"
@@ -176,6 +178,7 @@ def _without_magics(source: str) -> str:
         if first[2:].split(" ")[0] not in _PYTHON_MAGICS:
             return ""
         source = f"\n{rest}"
+    source = _PYLAB.sub(r"\1import matplotlib", source)
     return _MAGIC_LINE.sub(r"\1\2pass", source)
 
 
@@ -183,10 +186,12 @@ def _cells_of(raw: dict[str, Any]) -> list[Any]:
     """Return the cells of a notebook; those of format 3 and earlier are in worksheets."""
     sheets: Any = raw.get("worksheets")
     if "cells" not in raw and isinstance(sheets, list) and sheets:
-        return [cell for sheet in cast("list[Any]", sheets) for cell in sheet["cells"]]
+        return [cell for sheet in cast("list[Any]", sheets) for cell in sheet.get("cells", ())]
     cells: Any = raw["cells"]
-    if not isinstance(cells, list):
-        raise TypeError("`cells` is not a list")
+    if not isinstance(cells, list) or not all(
+        isinstance(cell, dict) for cell in cast("list[Any]", cells)
+    ):
+        raise TypeError("`cells` is not a list of cells")
     return cast("list[Any]", cells)
 
 
@@ -219,19 +224,40 @@ def _language(path: Path) -> str:
     return str(kernel.get("language") or about.get("name") or "python")
 
 
+def _why_no_notebook(err: Exception) -> str:
+    if isinstance(err, OSError):
+        return err.strerror or str(err)
+    if isinstance(err, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(err, json.JSONDecodeError):
+        is_conflict = err.doc.lstrip("{ \n").startswith(("<<<<<<<", "=======", ">>>>>>>"))
+        has_conflict = is_conflict or "\n<<<<<<< " in err.doc
+        return "it has conflict markers of git" if has_conflict else f"it is no JSON: {err}"
+    return "it has no list of cells, as notebooks have"
+
+
 def _code_cells(path: Path) -> Iterator[_Cell]:
     """Yield the code cells of a notebook in Python. Raise RunnerError if it is no notebook."""
     try:
-        raw: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        raw: Any = json.loads(text)
         cells = _cells_of(raw)
         language = _language(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise RunnerError(
             "R-NOTEBOOK",
             f"{path.name} is not a notebook",
-            why=f"{type(err).__name__}: {err}" if not isinstance(err, KeyError) else "no `cells`",
+            why=_why_no_notebook(err),
             fix="open the file in Jupyter and save it again",
         ) from err
+    version = raw.get("nbformat", 4)
+    if version not in _FORMATS:
+        raise RunnerError(
+            "R-NOTEBOOK",
+            f"{path.name} is a notebook of format {version}",
+            why="nbclient executes the formats 3 and 4",
+            fix="open the file in Jupyter and save it again",
+        )
     if language.lower() != "python":
         return
     for cell in cells:

@@ -32,6 +32,10 @@ _BUILTINS = frozenset(
 )
 SHELL_OPERATORS = frozenset({"&&", "||", ">>", "2>&1"})
 _PROGRAM = re.compile(r"(?:\bpython[\d.]*\b|[\w./-]*\.py\b|\btorchrun\b)[^;|&<>\n]*")
+_ACTIVATION = re.compile(
+    r"^\s*(?:(?:(?:source|\.)\s+\S*activate\S*|(?:source\s+|conda\s+|mamba\s+)?activate)(?:\s+[\w./-]+)?"
+    r"|conda\s+init\b[^;&]*)\s*(?:;|&&)\s*"
+)
 _POSITIONAL = re.compile(r"\$(?:[@*#1-9]|\{[@*#1-9])|\bshift\b")
 _SHELL_NAME = re.compile(r"(?:ba|da|z|k|a)?sh")
 _SHELL_FILE = re.compile(r".*\.(?:sh|bash|zsh|ksh)")
@@ -105,6 +109,8 @@ def in_shell(text: str, syntax: str) -> str:
 
     Parameters become arguments of the last program if that is possible.
     """
+    if (plain := _plain(text)) is not None:
+        return f"command: {plain}"
     words = text.split()
     if _ASSIGNMENT.fullmatch(syntax):
         rest = [word for word in words if not _ASSIGNMENT.fullmatch(word)]
@@ -123,6 +129,19 @@ def in_shell(text: str, syntax: str) -> str:
     code = _with_arguments(text)
     quoted = "'" + code.replace("'", "''") + "'" if "\n" not in code else _in_double_quotes(code)
     return f"command: [bash, -eo, pipefail, -c, {quoted}, train]"
+
+
+def _plain(text: str) -> str | None:
+    """Return the command without what is not needed on a node, if it then needs no shell.
+
+    That is the activation of an environment, and `nohup COMMAND &`, which would end the run while
+    the command goes on.
+    """
+    plain = _ACTIVATION.sub("", text)
+    plain = re.sub(r"(?:\s*(?:\d|&)?>+\s*(?:\S+|&\d))*\s*&\s*$", "", plain)
+    plain = plain if plain == text else plain.removeprefix("nohup ").strip()
+    is_plain = plain != text and plain and find_shell_syntax(plain) is None
+    return plain if is_plain and find_shell_word(plain.split()) is None else None
 
 
 def _with_arguments(text: str) -> str:

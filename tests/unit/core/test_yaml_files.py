@@ -176,7 +176,7 @@ def test_value_of_several_types_is_one_problem(tmp_path: Path) -> None:
     [
         ("2026-11-21", "2026-11-21", "a date or time"),
         ("2026-11-21 06:00:00", "2026-11-21T06:00:00", "a date or time"),
-        ("!!binary aGVsbG8=", "b'hello'", "something else"),
+        ("!!binary aGVsbG8=", "b'hello'", "a value with a tag, such as !!binary"),
     ],
 )
 def test_value_is_quoted_as_written(tmp_path: Path, written: str, shown: str, kind: str) -> None:
@@ -352,3 +352,38 @@ def test_fix_of_a_value_that_yaml_reads_otherwise_is_text_that_works(
         lines = text.split("\n")
         lines[int(line[1]) - 1] = line[2]
         assert refused(tmp_path, RecipeFile, "\n".join(lines)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "fix"),
+    [
+        ("python: 3.10", "python", 'quote it: python: "3.10"'),
+        ('python: "python3.10"', "python", 'write it like python: "3.10"'),
+        ('python: ">=3.9,<3.13"', "python", 'write it like python: "3.9"'),
+        ("env: {A: }", "A", 'write text, or an empty one: A: ""'),
+        ("params: {day: 2026-01-01}", "day", "put it in quotes: '2026-01-01'"),
+        ("command:\tpython train.py", "command", "command: python train.py"),
+    ],
+)
+def test_fix_of_a_trap_is_the_text_that_works(
+    tmp_path: Path, text: str, key: str, fix: str
+) -> None:
+    err = error_of(tmp_path / "train.yaml", text)
+    assert err.fix.endswith(fix)
+    if key == "day":
+        return  # its value only
+    written = err.fix[err.fix.index(f"{key}:") :]
+    path = tmp_path / "fixed.yaml"
+    path.write_text(f"env: {{{written}}}\n" if key == "A" else f"{written}\n")
+    check_document(read_document(path, code="R-X"), RecipeFile, code="R-X")
+
+
+@pytest.mark.parametrize("version", ["2.7", "3", "4.0"])
+def test_version_that_quotes_do_not_help_is_refused_as_such(tmp_path: Path, version: str) -> None:
+    err = error_of(tmp_path / "train.yaml", f"python: {version}")
+    assert err.what.endswith(f"{version!r} is not a Python version")
+
+
+def test_value_with_a_tag_is_named_by_its_tag(tmp_path: Path) -> None:
+    err = error_of(tmp_path / "train.yaml", "command: !mine x")
+    assert "a value with the tag !mine" in err.what

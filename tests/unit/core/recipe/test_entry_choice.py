@@ -170,3 +170,13 @@ def test_absolute_entry_in_the_folder_is_corrected(tmp_path: Path) -> None:
 def test_empty_script_is_named(tmp_path: Path) -> None:
     fill(tmp_path, {"train.py": "\n"})
     assert plan(load_recipe(".", cwd=tmp_path)).warnings[0].startswith("train.py is empty")
+
+
+@pytest.mark.parametrize("name", ["train.yml", "Train.yaml", "train.yaml.txt"])
+def test_recipe_under_another_name_is_named(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, {"train.py": CALLS.replace("train", "net"), name: "command: python x.py\n"})
+    [said] = load_recipe(".", cwd=tmp_path).notes
+    assert said.startswith(f"{name} is not read")
+    assert said.endswith(f"mv {tmp_path / name} {tmp_path / 'train.yaml'}")
+    fill(tmp_path, {"train.yaml": "command: python train.py\n"})
+    assert load_recipe(".", cwd=tmp_path).notes == ()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.core.recipe.file import load_recipe
+from runner.core.recipe.imports import package_warnings
 from runner.core.recipe.notebook import parse_text, read_params
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.sweep import change_sweep, parse_param
@@ -214,3 +215,42 @@ def test_sweep_gives_each_trial_its_parameters(notebook: Path) -> None:
     checked = check_sweep(recipe, sweep, RunOptions())
     found = [(run.params["LR"], run.params["EPOCHS"]) for run in checked.runs.values()]
     assert found == [(0.1, 1), (0.1, 2), (0.01, 1), (0.01, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "it has no list of cells"),
+        ("3", "it has no list of cells"),
+        ('{"cells": [3], "nbformat": 4}', "it has no list of cells"),
+        ('{"cells": {}, "nbformat": 4}', "it has no list of cells"),
+        ('{"worksheets": [3], "nbformat": 3}', "it has no list of cells"),
+        ("", "it is no JSON"),
+        ('{\n<<<<<<< HEAD\n "cells": []\n=======\n', "it has conflict markers of git"),
+        ('{"cells": [], "nbformat": 5}', "formats 3 and 4"),
+        ('{"worksheets": [], "nbformat": 2}', ""),
+    ],
+)
+def test_notebook_that_nbclient_cannot_read_is_refused_in_plain_words(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    (tmp_path / "a.ipynb").write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        load_recipe("./a.ipynb", cwd=tmp_path)
+    assert caught.value.code == "R-NOTEBOOK"
+    assert why in (caught.value.why or "")
+    assert "Error" not in (caught.value.why or "")
+
+
+def test_notebook_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.ipynb").write_bytes('{"cells": []}'.encode("utf-16"))
+    with pytest.raises(RunnerError) as caught:
+        load_recipe("./a.ipynb", cwd=tmp_path)
+    assert caught.value.why == "it is not UTF-8 text"
+
+
+def test_magic_that_imports_matplotlib_needs_it(tmp_path: Path) -> None:
+    write_notebook(tmp_path / "a.ipynb", ("%matplotlib inline\nx = 1", ""))
+    with pytest.raises(RunnerError) as caught:
+        package_warnings(load_recipe("./a.ipynb", cwd=tmp_path))
+    assert "matplotlib" in caught.value.what

@@ -175,3 +175,36 @@ def test_python_and_data_with_crlf_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(b"a,b\r\n")
     (tmp_path / "train.yaml").write_text("command: python train.py data.csv")
     assert load_recipe(".", cwd=tmp_path).command[-1] == "data.csv"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("source venv/bin/activate; python t.py", "python t.py"),
+        (". .venv/bin/activate && python t.py --lr 3", "python t.py --lr 3"),
+        ("conda activate ml && python t.py", "python t.py"),
+        ("source activate ml; python t.py", "python t.py"),
+        ("nohup python t.py &", "python t.py"),
+        ("nohup python t.py > log.txt 2>&1 &", "python t.py"),
+        ("python t.py &", "python t.py"),
+        ("source venv/bin/activate && nohup python -u t.py &", "python -u t.py"),
+    ],
+)
+def test_fix_leaves_out_what_a_node_does_not_need(tmp_path: Path, text: str, plain: str) -> None:
+    assert refused(tmp_path, f"command: {text}\n").fix == f"command: {plain}"
+    (tmp_path / "t.py").write_text("")
+    (tmp_path / "train.yaml").write_text(f"command: {plain}\n")
+    assert load_recipe(".", cwd=tmp_path).command == tuple(plain.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "source env.sh; python t.py",
+        "source venv/bin/activate; python t.py | tee log",
+        "python t.py & wait",
+        "python a.py & python t.py &",
+    ],
+)
+def test_fix_keeps_what_a_shell_has_to_do(tmp_path: Path, text: str) -> None:
+    assert refused(tmp_path, f"command: {text}\n").fix.startswith("command: [bash, ")
