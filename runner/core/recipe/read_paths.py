@@ -66,16 +66,18 @@ class UnsentPath:
         path: The path as it is written.
         why: Why it will not exist.
         fix: What to do.
+        verb: What is done with it.
     """
 
     where: str
     path: str
     why: str
     fix: str
+    verb: str = "reads"
 
     def __str__(self) -> str:
         return (
-            f"{self.where} reads {self.path}, which will not exist on the node: {self.why}; "
+            f"{self.where} {self.verb} {self.path}, which will not exist on the node: {self.why}; "
             f"{self.fix}"
         )
 
@@ -129,6 +131,8 @@ def find_unsent(
     given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments}
     given |= {name.replace("-", "_") for name in params}
     sources = list(program.sources())
+    for each in _unsent_modules(places, program, sources):
+        found.setdefault(each.path, each)
     if any(map(places.may_miss, sources)):
         for each in _Reads(places, given).of_files(sources):
             found.setdefault(each.path, each)
@@ -263,6 +267,23 @@ class _Places:
 def _is_plain(text: str) -> bool:
     """Return True if a text may be a path: no format, no pattern, no sentence."""
     return not any(char in text for char in "{}*?<>|%\n\t") and text.count(" ") < 3
+
+
+def _unsent_modules(
+    places: _Places, program: LocalCode, sources: Iterable[SourceFile]
+) -> Iterator[UnsentPath]:
+    """Yield the modules of the folder that the code imports and that rules leave out."""
+    root = program.folder
+    for source in sources:
+        certain = (each for each in source.imports if program.is_certain(each, source))
+        for file in (file for each in certain for file in program.files_of(each, source.path)):
+            path = file.relative_to(root).as_posix()
+            why = places.why_missing(path)
+            for each in places.code.excluded:
+                if why and f"{path}/".startswith(f"{each.path.rstrip('/')}/"):
+                    name = source.path.relative_to(root).as_posix()
+                    fix = f"add the line !{each.path} to .runnerignore to send it"
+                    yield UnsentPath(name, path, why, fix, verb="imports")
 
 
 def _in_arguments(

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths, is_private, make_private
+from runner.core.packages.sources import find_script
 from runner.core.planning.plan import (
     CheckedRun,
     RunContent,
@@ -26,7 +28,7 @@ from runner.core.planning.plan import (
     with_content,
 )
 from runner.core.progress import OnProgress
-from runner.core.recipe.code_archive import CodeArchive, pack_code
+from runner.core.recipe.code_archive import RUNNER_RULES, CodeArchive, pack_code
 from runner.core.recipe.imports import package_warnings, refuse_conda_here
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.local_code import is_file_in
@@ -265,11 +267,12 @@ def warn_of_files(recipe: Recipe, home: Path) -> tuple[str, ...]:
     """Return warnings about the files of a recipe that are sent, or that its code reads in vain.
 
     Raises:
-        RunnerError: as `pack_code`.
+        RunnerError: as `pack_code`, or a rule leaves out what the run needs.
     """
     if recipe.source == "builtin":
         return ()
     code = _pack(recipe, (home, *local_paths(recipe.inputs, recipe.folder)), home)
+    _refuse_left_out(recipe, code)
     params = {each.name: each.default for each in recipe.params if each.default is not None}
     run = CheckedRun(recipe, RunOptions(), params, recipe.command)
     return (*code.warnings, *map(str, _unsent(run, code)))
@@ -294,7 +297,8 @@ def _unsent(run: CheckedRun, code: CodeArchive) -> tuple[UnsentPath, ...]:
 
 
 def _refuse_left_out(recipe: Recipe, code: CodeArchive) -> None:
-    """Raise RunnerError if an ignore file excludes a file that the installation needs."""
+    """Raise RunnerError if an ignore file excludes the script, or what the installation needs."""
+    _refuse_without_script(recipe, code)
     source, sent = recipe.package_source, frozenset(code.names)
     missing = [name for name in source.files if name not in sent]
     missing += [
@@ -305,10 +309,29 @@ def _refuse_left_out(recipe: Recipe, code: CodeArchive) -> None:
     if missing:
         raise RunnerError(
             "R-REQUIREMENTS",
-            f"{source.origin} needs {missing[0]}, which would not be uploaded",
+            f"{missing[0]} would not be uploaded"
+            if missing[0] == source.origin
+            else f"{source.origin} needs {missing[0]}, which would not be uploaded",
             why=".gitignore or .runnerignore excludes it",
             fix=f"remove that rule, or add a line with !{missing[0]} to .runnerignore",
         )
+
+
+def _refuse_without_script(recipe: Recipe, code: CodeArchive) -> None:
+    """Raise RunnerError if rules leave out the script of the command."""
+    script = find_script(recipe.folder, recipe.command)
+    if script is None or not code.excluded or script in code.names:
+        return
+    name = PurePosixPath(os.path.normpath(script)).as_posix()
+    for each in code.excluded:
+        if f"{name}/".startswith(f"{each.path.rstrip('/')}/"):
+            ignore = shlex.quote(str(recipe.folder / RUNNER_RULES))
+            raise RunnerError(
+                "R-CODE-LEFT-OUT",
+                f"{name}, which the command runs, would not be uploaded",
+                why=f"{each.rule} leaves it out",
+                fix=f"echo {shlex.quote(f'!{each.path}')} >> {ignore}",
+            )
 
 
 def _check_packages(

@@ -214,3 +214,38 @@ def test_script_that_is_sent_alone_gets_the_command_for_its_folder(project: Path
     sent = SentCode(project, ("train.py",), alone="train.py")
     (found,) = find_unsent(sent, ("python", "train.py"), (), {})
     assert found.fix == f"send the folder: runner train {project} --entry train.py"
+
+
+@pytest.mark.parametrize(
+    ("rules", "code", "found"),
+    [
+        ("lib.py\n", "import lib", "lib.py"),
+        ("lib.py\n", "import os, lib as x", "lib.py"),
+        ("lib.py\n", "from lib import f", "lib.py"),
+        ("pkg/\n", "import pkg.deep", "pkg/deep.py"),
+        ("deep.py\n", "from pkg import deep", "pkg/deep.py"),
+        ("deep.py\n", "import user", "pkg/deep.py"),  # imported by a module that is sent
+    ],
+)
+def test_module_that_is_left_out_is_named(project: Path, rules: str, code: str, found: str) -> None:
+    for name in ("lib.py", "pkg/__init__.py", "pkg/deep.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("")
+    (project / "user.py").write_text("from pkg.deep import f\n")
+    (project / ".gitignore").write_text(rules)
+    paths = {each.path: each for each in find(project, code)}
+    assert found in paths
+    rule = rules.strip()
+    assert f"imports {found}, which will not exist" in str(paths[found])
+    assert f".gitignore:1: {rule} leaves it out" in paths[found].why
+    (project / ".runnerignore").write_text(paths[found].fix.split()[3] + "\n")
+    assert find(project, code) == []
+
+
+@pytest.mark.parametrize(
+    "code", ["try:\n    import lib\nexcept ImportError:\n    lib = None", "import other", "x = 1"]
+)
+def test_module_that_may_be_absent_is_not_named(project: Path, code: str) -> None:
+    (project / "lib.py").write_text("")
+    (project / ".gitignore").write_text("lib.py\n")
+    assert find(project, code) == []

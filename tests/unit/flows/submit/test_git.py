@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from runner.core.recipe.code_archive import CodeArchive, pack_code
+from runner.core.recipe.file import load_recipe
 from runner.core.recipe.listed_files import GitListing, select_listed
+from runner.flows.submit.check_and_read import warn_of_files
 from runner.flows.submit.git import list_code
+from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import recipe
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -269,3 +272,34 @@ def test_hash_does_not_depend_on_git(tmp_path: Path) -> None:
     root = checkout(tmp_path / "p", **files)
     write(tmp_path / "q", **files)
     assert pack(root).sha256 == pack(tmp_path / "q").sha256
+
+
+@pytest.mark.parametrize(
+    ("rules", "entry", "rule"),
+    [
+        ({".gitignore": "*\n"}, "train.py", ".gitignore:1: *"),
+        ({".runnerignore": "# mine\n*.py\n"}, "train.py", ".runnerignore:2: *.py"),
+        ({".gitignore": "jobs/\n"}, "jobs/fit.py", ".gitignore:1: jobs/"),
+        ({".gitignore": "fit.*\n"}, "jobs.fit", ".gitignore:1: fit.*"),
+        ({".gitignore": "*.sh\n"}, "run.sh", ".gitignore:1: *.sh"),
+    ],
+)
+@pytest.mark.parametrize("in_git", [True, False])
+def test_script_that_a_rule_leaves_out_is_refused(
+    tmp_path: Path, rules: dict[str, str], entry: str, rule: str, in_git: bool
+) -> None:
+    files = ("train.py", "jobs/__init__.py", "jobs/fit.py", "run.sh")
+    write(tmp_path, **rules, **dict.fromkeys(files, "print(1)\n"))
+    if in_git:
+        git(tmp_path, "init", "-q")
+    with pytest.raises(RunnerError) as caught:
+        warn_of_files(load_recipe(".", cwd=tmp_path, entry=entry), tmp_path / "home")
+    assert caught.value.code == "R-CODE-LEFT-OUT"
+    assert caught.value.why == f"{rule} leaves it out"
+    subprocess.run(caught.value.fix, shell=True, check=True)
+    warn_of_files(load_recipe(".", cwd=tmp_path, entry=entry), tmp_path / "home")
+
+
+def test_tracked_script_is_sent_although_a_pattern_matches_it(tmp_path: Path) -> None:
+    folder = checkout(tmp_path / "p", **{".gitignore": "*\n", "train.py": "print(1)\n"})
+    assert warn_of_files(load_recipe(".", cwd=folder), tmp_path / "home") == ()
