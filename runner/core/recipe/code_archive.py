@@ -41,6 +41,7 @@ _CACHES = frozenset(
         *(".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"),
     }
 )
+_CACHE_NAMES = (".DS_Store", ".git")  # in a second work tree and a submodule, .git is a file
 _CACHE_FILES = (".pyc", ".pyo", ".pyd")
 # Names of files in which tools store credentials, without templates such as `.env.example`.
 _CREDENTIALS = re.compile(
@@ -188,7 +189,7 @@ class Search:
         """Return why a file or folder that git does not track stays out, or None."""
         parts = name.rstrip("/").split("/")
         inside = parts if name.endswith("/") else parts[:-1]
-        if not _CACHES.isdisjoint(inside) or parts[-1] == ".DS_Store":
+        if not _CACHES.isdisjoint(inside) or parts[-1] in _CACHE_NAMES:
             return NEVER_SENT
         if name.endswith(_CACHE_FILES):
             return NEVER_SENT
@@ -243,12 +244,18 @@ def first_verdict(rules: Iterable[Rules], path: str) -> tuple[bool, str] | None:
     return next((found for rule in rules if (found := rule.verdict(path)) is not None), None)
 
 
+def _decode_rules(data: bytes) -> str:
+    """Return the text of a file with rules. Windows PowerShell writes UTF-16."""
+    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return data.decode("utf-16" if is_utf16 else "utf-8-sig", errors="replace")
+
+
 def _load_rules(base: str, file: str, root: Path) -> Rules | None:
     path = Path(f"{base}/{file}")
     if not os.path.isfile(path):  # noqa: PTH113  faster: most folders have no such file
         return None
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        text = _decode_rules(path.read_bytes())
     except OSError:
         return None
     from pathspec import GitIgnoreSpec  # noqa: PLC0415  only a few folders have own rules

@@ -21,6 +21,10 @@ _MOST_NAMED = 20  # packages of a message
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
+_SYSTEM_INSTALL = re.compile(
+    r"(?m)(?:^|[;&|(]|\bthen\b)\s*((?:sudo|doas)\b"
+    r"|(?:apt|apt-get|aptitude|yum|dnf|microdnf|apk|pacman|zypper)\s)"
+)
 # Modules of some versions of Python.
 _REMOVED = frozenset(
     [
@@ -214,7 +218,12 @@ def package_warnings(recipe: Recipe) -> tuple[str, ...]:
     Raises:
         RunnerError: the code imports a well-known package, and nothing is installed.
     """
-    found = (_conda_warning(recipe), *_name_warnings(recipe), _import_warning(recipe))
+    found = (
+        _conda_warning(recipe),
+        _system_warning(recipe),
+        *_name_warnings(recipe),
+        _import_warning(recipe),
+    )
     return (*recipe.package_source.warnings, *(text for text in found if text))
 
 
@@ -235,6 +244,17 @@ def _conda_warning(recipe: Recipe) -> str | None:
         return None
     where = "in the image" if recipe.image else "on the nodes"
     return f"{recipe.requirements_file} has packages of conda: {CONDA_PROGRAM} has to be {where}"
+
+
+def _system_warning(recipe: Recipe) -> str | None:
+    """Return a warning about a `prepare` that needs the rights of an administrator."""
+    found = _SYSTEM_INSTALL.search(recipe.prepare or "")
+    if found is None:
+        return None
+    return (
+        f"`prepare` runs {found[1]}, but without the rights of an administrator: install system "
+        "packages in the `start_script` of the pool, or use an `image` that has them"
+    )
 
 
 def refuse_conda_here(recipe: Recipe) -> None:

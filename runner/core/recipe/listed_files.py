@@ -157,7 +157,8 @@ def count_excluded(folder: Path, excluded: Iterable[ExcludedPath]) -> list[RuleC
         for path in paths:
             below = _count_files(folder / path, _MAX_COUNTED) if path.endswith("/") else 1
             files, at_least = files + below, at_least or below >= _MAX_COUNTED
-        found.append(RuleCount(rule, files, at_least, tuple(paths)))
+        if files:
+            found.append(RuleCount(rule, files, at_least, tuple(paths)))
     return sorted(found, key=lambda each: -each.files)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -455,7 +456,9 @@ def _split(text: str) -> tuple[str, str]:
         raise RunnerError(
             "R-SET-FORM",
             f"invalid --set {text!r}: expected NAME=VALUE",
-            fix=f"--set {name or 'epochs'}=VALUE",
+            fix=f"-- {shlex.quote(text)}"  # Hydra: removes an entry
+            if name.startswith("~")
+            else f"--set {name or 'epochs'}=VALUE",
         )
     return name, raw
 
@@ -530,7 +533,12 @@ def _unknown_param(
         from runner.protocol.commands import to_arguments  # noqa: PLC0415
 
         why = f"the script would receive it as {to_arguments({name: ''}, params_as)[0]}"
-        fix = "use letters, digits, _, - and . in the name"
+        plain = name.lstrip("-")
+        fix = (
+            f"--set {plain}=VALUE"
+            if plain != name and _NAME.fullmatch(plain)
+            else "use letters, digits, _, - and . in the name"
+        )
     else:
         why = f"declared parameters: {', '.join(known)}"
     return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)

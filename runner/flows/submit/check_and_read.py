@@ -345,6 +345,7 @@ def _check_packages(
         find_commits,
         read_package_texts,
         warn_passwords,
+        warn_unset,
     )
 
     texts = read_package_texts(recipe)
@@ -352,7 +353,11 @@ def _check_packages(
         ("commits", recipe.folder, recipe.requirements_file),
         lambda: find_commits(recipe, texts, run.secrets),
     )
-    return commits, (*warn_passwords(recipe, texts, code), *unresolved)
+    return commits, (
+        *warn_passwords(recipe, texts, code),
+        *warn_unset(recipe, texts),
+        *unresolved,
+    )
 
 
 def download_data(

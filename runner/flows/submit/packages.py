@@ -24,6 +24,7 @@ _SETTINGS = (
     *("uv.toml", "pyproject.toml", "pip.conf", "pip.ini", ".pypirc", ".netrc", "setup.cfg"),
     *("poetry.toml", "Pipfile", "environment.yml", "environment.yaml"),
 )
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # as pip reads them
 _USER = re.compile(r"[a-z][a-z0-9+.-]*://(?P<user>[^\s/:@\"'<>]*)(?::(?P<password>[^\s/@\"']*))?@")
 _NETRC = re.compile(r"(?im)^(?:machine\b.*\s)?\s*password\s*[=:\s]\s*(?P<password>[^\s#]+)")
 _TOKEN_LENGTH = 20  # a user name without password is a token from this length on
@@ -96,6 +97,28 @@ def warn_passwords(recipe: Recipe, texts: Mapping[str, str], code: CodeArchive) 
         for name in found
         if name in uploaded
     )
+
+
+def warn_unset(recipe: Recipe, texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a warning for variables of the lists of packages that the run does not set.
+
+    An image may set them.
+    """
+    if recipe.image is not None:
+        return ()
+    given = {*recipe.env, *(each.variable for each in recipe.secrets)}
+    warnings: list[str] = []
+    for file, text in texts.items():
+        lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        names = dict.fromkeys(_VARIABLE.findall("\n".join(lines)))
+        missing = [name for name in names if name not in given]
+        if missing:
+            shown = ", ".join(f"${{{name}}}" for name in missing)
+            warnings.append(
+                f"{file} refers to {shown}, which the run does not set; for a password: "
+                f"`secrets: {{{missing[0]}: {{env: {missing[0]}}}}}` in train.yaml, else use `env`"
+            )
+    return tuple(warnings)
 
 
 def _passwords(name: str, text: str) -> Iterator[str]:

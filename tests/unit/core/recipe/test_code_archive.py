@@ -366,3 +366,19 @@ def test_excluded_and_named_credentials_cause_no_warning(tmp_path: Path) -> None
     folder = write(tmp_path, **{"train.py": "x", ".env": "x", ".gitignore": ".env\n"})
     assert pack_code(recipe(folder=folder)).warnings == ()
     assert pack_code(recipe(folder=folder, files=("train.py", ".env"))).warnings == ()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("name", [".gitignore", ".runnerignore"])
+def test_rules_in_another_encoding_apply(tmp_path: Path, name: str, encoding: str) -> None:
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    (tmp_path / name).write_bytes(f"{mark}*.log\r\n".encode(encoding))
+    for each in ("a.log", "train.py"):
+        (tmp_path / each).write_text("")
+    assert set(select_files(tmp_path).names) == {name, "train.py"}
+
+
+def test_file_with_the_place_of_a_repository_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text("gitdir: /nowhere\n")
+    (tmp_path / "train.py").write_text("")
+    assert select_files(tmp_path).names == ("train.py",)

@@ -174,3 +174,25 @@ def test_usual_wrong_name_of_a_package_is_said(tmp_path: Path) -> None:
         "requirements.txt lists pytorch: the package is probably torch",
         "requirements.txt lists sklearn: the package is probably scikit-learn",
     ]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "named"),
+    [
+        ("apt-get install -y sox", "apt-get"),
+        ("pip install x && sudo pip install y", "sudo"),
+        ("|\n  set -e\n  yum install sox", "yum"),
+        ("if true; then apk add sox; fi", "apk"),
+        ("echo apt-get is missing", None),
+        ("sh apt-get.sh", None),
+        ("pip install apt", None),
+    ],
+)
+def test_prepare_that_needs_an_administrator_is_named(
+    tmp_path: Path, prepare: str, named: str | None
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    text = prepare if prepare.startswith("|") else f"'{prepare}'"
+    (tmp_path / "train.yaml").write_text(f"command: python train.py\nprepare: {text}\n")
+    found = package_warnings(load_recipe(".", cwd=tmp_path))
+    assert [each.split()[2].rstrip(",") for each in found] == ([named] if named else [])

@@ -65,7 +65,13 @@ def test_undeclared_parameters_are_passed_as_typed() -> None:
     assert values == {"lr": "1e-4", "tag": "a=b", "model.width": "[1, 2]"}
 
 
-@pytest.mark.parametrize("name", ["--lr", "a b", "1st"])
+def test_name_with_dashes_is_corrected() -> None:
+    with pytest.raises(RunnerError) as caught:
+        resolve_params((), ["--batch-size=1"])
+    assert caught.value.fix == "--set batch-size=VALUE"
+
+
+@pytest.mark.parametrize("name", ["--a b", "a b", "1st"])
 def test_invalid_argument_name_is_refused(name: str) -> None:
     with pytest.raises(RunnerError) as caught:
         resolve_params((), [f"{name}=1"])
@@ -77,6 +83,10 @@ def test_set_is_refused_for_a_notebook_without_parameters() -> None:
     with pytest.raises(RunnerError) as caught:
         resolve_params((), ["EPOCHS=3"], "train.ipynb")
     assert caught.value.code == "R-SET-UNKNOWN"
+
+
+def test_fix_for_an_entry_that_hydra_removes_is_an_argument() -> None:
+    assert refusal("~db.user").fix == "-- '~db.user'"
 
 
 @pytest.mark.parametrize("text", ["epochs", "=3", " =3", ""])

@@ -10,7 +10,12 @@ from runner.core.recipe.code_archive import pack_code
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues
-from runner.flows.submit.packages import find_commits, read_package_texts, warn_passwords
+from runner.flows.submit.packages import (
+    find_commits,
+    read_package_texts,
+    warn_passwords,
+    warn_unset,
+)
 from runner.protocol.errors import RunnerError
 from tests.package_index import make_repository, served, write_package
 
@@ -87,3 +92,24 @@ def test_file_that_is_not_uploaded_is_no_warning(tmp_path: Path) -> None:
     text = "[global]\nindex-url = https://joe:hunter2secret@h/packages\n"
     recipe = recipe_of(tmp_path / "p", {"pip.conf": text, ".runnerignore": "pip.conf\n"})
     assert warn_passwords(recipe, read_package_texts(recipe), pack_code(recipe)) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "yaml", "missing"),
+    [
+        ("-i https://joe:${PW}@h/packages\n", "", "${PW}"),
+        ("-r more.txt\n", "", "${PW}"),
+        ("-i https://${ME}:${PW}@h/p\n", "env: {ME: joe}\n", "${PW}"),
+        ("-i https://${ME}:${PW}@h/p\n", "env: {ME: joe}\nsecrets: {PW: {env: PW}}\n", ""),
+        ("# ${PW}\nsix\n", "", ""),
+        ("-i https://joe:${PW}@h/packages\n", "image: python:3.12\n", ""),
+    ],
+)
+def test_variable_that_the_run_does_not_set_is_named(
+    tmp_path: Path, text: str, yaml: str, missing: str
+) -> None:
+    more = {"more.txt": "-i https://joe:${PW}@h/packages\n", "train.yaml": yaml}
+    recipe = recipe_of(tmp_path / "p", {"requirements.txt": text, **more})
+    found = warn_unset(recipe, read_package_texts(recipe))
+    assert len(found) == bool(missing)
+    assert all(f"refers to {missing}, which the run does not set" in each for each in found)
