@@ -228,6 +228,8 @@ _INSTALLS = [
     *("uv pip install", "uv pip install --system", "UV_SYSTEM_PYTHON=1 uv pip install"),
     *("pip$VERSION install", "python$VERSION -m pip install"),
     "python install.py",
+    "python old.py",
+    "python -c 'import sys; from pip._internal.cli.main import main; main(sys.argv[1:])' install",
 ]
 
 
@@ -244,6 +246,9 @@ def test_every_way_of_installing_is_for_the_run_alone(
     for number, each in enumerate(_INSTALLS, 2):
         lines += [f"{each} demo=={number}.0 >&2", look]
     folder = script("\n".join(["set -e", *lines]), "run.sh")
+    (folder / "old.py").write_text(
+        "import pip, sys\nsys.exit(pip.main(['install', *sys.argv[1:]]))\n"
+    )
     (folder / "install.py").write_text(
         "import subprocess, sys\n"
         "subprocess.check_call([sys.executable, '-m', 'pip', 'install', *sys.argv[1:]])\n"

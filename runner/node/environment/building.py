@@ -9,10 +9,10 @@ from pathlib import Path
 
 from runner.protocol.host import remove_tree
 
-# `python -m pip` runs it until the real pip has replaced it.
+# `python -m pip` and `import pip` run it until the real pip has replaced it.
 _PIP = '''\
-# Unpack the pip that comes with this Python, then run it.
-import fcntl, glob, os, shutil, sys, sysconfig, tempfile, zipfile
+# Unpack the pip that comes with this Python, and become it.
+import fcntl, glob, importlib, os, shutil, sys, sysconfig, tempfile, zipfile
 
 packages = sysconfig.get_path("purelib")  # of the layer; this file may be elsewhere
 # An environment of one run has no other packages of a user; scripts for other systems ask for them.
@@ -35,7 +35,7 @@ def unpack():
     wheels = (glob.glob(os.path.join(each, "pip-*.whl")) for each in folders if each)
     found = [wheel for each in wheels for wheel in each]
     if not found:
-        sys.exit("error: this Python comes without pip: add pip to the requirements")
+        raise ImportError("this Python comes without pip: add pip to the requirements")
     beside = tempfile.mkdtemp(dir=packages)
     try:
         with zipfile.ZipFile(found[0]) as archive:
@@ -56,7 +56,13 @@ with open(os.path.join(packages, ".pip.lock"), "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not os.path.isdir(os.path.join(packages, "pip")):
         unpack()
-os.execv(sys.executable, [sys.executable, "-m", "pip"] + sys.argv[1:])
+del sys.modules["pip"]
+importlib.invalidate_caches()
+sys.path.insert(0, packages)
+try:
+    importlib.import_module("pip")
+finally:
+    sys.path.remove(packages)
 '''
 # Runs uv of the node, or another one on PATH. `--system` would be the Python of the node, which no
 # run may change.
@@ -114,8 +120,7 @@ def add_pip(environment: Path) -> None:
         if (packages / "pip").exists():
             return
         (packages / "pip").mkdir()
-        (packages / "pip" / "__init__.py").touch()
-        (packages / "pip" / "__main__.py").write_text(_PIP, encoding="utf-8")
+        (packages / "pip" / "__init__.py").write_text(_PIP, encoding="utf-8")
     for name in names:
         program = environment / "bin" / name
         program.write_text(_PIP_COMMAND, encoding="utf-8")

@@ -97,6 +97,21 @@ def test_link_at_the_place_of_a_layer_is_not_followed(shared: Path, tmp_path: Pa
     assert [each.name for each in other.iterdir()] == ["kept"]
 
 
+def test_program_that_imports_pip_gets_the_real_one(shared: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ensurepip")
+    layer = private_layer(shared, tmp_path / "layer")
+    code = (
+        "import pip\nfrom pip._internal.cli.main import main\n"
+        "print(pip.__version__, pip.__file__)\nassert main(['list']) == 0\n"
+    )
+    done = subprocess.run(
+        [str(layer / "bin" / "python"), "-c", code], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(layer) in done.stdout.decode()
+    assert not list(shared.glob("lib/python*/site-packages/pip/_internal"))
+
+
 def test_pip_of_each_name_is_that_of_the_layer(shared: Path, tmp_path: Path) -> None:
     layer = private_layer(shared, tmp_path / "layer")
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
