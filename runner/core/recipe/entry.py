@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ast
 import os
+import platform
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import decode_source
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from runner.core.packages.sources import find_script
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.local_code import (
     SOURCES,
@@ -402,6 +405,49 @@ def explain_entry(code: LocalCode, command: Sequence[str], *, is_chosen: bool) -
     if not idle:
         return ()
     return (_passed_over(name, idle[0]),)
+
+
+def explain_syntax(folder: Path, command: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning about a script that this Python cannot parse."""
+    name = find_script(folder, command)
+    if name is None or not name.endswith(".py"):
+        return ()
+    try:
+        data = (folder / name).read_bytes()
+        if b"\0" in data:
+            return (f"{name} is not UTF-8 text, but probably UTF-16",)
+        ast.parse(decode_source(data))
+    except UnicodeDecodeError as err:
+        line = err.object.count(b"\n", 0, err.start) + 1
+        byte = err.object[err.start]
+        return (f"{name} is not {err.encoding} text: line {line} has the byte 0x{byte:02x}",)
+    except SyntaxError as err:
+        place = f"line {err.lineno}: " if err.lineno else ""
+        version = platform.python_version()
+        return (f"{name} is not valid Python {version}: {place}{err.msg}",)
+    except (OSError, ValueError, RecursionError, MemoryError):
+        pass
+    return ()
+
+
+def correct_program(folder: Path, command: Sequence[str]) -> str:
+    """Return what to do about a file of the folder that cannot be started as a program.
+
+    Empty if the command starts something else, or a file that can be started.
+    """
+    name = command[0]
+    if not is_file_in(folder, name) or PurePosixPath(name).suffix not in (".py", ".sh", ".bash"):
+        return ""
+    with suppress(OSError):
+        data = (folder / name).read_bytes()
+        if b"\r" in data or data.startswith(b"\xef\xbb\xbf"):
+            return ""  # another check reports it
+    has_line = _interpreter(folder / name) is not None
+    if "/" in name and has_line and os.access(folder / name, os.X_OK):
+        return ""
+    script = str(PurePosixPath(name))
+    found = _find_command(folder, script) or ()
+    return f"command: {shlex.join((*found, *command[1:]))}"
 
 
 def _explain_idle(name: str, *, is_empty: bool) -> str:

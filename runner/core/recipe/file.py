@@ -26,8 +26,10 @@ from runner.core.pricing.cost import to_micros
 from runner.core.recipe import keys
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, TEMPLATE, builtin_names
 from runner.core.recipe.entry import (
+    correct_program,
     detect_params_as,
     explain_entry,
+    explain_syntax,
     folder_command,
     has_entry,
     script_command,
@@ -654,6 +656,10 @@ def _check_files(document: Document, folder: Path, parsed: RecipeFile) -> None:
         problem = f"no file {missing!r} in {folder}"
         fix = did_you_mean(missing, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
+    if parsed.command and (fix := correct_program(folder, parsed.command)):
+        problem = f"{parsed.command[0]} is not a program that the node can start"
+        why = "it has no permission to be executed, or no #! line that names its interpreter"
+        raise field_error(document, ("command",), problem, code=_CODE, why=why, fix=fix)
     if parsed.image is not None and parsed.python is not None:
         problem = "`python` cannot be combined with `image`, which contains its own Python"
         fix = f"remove `python`, or use an image with Python {parsed.python}"
@@ -706,7 +712,11 @@ def _build(
         code = LocalCode.of_command(folder, command)
         params_as = parsed.params_as or detect_params_as(code)
         switches = _find_switches(code, params_as)
-        notes = (*_misnamed(folder), *explain_entry(code, command, is_chosen=is_chosen))
+        notes = (
+            *_misnamed(folder),
+            *explain_syntax(folder, command),
+            *explain_entry(code, command, is_chosen=is_chosen),
+        )
         if "PYTHONPATH" not in env and code.needs_sources:
             env["PYTHONPATH"] = SOURCES
         refuse_unreadable_scripts(folder, command, parsed.prepare)

@@ -55,7 +55,7 @@ _REMOVED = frozenset(
         "xdrlib",
     ]
 )
-_PROVIDED = frozenset({"runner", "__main__", *sys.stdlib_module_names, *_REMOVED})
+_PROVIDED = frozenset({"runner", "pip", "__main__", *sys.stdlib_module_names, *_REMOVED})
 # Names that people write for packages with another name; most are stubs on the index.
 _MEANT = {
     "beautifulsoup": "beautifulsoup4",

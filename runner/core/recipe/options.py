@@ -535,7 +535,7 @@ def _unknown_param(
         why = f"the script would receive it as {to_arguments({name: ''}, params_as)[0]}"
         plain = name.lstrip("-")
         fix = (
-            f"--set {plain}=VALUE"
+            f"write the name without dashes: {plain}"
             if plain != name and _NAME.fullmatch(plain)
             else "use letters, digits, _, - and . in the name"
         )

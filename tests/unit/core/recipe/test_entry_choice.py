@@ -180,3 +180,56 @@ def test_recipe_under_another_name_is_named(tmp_path: Path, name: str) -> None:
     assert said.endswith(f"mv {tmp_path / name} {tmp_path / 'train.yaml'}")
     fill(tmp_path, {"train.yaml": "command: python train.py\n"})
     assert load_recipe(".", cwd=tmp_path).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "mode", "fix"),
+    [
+        ("./fit.py --lr 3", "x = 1", 0o755, "command: python fit.py --lr 3"),
+        ("./fit.py", "#!/usr/bin/env python3\nx = 1", 0o644, "command: python fit.py"),
+        ("fit.py", "#!/usr/bin/env python3\nx = 1", 0o755, "command: python fit.py"),
+        ("fit.sh", "echo", 0o755, "command: bash fit.sh"),
+        ("./fit.sh", "#!/bin/sh\necho", 0o644, "command: sh fit.sh"),
+        ("[./fit.sh, 'a b']", "echo", 0o644, "command: bash fit.sh 'a b'"),
+    ],
+)
+def test_file_that_cannot_be_started_is_refused_with_its_interpreter(
+    tmp_path: Path, command: str, text: str, mode: int, fix: str
+) -> None:
+    name = "fit.py" if "fit.py" in command else "fit.sh"
+    fill(tmp_path, {name: text, "train.yaml": f"command: {command}\n"})
+    (tmp_path / name).chmod(mode)
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path)
+    assert caught.value.fix == fix
+    fill(tmp_path, {"train.yaml": f"{fix}\n"})
+    assert load_recipe(".", cwd=tmp_path).command
+
+
+@pytest.mark.parametrize("command", ["./fit.sh", "sh fit.sh", "make fit", "./absent.sh"])
+def test_program_that_can_be_started_is_accepted(tmp_path: Path, command: str) -> None:
+    fill(tmp_path, {"fit.sh": "#!/bin/sh\necho", "train.yaml": f"command: {command}\n"})
+    (tmp_path / "fit.sh").chmod(0o755)
+    assert load_recipe(".", cwd=tmp_path).command == tuple(command.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"print 'x'\n", "line 1: Missing parentheses"),
+        (b"x = 1\n<<<<<<< HEAD\n", "line 2: invalid syntax"),
+        (b"# \xe9\nprint(1)\n", "encoding"),
+        (b"\n\n\nx = '\xe9'\n", "line 4 has the byte 0xe9"),
+        ("print(1)".encode("utf-16"), "probably UTF-16"),
+        ("print(1)".encode("utf-16-le"), "probably UTF-16"),
+        (b"# -*- coding: latin-1 -*-\n# \xe9\nprint(1)\n", None),
+        (b"print(1)\n", None),
+    ],
+)
+def test_script_that_cannot_be_parsed_is_named(
+    tmp_path: Path, content: bytes, said: str | None
+) -> None:
+    (tmp_path / "fit.py").write_bytes(content)
+    found = load_recipe(".", cwd=tmp_path).notes
+    assert len(found) == bool(said)
+    assert all(each.startswith("fit.py is not ") and said in each for each in found if said)

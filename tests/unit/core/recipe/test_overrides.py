@@ -68,7 +68,7 @@ def test_undeclared_parameters_are_passed_as_typed() -> None:
 def test_name_with_dashes_is_corrected() -> None:
     with pytest.raises(RunnerError) as caught:
         resolve_params((), ["--batch-size=1"])
-    assert caught.value.fix == "--set batch-size=VALUE"
+    assert caught.value.fix == "write the name without dashes: batch-size"
 
 
 @pytest.mark.parametrize("name", ["--a b", "a b", "1st"])

@@ -158,6 +158,7 @@ def test_script_that_no_shell_can_read_is_refused(
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755)
     err = refused(tmp_path, yaml)
     assert err.code == "R-RECIPE-CRLF"
     subprocess.run(["sh", "-c", err.fix], check=True)

@@ -295,7 +295,7 @@ def test_error_of_a_task_names_it_with_a_fix_for_the_file(write: Write) -> None:
     path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
     assert prepared(path, "a.n=3").runs["a"].command[-2:] == ("--n", "3")
     for override, what, fix in (
-        ("a.--n=3", "task a: parameter '--n' is not declared", "use letters, digits"),
+        ("a.--n=3", "task a: parameter '--n' is not declared", "without dashes: n"),
         ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
         ("b.epochs=10", "task b: ", ""),
     ):
