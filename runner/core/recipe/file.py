@@ -656,7 +656,8 @@ def _check_files(document: Document, folder: Path, parsed: RecipeFile) -> None:
         problem = f"no file {missing!r} in {folder}"
         fix = did_you_mean(missing, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
-    if parsed.command and (fix := correct_program(folder, parsed.command)):
+    is_own = source != "builtin"
+    if is_own and parsed.command and (fix := correct_program(folder, parsed.command)):
         problem = f"{parsed.command[0]} is not a program that the node can start"
         why = "it has no permission to be executed, or no #! line that names its interpreter"
         raise field_error(document, ("command",), problem, code=_CODE, why=why, fix=fix)
