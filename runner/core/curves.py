@@ -123,9 +123,28 @@ def _fraction(value: float, low: float, high: float) -> float:
 # Okabe and Ito: also distinct for people with a color vision deficiency.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c8c")
 _DASHES = ("", "7 3", "2 3")  # one dash pattern per group of eight runs, which reuse the colors
-WIDTH, _PANEL_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 270, 80, 20, 34, 48
-_LEGEND_LINE_HEIGHT = 18
+WIDTH = 900  # of a picture, in pixels at its natural size
+_PLOT_HEIGHT, _LEFT, _RIGHT, _TITLE, _BOTTOM = 190, 80, 20, 34, 48
+_LEGEND_ROW, _LEGEND_MARK = 18, 32  # height of a row; width of the line before a name
+CHARACTER = 6.6  # about the width of a character of 12 pixels
 _MAX_TICKS = 6  # approximate maximum of the labels on an axis
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a picture, whose top is at 0."""
+
+    body: str
+    height: float
+
+
+def stack(parts: Iterable[Part]) -> str:
+    """Return an SVG document with the parts below each other."""
+    height, body = 0.0, ""
+    for part in parts:
+        body += f'<g transform="translate(0 {height:g})">\n{part.body}</g>\n'
+        height += part.height
+    return svg_document(round(height), body)
 
 
 def draw_svg(panels: Mapping[str, Sequence[Curve]], axis: str = "step") -> str:
@@ -135,22 +154,18 @@ def draw_svg(panels: Mapping[str, Sequence[Curve]], axis: str = "step") -> str:
         panels: Curves by metric. All panels have the same runs in the same order.
         axis: What the horizontal axis shows.
     """
-    runs = [curve.run_id for curve in next(iter(panels.values()), ())]
-    legend = (
-        _LEGEND_LINE_HEIGHT * len(runs) + 14
-    )  # above the panels, which may be longer than a screen
-    height = _PANEL_HEIGHT * len(panels) + legend
-    body = [_legend(run_id, n) for n, run_id in enumerate(runs)]
-    tops = range(legend, height, _PANEL_HEIGHT)
-    body += [_panel(*panel, top, axis) for panel, top in zip(panels.items(), tops, strict=True)]
-    return svg_document(height, "".join(body))
+    return stack(draw_panel(name, curves, axis) for name, curves in panels.items())
 
 
 def svg_document(height: int, body: str) -> str:
-    """Return an SVG document. With its background, black letters are readable on dark pages."""
+    """Return an SVG document. With its background, black letters are readable on dark pages.
+
+    It is never wider than its place.
+    """
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">\n'
+        f'width="{WIDTH}" height="{height}" style="max-width:100%;height:auto" '
+        'font-family="sans-serif" font-size="12">\n'
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}</svg>\n'
     )
 
@@ -160,12 +175,26 @@ def draw_html(title: str, panels: Mapping[str, Sequence[Curve]], axis: str = "st
     return html_page(title, f"<h1>{escape(title)}</h1>\n{draw_svg(panels, axis)}")
 
 
+# A picture fills the width of a window, up to a size at which its letters are still small.
+_PAGE_STYLE = (
+    "body{margin:16px auto;max-width:1300px;padding:0 16px;font-family:sans-serif}"
+    "h1{font-size:20px;overflow-wrap:anywhere}svg{width:100%}"
+)
+
+
 def html_page(title: str, body: str) -> str:
-    """Return an HTML page."""
+    """Return an HTML page, whose pictures fit the width of the window."""
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
-        f"</title></head>\n<body>\n{body}</body></html>\n"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+        f"<style>{_PAGE_STYLE}</style></head>\n<body>\n{body}</body></html>\n"
     )
+
+
+def shortened(words: object, width: float) -> str:
+    """Return text of at most about `width` pixels, as XML."""
+    text, most = str(words), max(int(width / CHARACTER), 2)
+    return to_xml(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def to_xml(words: object) -> str:
@@ -173,22 +202,27 @@ def to_xml(words: object) -> str:
     return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
 
 
-def _panel(name: str, curves: Sequence[Curve], top: int, axis: str) -> str:
+def draw_panel(name: str, curves: Sequence[Curve], axis: str = "step") -> Part:
+    """Return a chart: its title, the names of the curves, and the curves."""
     points = [point for curve in curves for point in curve.finite]
-    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{to_xml(name)}</text>\n'
+    title = f'<text x="{_LEFT}" y="22" font-weight="bold">{to_xml(name)}</text>\n'
+    legend = _legend([curve.run_id for curve in curves], _TITLE)
+    top = _TITLE + legend.height
     if not points:
-        return title + f'<text x="{_LEFT}" y="{top + 60}">no finite value</text>\n'
-    scale = _PanelScale(points, top)
+        note = f'<text x="{_LEFT}" y="{top + 20:g}">no finite value</text>\n'
+        return Part(title + legend.body + note, top + _BOTTOM)
+    scale = _PanelScale(points, top + 14)
     lines = [_curve(curve, n, scale) for n, curve in enumerate(curves) if curve.finite]
-    return f"<g>\n{title}{_axes(scale, axis)}{''.join(lines)}</g>\n"
+    body = f"{title}{legend.body}{_axes(scale, axis)}{''.join(lines)}"
+    return Part(body, scale.bottom + _BOTTOM)
 
 
 class _PanelScale(Extent):
     """Maps steps and values to coordinates of the picture."""
 
-    def __init__(self, points: Sequence[tuple[int, float]], top: int) -> None:
+    def __init__(self, points: Sequence[tuple[int, float]], top: float) -> None:
         super().__init__(points)
-        self.top, self.bottom = top + _TOP, top + _PANEL_HEIGHT - _BOTTOM
+        self.top, self.bottom = top, top + _PLOT_HEIGHT
 
     def x(self, step: float) -> float:
         return _LEFT + super().x(step) * (WIDTH - _LEFT - _RIGHT)
@@ -204,7 +238,7 @@ def _curve(curve: Curve, number: int, scale: _PanelScale) -> str:
     return (
         f'<polyline points="{line}" fill="none" {_stroke(number)}/>\n'
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{_color(number)}">'
-        f"<title>{escape(curve.run_id)}</title></circle>\n"
+        f"<title>{to_xml(curve.run_id)}</title></circle>\n"
     )
 
 
@@ -226,13 +260,14 @@ def _axes(scale: _PanelScale, axis: str) -> str:
         for value in _ticks(*scale.values, whole=False)
     ]
     lines += [
-        f'<text x="{scale.x(step):.1f}" y="{scale.bottom + 16}" '
+        f'<text x="{scale.x(step):.1f}" y="{scale.bottom + 16:g}" '
         f'text-anchor="middle">{step:g}</text>\n'
         for step in _ticks(*scale.steps, whole=True)
     ]
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     lines.append(
-        f'<text x="{middle:g}" y="{scale.bottom + 34}" text-anchor="middle">{to_xml(axis)}</text>\n'
+        f'<text x="{middle:g}" y="{scale.bottom + 34:g}" text-anchor="middle">'
+        f"{to_xml(axis)}</text>\n"
     )
     return "".join(lines)
 
@@ -250,12 +285,23 @@ def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
     return found or [low, high]
 
 
-def _legend(run_id: str, number: int) -> str:
-    y = _LEGEND_LINE_HEIGHT * (number + 1)
-    return (
-        f'<line x1="{_LEFT}" x2="{_LEFT + 24}" y1="{y - 4}" y2="{y - 4}" {_stroke(number)}/>\n'
-        f'<text x="{_LEFT + 32}" y="{y}">{escape(run_id)}</text>\n'
-    )
+def _legend(names: Sequence[str], top: float) -> Part:
+    """Return the names of curves in as many columns as fit, from top to bottom."""
+    room = WIDTH - _LEFT - _RIGHT
+    longest = max((len(name) for name in names), default=0) * CHARACTER + _LEGEND_MARK + 16
+    columns = max(min(int(room / longest), len(names)), 1)
+    rows = math.ceil(len(names) / columns)
+    wide = room / columns
+    lines: list[str] = []
+    for number, name in enumerate(names):
+        x, y = _LEFT + number // rows * wide, top + _LEGEND_ROW * (number % rows + 0.7)
+        lines.append(
+            f'<line x1="{x:.1f}" x2="{x + 24:.1f}" y1="{y - 4:.1f}" y2="{y - 4:.1f}" '
+            f"{_stroke(number)}/>\n"
+            f'<text x="{x + _LEGEND_MARK:.1f}" y="{y:.1f}">'
+            f"{shortened(name, wide - _LEGEND_MARK)}<title>{to_xml(name)}</title></text>\n"
+        )
+    return Part("".join(lines), rows * _LEGEND_ROW)
 
 
 def comparison_html(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.core.curves import WIDTH, Curve, draw_svg, svg_document, to_xml
+from runner.core.curves import CHARACTER, WIDTH, Curve, Part, draw_panel, shortened, stack, to_xml
 from runner.protocol.metrics import Goal, format_metric
 
 MAX_CURVES = 20  # only the best trials get a learning curve
-_HEIGHT, _LEFT, _TOP = 300, 60, 50
-_BAR_HEIGHT = 24
+_LEFT, _SIDE, _TOP, _AXIS_HEIGHT = 80, 100, 56, 220  # of parallel coordinates
+_BAR_HEIGHT, _BAR_NAMES = 24, 190  # a bar; the width of the names before the bars
+_LABEL_CHARACTERS = 44  # of a curve; two columns of names fit
+_SMALL, _MAX_VALUE = 5.6, 110  # a small character; the width of a value at an axis
 _MAX_GROUPS = 5  # for a numeric parameter, see `importance`
 
 
@@ -115,30 +116,30 @@ def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTria
     measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
     measured.sort(key=lambda each: each.value or 0.0, reverse=goal == "max")
     parts = [
-        _Part(_heading(title, f"{len(measured)} of {len(trials)} trials have {metric}"), 54),
+        Part(_heading(title, f"{len(measured)} of {len(trials)} trials have {metric}"), 54),
         _draw_coordinates(metric, goal, measured),
         _draw_importance(metric, importance(measured)),
     ]
     best = [each for each in measured[:MAX_CURVES] if len(each.points) > 1]
     if best:
-        curves = [Curve(_label(each), metric, each.points) for each in best]
-        parts.append(_to_part(draw_svg({f"{metric} of the best {len(best)} trials": curves})))
-    height, body = 0, ""
-    for part in parts:
-        body += f'<g transform="translate(0 {height})">\n{part.body}</g>\n'
-        height += part.height
-    return svg_document(height, body)
+        curves = [Curve(_short_label(each), metric, each.points) for each in best]
+        parts.append(draw_panel(f"{metric} of the best {len(best)} trials", curves))
+    return stack(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    body: str
-    height: int
+def _short_label(trial: PlottedTrial) -> str:
+    """Return the name of a trial with as many of its parameters as fit."""
+    label, left = trial.name, len(trial.params)
+    for name, value in trial.params.items():
+        more = f"{label}{' ' if label != trial.name else ': '}{name}={_text(value)}"
+        if len(more) + (2 if left > 1 else 0) > _LABEL_CHARACTERS:
+            return f"{label} …"
+        label, left = more, left - 1
+    return label
 
 
-def _to_part(svg: str) -> _Part:
-    found = re.search(r'height="(\d+)"', svg)
-    return _Part(svg, int(found[1]) if found else _HEIGHT)
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _label(trial: PlottedTrial) -> str:
@@ -174,6 +175,11 @@ class Axis:
             self.low, self.high = float(min(values)), float(max(values))
             self.is_log = self.low > 0 and self.high >= 100 * self.low
 
+    @property
+    def title(self) -> str:
+        """The name with its kind of scale."""
+        return f"{self.name} (log)" if self.is_log else self.name
+
     def at(self, value: Any) -> float:
         """Return the height of one of the values."""
         if not self.numbers:
@@ -189,7 +195,7 @@ class Axis:
         """Return heights with their texts: the limits of numbers, or the first choices."""
         if self.numbers:
             return [(self.at(each), _number(each)) for each in {self.low, self.high}]
-        return [(self.at(each), each[:12]) for each in self.choices[:12]]
+        return [(self.at(each), each) for each in self.choices[:12]]
 
 
 def _number(value: float) -> str:
@@ -197,26 +203,21 @@ def _number(value: float) -> str:
     return str(int(value)) if whole else format_metric(value)
 
 
-def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> _Part:
+def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> Part:
     """Return one line per trial through its parameters to the metric, the best trial on top."""
     title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {to_xml(metric)}</text>\n'
     if not trials:
-        return _Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
+        return Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
     names = list(dict.fromkeys(name for each in trials for name in each.params))
     axes = [Axis(name, [t.params[name] for t in trials if name in t.params]) for name in names]
     axes.append(Axis(metric, [each.value for each in trials]))
-    gap = (WIDTH - 2 * _LEFT) / max(len(axes) - 1, 1)
-    xs = [_LEFT + gap * number for number in range(len(axes))]
-    bottom = _HEIGHT - 40
-
-    def y(share: float) -> float:
-        return bottom - share * (bottom - _TOP)
-
+    gap = (WIDTH - 2 * _SIDE) / max(len(axes) - 1, 1)
+    xs = [_SIDE + gap * number for number in range(len(axes))]
     lines: list[str] = []
     for trial in reversed(trials):
         given = [*(trial.params.get(name) for name in names), trial.value]
         points = [
-            f"{x:.1f},{y(axis.at(value)):.1f}"
+            f"{x:.1f},{_height(axis.at(value)):.1f}"
             for x, axis, value in zip(xs, axes, given, strict=True)
             if value is not None
         ]
@@ -226,18 +227,57 @@ def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -
             f'<polyline points="{" ".join(points)}" fill="none" stroke="{color}" '
             f'stroke-width="1.2" stroke-opacity="0.7"><title>{_label(trial)}</title></polyline>\n'
         )
-    for x, axis in zip(xs, axes, strict=True):
-        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}" stroke="#000"/>\n')
-        scale = " (log)" if axis.is_log else ""
-        lines.append(
-            f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{to_xml(axis.name)}{scale}'
-            "</text>\n"
+    # Names of close axes are in two rows.
+    rows = 2 if any(len(axis.title) * CHARACTER > gap - 8 for axis in axes) else 1
+    lines += [
+        _draw_axis(axis, x, rows * gap - 8, number % rows)
+        for number, (axis, x) in enumerate(zip(axes, xs, strict=True))
+    ]
+    return Part(title + "".join(lines), _TOP + _AXIS_HEIGHT + 44 + 16 * rows)
+
+
+def _height(share: float) -> float:
+    return _TOP + _AXIS_HEIGHT * (1 - share)
+
+
+def _draw_axis(axis: Axis, x: float, room: float, row: int) -> str:
+    """Return an axis with its limits at its ends, and other labels on it with a background.
+
+    Args:
+        axis: The axis.
+        x: Its place.
+        room: The width of its name.
+        row: The row of its name, 0 or 1.
+    """
+    bottom = _height(0)
+    most = min(2 * min(x, WIDTH - x) - 4, room)
+    parts = [
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom:g}" stroke="#000"/>\n',
+        (
+            f'<text x="{x:.1f}" y="{bottom + 36 + 16 * row:g}" text-anchor="middle">'
+            f"{shortened(axis.title, most)}<title>{to_xml(axis.title)}</title></text>\n"
+        ),
+    ]
+    for share, words in axis.labels():
+        label = shortened(words, min(most, _MAX_VALUE))
+        hover = f"<title>{to_xml(words)}</title>"
+        y = _height(share)
+        if share == 1:
+            y -= 8
+        elif share == 0:
+            y += 16
+        else:
+            wide = min(len(words) * _SMALL, _MAX_VALUE) + 6
+            parts.append(
+                f'<rect x="{x - wide / 2:.1f}" y="{y - 7:.1f}" width="{wide:.1f}" height="14" '
+                'fill="#ffffff"/>\n'
+            )
+            y += 4
+        parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="10" text-anchor="middle">{label}'
+            f"{hover}</text>\n"
         )
-        lines += [
-            f'<text x="{x + 4:.1f}" y="{y(share) + 4:.1f}" font-size="10">{to_xml(words)}</text>\n'
-            for share, words in axis.labels()
-        ]
-    return _Part(title + "".join(lines), _HEIGHT)
+    return "".join(parts)
 
 
 def _shade(share: float) -> str:
@@ -247,19 +287,21 @@ def _shade(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
-def _draw_importance(metric: str, shares: Mapping[str, float]) -> _Part:
+def _draw_importance(metric: str, shares: Mapping[str, float]) -> Part:
     lines = [
         (
             f'<text x="{_LEFT}" y="20" font-weight="bold">share of the variance of '
             f"{to_xml(metric)} that a parameter explains alone</text>\n"
         )
     ]
+    start = _LEFT + _BAR_NAMES
     for number, (name, share) in enumerate(shares.items()):
         y = 34 + number * _BAR_HEIGHT
-        width = share * (WIDTH - 2 * _LEFT - 160)
+        width = share * (WIDTH - start - _LEFT)
         lines.append(
-            f'<text x="{_LEFT + 140}" y="{y + 13}" text-anchor="end">{to_xml(name)[:24]}</text>\n'
-            f'<rect x="{_LEFT + 148}" y="{y}" width="{width:.1f}" height="16" fill="#0072b2"/>\n'
-            f'<text x="{_LEFT + 154 + width:.1f}" y="{y + 13}">{share:.0%}</text>\n'
+            f'<text x="{start - 8}" y="{y + 13}" text-anchor="end">{shortened(name, _BAR_NAMES)}'
+            f"<title>{to_xml(name)}</title></text>\n"
+            f'<rect x="{start}" y="{y}" width="{width:.1f}" height="16" fill="#0072b2"/>\n'
+            f'<text x="{start + 6 + width:.1f}" y="{y + 13}">{share:.0%}</text>\n'
         )
-    return _Part("".join(lines), 50 + len(shares) * _BAR_HEIGHT)
+    return Part("".join(lines), 50 + len(shares) * _BAR_HEIGHT)

@@ -49,7 +49,7 @@ class DrawnAxis:
     @property
     def title(self) -> str:
         """The name with its kind of scale."""
-        return self.axis.name + (" (log)" if self.axis.is_log else "")
+        return self.axis.title
 
 
 def shades(measured: int, count: int) -> list[tuple[str, int, int]]:

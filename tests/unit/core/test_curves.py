@@ -79,7 +79,7 @@ def test_picture_of_a_metric_with_control_characters_is_xml() -> None:
 def test_axes_of_the_picture_have_round_values() -> None:
     curve = Curve("a", "loss", ((3, 0.2343), (987, 1.5088)))
     words = [text.text for text in ElementTree.fromstring(draw_svg({"loss": [curve]})).iter(_TEXT)]
-    assert words[:5] == ["a", "loss", "0.5", "1", "1.5"]
+    assert words[:5] == ["loss", "a", "0.5", "1", "1.5"]
     assert words[5:] == ["200", "400", "600", "800", "step"]
 
 
