@@ -285,7 +285,9 @@ def test_sweep_with_failures_is_resumed_registered_and_deleted_on_its_page(
     assert services.json("models", "ls")[0]["model"] == "curve"
     browser_page.goto(f"/sweeps/{sweep}")
     browser_page.get_by_role("link", name="Delete").click()
-    browser_page.locator(".problem", has_text="it is the origin of model curve@1").wait_for()
+    loss = browser_page.locator(".loss", has_text="is kept: it is the origin of model curve@1")
+    loss.wait_for()
+    assert "3 runs" in loss.inner_text()
     services.ok("models", "rm", "curve@1", "--yes")
     browser_page.reload()
     assert "4 runs" in browser_page.inner_text(".loss")  # one was started again

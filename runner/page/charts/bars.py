@@ -12,6 +12,7 @@ from runner.page.charts.axes import Scale, line, svg, text
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 10, 12, 26
 _WIDEST = 60  # of a column, in pixels
 _MOST_NAMES = 12
+_TICKS, _CHARACTER = 4, 6.8  # values at the axis; the width of a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,13 @@ def draw_columns(
         return Markup("")
     most = max(column.total for column in columns) or 1.0
     ys = Scale(0.0, most, height - _BOTTOM, _TOP)
-    room = (width - _LEFT - _RIGHT) / len(columns)
+    left = _left_of(ys, show)
+    room = (width - left - _RIGHT) / len(columns)
     wide = min(room * 0.8, _WIDEST)
-    body = _values(ys, show, width)
+    body = _values(ys, show, left, width)
     every = -(-len(columns) // _MOST_NAMES)
     for number, column in enumerate(columns):
-        x = round(_LEFT + room * (number + 0.5) - wide / 2, 1)
+        x = round(left + room * (number + 0.5) - wide / 2, 1)
         base = 0.0
         for kind, value in column.parts.items():
             if value > 0:
@@ -106,11 +108,12 @@ def draw_waterfall(
         spans.append((before, level))
     ends = [end for span in spans for end in span]
     ys = Scale(min(0.0, *ends), max(0.0, *ends) or 1.0, height - _BOTTOM, _TOP + 14)
-    room = (width - _LEFT - _RIGHT) / len(steps)
+    left = _left_of(ys, show)
+    room = (width - left - _RIGHT) / len(steps)
     wide = min(room * 0.7, 2 * _WIDEST)
-    body = _values(ys, show, width)
+    body = _values(ys, show, left, width)
     for number, (step, (before, after)) in enumerate(zip(steps, spans, strict=True)):
-        x = round(_LEFT + room * (number + 0.5) - wide / 2, 1)
+        x = round(left + room * (number + 0.5) - wide / 2, 1)
         top, bottom = ys(max(before, after)), ys(min(before, after))
         said = show(step.value) if step.is_sum or step.value < 0 else f"+{show(step.value)}"
         body.append(_box(step.kind, x, top, wide, bottom, f"{step.name}: {said}"))
@@ -122,12 +125,18 @@ def draw_waterfall(
     return svg(width, height, label, body, "chart waterfall")
 
 
-def _values(ys: Scale, show: Callable[[float], str], width: int) -> list[Markup]:
+def _left_of(ys: Scale, show: Callable[[float], str]) -> int:
+    """Return where the columns begin: right of the longest value of the axis."""
+    longest = max(len(show(value)) for value in ys.ticks(_TICKS))
+    return max(_LEFT, round(longest * _CHARACTER) + 12)
+
+
+def _values(ys: Scale, show: Callable[[float], str], left: int, width: int) -> list[Markup]:
     body: list[Markup] = []
-    for value in ys.ticks(4):
+    for value in ys.ticks(_TICKS):
         y = ys(value)
-        body.append(line(_LEFT, y, width - _RIGHT, y, "grid"))
-        body.append(text(_LEFT - 6, y + 4, show(value), "tick end"))
+        body.append(line(left, y, width - _RIGHT, y, "grid"))
+        body.append(text(left - 6, y + 4, show(value), "tick end"))
     return body
 
 

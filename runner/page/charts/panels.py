@@ -251,6 +251,7 @@ class Panel:
         data: The address of its curves as columns; empty if the chart shows all points.
         bad: The number of values that are not finite.
         first_bad: The first run with one, and its step.
+        legend: The runs of the curves, with the numbers that decide their colours.
     """
 
     name: str
@@ -259,6 +260,7 @@ class Panel:
     data: str = ""
     bad: int = 0
     first_bad: str = ""
+    legend: tuple[tuple[str, int], ...] = ()
 
 
 def traces_of(
@@ -295,6 +297,14 @@ def draw_panels(
         is_small = len(traces) <= _FEW_CURVES and points <= _FEW_POINTS
         data = "" if is_small else address(name)
         panels.append(
-            Panel(name, chart, len(traces), data, sum(each.bad for _, each in bad), first)
+            Panel(
+                name,
+                chart,
+                len(traces),
+                data,
+                sum(each.bad for _, each in bad),
+                first,
+                tuple((each.run_id, each.number) for each in traces),
+            )
         )
     return panels

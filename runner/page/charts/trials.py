@@ -22,7 +22,7 @@ from runner.protocol.metrics import Goal, format_metric
 
 SHADES = 6  # classes s0 (the best trials) to s5, and `none` for trials without a value
 HEIGHT = 120  # of an axis of parallel coordinates, in steps of two pixels
-_NO_VALUE = 127  # where trials without a value cross an axis
+_NO_VALUE = 136  # where trials without a value cross an axis
 _WIDTH, _SIDE, _TOP = 1000, 70, 40
 _LEFT, _RIGHT, _HEAD, _FOOT = 60, 12, 12, 40
 TIME = "time of all trials"  # a unit: seconds
@@ -114,10 +114,12 @@ def _axis(axis: DrawnAxis, x: float, gap: int) -> Markup:
         line(x, _TOP, x, _TOP + 2 * HEIGHT, "axis-line"),
     ]
     most = max(gap // 7, 8)
-    title = axis.title if len(axis.title) <= most else axis.title[: most - 1] + "…"
-    parts.append(text(x, 18, title, "middle name", axis.title))
+    parts.append(text(x, 14, _shortened(axis.title, most), "middle name", axis.title))
     for share, words in scale.labels():
-        parts.append(text(x + 5, _TOP + 2 * HEIGHT * (1 - share) + 4, words, "tick halo"))
+        # The limits are at the ends, so that no line crosses them.
+        below = -7 if share == 1 else 15 if share == 0 else 4
+        y = round(_TOP + 2 * HEIGHT * (1 - share) + below, 1)
+        parts.append(text(x, y, _shortened(words, most), "tick halo middle", words))
     if any(row is None for row in axis.rows):
         parts.append(text(x, _TOP + 2 * _NO_VALUE + 16, "none", "tick middle"))
     if axis.brush:
@@ -135,6 +137,10 @@ def _axis(axis: DrawnAxis, x: float, gap: int) -> Markup:
     return Markup('<g class="axis" data-name="{}" data-x="{}" {}{}>{}</g>').format(
         axis.name, x, kinds, Markup(" data-log") if scale.is_log else "", Markup("").join(parts)
     )
+
+
+def _shortened(words: str, most: int) -> str:
+    return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def to_entry(row: RunRow) -> RunEntry:
         row.run_id,
         intern(row.state),
         intern(row.status.label if row.status else row.state),
-        row.reason,
+        row.failure if row.status and row.status.error else row.reason,
         row.is_over,
         intern(spec.recipe),
         intern(spec.experiment),

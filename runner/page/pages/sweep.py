@@ -215,7 +215,7 @@ def load_sweep(
     plotted = plotted_trials(connection, board) if group.trials else _of_group(board)
     trials = [
         Trial(
-            each.name, row.run_id, row.shown_state, row.reason, each.value, each.params,
+            each.name, row.run_id, row.shown_state, row.failure, each.value, each.params,
             row.took_s, row.attempts, row.evicted, row.ended, each.points,
         )
         for each, row in zip(plotted, board.rows, strict=True)
