@@ -131,14 +131,14 @@ _MAX_TICKS = 6  # approximate maximum of the labels on an axis
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PicturePart:
     """A part of a picture, whose top is at 0."""
 
     body: str
     height: float
 
 
-def stack(parts: Iterable[Part]) -> str:
+def stack(parts: Iterable[PicturePart]) -> str:
     """Return an SVG document with the parts below each other."""
     height, body = 0.0, ""
     for part in parts:
@@ -202,7 +202,7 @@ def to_xml(words: object) -> str:
     return escape("".join(char if char.isprintable() else "\ufffd" for char in str(words)))
 
 
-def draw_panel(name: str, curves: Sequence[Curve], axis: str = "step") -> Part:
+def draw_panel(name: str, curves: Sequence[Curve], axis: str = "step") -> PicturePart:
     """Return a chart: its title, the names of the curves, and the curves."""
     points = [point for curve in curves for point in curve.finite]
     title = f'<text x="{_LEFT}" y="22" font-weight="bold">{to_xml(name)}</text>\n'
@@ -210,11 +210,11 @@ def draw_panel(name: str, curves: Sequence[Curve], axis: str = "step") -> Part:
     top = _TITLE + legend.height
     if not points:
         note = f'<text x="{_LEFT}" y="{top + 20:g}">no finite value</text>\n'
-        return Part(title + legend.body + note, top + _BOTTOM)
+        return PicturePart(title + legend.body + note, top + _BOTTOM)
     scale = _PanelScale(points, top + 14)
     lines = [_curve(curve, n, scale) for n, curve in enumerate(curves) if curve.finite]
     body = f"{title}{legend.body}{_axes(scale, axis)}{''.join(lines)}"
-    return Part(body, scale.bottom + _BOTTOM)
+    return PicturePart(body, scale.bottom + _BOTTOM)
 
 
 class _PanelScale(Extent):
@@ -285,7 +285,7 @@ def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
     return found or [low, high]
 
 
-def _legend(names: Sequence[str], top: float) -> Part:
+def _legend(names: Sequence[str], top: float) -> PicturePart:
     """Return the names of curves in as many columns as fit, from top to bottom."""
     room = WIDTH - _LEFT - _RIGHT
     longest = max((len(name) for name in names), default=0) * CHARACTER + _LEGEND_MARK + 16
@@ -301,7 +301,7 @@ def _legend(names: Sequence[str], top: float) -> Part:
             f'<text x="{x + _LEGEND_MARK:.1f}" y="{y:.1f}">'
             f"{shortened(name, wide - _LEGEND_MARK)}<title>{to_xml(name)}</title></text>\n"
         )
-    return Part("".join(lines), rows * _LEGEND_ROW)
+    return PicturePart("".join(lines), rows * _LEGEND_ROW)
 
 
 def comparison_html(

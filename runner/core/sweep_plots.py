@@ -13,7 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.core.curves import CHARACTER, WIDTH, Curve, Part, draw_panel, shortened, stack, to_xml
+from runner.core.curves import (
+    CHARACTER,
+    WIDTH,
+    Curve,
+    PicturePart,
+    draw_panel,
+    shortened,
+    stack,
+    to_xml,
+)
 from runner.protocol.metrics import Goal, format_metric
 
 MAX_CURVES = 20  # only the best trials get a learning curve
@@ -116,7 +125,7 @@ def draw_sweep(title: str, metric: str, goal: Goal, trials: Sequence[PlottedTria
     measured = [each for each in trials if each.value is not None and math.isfinite(each.value)]
     measured.sort(key=lambda each: each.value or 0.0, reverse=goal == "max")
     parts = [
-        Part(_heading(title, f"{len(measured)} of {len(trials)} trials have {metric}"), 54),
+        PicturePart(_heading(title, f"{len(measured)} of {len(trials)} trials have {metric}"), 54),
         _draw_coordinates(metric, goal, measured),
         _draw_importance(metric, importance(measured)),
     ]
@@ -203,11 +212,13 @@ def _number(value: float) -> str:
     return str(int(value)) if whole else format_metric(value)
 
 
-def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> Part:
+def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -> PicturePart:
     """Return one line per trial through its parameters to the metric, the best trial on top."""
     title = f'<text x="{_LEFT}" y="20" font-weight="bold">parameters and {to_xml(metric)}</text>\n'
     if not trials:
-        return Part(title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60)
+        return PicturePart(
+            title + f'<text x="{_LEFT}" y="44">no trial has a value yet</text>\n', 60
+        )
     names = list(dict.fromkeys(name for each in trials for name in each.params))
     axes = [Axis(name, [t.params[name] for t in trials if name in t.params]) for name in names]
     axes.append(Axis(metric, [each.value for each in trials]))
@@ -233,7 +244,7 @@ def _draw_coordinates(metric: str, goal: Goal, trials: Sequence[PlottedTrial]) -
         _draw_axis(axis, x, rows * gap - 8, number % rows)
         for number, (axis, x) in enumerate(zip(axes, xs, strict=True))
     ]
-    return Part(title + "".join(lines), _TOP + _AXIS_HEIGHT + 44 + 16 * rows)
+    return PicturePart(title + "".join(lines), _TOP + _AXIS_HEIGHT + 44 + 16 * rows)
 
 
 def _height(share: float) -> float:
@@ -287,7 +298,7 @@ def _shade(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
-def _draw_importance(metric: str, shares: Mapping[str, float]) -> Part:
+def _draw_importance(metric: str, shares: Mapping[str, float]) -> PicturePart:
     lines = [
         (
             f'<text x="{_LEFT}" y="20" font-weight="bold">share of the variance of '
@@ -304,4 +315,4 @@ def _draw_importance(metric: str, shares: Mapping[str, float]) -> Part:
             f'<rect x="{start}" y="{y}" width="{width:.1f}" height="16" fill="#0072b2"/>\n'
             f'<text x="{start + 6 + width:.1f}" y="{y + 13}">{share:.0%}</text>\n'
         )
-    return Part("".join(lines), 50 + len(shares) * _BAR_HEIGHT)
+    return PicturePart("".join(lines), 50 + len(shares) * _BAR_HEIGHT)

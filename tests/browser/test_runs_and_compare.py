@@ -170,7 +170,7 @@ def test_runs_are_compared_over_steps_time_and_dollars(
         curve = browser_page.locator("#plot-loss path[data-run]")
         curve.first.wait_for(state="attached", timeout=20_000)
         assert curve.count() == 2
-        assert word in (browser_page.locator("#plot-loss svg").text_content() or "")
+        assert word in (browser_page.locator("#plot-loss > svg").text_content() or "")
     table = browser_page.locator("table.differences").inner_text()
     for word in ("Parameters", "lr", "0.1", "0.5", "Code", "train.py"):
         assert word in table

@@ -185,7 +185,7 @@ def test_sweeps_are_compared_in_one_plot(browser_page: Page) -> None:
     browser_page.goto(f"/sweeps/{DRAWN}")
     browser_page.get_by_label("Compare with").fill(OTHER)
     browser_page.get_by_role("button", name="Show").click()
-    browser_page.locator(".legend a", has_text=OTHER).wait_for()
+    browser_page.locator("#f-trials .legend a", has_text=OTHER).wait_for()
     assert browser_page.locator("#f-trials .best").count() == 2
     assert browser_page.locator("#f-cost .best").count() == 2
 
