@@ -200,10 +200,10 @@ def _ranking_metric(run: Mapping[str, Any], measured: Iterable[str]) -> tuple[st
         (trial.get("metric"), trial.get("goal")),
         (metrics.get("primary"), metrics.get("goal")),
     )
-    named = [(str(name), read_goal(goal)) for name, goal in pairs if name]
+    named: list[tuple[str, Goal]] = [(str(name), read_goal(goal)) for name, goal in pairs if name]
     names = tuple(measured)
     if named:
-        return next((each for each in named if each[0] in names), named[0])
+        return next((pair for pair in named if pair[0] in names), named[0])
     found = choose_metric(names, read_parameters(run))
     return found, default_goal(found or "")
 

@@ -44,7 +44,7 @@ def run_line(row: RunRow) -> RunLine:
     """Return the document of one run of a list."""
     spec, status = row.spec, row.status
     name = next(iter(spec.named_metrics), None) if spec else None
-    return {
+    document: RunLine = {
         "run_id": row.run_id,
         "state": row.state,
         "reason": row.reason,
@@ -62,8 +62,10 @@ def run_line(row: RunRow) -> RunLine:
         "evicted": row.evicted,
         "origin": dataclasses.asdict(spec.origin) if spec and spec.origin else None,
         "group": spec.group if spec else None,
-        **({"error": status.error} if status and status.error else {}),
     }
+    if status and status.error:
+        document["error"] = status.error
+    return document
 
 
 class ListedRun(TypedDict):

@@ -138,7 +138,7 @@ def sweep_line(group: RunGroup) -> SweepRow:
 
 def trial_document(board: Leaderboard, row: RunRow) -> TrialDocument:
     """Return the document of a trial, without its costs."""
-    return {
+    document: TrialDocument = {
         "trial": board.names[row.run_id],
         "run_id": row.run_id,
         "metric": board.metric,
@@ -149,8 +149,10 @@ def trial_document(board: Leaderboard, row: RunRow) -> TrialDocument:
         "took_s": row.took_s,
         "attempts": row.attempts,
         "evicted": row.evicted,
-        **({"error": row.status.error} if row.status and row.status.error else {}),
     }
+    if row.status and row.status.error:
+        document["error"] = row.status.error
+    return document
 
 
 def trial_documents(

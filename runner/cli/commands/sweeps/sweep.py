@@ -316,8 +316,8 @@ def best(
     document: dict[str, Any] = {**trial_document(board, row)}
     if register is not None:
         request = default_request(row.spec, register, None, (), "")
-        metric = document["metric"]
-        request = replace(request, ranked_by=(metric, goal_of(board.rows, metric)))
+        name = str(board.metric)
+        request = replace(request, ranked_by=(name, goal_of(board.rows, name)))
         with out.stages() as view:
             made = register_with_aliases(connection, row.spec, request, (), view.on_progress)
         document["model"] = str(made.version)
