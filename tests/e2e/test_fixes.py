@@ -31,12 +31,13 @@ from tests.unit.fix_situations import SERVED, FixCase
 pytestmark = pytest.mark.slow  # a minute: two commands or more per situation
 _SCRIPT = """\
 import os, pathlib, sys
-if len(sys.argv) > 1:
+if "fail" in sys.argv:
     sys.exit("failed on purpose")
 for name in ("model.txt", "more.txt"):
     pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], name).write_text("1")
-with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
-    metrics.write('{"step": 1, "loss": 0.5}\\n')
+if "silent" not in sys.argv:
+    with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
+        metrics.write('{"step": 1, "loss": 0.5}\\n')
 """
 
 
@@ -51,14 +52,17 @@ def runs(session_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappin
     done = json.loads(cli.ok(*words))["run_id"]
     kept = json.loads(cli.ok(*words))["run_id"]
     spare = json.loads(cli.ok(*words))["run_id"]
+    silent = json.loads(cli.ok(*words, "--", "silent"))["run_id"]
     assert show_ended(cli, failed)["state"] == "failed"
     assert show_ended(cli, kept)["state"] == "succeeded"
     assert show_ended(cli, done)["state"] == "succeeded"
     assert show_ended(cli, spare)["state"] == "succeeded"
+    assert show_ended(cli, silent)["state"] == "succeeded"
     varied = cli.ok("sweep", "start", "./train.py", "-p", "mode=fail", "--detach", "-o", "json")
     cli.ok("models", "register", kept, "needed")
     cli.ok("models", "register", done, "fixes")
     cli.ok("models", "register", done, "ours")
+    cli.ok("models", "register", silent, "unranked")
     for run in (done, spare):
         cli.ok("models", "register", run, "used")
     cli.ok("models", "alias", "used@1", "live")

@@ -169,7 +169,7 @@ SERVED: Mapping[str, FixCase] = {
         "models alias used@2 moved --unalias", cured="R-MODEL-ALIAS-UNKNOWN"
     ),
     "R-MODEL-ALIAS-UNKNOWN": FixCase("models show fixes@nobody", cured=""),
-    "R-MODEL-BEST": FixCase("models show fixes@best"),
+    "R-MODEL-BEST": FixCase("models show unranked@best"),
     "R-MODEL-FILES": FixCase("models register {done} other-files --path 'no/*'"),
     "R-MODEL-FOLDER": FixCase("models get fixes@1 blocked", {"blocked": ""}),
     "R-MODEL-IN-USE": FixCase("models rm used@1 -y", values={"used@OTHER": "used@2"}),
