@@ -73,6 +73,9 @@ def _plan_of_many_files() -> Ratio:
         (code / "train.py").write_text("print('trained')\n")
         _git(code, "init", "--quiet")
         _git(code, "add", "--all")
+        _git(
+            code, *("-c", "user.name=A", "-c", "user.email=a@example.org"), "commit", "--message=x"
+        )
         settings = load_settings({}, cwd=code, env={"RUNNER_HOME": str(home)})
         recipe = load_recipe(str(code), cwd=code)
         ours: list[float] = []

@@ -15,11 +15,15 @@ import re
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from runner.core.recipe.packed_blocks import Block, PackedBlocks, Selection
 from runner.core.recipe.recipe import Recipe
 from runner.core.units import format_size
 from runner.protocol.errors import RunnerError
@@ -29,8 +33,6 @@ from runner.protocol.task import CODE_TIME, MAX_CODE_BYTES, MAX_CODE_FILES
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
-
-    from runner.core.recipe.packed_blocks import PackedBlocks
 
 RUNNER_RULES, GIT_RULES = ".runnerignore", ".gitignore"
 NEVER_SENT = "caches and environments"
@@ -53,11 +55,12 @@ _CREDENTIALS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CodeFiles:
-    """The files of a folder that are uploaded, sorted, and what is left out."""
+    """The files of a folder that are uploaded, sorted, what is left out, and why."""
 
     names: tuple[str, ...]
     excluded: tuple[ExcludedPath, ...] = ()
     notes: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
 
 
 def may_hold_credentials(name: str) -> bool:
@@ -114,7 +117,7 @@ class Search:
     _below_apart: tuple[str, ...] = ()
     names: set[str] = field(default_factory=set[str])
     excluded: dict[str, ExcludedPath] = field(default_factory=dict[str, ExcludedPath])
-    _loaded: dict[tuple[str, str], Rules | None] = field(
+    loaded: dict[tuple[str, str], Rules | None] = field(
         default_factory=dict[tuple[str, str], "Rules | None"]
     )
 
@@ -159,8 +162,8 @@ class Search:
 
         Return none if they ignore the folder: a user who names an ignored folder wants its files.
         """
-        found = [rule for each in self._parents() for rule in self._load_at(each, GIT_RULES)]
-        lineage = [*self._parents()[1:], str(self.root)]
+        found = [rule for each in self.parents() for rule in self._load_at(each, GIT_RULES)]
+        lineage = [*self.parents()[1:], str(self.root)]
         if any(
             verdict[0]
             for each in lineage
@@ -170,7 +173,7 @@ class Search:
             return []
         return found
 
-    def _parents(self) -> list[str]:
+    def parents(self) -> list[str]:
         """Return the folders above `root`, from the top of its checkout."""
         top = checkout_of(self.root)
         if top is None or top == self.root:
@@ -181,7 +184,7 @@ class Search:
 
     def above(self) -> list[Rules]:
         """Return the rules of `.runnerignore` above the folder, unless they exclude all of it."""
-        found = [rule for each in self._parents() for rule in self._load_at(each, RUNNER_RULES)]
+        found = [rule for each in self.parents() for rule in self._load_at(each, RUNNER_RULES)]
         verdict = first_verdict(reversed(found), f"{self.root}/")
         return [] if verdict and verdict[0] else found
 
@@ -233,9 +236,9 @@ class Search:
 
     def _load_at(self, base: str, file: str) -> list[Rules]:
         key = (base, file)
-        if key not in self._loaded:
-            self._loaded[key] = _load_rules(base, file, self.root)
-        found = self._loaded[key]
+        if key not in self.loaded:
+            self.loaded[key] = _load_rules(base, file, self.root)
+        found = self.loaded[key]
         return [] if found is None else [found]
 
 
@@ -344,35 +347,115 @@ def pack_code(
             cannot be read.
     """
     root = recipe.folder.resolve()
-    added = {name: text.encode() for name, text in recipe.package_source.added}
     if recipe.files is not None:
         chosen = CodeFiles(_find_listed(root, recipe.files))
     elif chosen is None:
         chosen = select_files(root, apart)
-    scan = _Scan(str(root))
-    for name in chosen.names:
-        if name not in added:
-            scan.add(name)
-    scan.members += (
-        _Member(name, "", len(content), executable=False, data=content)
-        for name, content in added.items()
-    )
-    members = sorted(scan.members, key=lambda member: member.name)
+    added = _added(recipe)
+    scan = _Scan(str(root), added)
+    members = scan.add_all(sorted({*chosen.names, *added}))
     sizes = {member.name: member.size for member in members}
     _check_total_size(sizes)
-    data = _build_archive(members, packed if len(sizes) >= _MIN_CACHED else None)
-    names = tuple(sizes)
+    if len(sizes) < _MIN_CACHED:
+        packed = None
+    blocks = [_pack_block(block, packed) for block in _blocks_of(members)]
+    notes = (*chosen.notes, *scan.notes(tuple(sizes)))
+    if packed is not None:
+        selection = _kept_selection(chosen, scan, sizes)
+        selection = replace(selection, rules=_state_of_rules(recipe, apart, selection))
+        # Without notes, `repack` can tell whether there is something to warn of.
+        packed.save(Selection() if notes else selection, blocks)
+    return _archive(blocks, chosen.excluded, notes, named=recipe.files is not None)
+
+
+def state_of_last(recipe: Recipe, apart: tuple[Path, ...], packed: PackedBlocks) -> str:
+    """Return the state of git for the last archive, or "" if other rules decide now."""
+    selection = packed.selection
+    return selection.state if _state_of_rules(recipe, apart, selection) == selection.rules else ""
+
+
+def _state_of_rules(recipe: Recipe, apart: tuple[Path, ...], selection: Selection) -> str:
+    """Return a hash of what decides besides git about the files of an archive."""
+    added = sorted(name for name, _ in recipe.package_source.added)
+    found = hashlib.blake2b(repr((_FORMAT, apart, added)).encode(), digest_size=16)
+    for path in selection.rule_files:
+        content = b"-"
+        with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123  faster
+            content = b"+" + file.read()
+        found.update(f"{path}:{len(content)}:".encode(errors="surrogateescape") + content)
+    return found.hexdigest()
+
+
+def repack(recipe: Recipe, packed: PackedBlocks, changed: Iterable[str]) -> CodeArchive | None:
+    """Return the archive of a folder from which the same files are selected as for the last one.
+
+    Only files that may have changed are looked at, with those of their blocks. Returns None if
+    selected files appeared or disappeared, or if there may be something to warn of.
+
+    Args:
+        recipe: the recipe.
+        packed: the last archive.
+        changed: files that may have changed.
+    """
+    root, selection = recipe.folder.resolve(), packed.selection
+    if any(os.path.lexists(f"{root}/{name}") for name in selection.absent):
+        return None
+    blocks = [(block, packed.bytes_of(block)) for block in packed.blocks]
+    last_names = [block.names[-1] for block in packed.blocks]
+    looked_at = {n for n, block in enumerate(packed.blocks) if not packed.is_old(block.newest_ns)}
+    looked_at.update(bisect_left(last_names, name) for name in {*changed, *selection.unwatched})
+    scan = _Scan(str(root), _added(recipe))
+    for number in looked_at.difference([len(blocks)]):  # names behind the last one are not sent
+        names = packed.blocks[number].names
+        members = scan.add_all(names)
+        if tuple(member.name for member in members) != names:
+            return None
+        blocks[number] = _pack_block(members, packed)
+    found = _archive(blocks, selection.excluded, (), named=False)
+    if any(scan.notes(found.names)):
+        return None
+    packed.save(selection, blocks)
+    return found
+
+
+def _kept_selection(chosen: CodeFiles, scan: _Scan, packed: Container[str]) -> Selection:
+    names = frozenset(chosen.names)
+    unwatched = names.intersection(chosen.selection.unwatched)
+    return replace(
+        chosen.selection,
+        unwatched=tuple(sorted(unwatched.union(scan.links, scan.added))),
+        absent=tuple(name for name in chosen.names if name not in packed),
+        excluded=chosen.excluded,
+    )
+
+
+def _archive(
+    blocks: Sequence[tuple[Block, bytes]],
+    excluded: tuple[ExcludedPath, ...],
+    notes: tuple[str, ...],
+    *,
+    named: bool,
+) -> CodeArchive:
+    """Return a gzip file with one part per block of files, as gzip allows (RFC 1952, 2.2)."""
+    data = b"".join((*(content for _, content in blocks), _compress([_END])))
+    names = tuple(chain.from_iterable(block.names for block, _ in blocks))
+    sizes = dict(zip(names, chain.from_iterable(block.sizes for block, _ in blocks), strict=True))
+    _check_total_size(sizes)
     return CodeArchive(
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
         files=len(names),
         raw_bytes=sum(sizes.values()),
         largest=tuple(heapq.nlargest(5, sizes.items(), key=lambda item: item[1])),
-        credentials=tuple(filter(may_hold_credentials, names)) if recipe.files is None else (),
+        credentials=() if named else tuple(filter(may_hold_credentials, names)),
         names=names,
-        excluded=chosen.excluded,
-        notes=(*chosen.notes, *scan.notes(names)),
+        excluded=excluded,
+        notes=notes,
     )
+
+
+def _added(recipe: Recipe) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in recipe.package_source.added}
 
 
 def _find_listed(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -410,58 +493,67 @@ class _Scan:
     """Look at selected files. Deleted ones and special files, such as pipes, are skipped."""
 
     root: str
-    members: list[_Member] = field(default_factory=list[_Member])
+    added: Mapping[str, bytes]
+    links: list[str] = field(default_factory=list[str])
+    _folder_links: list[_Member] = field(default_factory=list[_Member])
     _broken: list[str] = field(default_factory=list[str])
 
-    def add(self, name: str) -> None:
+    def add_all(self, names: Iterable[str]) -> list[_Member]:
+        """Return the members of these names, in their order."""
+        return [member for name in names if (member := self._member(name)) is not None]
+
+    def _member(self, name: str) -> _Member | None:
+        content = self.added.get(name)
+        if content is not None:
+            return _Member(name, "", len(content), executable=False, data=content)
         path = f"{self.root}/{name}"
         try:
             found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode):
-                self._add_link(name, path)
-            elif stat.S_ISREG(found.st_mode):
-                self._add_file(name, path, found)
+            if stat.S_ISREG(found.st_mode):
+                return _file(name, path, found)
+            return self._link(name, path) if stat.S_ISLNK(found.st_mode) else None
         except (FileNotFoundError, NotADirectoryError):  # deleted, but git still tracks it
-            return
+            return None
         except OSError as err:
             raise _unreadable(path, err) from err
 
-    def _add_file(self, name: str, path: str, found: os.stat_result) -> None:
-        executable = bool(found.st_mode & stat.S_IXUSR)
-        state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
-        self.members.append(_Member(name, path, found.st_size, executable, None, state))
-
-    def _add_link(self, name: str, path: str) -> None:
+    def _link(self, name: str, path: str) -> _Member | None:
+        self.links.append(name)
         try:
             found = os.stat(path)  # noqa: PTH116
         except OSError:  # the target does not exist, or the links are a loop
             self._broken.append(f"{stored_path(name)} -> {os.readlink(path)}")  # noqa: PTH115
-            return
+            return None
         target = os.path.realpath(path)
         if target != self.root and not target.startswith(f"{self.root}/"):
             raise _leaves_folder(f"{name} -> {target}", self.root, target)
         if stat.S_ISDIR(found.st_mode):
             link = os.path.relpath(target, os.path.dirname(path))  # noqa: PTH120
-            self.members.append(_Member(name, path, 0, executable=False, link=link))
-        elif stat.S_ISREG(found.st_mode):
-            self._add_file(name, path, found)
+            self._folder_links.append(_Member(name, path, 0, executable=False, link=link))
+            return self._folder_links[-1]
+        return _file(name, path, found) if stat.S_ISREG(found.st_mode) else None
 
     def notes(self, names: Sequence[str]) -> Iterator[str]:
         """Yield warnings about links that are skipped, or that lead nowhere on the node."""
         if self._broken:
             yield f"skipped links that lead nowhere: {_shortened(self._broken)}"
         empty: list[str] = []
-        for member in self.members:
-            if member.link is not None:
-                folder = os.path.dirname(member.name)  # noqa: PTH120
-                target = os.path.normpath(os.path.join(folder, member.link))  # noqa: PTH118
-                if target != "." and not any(name.startswith(f"{target}/") for name in names):
-                    empty.append(f"{member.name} -> {target}")
+        for member in self._folder_links:
+            folder = os.path.dirname(member.name)  # noqa: PTH120
+            target = os.path.normpath(os.path.join(folder, member.link or ""))  # noqa: PTH118
+            if target != "." and not any(name.startswith(f"{target}/") for name in names):
+                empty.append(f"{member.name} -> {target}")
         if empty:
             yield (
                 f"links to folders that are not sent: {_shortened(empty)}; pass data with "
                 "--data PATH or --input NAME=PATH"
             )
+
+
+def _file(name: str, path: str, found: os.stat_result) -> _Member:
+    executable = bool(found.st_mode & stat.S_IXUSR)
+    state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+    return _Member(name, path, found.st_size, executable, None, state)
 
 
 _MAX_NAMED = 5
@@ -492,38 +584,37 @@ def _check_total_size(sizes: dict[str, int]) -> None:
     )
 
 
-_BLOCK_FILES = 32  # on average
+_BLOCK_FILES = 8  # on average
 _MIN_CACHED = 200  # files; fewer are packed in less time than the cache takes
+_FORMAT = 1  # change it with the rules for what is sent
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _LEVEL, _GZIP = 6, 31  # compression; zlib's code for the gzip format
 
 
-def _build_archive(members: Sequence[_Member], packed: PackedBlocks | None) -> bytes:
-    """Return a gzip file with one part per block of files, as gzip allows (RFC 1952, 2.2).
+def _blocks_of(members: Sequence[_Member]) -> Iterator[list[_Member]]:
+    """Yield blocks of members. Where one ends depends on names only.
 
-    Where a block ends depends on names only, so a changed file changes the bytes of its block.
+    So a changed file changes the bytes of its block.
     """
-    parts: list[bytes] = []
     block: list[_Member] = []
     for member in members:
         block.append(member)
         if zlib.crc32(member.name.encode(errors="surrogateescape")) % _BLOCK_FILES == 0:
-            parts.append(_pack_block(block, packed))
+            yield block
             block = []
     if block:
-        parts.append(_pack_block(block, packed))
-    if packed is not None:
-        packed.save()
-    return b"".join((*parts, _compress([_END])))
+        yield block
 
 
-def _pack_block(block: Sequence[_Member], packed: PackedBlocks | None) -> bytes:
+def _pack_block(members: Sequence[_Member], packed: PackedBlocks | None) -> tuple[Block, bytes]:
+    names, sizes = tuple(each.name for each in members), tuple(each.size for each in members)
     if packed is None:
-        return _compress(map(_tar_member, block))
-    newest_ns = max(max(each.state[1:3], default=0) for each in block)
+        return Block("", 0, names, sizes), _compress(map(_tar_member, members))
+    newest_ns = max(max(each.state[1:3], default=0) for each in members)
     # The same state may have other bytes after a restart of Python, which only costs time.
-    state = marshal.dumps((_LEVEL, CODE_TIME, [tuple(each) for each in block]), 2)
-    return packed.once(state, newest_ns, lambda: _compress(map(_tar_member, block)))
+    state = marshal.dumps((_LEVEL, CODE_TIME, [tuple(each) for each in members]), 2)
+    key, data = packed.once(state, newest_ns, lambda: _compress(map(_tar_member, members)))
+    return Block(key, newest_ns, names, sizes), data
 
 
 def _compress(parts: Iterator[bytes] | Sequence[bytes]) -> bytes:

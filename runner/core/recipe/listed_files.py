@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.core.recipe.code_archive import (
@@ -17,6 +17,7 @@ from runner.core.recipe.code_archive import (
     Search,
     first_verdict,
 )
+from runner.core.recipe.packed_blocks import Selection
 from runner.core.units import format_count
 from runner.protocol.run_spec import ExcludedPath
 
@@ -34,6 +35,11 @@ class GitListing:
         complete: False if git did not say what is ignored: it cannot be asked, or it ignores the
             whole folder. The rules in the folder are applied here then.
         notes: Warnings for the user.
+        state: The same as long as the index of git and all of the above are the same. Empty if it
+            is not known, or if files of other work trees are listed.
+        changed: Tracked files that differ from the index, or may differ, deleted ones included.
+        unwatched: Tracked files that git was told not to look at.
+        is_last: True if `state` is that of the last archive. `tracked` is empty then.
     """
 
     tracked: tuple[str, ...] = ()
@@ -41,6 +47,10 @@ class GitListing:
     ignored: tuple[ExcludedPath, ...] = ()
     complete: bool = True
     notes: tuple[str, ...] = ()
+    state: str = ""
+    changed: tuple[str, ...] = ()
+    unwatched: tuple[str, ...] = ()
+    is_last: bool = False
 
 
 def select_listed(folder: Path, apart: Iterable[Path], listing: GitListing) -> CodeFiles:
@@ -58,7 +68,12 @@ def select_listed(folder: Path, apart: Iterable[Path], listing: GitListing) -> C
         search.add_tracked(listing.tracked)
         # Without a note, git works, but ignores the folder, which the user named.
         search.walk(search.rules_above() if listing.notes else [])
-    return search.found(listing.notes)
+    found = search.found(listing.notes)
+    if not listing.state or not listing.complete:
+        return found
+    files = search.rule_files()
+    selection = Selection(listing.state, rule_files=files, unwatched=listing.unwatched)
+    return replace(found, selection=selection)
 
 
 @dataclass(slots=True)
@@ -106,6 +121,15 @@ class _ListedSearch(Search):
         if self.apart:
             names = [name for name in names if not self.is_apart(name)]
         self.names.update(names)
+
+    def rule_files(self) -> tuple[str, ...]:
+        """Return the `.runnerignore` files that count, and those above that would if they existed.
+
+        A new one below the folder is listed by git, or is in a folder of which no file is sent.
+        """
+        above = (f"{base}/{RUNNER_RULES}" for base in self.parents())
+        below = (f"{base}/{file}" for (base, file), found in self.loaded.items() if found)
+        return tuple(sorted({*above, *(path for path in below if path.endswith(RUNNER_RULES))}))
 
     def _verdict(self, name: str, rules: Mapping[str, list[Rules]]) -> tuple[bool, str] | None:
         """Return what the innermost `.runnerignore` says about a name, or None."""

@@ -28,7 +28,13 @@ from runner.core.planning.plan import (
     with_content,
 )
 from runner.core.progress import OnProgress
-from runner.core.recipe.code_archive import RUNNER_RULES, CodeArchive, pack_code
+from runner.core.recipe.code_archive import (
+    RUNNER_RULES,
+    CodeArchive,
+    pack_code,
+    repack,
+    state_of_last,
+)
 from runner.core.recipe.imports import package_warnings, refuse_conda_here
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
 from runner.core.recipe.local_code import is_file_in
@@ -47,6 +53,7 @@ from runner.protocol.run_spec import CodeRef, DataRef, ExcludedPath, data_prefix
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from runner.core.recipe.listed_files import GitListing
     from runner.core.recipe.read_paths import UnsentPath
 
 T = TypeVar("T")
@@ -232,11 +239,9 @@ def read_files(
     apart = local_paths(recipe.inputs, recipe.folder)
     excluded = (settings.output_dir, settings.home, *apart)
     added = recipe.package_source.added
-    if recipe.source != "builtin":
-        _start_git(recipe, files)
     code = files.once(
         ("code", recipe.folder, recipe.files, excluded, added),
-        lambda: _pack(recipe, excluded, settings.home),
+        lambda: _pack(recipe, excluded, settings.home, files),
     )
     if recipe.source != "builtin":
         _refuse_left_out(recipe, code)
@@ -271,7 +276,7 @@ def warn_of_files(recipe: Recipe, home: Path) -> tuple[str, ...]:
     """
     if recipe.source == "builtin":
         return ()
-    code = _pack(recipe, (home, *local_paths(recipe.inputs, recipe.folder)), home)
+    code = _pack(recipe, (home, *local_paths(recipe.inputs, recipe.folder)), home, None)
     _refuse_left_out(recipe, code)
     params = {each.name: each.default for each in recipe.params if each.default is not None}
     run = CheckedRun(recipe, RunOptions(), params, recipe.command)
@@ -520,23 +525,43 @@ def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
     )
 
 
-def _pack(recipe: Recipe, apart: tuple[Path, ...], home: Path) -> CodeArchive:
+def _pack(
+    recipe: Recipe, apart: tuple[Path, ...], home: Path, files: FilesToUpload | None
+) -> CodeArchive:
+    """Pack the code. Meanwhile, begin with what else a submission needs if it has `files`."""
     if recipe.files is not None or recipe.source == "builtin":
+        if files is not None and recipe.source != "builtin":
+            _start_git(recipe, files)
         return pack_code(recipe, apart)
     # Built-in recipes need none of these.
     from runner.core.recipe.listed_files import select_listed  # noqa: PLC0415
     from runner.core.recipe.packed_blocks import PackedBlocks  # noqa: PLC0415
     from runner.flows.submit.git import list_code  # noqa: PLC0415
 
-    listing, root = list_code(recipe.folder), recipe.folder.resolve()
-    chosen = select_listed(root, apart, listing) if listing is not None else None
+    root = recipe.folder.resolve()
     cache = HomePaths(home).cache / "code"
     if home.is_dir():  # a dry run creates none
         with suppress(OSError):
             make_private(cache)
     # Its files are sent as code, whoever wrote them.
     packed = PackedBlocks(cache, root) if is_private(cache) else None
-    return pack_code(recipe, apart, chosen, packed)
+
+    def meanwhile() -> str:
+        if files is not None:
+            files.once("agent", build_agent)
+        return "" if packed is None else state_of_last(recipe, apart, packed)
+
+    listing = list_code(recipe.folder, meanwhile)
+    if files is not None:
+        _start_git(recipe, files, listing)
+    if listing is None:
+        return pack_code(recipe, apart, None, packed)
+    if packed is not None and listing.is_last:
+        found = repack(recipe, packed, listing.changed)
+        if found is not None:
+            return found
+        listing = list_code(recipe.folder) or listing
+    return pack_code(recipe, apart, select_listed(root, apart, listing), packed)
 
 
 def _code_ref(recipe: Recipe, code: CodeArchive, files: FilesToUpload) -> CodeRef:
@@ -548,7 +573,9 @@ def _code_ref(recipe: Recipe, code: CodeArchive, files: FilesToUpload) -> CodeRe
     return replace(ref, git_revision=git[0], git_dirty=git[1]) if git else ref
 
 
-def _start_git(recipe: Recipe, files: FilesToUpload) -> Future[tuple[str, bool] | None]:
+def _start_git(
+    recipe: Recipe, files: FilesToUpload, listing: GitListing | None = None
+) -> Future[tuple[str, bool] | None]:
     """Ask git about the folder of a recipe, while its files are read."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  not for built-in recipes
 
@@ -557,7 +584,7 @@ def _start_git(recipe: Recipe, files: FilesToUpload) -> Future[tuple[str, bool] 
     def start() -> Future[tuple[str, bool] | None]:
         threads = ThreadPoolExecutor(1)
         try:
-            return threads.submit(git_revision, recipe.folder)
+            return threads.submit(git_revision, recipe.folder, listing)
         finally:
             threads.shutdown(wait=False)
 

@@ -5,9 +5,11 @@ No program that the configuration of a repository names is started.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,57 +21,142 @@ from runner.protocol.run_spec import ExcludedPath
 _REVISION_TIMEOUT_S = 5.0
 _LISTING_TIMEOUT_S = 120.0
 _MAX_EXPLAINED = 2_000  # ignored names whose rule is asked for
+_MAX_COMPARED = 200  # names on a command line
 _SUBMODULE_MODE = b"160000"
 _SAFE = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
 
-def git_revision(folder: Path) -> tuple[str, bool] | None:
+def git_revision(folder: Path, listing: GitListing | None = None) -> tuple[str, bool] | None:
     """Return the HEAD of a folder's repository, and whether the folder has other changes.
 
-    Returns None outside of git, without git, or if git is slow.
+    Returns None outside of git, without git, or if git is slow. With a listing that knows what
+    changed, only those files are compared.
     """
-    head = _ask(folder, "rev-parse", "HEAD")
+    asked = _Question(folder, "rev-parse", "HEAD", limit_s=_REVISION_TIMEOUT_S)
+    names: tuple[str, ...] = (".",)
+    if listing is not None and listing.state:
+        against = ("--cached", "--quiet", "--ignore-submodules=dirty", "HEAD", "--", ".")
+        index = _Question(folder, "diff-index", *against, limit_s=_REVISION_TIMEOUT_S)
+        if listing.untracked or index.answer() is None:
+            head = asked.answer()
+            return None if head is None else (head.decode().strip(), True)
+        if len(listing.changed) <= _MAX_COMPARED:
+            names = listing.changed
+    head = asked.answer()
     if head is None:
         return None
-    options = _without_programs(folder)
-    ask = ("status", "--porcelain", "--ignore-submodules=dirty", "--", ".")
-    changes = _ask(folder, "--no-optional-locks", *options, *ask)
-    return head, changes != ""
+    return head.decode().strip(), bool(names) and _has_changes(folder, names)
 
 
-def list_code(folder: Path) -> GitListing | None:
+def _has_changes(folder: Path, names: Iterable[str]) -> bool:
+    options = ("--literal-pathspecs", *_without_programs(folder))
+    ask = ("status", "--porcelain", "--ignore-submodules=dirty", "--", *names)
+    return _Question(folder, *options, *ask, limit_s=_REVISION_TIMEOUT_S).answer() != b""
+
+
+def list_code(folder: Path, last_state: Callable[[], str] = str) -> GitListing | None:
     """Return what git lists in a folder, submodules and repositories in it included.
 
     Returns None outside of a work tree. Without git, or if it fails, the listing is not complete,
     and a note says why.
+
+    Args:
+        folder: the folder of the code.
+        last_state: returns the `state` of the last listing, or an empty text. It is called while
+            git works.
     """
     root = folder.resolve()
     top = checkout_of(root)
     if top is None:
         return None
-    return _list(root, top, frozenset())
+    return _list(root, top, frozenset(), last_state)
 
 
-def _list(root: Path, top: Path, above: frozenset[Path]) -> GitListing:
+def _list(
+    root: Path, top: Path, above: frozenset[Path], last_state: Callable[[], str] = str
+) -> GitListing:
     """List one work tree. `above` has those that contain it, so that links cannot lead back."""
-    listed = _Question(root, "ls-files", "-t", "-s", "-c", "-o", "--exclude-standard", "-z")
+    index = _Index(top)
+    new = _Question(root, "ls-files", "-o", "--exclude-standard", "-z")
+    changed = _ask_changed(root)
     ignored = _Question(root, "ls-files", "-o", "-i", "--exclude-standard", "--directory", "-z")
     whole = _Question(root, "check-ignore", "-q", ".") if root != top else None
+    last = last_state()
+    text = new.answer()
+    if text is None:
+        return GitListing(complete=False, notes=(_failure(new.problem),))
+    is_ignored = whole is not None and whole.answer() is not None
+    untracked = _names(text)
+    listing = GitListing(
+        untracked=tuple(name for name in untracked if not name.endswith("/")),
+        ignored=() if is_ignored else tuple(_explained(root, ignored.answer() or b"")),
+        complete=not is_ignored,
+        notes=tuple(new.warnings()),
+    )
+    differing = changed.answer()
+    if differing is not None and not listing.notes and index.is_current():
+        state = index.digest.copy()
+        state.update(repr((untracked, listing)).encode(errors="surrogateescape"))
+        listing = replace(listing, state=state.hexdigest(), changed=_names(differing))
+        if listing.state == last:
+            return replace(listing, is_last=True)
+    listed = _Question(root, "ls-files", "-v", "-s", "-z")
     text = listed.answer()
     if text is None:
         return GitListing(complete=False, notes=(_failure(listed.problem),))
-    is_ignored = whole is not None and whole.answer() is not None
-    tracked, untracked, nested = _parse(text)
-    listing = GitListing(
-        tuple(tracked),
-        tuple(untracked),
-        () if is_ignored else tuple(_explained(root, ignored.answer() or b"")),
-        complete=not is_ignored,
-        notes=tuple(listed.warnings()),
+    tracked, nested, unwatched = _parse(text)
+    nested += [name[:-1] for name in untracked if name.endswith("/")]
+    known = not nested and index.is_current()
+    listing = replace(
+        listing,
+        tracked=tuple(tracked),
+        unwatched=tuple(unwatched),
+        state=listing.state if known else "",
     )
     for name in nested:
         listing = _with_nested(listing, name, root / name, above | {top})
     return listing
+
+
+class _Index:
+    """The index of a work tree: git's list of tracked files, with their times and sizes."""
+
+    def __init__(self, top: Path) -> None:
+        self.digest = hashlib.blake2b(digest_size=16)
+        self._found: tuple[int, ...] | None = None
+        with suppress(OSError):
+            folder = top / ".git"
+            if folder.is_file():
+                folder = top / folder.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+            self._path = folder / "index"
+            self._found = self._look()
+            self.digest.update(self._path.read_bytes())
+
+    def _look(self) -> tuple[int, ...]:
+        found = self._path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def is_current(self) -> bool:
+        """Return True if the index was read and is still the same; git writes a new file."""
+        try:
+            return self._found is not None and self._found == self._look()
+        except OSError:
+            return False
+
+
+def _ask_changed(root: Path) -> _Question:
+    """Ask for the tracked files whose times, size, or place on the disk differ from the index.
+
+    Content is not compared, because filters such as those for line endings would hide changes.
+    """
+    exact = ("core.trustctime=true", "core.checkStat=default", "core.fileMode=true")
+    options = [word for each in exact for word in ("-c", each)]
+    ask = ("--name-only", "-z", "--no-ext-diff", "--ignore-submodules=dirty", "--relative")
+    return _Question(root, *_without_programs(root), *options, "diff-files", *ask, "--", ".")
+
+
+def _names(text: bytes) -> tuple[str, ...]:
+    return tuple(map(os.fsdecode, text.split(b"\0")[:-1]))
 
 
 def _with_nested(
@@ -103,24 +190,20 @@ def _with_nested(
 
 
 def _parse(text: bytes) -> tuple[list[str], list[str], list[str]]:
-    """Return tracked and untracked files, and the folders of other work trees."""
+    """Return tracked files, the folders of submodules, and files that git does not look at."""
     tracked: dict[str, None] = {}  # a file with conflicts is listed several times
-    untracked: list[str] = []
     nested: list[str] = []
-    for line in text.split(b"\0"):
-        if line.startswith(b"? "):
-            name = os.fsdecode(line[2:])
-            if name.endswith("/"):
-                nested.append(name[:-1])
-            else:
-                untracked.append(name)
-        elif line:
-            head, _, path = line.partition(b"\t")
-            if head[2:8] == _SUBMODULE_MODE:
-                nested.append(os.fsdecode(path))
-            else:
-                tracked[os.fsdecode(path)] = None
-    return list(tracked), untracked, nested
+    unwatched: list[str] = []
+    for line in text.split(b"\0")[:-1]:
+        head, _, path = line.partition(b"\t")
+        if head[2:8] == _SUBMODULE_MODE:
+            nested.append(os.fsdecode(path))
+            continue
+        name = os.fsdecode(path)
+        tracked[name] = None
+        if head[:1] != b"H":  # in lower case: assumed unchanged; S: not in a sparse checkout
+            unwatched.append(name)
+    return list(tracked), nested, unwatched
 
 
 def _explained(root: Path, names: bytes) -> Iterable[ExcludedPath]:
@@ -151,8 +234,15 @@ def _shown(source: str) -> str:
 class _Question:
     """A command of git that runs while others do."""
 
-    def __init__(self, folder: Path, *args: str, given: bytes | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *args: str,
+        given: bytes | None = None,
+        limit_s: float = _LISTING_TIMEOUT_S,
+    ) -> None:
         self.problem = "git is not installed"
+        self._limit_s = limit_s
         self._errors = b""
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -171,11 +261,11 @@ class _Question:
         if self._process is None:
             return None
         try:
-            text, self._errors = self._process.communicate(given, _LISTING_TIMEOUT_S)
+            text, self._errors = self._process.communicate(given, self._limit_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-            self.problem = f"git took more than {_LISTING_TIMEOUT_S:.0f} s"
+            self.problem = f"git took more than {self._limit_s:.0f} s"
             return None
         if self._process.returncode == 0:
             return text
@@ -204,26 +294,9 @@ def _failure(problem: str) -> str:
 
 def _without_programs(folder: Path) -> list[str]:
     """Return options of git that start no program which the configuration of a repository names."""
-    named = _ask(
-        folder, "config", "--local", "--includes", "--name-only", "--get-regexp", r"^filter\."
-    )
+    ask = ("config", "--local", "--includes", "--name-only", "--get-regexp", r"^filter\.")
+    named = _Question(folder, *ask, limit_s=_REVISION_TIMEOUT_S).answer() or b""
     filters = {
-        key: "false" if key.endswith(".required") else "" for key in (named or "").splitlines()
+        key: "false" if key.endswith(".required") else "" for key in os.fsdecode(named).splitlines()
     }
-    values = [word for key, value in filters.items() for word in ("-c", f"{key}={value}")]
-    return [*_SAFE, *values]
-
-
-def _ask(folder: Path, *args: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *args],
-            capture_output=True,
-            text=True,
-            env=code_variables(os.environ),
-            timeout=_REVISION_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return [word for key, value in filters.items() for word in ("-c", f"{key}={value}")]
