@@ -59,9 +59,10 @@ T = TypeVar("T")
 SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"
 _SERVICE_BUSY = "R-SERVICE-BUSY"
-_FULL_STORAGE = "the disk of "  # prefix of a status line of Azurite; see journal.js
+STORAGE_FULL = "R-STORAGE-FULL"
+_FULL_STORAGE = "the disk of "  # prefix of the reason of local services; see journal.js
 # Codes of errors that callers may retry. It is unknown whether the service executed the request.
-TRANSIENT_CODES = frozenset({SERVICES_DOWN, _SERVICE_BUSY})
+TRANSIENT_CODES = frozenset({SERVICES_DOWN, _SERVICE_BUSY, STORAGE_FULL})
 
 
 _CLOCK_TOLERANCE = timedelta(minutes=5)
@@ -177,6 +178,11 @@ _LARGE = FaultText(
 _JOB_ENDED = FaultText(
     "R-JOB-ENDED", "the job ended while the run was submitted", "run the same command again"
 )
+_FULL = FaultText(
+    STORAGE_FULL,
+    "the disk of the local services is full",
+    "free space on that disk, for example with `runner local prune`, and run the command again",
+)
 
 _TABLE: dict[str, FaultText] = {
     "AuthenticationFailed": _ACCESS,
@@ -215,9 +221,7 @@ _TABLE: dict[str, FaultText] = {
     ),
     "JobCompleted": _JOB_ENDED,
     "JobBeingTerminated": _JOB_ENDED,
-    "InsufficientSpace": FaultText(
-        "R-STORAGE-FULL", "the disk of the local storage is full", "free disk space"
-    ),
+    "InsufficientSpace": _FULL,
 }
 
 
@@ -266,8 +270,10 @@ def succeeds(doing: str, request: Callable[[], object], unless: Container[str]) 
 def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     """Return the RunnerError for an SDK error. The code of the error decides, never its text."""
     code = error_code(err)
-    why = f"while {doing}: {code or type(err).__name__}{_local_reason(err)}"
-    fault = _TABLE.get(code)
+    reasons = _local_reasons(err)
+    why = f"while {doing}: {', '.join((code or type(err).__name__, *reasons))}"
+    is_full = any(reason.startswith(_FULL_STORAGE) for reason in reasons)
+    fault = _FULL if is_full else _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
         # No response means that no token was sent.
         fault = _NO_TOKEN if err.response is None else _ACCESS
@@ -294,14 +300,14 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     )
 
 
-def _local_reason(err: BaseException) -> str:
-    """Return the reason that local services add to an error code, such as a full disk."""
+def _local_reasons(err: BaseException) -> list[str]:
+    """Return the reasons that local services add to an error code, such as a full disk."""
     values: Any = getattr(getattr(err, "model", None), "error_values", None) or ()
     reasons = [str(value.value) for value in values if value.key == "Reason"]
     line: str = getattr(err, "reason", None) or ""
     if line.startswith(_FULL_STORAGE):
         reasons.append(line)
-    return "".join(f", {reason}" for reason in reasons)
+    return reasons
 
 
 def _clock_difference(err: AzureError) -> timedelta | None:

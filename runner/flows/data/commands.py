@@ -19,6 +19,7 @@ from runner.flows.data.stores import (
     open_store,
     refuse_managed_container,
 )
+from runner.flows.local.state import check_services_room
 from runner.protocol.errors import RunnerError
 
 
@@ -89,6 +90,9 @@ def put(
         uploads = transfer.plan_put(store, paths, place, on_progress)
         if not force:
             transfer.refuse_different(uploads)
+        if not dry_run:
+            changed = (each.size_bytes for each in uploads if each.state != "same")
+            check_services_room(connection, sum(changed))
         sent = 0 if dry_run else transfer.put_files(store, uploads, on_progress)
     return PutResult(place, tuple(uploads), sent)
 

@@ -35,6 +35,8 @@ from runner.protocol.run_spec import RecipeSpec
 if TYPE_CHECKING:
     import psutil
 
+    from runner.azure.auth.credentials import Connection
+
 
 ACCOUNT = "runnerlocal"  # name of the Batch account and of the storage account
 BATCH = "batch"
@@ -453,13 +455,15 @@ def all_respond(settings: Settings) -> bool:
 
 
 _ROOM_TIMEOUT_S, _ROOM_POLL_S = 10.0, 0.2
+_RUN_BYTES = 8 << 20  # agent, logs, and the reserve that the agent keeps from the script
 
 
 def await_room(settings: Settings) -> None:
     """Wait on a full disk until the emulator has deleted what ended runs left there.
 
     Raises:
-        RunnerError: R-DISK-FULL, the disk is full of other files.
+        RunnerError: R-DISK-FULL or R-DISK-SPACE, other files fill the disk, so that a run could
+            neither start nor store why.
     """
     paths = HomePaths(settings.home)
     deadline = time.monotonic() + _ROOM_TIMEOUT_S
@@ -468,6 +472,14 @@ def await_room(settings: Settings) -> None:
         if state is None or time.monotonic() > deadline or refusal(state) is None:
             raise full
         time.sleep(_ROOM_POLL_S)  # the emulator has begun to delete when it was asked
+    if paths.local.is_dir():
+        check_room(paths.local, _RUN_BYTES, "a run")
+
+
+def check_services_room(connection: Connection, needed_bytes: int) -> None:
+    """Raise R-DISK-SPACE if the disk of the local services has no room for an upload."""
+    if connection.target.runs_here and connection.home is not None:
+        check_room(HomePaths(connection.home).local, needed_bytes, "the files to upload")
 
 
 def refusal(state: LocalState) -> str | None:

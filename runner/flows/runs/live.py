@@ -90,7 +90,11 @@ def live_rows(
     """
     counts = Counter(spec.job_id for spec in specs)
     jobs = [job for job, count in counts.items() if count >= _LIST_TASKS_FROM]
-    tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
+    try:
+        found = in_parallel(lambda job: list_tasks(connection, job), jobs)
+        tasks = dict(zip(jobs, found, strict=True))
+    except RunnerError as err:
+        return {spec.run_id: unreadable_row(spec.run_id, err) for spec in specs}
     active = [job for job in jobs if any(t.phase == "active" for t in tasks[job].values())]
     looked = in_parallel(lambda job: read_job(connection, job), active)
     snapshots = dict(zip(active, looked, strict=True))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.azure.faults import STORAGE_FULL
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.states import SHOWN_STATES, RunStatus
 from runner.protocol.errors import RunnerError
@@ -168,8 +169,11 @@ def ended_row(spec: RunSpec, result: RunResult, usage: str = "", node: str | Non
 
 
 def unreadable_row(run_id: str, err: RunnerError) -> RunRow:
-    """Return the row of a run whose documents are damaged. Raise any other error."""
-    if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
+    """Return the row of a run that cannot be read. Raise any other error.
+
+    Its documents are damaged, or the emulator serves no request until the disk has room.
+    """
+    if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT", STORAGE_FULL):
         raise err
     return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
 

@@ -25,15 +25,15 @@ from runner.azure.batch.jobs import (
     terminate_task,
 )
 from runner.azure.batch.translate import to_task
-from runner.azure.faults import TRANSIENT_CODES
+from runner.azure.faults import STORAGE_FULL, TRANSIENT_CODES
 from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
 from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError
-from runner.core.home import HomePaths, write_atomically
+from runner.core.home import HomePaths, disk_reserve, write_atomically
 from runner.core.planning.plan import JobPlan, RunPlan, in_job
 from runner.core.progress import OnProgress, Progress
 from runner.core.units import format_count
 from runner.flows.data.datasets import Dataset
-from runner.flows.local.state import make_container_pool
+from runner.flows.local.state import check_services_room, make_container_pool
 from runner.flows.local_files import BytesMoved
 from runner.flows.runs.documents import (
     add_to_lists,
@@ -216,6 +216,7 @@ def upload_files(connection: Connection, plan: SubmissionPlan, on_progress: OnPr
     ]
     if missing:
         total = sum(upload.size_bytes for upload in missing)
+        check_services_room(connection, total)
         on_bytes = BytesMoved("upload", total, on_progress).add
         in_parallel(lambda upload: upload.send(on_bytes), missing)
         files = format_count(len(missing), "file")
@@ -315,7 +316,9 @@ def _submit_in_job(
         add_to_lists(runs, document)
         _add_with_retries(connection, plan.job_id, task)
     except RunnerError as err:
-        if err.code not in TRANSIENT_CODES:  # rejected permanently
+        if err.code == STORAGE_FULL:
+            _forget_on_full_disk(connection, plan, runs)
+        elif err.code not in TRANSIENT_CODES:  # rejected permanently
             forget_new(runs, plan.run_id)
         raise
     except KeyboardInterrupt:
@@ -331,6 +334,18 @@ def _submit_in_job(
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
+def _forget_on_full_disk(connection: Connection, plan: RunPlan, runs: BlobContainer) -> None:
+    """Delete a run that could not be submitted, with the reserve of the local services.
+
+    If that is taken, too, `runner ps` shows the run as lost once the disk has room.
+    """
+    with contextlib.ExitStack() as stack, contextlib.suppress(RunnerError):
+        if connection.home is not None:
+            stack.enter_context(disk_reserve(HomePaths(connection.home)))
+        forget_new(runs, plan.run_id)
+        terminate_task(connection, plan.job_id, plan.task_id)
+
+
 def _add_with_retries(connection: Connection, job_id: str, task: NewTask) -> None:
     """Add the task; safe to repeat, because the service stores one task per ID."""
     for tries_left in reversed(range(_ADD_TRIES)):
@@ -338,7 +353,7 @@ def _add_with_retries(connection: Connection, job_id: str, task: NewTask) -> Non
             add_task(connection, job_id, task)
             return
         except RunnerError as err:
-            if err.code not in TRANSIENT_CODES or not tries_left:
+            if err.code not in TRANSIENT_CODES - {STORAGE_FULL} or not tries_left:
                 raise
             time.sleep(_ADD_PAUSE_S)
 

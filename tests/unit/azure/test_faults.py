@@ -48,7 +48,7 @@ def test_reason_of_the_service_is_shown() -> None:
     values = [SimpleNamespace(key="Reason", value=full), SimpleNamespace(key="JobId", value="x")]
     model = SimpleNamespace(code="ServerBusy", error_values=values)
     mapped = to_runner_error(HttpResponseError(message="text", model=model), "adding tasks")
-    assert (mapped.code, mapped.exit_code) == ("R-SERVICE-BUSY", ExitCode.CAPACITY)
+    assert (mapped.code, mapped.exit_code) == ("R-STORAGE-FULL", ExitCode.CAPACITY)
     assert mapped.why == f"while adding tasks: ServerBusy, {full}"
 
 

@@ -7,6 +7,7 @@
 // file, and deletes the earlier ones once it is complete.
 // See docs/decisions/0016-azurite-with-a-journal.md.
 
+const crypto = require("crypto");
 const fs = require("fs");
 const http = require("http");
 const path = require("path");
@@ -21,12 +22,16 @@ const FIRST_JOURNAL = "firstJournal";
 const LEAST_REWRITTEN_BYTES = 4 << 20;
 const PIECE_BYTES = 1 << 20;
 const LEAST_FREE_BYTES = 64 << 10;
+const RESERVE_BYTES = 64 << 10; // for changes of requests that began before the disk was full
+const RESERVED_FROM_BYTES = 4 << 20;
+const TAKE_ROOM = new Set(["PATCH", "POST", "PUT"]);
 const LOOK_FOR_FOLDER_MS = 1000;
 const journals = new Map(); // by the file name of the database
 
 class Journal {
   constructor(database) {
     this.database = database;
+    this.reserve = `${database}.reserve`;
     const folder = fs.openSync(path.dirname(database), "r");
     this.folder = fs.fstatSync(folder).nlink > 0 ? folder : undefined; // if links are counted
     this.pending = []; // lines that are not in the file yet
@@ -94,6 +99,20 @@ class Journal {
     }
     this.fd ??= fs.openSync(`${this.database}.journal-${this.number}`, "a", 0o600);
     try {
+      this.write(data);
+    } catch (err) {
+      if (err.code !== "ENOSPC" || !fs.existsSync(this.reserve)) {
+        throw err;
+      }
+      fs.unlinkSync(this.reserve);
+      this.write(data);
+    }
+    this.size += data.length;
+    this.pending = [];
+  }
+
+  write(data) {
+    try {
       for (let done = 0; done < data.length; ) {
         done += fs.writeSync(this.fd, data, done);
       }
@@ -101,8 +120,18 @@ class Journal {
       fs.ftruncateSync(this.fd, this.size);
       throw err;
     }
-    this.size += data.length;
-    this.pending = [];
+  }
+
+  // Write the reserve if the disk has room for it. Random bytes cannot be compressed.
+  keepReserve() {
+    if (fs.existsSync(this.reserve) || freeBytes(this.database) < RESERVED_FROM_BYTES) {
+      return;
+    }
+    try {
+      fs.writeFileSync(this.reserve, crypto.randomBytes(RESERVE_BYTES), { mode: 0o600 });
+    } catch {
+      // The folder was deleted, or the disk is full again.
+    }
   }
 
   // Begin a new journal. Return the files that a save of the current state replaces.
@@ -284,7 +313,10 @@ function exitIfDeleted() {
   }
 }
 
-setInterval(exitIfDeleted, LOOK_FOR_FOLDER_MS).unref();
+setInterval(() => {
+  exitIfDeleted();
+  journals.forEach((journal) => journal.keepReserve());
+}, LOOK_FOR_FOLDER_MS).unref();
 
 let reported = "";
 
@@ -295,11 +327,20 @@ function report(text) {
   }
 }
 
-// Return the reason if the disk of the databases is full.
-function fullReason() {
-  for (const file of fs.statfsSync === undefined ? [] : journals.keys()) {
-    const { bavail, bsize } = fs.statfsSync(path.dirname(file));
-    if (bavail * bsize < LEAST_FREE_BYTES) {
+// Return the free bytes of the disk of a file; Infinity if this Node.js cannot tell.
+function freeBytes(file) {
+  if (fs.statfsSync === undefined) {
+    return Infinity;
+  }
+  const { bavail, bsize } = fs.statfsSync(path.dirname(file));
+  return bavail * bsize;
+}
+
+// Return the reason if the disk of the databases is full, or too full for the body of a request.
+function fullReason(request) {
+  const needed = Number(request?.headers["content-length"]) || 0;
+  for (const file of journals.keys()) {
+    if (freeBytes(file) < LEAST_FREE_BYTES + needed) {
       return `the disk of ${path.dirname(file)} is full`;
     }
   }
@@ -330,8 +371,24 @@ http.ServerResponse.prototype.writeHead = function (status, ...rest) {
     return refuse(this, fullReason() ?? reason);
   }
   // Azurite answers 500 if it cannot write the content of a blob.
-  const full = status === 500 ? fullReason() : undefined;
+  const full = status === 500 ? fullReason(this.req) : undefined;
   return full === undefined ? writeHead.call(this, status, ...rest) : refuse(this, full);
+};
+
+// While the disk is full, a request that takes room is refused before it changes the memory: reads
+// would wait for that change.
+const { emit } = http.Server.prototype;
+
+http.Server.prototype.emit = function (event, ...rest) {
+  const [request, response] = rest;
+  const takesRoom = event === "request" && TAKE_ROOM.has(request.method);
+  const full = takesRoom ? fullReason() : undefined;
+  if (full === undefined) {
+    return emit.call(this, event, ...rest);
+  }
+  refuse(response, full).end();
+  request.resume();
+  return true;
 };
 
 // XML has no control characters, and Azurite then answers 500: one blob with an escape in its name
