@@ -26,6 +26,7 @@ OS_END_OF_LIFE: Mapping[str, date | None] = {
 }
 
 
+_MOST_ALIKE = 5  # names in an error
 Driver = Literal["cuda", "grid"]
 
 
@@ -67,7 +68,7 @@ def machine(vm_size: str, today: date) -> Machine:
     """
     found = find_machine(vm_size)
     if found is None:
-        raise _unknown(vm_size)
+        raise unknown_machine(vm_size)
     if found.retired is not None and found.retired <= today:
         raise RunnerError(
             "R-MACHINE-RETIRED",
@@ -83,20 +84,35 @@ def family_key(family: str) -> str:
     return family.replace(" ", "").replace("_", "").lower()
 
 
-def _unknown(vm_size: str) -> RunnerError:
-    names = {
-        name: found.vm_size for name, found in _load_machines().items() if found.retired is None
-    }
+def unknown_machine(vm_size: str) -> RunnerError:
+    """Return the error for a size that no table has, with the nearest names.
+
+    Names that begin with the text, such as `NC16`, come before the sizes with such a GPU, and these
+    before names that are spelled similarly.
+    """
+    sizes = [found for found in _load_machines().values() if found.retired is None]
+    names = {_short(found.vm_size): found.vm_size for found in sizes}
     import difflib  # noqa: PLC0415  only a mistake needs it
 
-    near = difflib.get_close_matches(vm_size.lower(), names, n=3, cutoff=0.7)
-    alike = ", ".join(names[name] for name in near)
+    text = _short(vm_size)
+    near = [name for name in names if text and name.startswith(text)]
+    if not near:
+        near = [_short(found.vm_size) for found in sizes if _short(found.gpu or "") == text != ""]
+    if not near:
+        near = difflib.get_close_matches(text, names, n=3, cutoff=0.6)
+    alike = ", ".join(names[name] for name in near[:_MOST_ALIKE])
     return RunnerError(
         "R-MACHINE-UNKNOWN",
         f"unknown VM size {vm_size!r}",
         why=f"similar sizes: {alike}" if alike else "no known size has a similar name",
         fix="run `runner skus` to list all sizes",
     )
+
+
+def _short(vm_size: str) -> str:
+    """Return a size without its prefix and separators: `nc16ast4v3`."""
+    name = vm_size.strip().lower().replace("-", "_").replace(" ", "_")
+    return name.removeprefix("standard_").replace("_", "")
 
 
 @cache

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.core.home import HomePaths
+from runner.core.pricing.machines import find_machine, unknown_machine
 from runner.protocol.errors import RunnerError
 
 _PACKAGED_FILE = Path(__file__).with_name("prices.csv")
@@ -93,6 +94,11 @@ class PriceTable:
             price.source,
             ", ".join(texts),
         )
+
+    def check_size(self, vm_size: str) -> None:
+        """Raise RunnerError R-MACHINE-UNKNOWN for a size without a price that no table has."""
+        if find_machine(vm_size) is None and not self.locations(vm_size):
+            raise unknown_machine(vm_size)
 
     def locations(self, vm_size: str) -> tuple[str, ...]:
         """Return the regions with a known price of the size, sorted."""

@@ -298,6 +298,8 @@ def assume(
             fix="pass a formula, the path of a file, or a pool: --pool POOL",
         )
     spot_usd, dedicated_usd = given.spot_usd, given.dedicated_usd
+    if given.vm_size is not None and None in (spot_usd, dedicated_usd):
+        load_price_table(settings.home).check_size(given.vm_size)
     if size is not None and region is not None:
         prices = load_price_table(settings.home)
         name = known.vm_size if (known := find_machine(size)) else size

@@ -25,6 +25,7 @@ from runner.core.states import RunState
 from runner.flows.runs.documents import runs_container
 from runner.flows.runs.history import find_unfinished, iterate_runs, list_runs
 from runner.flows.runs.rows import RunRow
+from runner.protocol.errors import RunnerError
 from runner.protocol.paths import submission_time
 from runner.protocol.usage import AttemptUsage, load_usage, parse_usage, to_milliseconds
 
@@ -323,7 +324,25 @@ class _Prices:
         given = (query.vm_size, query.region, query.spot_usd, query.dedicated_usd)
         self.is_free = not connection.target.is_billed and all(each is None for each in given)
         self._table = load_price_table(home)
+        self._check(connection)
         self.used: dict[tuple[str, bool], PriceUsed] = {}
+
+    def _check(self, connection: Connection) -> None:
+        """Raise RunnerError for an unknown size, or one without a region of its price."""
+        query = self._query
+        if query.vm_size is None or (
+            query.spot_usd is not None and query.dedicated_usd is not None
+        ):
+            return
+        self._table.check_size(query.vm_size)
+        if query.region is None and not connection.target.is_billed:
+            known = self._table.locations(query.vm_size)
+            raise RunnerError(
+                "R-COST-REGION",
+                f"the price of {query.vm_size} depends on the region",
+                why=f"known prices: {', '.join(known)}" if known else "no region has a known price",
+                fix=f"--region {known[0] if known else 'REGION'}",
+            )
 
     def rate(self, vm_size: str, spot: bool) -> int | None:
         """Return the price in micro-dollars per hour, or None if it is unknown."""

@@ -4,7 +4,13 @@ from datetime import date
 
 import pytest
 
-from runner.core.pricing.machines import family_key, find_machine, machine, machines
+from runner.core.pricing.machines import (
+    family_key,
+    find_machine,
+    machine,
+    machines,
+    unknown_machine,
+)
 from runner.protocol.errors import ExitCode, RunnerError
 
 TODAY = date(2026, 11, 21)
@@ -34,6 +40,22 @@ def test_unknown_vm_size_names_similar_ones():
     assert caught.value.code == "R-MACHINE-UNKNOWN"
     assert "Standard_NC4as_T4_v3" in caught.value.why
     assert caught.value.exit_code == ExitCode.PREFLIGHT
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("NC16", "Standard_NC16as_T4_v3"),
+        ("nc16as_t4_v3", "Standard_NC16as_T4_v3"),
+        ("Standard_NC24", "Standard_NC24ads_A100_v4"),
+        ("nc24ads a100", "Standard_NC24ads_A100_v4"),
+        ("standard-nc8as-t4-v3", "Standard_NC8as_T4_v3"),
+        ("ND96", "Standard_ND96isr_H100_v5"),
+        ("T4", "Standard_NC4as_T4_v3"),
+    ],
+)
+def test_short_names_and_gpus_find_the_sizes(text: str, near: str):
+    assert near in unknown_machine(text).why
 
 
 def test_vm_size_without_similar_names_is_unknown():
