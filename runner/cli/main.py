@@ -175,6 +175,7 @@ _CORE: Mapping[str, Verb] = {
     "show": Verb("Runs", "runs.show", "show"),
     "why": Verb("Runs", "runs.why", "why"),
     "cost": Verb("Runs", "costs.cost", "app"),
+    "budget": Verb("Runs", "costs.budget", "app"),
     "events": Verb("Runs", "runs.why", "events"),
     "metrics": Verb("Runs", "runs.metrics", "metrics"),
     "logs": Verb("Runs", "runs.logs", "logs"),

@@ -149,6 +149,10 @@ class SettingsError(Exception):
     """A variable of the task is missing or invalid; the message names it."""
 
 
+class NothingDueError(Exception):
+    """The firing of a job schedule is not one of the times of its schedule."""
+
+
 @dataclass(frozen=True)
 class NodeSettings:
     """The node and the task. `work_dir` is the task's folder, `shared_dir` the node's.

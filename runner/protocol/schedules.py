@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from runner.protocol.codec import JsonObject
+from runner.protocol.codec import JsonObject, parse_json
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, run_id_suffix
 from runner.protocol.run_spec import RunSpec
@@ -150,6 +150,80 @@ def _sign(url: str, storage: Mapping[str, Any]) -> str:
         if url.startswith(f"{container['url']}/") and container.get("sas"):
             return f"{url}?{container['sas'].lstrip('?')}"
     return url
+
+
+# A node's clock may differ from that of the service; at most half of the interval counts.
+_CLOCK_TOLERANCE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class FiringTimes:
+    """Which firings of a Batch job schedule start a run. The task of the others does nothing.
+
+    Attributes:
+        first: Time of the first firing, which starts a run.
+        interval: Time between two firings.
+        ranges: First and last number of firings in a row that start runs, from 0.
+    """
+
+    first: datetime
+    interval: timedelta
+    ranges: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(times: Sequence[datetime], interval: timedelta) -> FiringTimes:
+        """Return the firings at these times, which are multiples of the interval apart."""
+        ranges: list[tuple[int, int]] = []
+        for moment in times:
+            number = (moment - times[0]) // interval
+            if ranges and ranges[-1][1] == number - 1:
+                ranges[-1] = (ranges[-1][0], number)
+            else:
+                ranges.append((number, number))
+        return FiringTimes(times[0], interval, tuple(ranges))
+
+    @property
+    def last(self) -> datetime:
+        """The time of the last firing, which starts a run."""
+        return self.first + self.ranges[-1][1] * self.interval
+
+    @property
+    def skipped(self) -> int:
+        """The number of firings up to the last that start no run."""
+        return self.ranges[-1][1] + 1 - sum(end - begin + 1 for begin, end in self.ranges)
+
+    def end_of_range(self, count: int) -> datetime | None:
+        """Return the time of the last firing of the first `count` ranges, or None with fewer."""
+        if len(self.ranges) <= count:
+            return None
+        return self.first + self.ranges[count - 1][1] * self.interval
+
+    def starts_run(self, now: datetime) -> bool:
+        """Return True if the newest firing at a time starts a run."""
+        tolerance = min(_CLOCK_TOLERANCE, self.interval / 2)
+        number = (now + tolerance - self.first) // self.interval
+        return any(begin <= number <= end for begin, end in self.ranges)
+
+    def to_text(self) -> str:
+        """Return the firings as the value of a variable, which `parse` reads."""
+        return json.dumps(
+            {
+                "first": self.first.isoformat(),
+                "interval_s": self.interval.total_seconds(),
+                "ranges": self.ranges,
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def parse(text: str) -> FiringTimes:
+        """Return the firings of a text. Raise an error of `codec.DAMAGED` if it is invalid."""
+        raw: Json = parse_json(text)
+        return FiringTimes(
+            datetime.fromisoformat(raw["first"]),
+            timedelta(seconds=raw["interval_s"]),
+            tuple((int(begin), int(end)) for begin, end in raw["ranges"]),
+        )
 
 
 SCHEDULES_FOLDER = "schedules/"

@@ -26,6 +26,8 @@ IMAGE_PYTHON_VARIABLE = "RUNNER_IMAGE_PYTHON"
 # Set for the task of a job schedule: the first variable always, the second for a group of runs.
 SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
 SCHEDULE_TASKS_VARIABLE = "RUNNER_SCHEDULE_TASKS"
+# Set if not every firing of the job schedule starts a run: `FiringTimes` of protocol/schedules.py.
+SCHEDULE_TIMES_VARIABLE = "RUNNER_SCHEDULE_TIMES"
 
 # Set for the first run of a trial: the differences between its run.json and that of the sweep.
 TRIAL_VARIABLE = "RUNNER_TRIAL"

@@ -40,8 +40,12 @@ class FiringDocument(TypedDict):
 
 
 class ScheduleDocument(ScheduleLine):
-    """The document of `runner schedule show -o json`; `trouble` is why no run was created."""
+    """The document of `runner schedule show -o json`; `trouble` is why no run was created.
 
+    `next_runs` are the next times in the time zone of the schedule.
+    """
+
+    next_runs: list[str]
     runs: list[str]
     groups: list[str]
     firings: list[FiringDocument]

@@ -31,20 +31,25 @@ from runner.azure.batch.pools import (
 )
 from runner.azure.batch.raw import send_raw
 from runner.azure.batch.schedules import (
+    ScheduleView,
     create_schedule,
     delete_schedule,
     get_schedule,
+    list_schedules,
+    part_ids,
     pause_schedule,
     resume_schedule,
 )
 from runner.azure.faults import SERVICES_DOWN, BatchRetries
-from runner.core.recurrence import Recurrence
+from runner.core.recurrence import BatchTimes, Recurrence, ScheduleSpec, plan_recurrence
 from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, POOL, Running, Things, eventually
 from tests.faulty_line import FaultyLine, faulty_line
 from tests.unit.core.recipe_maker import outputs
 
-YEARLY = Recurrence(timedelta(days=365), datetime.now(UTC) + timedelta(days=300), None)
+LATER = datetime.now(UTC) + timedelta(days=300)
+YEARLY = Recurrence(timedelta(days=365), LATER, None, (BatchTimes(LATER, None),), 1)
+WEEKDAYS = plan_recurrence(ScheduleSpec(cron="0 3 * * 1-5", start=LATER), LATER)
 FORMULA = "$TargetDedicatedNodes=0;$TargetLowPriorityNodes=0;"
 
 
@@ -69,22 +74,50 @@ def job_of(pool_id: str) -> models.BatchJobSpecification:
     return models.BatchJobSpecification(pool_info=models.BatchPoolInfo(pool_id=pool_id))
 
 
+def view_of(connection: Connection, schedule_id: str) -> ScheduleView:
+    found = get_schedule(connection, schedule_id)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("recurrence", [YEARLY, WEEKDAYS], ids=["one", "five"])
 def test_schedule_is_created_changed_and_deleted(
-    broken: Connection, running: Running, things: Things, pool: str
+    broken: Connection, running: Running, things: Things, pool: str, recurrence: Recurrence
 ) -> None:
     direct, schedule_id = connected(running.url), things.id("schedule")
-    create_schedule(broken, schedule_id, "mine", YEARLY, job_of(pool))
+    create_schedule(broken, schedule_id, "a/mine", recurrence, lambda _: job_of(pool))
     with pytest.raises(RunnerError) as caught:
-        create_schedule(broken, schedule_id, "another", YEARLY, job_of(pool))
+        create_schedule(broken, schedule_id, "a/another", recurrence, lambda _: job_of(pool))
     assert caught.value.code == "R-SCHEDULE-EXISTS"
-    pause_schedule(broken, schedule_id)
-    assert (found := get_schedule(direct, schedule_id)) is not None
+    view = view_of(broken, schedule_id)
+    assert len(view.parts) == len(recurrence.parts)
+    pause_schedule(broken, view)
+    found = view_of(direct, schedule_id)
     assert found.state == "disabled"
-    resume_schedule(broken, schedule_id)
-    assert (found := get_schedule(direct, schedule_id)) is not None
+    assert set(found.parts.values()) == {"disabled"}
+    resume_schedule(broken, found)
+    found = view_of(direct, schedule_id)
     assert found.state == "active"
-    assert delete_schedule(broken, schedule_id)
+    assert set(found.parts.values()) == {"active"}
+    assert delete_schedule(broken, list(found.parts))
     assert get_schedule(direct, schedule_id) is None
+    left = {part for each in list_schedules(direct) for part in each.parts}
+    assert not left & set(found.parts)
+
+
+def test_schedule_whose_last_part_is_refused_leaves_nothing(
+    running: Running, things: Things, pool: str
+) -> None:
+    direct, schedule_id = connected(running.url), things.id("schedule")
+    taken = part_ids(schedule_id, "a/mine", 5)[-1]
+    create_schedule(direct, taken, "b/other", YEARLY, lambda _: job_of(pool))
+    with pytest.raises(RunnerError) as caught:
+        create_schedule(direct, schedule_id, "a/mine", WEEKDAYS, lambda _: job_of(pool))
+    assert caught.value.code == "R-SCHEDULE-EXISTS"
+    assert get_schedule(direct, schedule_id) is None
+    [left] = [each for each in list_schedules(direct) if taken in each.parts]
+    assert left.schedule_id == taken
+    delete_schedule(direct, [taken])
 
 
 def test_pool_is_created_resized_and_deleted(

@@ -65,6 +65,28 @@ def test_two_firings_create_two_runs_in_the_list(cli: Cli, script: Write) -> Non
     assert show_ended(cli, first)["state"] == "succeeded", "what ran stays"
 
 
+@pytest.mark.feature(30)
+def test_calendar_is_one_schedule_of_several_job_schedules(cli: Cli, script: Write) -> None:
+    """The first of two times, a minute apart, is at most two minutes from now."""
+    soon = datetime.now(UTC) + timedelta(seconds=70)
+    minutes = f"{soon.minute},{(soon.minute + 1) % 60}"
+    cron = ("--cron", f"{minutes} * * * *", "--timezone", "Europe/Berlin")
+    cli.ok("schedule", "create", script(SCRIPT), *cron, "--name", "often")
+    shown = cli.json("schedule", "show", "often")
+    assert len(shown["next_runs"]) == 5
+    assert shown["next_runs"][0][-6:] in ("+01:00", "+02:00")
+    assert datetime.fromisoformat(shown["next"]) == datetime.fromisoformat(shown["next_runs"][0])
+    [row] = [row for row in cli.json("schedule", "ls") if row["schedule"].startswith("often")]
+    assert row["state"] == "active", "its parts are no schedules"
+    assert cli.json("schedule", "pause", "often")["state"] == "paused"
+    assert cli.json("schedule", "show", "often")["state"] == "paused"
+    cli.ok("schedule", "resume", "often")
+    first, *_ = until(lambda: runs_of(cli, "often"), timeout_s=180)
+    assert show_ended(cli, first)["state"] == "succeeded"
+    assert cli.json("schedule", "rm", "often")["state"] == "gone"
+    assert cli.json("schedule", "ls") == []
+
+
 def test_removing_a_schedule_cancels_its_active_run(cli: Cli, script: Write) -> None:
     folder = script("import time; time.sleep(600)")
     cli.ok("schedule", "create", folder, "--every", "1d", "--name", "long")
@@ -188,8 +210,13 @@ def test_schedule_of_a_file_is_created_and_invalid_ones_are_refused(
     assert "R-SCHEDULE-EXISTS" in cli.run("schedule", "create", file).stderr
     assert "R-SCHEDULE-EXISTS" in cli.run("submit", file).stderr
     cli.ok("schedule", "rm", "nightly")
+    for args in (("--cron", "0 3 1 * *"), ("--cron", "@daily", "--timezone", "Europe/Berlin")):
+        planned = cli.json("schedule", "create", folder, *args, "--dry-run")
+        assert len(planned["next_runs"]) == 5
+    assert cli.json("schedule", "ls") == [], "a dry run creates nothing"
     for args, code in (
-        (("--cron", "0 3 1 * *"), "R-SCHEDULE-CRON"),
+        (("--cron", "0 3 * * funday"), "R-SCHEDULE-CRON"),
+        (("--cron", "0 3 * * *", "--timezone", "Europe/Berln"), "R-SCHEDULE-ZONE"),
         (("--cron", "0 0 31 2 *"), "R-SCHEDULE-NEVER"),
         (("--cron", "0 3 * * *", "--until", "2020-01-01"), "R-SCHEDULE-NEVER"),
         (("--cron", "0 3 * * *", "--every", "1h"), "R-SCHEDULE"),

@@ -200,6 +200,7 @@ SERVED: Mapping[str, FixCase] = {
     "R-SWEEP-BEST": FixCase("sweep best {sweep}"),
     "R-SWEEP-FILES": FixCase("sweep start mnist -p 'epochs={{files: \"blob:data/no/*\"}}'"),
     "R-SWEEP-UNKNOWN": FixCase("sweep show nothing"),
+    "R-BUDGET-UNKNOWN": FixCase("budget rm --experiment nothing"),
     "R-SCHEDULE-UNKNOWN": FixCase("schedule show nothing"),
 }
 

@@ -11,11 +11,15 @@ from runner.core.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from runner.core.planning.plan import CheckedRun
-    from runner.core.pricing.cost import KindCost, SubmissionCost
+    from runner.core.pricing.cost import KindCost, ScheduleCost, SubmissionCost
     from runner.core.settings import Settings
     from runner.flows.submit.group import CheckedFile
     from runner.flows.submit.pipeline import SubmissionPlan
 
+_WHY_MORE = {  # by whether the pool has two kinds of nodes
+    False: "a task may get a new node while that of the task before it still leaves",
+    True: "dedicated nodes may start while spot nodes are missing, or nodes still leave",
+}
 _NO_LIMIT = {
     True: "no limit, because evicted tasks start again",
     False: "no limit without `timeout`",
@@ -28,16 +32,24 @@ def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
 
     if cost is None:
         return {}
+    by_kind = {"spot": cost.spot, "dedicated": cost.dedicated}
     lines = {
-        "costs on spot": _kind_text(cost.spot, spot=True),
-        "costs on dedicated": _kind_text(cost.dedicated, spot=False),
+        f"costs on {kind}": _kind_text(found, spot=kind == "spot")
+        for kind, found in by_kind.items()
+        if kind in cost.kinds
     }
-    if cost.cap is not None:
-        nodes = format_count(cost.cap.nodes, "node")
+    if (cap := cost.cap) is not None:
+        nodes = format_count(cap.nodes, "node")
+        why = f", because {_WHY_MORE[len(cost.kinds) > 1]}" if cap.nodes > cost.wanted else ""
         lines["cost cap"] = (
-            f"{usd_text(cost.cap.cap_micros)}: at most {nodes}, and the job ends after "
-            f"{format_duration(cost.cap.job_s)}"
+            f"{usd_text(cap.cap_micros)}: at most {nodes}{why}, and the job ends after "
+            f"{format_duration(cap.job_s)}"
         )
+        if cap.rate_limit_micros is not None:
+            lines["cost cap"] += (
+                f"; it holds while a spot node costs at most {usd_text(cap.rate_limit_micros)} "
+                "per hour"
+            )
     return lines
 
 
@@ -64,6 +76,28 @@ def cost_summary(cost: SubmissionCost) -> str:
     kind = "spot" if cost.uses_spot else "dedicated"
     cap = f"; cost cap {lines['cost cap']}" if cost.cap else ""
     return f"costs on {kind} nodes: {lines[f'costs on {kind}']}{cap}"
+
+
+def schedule_cost_lines(cost: ScheduleCost | None, cap_micros: int | None) -> dict[str, str]:
+    """Return the lines about the costs of a month, by label; empty for nodes on this machine."""
+    from runner.core.pricing.cost import usd_text
+
+    if cost is None:
+        return {}
+    known = cost.expected_month_micros is not None
+    expected = f"{usd_text(cost.expected_month_micros)} expected" if known else "no `estimate`"
+    worst = cost.worst_month_micros
+    most = "no limit" if worst is None else f"at most {usd_text(worst)}"
+    runs = f"{cost.runs:.1f}".removesuffix(".0")
+    skipped = ""
+    if starts := round(cost.skipped):
+        skipped = (
+            f", and {starts} starts of a node without a run, {usd_text(cost.skip_micros)} each"
+        )
+    lines = {"costs per month": f"{expected}, {most}: {runs} runs{skipped}"}
+    if cap_micros is not None:
+        lines["schedule cap"] = f"{usd_text(cap_micros)}: it ends before its runs cost more"
+    return lines
 
 
 def plan_dry_run(

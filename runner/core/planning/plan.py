@@ -213,17 +213,18 @@ def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
     return min(limits, default=None)
 
 
-def to_work(run: RunPlan, *, waits: bool) -> Work:
-    """Return the nodes and times of the run's task; `waits` is True if it waits for others."""
+def to_work(run: RunPlan, *, name: str = "", after: Sequence[str] = ()) -> Work:
+    """Return the nodes and times of the run's task, which waits for others of its submission."""
     recipe, limit = run.recipe, _wall_clock(run.recipe, None)
     return Work(
         recipe.resources.nodes,
         recipe.retries + 1,
         None if limit is None else int(limit.total_seconds()),
         expected_seconds(recipe.estimate),
-        waits,
         recipe.name,
         recipe.max_cost_micros,
+        name,
+        tuple(after),
     )
 
 
@@ -319,13 +320,20 @@ def with_content(draft: RunPlan, content: RunContent) -> RunPlan:
     return replace(draft, content=content, recipe=recipe)
 
 
-def with_cap(draft: RunPlan, cap: CostCap, *, is_alone: bool) -> RunPlan:
-    """Return the draft with the limits of its cap; one that `is_alone` gets its own job."""
+def with_cap(draft: RunPlan, cap: CostCap, *, is_alone: bool, tasks: int = 1) -> RunPlan:
+    """Return the draft with the limits of its cap; one that `is_alone` gets its own job.
+
+    A draft without a cap gets its share of that of all `tasks`.
+    """
     limit_s = min(draft.recipe.timeout_s or cap.script_s, cap.script_s)
     repeats = draft.repeats and replace(draft.repeats, timeout_s=limit_s)
     return replace(
         draft,
-        recipe=replace(draft.recipe, timeout_s=limit_s),
+        recipe=replace(
+            draft.recipe,
+            timeout_s=limit_s,
+            max_cost_micros=draft.recipe.max_cost_micros or cap.cap_micros // tasks,
+        ),
         repeats=repeats,
         job_id=draft.run_id if is_alone else draft.job_id,
         job_limit_s=cap.job_s,

@@ -8,9 +8,10 @@ docs/decisions/0019-a-cap-is-a-job-limit.md explains the bound and its exception
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from runner.contract import PoolOutput
 from runner.core.pricing.prices import Price, PriceTable
 from runner.core.units import format_duration
-from runner.protocol.codec import JsonDocument
+from runner.protocol.codec import JsonDocument, wire
 from runner.protocol.errors import RunnerError
 
 MICROS_PER_USD = 1_000_000
@@ -29,6 +30,8 @@ _EXPORT_S = 300  # time for the outputs after the time limit of the script
 _MAX_JOB_S = 180 * 86400  # Batch ends tasks after 180 days
 _MAX_PRICE_AGE_DAYS = 90
 _MAX_USD = 1_000_000
+MAX_MICROS = _MAX_USD * MICROS_PER_USD
+_ONLY_SPOT = frozenset({"spot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +43,27 @@ class Work:
         attempts: Maximum number of attempts, without evictions.
         limit_s: Time limit of one attempt; None if unlimited.
         expected_s: Expected time of one attempt; None if unknown.
-        waits: True if the task waits for other tasks.
         recipe: Name of the recipe, for errors.
         cap_micros: Cap of the task; None if it has none.
+        name: Name of the task in its submission.
+        after: Names of the tasks before it that it waits for.
     """
 
     nodes: int = 1
     attempts: int = 1
     limit_s: int | None = None
     expected_s: int | None = None
-    waits: bool = False
     recipe: str = ""
     cap_micros: int | None = None
+    name: str = ""
+    after: tuple[str, ...] = ()
+
+    @property
+    def needed_s(self) -> int | None:
+        """The time that an attempt may need: its limit, else twice the expected time, or None."""
+        if self.limit_s is not None:
+            return self.limit_s
+        return None if self.expected_s is None else 2 * self.expected_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,8 @@ class CostCap(JsonDocument):
     Attributes:
         cap_micros: The cap as given.
         bound_micros: Maximum costs under these limits, at most `cap_micros`.
+        rate_limit_micros: Price of a spot node and hour up to which the cap holds; None if it holds
+            at any price up to that of dedicated nodes.
         nodes: Maximum number of nodes at once.
         job_s: Time limit of the job, from its creation.
         script_s: Time limit of each script, which leaves time to export the outputs.
@@ -90,11 +104,18 @@ class CostCap(JsonDocument):
     nodes: int
     job_s: int
     script_s: int
+    rate_limit_micros: int | None = field(default=None, metadata=wire(omit="empty"))
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionCost:
-    """The costs of a submission on a pool; `uses_spot` is True if it allocates spot nodes first."""
+    """The costs of a submission on a pool; `uses_spot` is True if it allocates spot nodes first.
+
+    Attributes:
+        wanted: Number of nodes that its tasks use at once; `nodes` may be billed at once.
+        kinds: The kinds of nodes that the pool may have.
+        around_s: Time for which a node is billed before and after its tasks; None if unknown.
+    """
 
     region: str
     vm_size: str
@@ -104,6 +125,14 @@ class SubmissionCost:
     dedicated: KindCost
     cap: CostCap | None = None
     warnings: tuple[str, ...] = ()
+    wanted: int = 1
+    kinds: frozenset[str] = frozenset({"spot", "dedicated"})
+    around_s: int | None = None
+
+    @property
+    def first_kind(self) -> KindCost:
+        """The costs on the kind of nodes that the pool starts first."""
+        return self.spot if self.uses_spot else self.dedicated
 
     def to_json(self) -> dict[str, Any]:
         """Return the costs for `-o json`, in micro-dollars."""
@@ -118,8 +147,78 @@ class SubmissionCost:
         }
 
 
-def to_micros(amount: object) -> int:
-    """Return the micro-dollars of a `--max-cost` such as `5`, `0.25` or `$5`.
+@dataclass(frozen=True, slots=True)
+class ScheduleCost:
+    """The costs of a schedule on the nodes that its pool starts first; None if unknown.
+
+    Attributes:
+        run: Costs of one run or group.
+        skip_micros: Costs of a firing that starts a node, but no run.
+        runs: Runs per month.
+        skipped: Firings per month that start no run.
+    """
+
+    run: KindCost
+    skip_micros: int | None
+    runs: float
+    skipped: float
+
+    @property
+    def expected_month_micros(self) -> int | None:
+        """The expected costs of a month."""
+        return self._month(self.run.expected_micros)
+
+    @property
+    def worst_month_micros(self) -> int | None:
+        """The maximum costs of a month; None if those of a run have no limit."""
+        return self._month(self.run.worst_micros)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the costs for `-o json`, in micro-dollars."""
+        return {
+            "run": self.run.to_json(),
+            "runs_per_month": round(self.runs, 2),
+            "skipped_per_month": round(self.skipped, 2),
+            "skipped_micros": self.skip_micros,
+            "expected_month_micros": self.expected_month_micros,
+            "worst_month_micros": self.worst_month_micros,
+        }
+
+    def affordable_runs(self, cap_micros: int) -> int:
+        """Return how many runs a cap of the schedule pays for, with the firings between them.
+
+        Raises:
+            RunnerError: R-COST-CAP, not even one; R-COST-POOL, what a node costs is unknown.
+        """
+        if self.run.worst_micros is None or self.skip_micros is None:
+            raise ValueError("a schedule with a cap, whose runs have none")
+        each = self.run.worst_micros + math.ceil(self.skip_micros * self.skipped / self.runs)
+        if cap_micros < each:
+            raise RunnerError(
+                "R-COST-CAP",
+                f"a cap of {usd_text(cap_micros)} is too low for the schedule",
+                why=f"one run costs at most {usd_text(each)}, as its `max_cost`, or else its "
+                "`timeout` allows",
+                fix=f"--max-cost {-(-each // 10_000) / 100:.2f}, or a lower `timeout`",
+            )
+        return cap_micros // each
+
+    def _month(self, run_micros: int | None) -> int | None:
+        if run_micros is None or (self.skip_micros is None and self.skipped):
+            return None
+        return math.ceil(run_micros * self.runs + (self.skip_micros or 0) * self.skipped)
+
+
+def plan_schedule_cost(cost: SubmissionCost, runs: float, skipped: float) -> ScheduleCost:
+    """Return the costs of a schedule, from those of one run and its firings per month."""
+    found = cost.first_kind
+    known = found.price is not None and cost.around_s is not None
+    skip = _cost(rate_micros(found.price), cost.around_s or 0) if known and found.price else None
+    return ScheduleCost(found, skip, runs, skipped)
+
+
+def to_micros(amount: object, option: str = "--max-cost") -> int:
+    """Return the micro-dollars of an option such as `--max-cost`: `5`, `0.25` or `$5`.
 
     Raises:
         RunnerError: R-FLAG-VALUE, not an amount above zero.
@@ -129,13 +228,13 @@ def to_micros(amount: object) -> int:
         micros = int(Decimal(text) * MICROS_PER_USD) if re.fullmatch(r"[0-9.]+", text) else 0
     except InvalidOperation:
         micros = 0
-    if 0 < micros <= _MAX_USD * MICROS_PER_USD:
+    if 0 < micros <= MAX_MICROS:
         return micros
     raise RunnerError(
         "R-FLAG-VALUE",
-        f"invalid --max-cost {amount}",
+        f"invalid {option} {amount}",
         why=f"expected US dollars: a number above 0 and up to {_MAX_USD:,}",
-        fix="--max-cost 5",
+        fix=f"{option} 5" if option.startswith("--") else "a number such as 5",
     )
 
 
@@ -163,11 +262,38 @@ def most_nodes(pool: PoolOutput, work: Sequence[Work]) -> int:
     dedicated node may run in addition to each spot node. A task that waits for other tasks may
     start new nodes while the nodes of those tasks still leave the pool.
     """
-    wanted = sum(each.nodes for each in work)
-    later = sum(each.nodes for each in work if each.waits)
+    wanted = _nodes_at_once(work)
+    later = sum(each.nodes for each in work if each.after)
     kinds = 2 if pool.capacity == "spot-then-dedicated" else 1
     most = max(pool.max_nodes, 1)
     return min(most, kinds * wanted) + min(most, kinds * later)
+
+
+def _nodes_at_once(work: Sequence[Work]) -> int:
+    """Return the most nodes that the tasks use at once.
+
+    Tasks of a chain, each of which waits for the one before, never run at once.
+    """
+    chains: dict[str, int] = {}  # nodes of each chain, by the name of its last task
+    for number, each in enumerate(work):
+        before = next((name for name in each.after if name in chains), None)
+        nodes = 0 if before is None else chains.pop(before)
+        chains[each.name or f"#{number}"] = max(nodes, each.nodes)
+    return sum(chains.values())
+
+
+def _needed_s(work: Sequence[Work], nodes: int, times: Sequence[int | None]) -> int | None:
+    """Return how long a job needs whose tasks take these times, or None if one is unknown."""
+    ends: dict[str, int] = {}
+    total = longest = 0
+    for each, time_s in zip(work, times, strict=True):
+        if time_s is None:
+            return None
+        end = max((ends.get(name, 0) for name in each.after), default=0) + time_s
+        ends[each.name] = end
+        longest = max(longest, end)
+        total += each.nodes * time_s
+    return BOOT_S + max(longest, -(-total // nodes)) + _EXPORT_S
 
 
 def expected_seconds(estimate: str | None) -> int | None:
@@ -180,11 +306,11 @@ def expected_seconds(estimate: str | None) -> int | None:
     return int(Decimal(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2][0]])
 
 
-def common_cap(work: Sequence[Work], *, scheduled: bool) -> int | None:
+def common_cap(work: Sequence[Work]) -> int | None:
     """Return the cap of the job of all tasks, or None.
 
     Raises:
-        RunnerError: R-COST-GROUP, only some tasks have a cap; R-COST-SCHEDULE, a schedule has one.
+        RunnerError: R-COST-GROUP, only some tasks have a cap.
     """
     caps = [each.cap_micros for each in work if each.cap_micros is not None]
     if not caps:
@@ -195,13 +321,6 @@ def common_cap(work: Sequence[Work], *, scheduled: bool) -> int | None:
             "some tasks of the file have a cost cap, others do not",
             why=f"{uncapped.recipe} has none, but one limit ends the job of all tasks",
             fix="set `max_cost` for the whole file, or use --max-cost",
-        )
-    if scheduled:
-        raise RunnerError(
-            "R-COST-SCHEDULE",
-            "a schedule cannot have a cost cap",
-            why="its limits would be computed with present prices for all later runs",
-            fix="remove `max_cost`; set `timeout`, and `spend_cap_usd_per_hour` of the pool",
         )
     return sum(caps)
 
@@ -214,13 +333,27 @@ def plan_cost(
     *,
     cap_micros: int | None,
     today: date,
+    left_micros: int | None = None,
 ) -> SubmissionCost:
     """Return the costs of tasks on a pool whose nodes are billed.
 
+    Args:
+        pool: The pool.
+        region: Its region.
+        work: The tasks.
+        prices: The known prices.
+        cap_micros: The cap of all tasks; None if they have none.
+        today: The date.
+        left_micros: What is left of caps that include the tasks. Tasks without a cap then get what
+            they need as one, or what is left, if that is enough for their expected time.
+
     Raises:
         RunnerError: R-COST-UNKNOWN, the cap depends on an unknown price; R-COST-POOL, the time when
-            the pool releases its nodes is unknown; R-COST-CAP, the cap is too low. Exit code 6.
+            the pool releases its nodes is unknown; R-COST-CAP, the cap is too low; R-COST-NEED, it
+            is unknown what the tasks need. Exit code 6.
     """
+    if cap_micros is None and left_micros is not None:
+        cap_micros = _needed_cap(pool, region, work, prices, left_micros)
     spot = prices.find_node(pool.vm_size, region, spot=True)
     dedicated = prices.find_node(pool.vm_size, region, spot=False)
     cap = (
@@ -229,7 +362,8 @@ def plan_cost(
         else _compute_cap(pool, region, work, (spot, dedicated), cap_micros)
     )
     release_s = _pool_release_s(pool)
-    nodes = most_nodes(pool, work)
+    nodes, kinds = most_nodes(pool, work), _kinds(pool)
+    at_once = min(max(pool.max_nodes, 1), _nodes_at_once(work))
     used = [price for price in (spot, dedicated) if price is not None]
     return SubmissionCost(
         region,
@@ -237,27 +371,46 @@ def plan_cost(
         nodes,
         pool.spot,
         # Evictions are not limited, so only a cap limits what spot nodes cost.
-        KindCost(spot, _expected(spot, work, release_s), cap.bound_micros if cap else None),
+        KindCost(
+            spot, _expected(spot, work, release_s, at_once), cap.bound_micros if cap else None
+        ),
         KindCost(
             dedicated,
-            _expected(dedicated, work, release_s),
-            cap.bound_micros if cap else _worst_case(dedicated, work, release_s),
+            _expected(dedicated, work, release_s, at_once),
+            cap.bound_micros
+            if cap and "dedicated" in kinds
+            else _worst_case(dedicated, work, release_s),
         ),
         cap,
-        (*_warn_time_limit(cap, work), *_warn_old_prices(used if cap else [], region, today)),
+        (
+            *_warn_too_short(pool, cap, work, (spot, dedicated)),
+            *_warn_old_prices(used if cap else [], region, today),
+        ),
+        at_once,
+        kinds,
+        None if release_s is None else BOOT_S + release_s,
     )
+
+
+def _kinds(pool: PoolOutput) -> frozenset[str]:
+    """Return the kinds of nodes that a pool may have."""
+    if pool.capacity in ("mixed", "spot-then-dedicated"):
+        return frozenset({"spot", "dedicated"})
+    return frozenset({pool.capacity or ("spot" if pool.spot else "dedicated")})
 
 
 def _pool_release_s(pool: PoolOutput) -> int | None:
     return None if pool.release_minutes is None else 60 * pool.release_minutes
 
 
-def _expected(price: Price | None, work: Sequence[Work], release_s: int | None) -> int | None:
-    """Return the costs if every task runs once for its expected time, on its own nodes."""
+def _expected(
+    price: Price | None, work: Sequence[Work], release_s: int | None, nodes: int
+) -> int | None:
+    """Return the costs if every task runs once for its expected time, on these nodes together."""
     if price is None or any(each.expected_s is None for each in work):
         return None
-    around_s = BOOT_S + (release_s or 0)
-    node_s = sum(each.nodes * ((each.expected_s or 0) + around_s) for each in work)
+    node_s = nodes * (BOOT_S + (release_s or 0))
+    node_s += sum(each.nodes * (each.expected_s or 0) for each in work)
     return _cost(rate_micros(price), node_s)
 
 
@@ -273,6 +426,35 @@ def _worst_case(price: Price | None, work: Sequence[Work], release_s: int | None
 
 def _cost(rate: int, node_s: int) -> int:
     return -(-rate * node_s // 3600)
+
+
+def _needed_cap(
+    pool: PoolOutput, region: str, work: Sequence[Work], prices: PriceTable, left_micros: int
+) -> int:
+    """Return the cap of tasks without one: what they need, or what is left if it may suffice."""
+    spot = prices.find_node(pool.vm_size, region, spot=True)
+    dedicated = prices.find_node(pool.vm_size, region, spot=False)
+    used = spot if _kinds(pool) == _ONLY_SPOT else dedicated
+    if used is None:
+        raise _unknown_price(pool, region, spot)
+    nodes, after_s = most_nodes(pool, work), LIMIT_DELAY_S + (_pool_release_s(pool) or 0)
+
+    def price(times: Sequence[int | None]) -> int | None:
+        needed_s = _needed_s(work, nodes, times)
+        if needed_s is None:
+            return None
+        return _cost(rate_micros(used), nodes * (max(needed_s, SHORTEST_JOB_S) + after_s))
+
+    most = price([each.needed_s for each in work])
+    if most is None:
+        raise RunnerError(
+            "R-COST-NEED",
+            "it is unknown what the run may cost",
+            why="a cap includes it, and it has neither `timeout`, `estimate` nor a cap of its own",
+            fix="--timeout 2h, or --max-cost 5",
+        )
+    expected = price([each.expected_s for each in work])
+    return left_micros if expected is not None and expected <= left_micros < most else most
 
 
 def _compute_cap(
@@ -295,10 +477,16 @@ def _compute_cap(
             fix="run `runner up` to deploy the stack again, or use a pool without a custom formula",
         )
     # A spot price may change at any time, up to the dedicated price.
-    rate = max(rate_micros(price) for price in (spot, dedicated) if price is not None)
+    rate = highest = max(rate_micros(price) for price in (spot, dedicated) if price is not None)
     nodes = most_nodes(pool, work)
     after_s = LIMIT_DELAY_S + release_s
     job_s = min(cap_micros * 3600 // (nodes * rate) - after_s, _MAX_JOB_S)
+    needed_s = _needed_s(work, nodes, [each.needed_s for each in work])
+    if _kinds(pool) == _ONLY_SPOT and spot is not None and needed_s is not None:
+        # The time that the run needs, as far as the cap pays for it at the present spot price.
+        rate = rate_micros(spot)
+        paid_s = cap_micros * 3600 // (nodes * rate) - after_s
+        job_s = max(job_s, min(max(needed_s, SHORTEST_JOB_S), paid_s, _MAX_JOB_S))
     if job_s < SHORTEST_JOB_S:
         least = _cost(rate, nodes * (SHORTEST_JOB_S + after_s))
         raise RunnerError(
@@ -310,7 +498,16 @@ def _compute_cap(
             fix=f"--max-cost {-(-least // 10_000) / 100:.2f}",  # rounded up
         )
     script_s = job_s - BOOT_S - _EXPORT_S if job_s > 2 * SHORTEST_JOB_S else job_s
-    return CostCap(cap_micros, _cost(rate, nodes * (job_s + after_s)), nodes, job_s, script_s)
+    most = _cost(highest, nodes * (job_s + after_s))
+    held = cap_micros * 3600 // (nodes * (job_s + after_s))
+    return CostCap(
+        cap_micros,
+        min(most, cap_micros),
+        nodes,
+        job_s,
+        script_s,
+        held if most > cap_micros else None,
+    )
 
 
 def _unknown_price(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
@@ -323,12 +520,30 @@ def _unknown_price(pool: PoolOutput, region: str, spot: Price | None) -> RunnerE
     )
 
 
-def _warn_time_limit(cap: CostCap | None, work: Sequence[Work]) -> list[str]:
-    longest = max((each.limit_s or 0 for each in work), default=0)
-    if cap is None or longest <= cap.job_s:
+def _warn_too_short(
+    pool: PoolOutput,
+    cap: CostCap | None,
+    work: Sequence[Work],
+    prices: tuple[Price | None, Price | None],
+) -> list[str]:
+    """Return a warning if a cap ends the job before the expected time, or else the time limit."""
+    if cap is None:
         return []
-    ends, limit = format_duration(cap.job_s), format_duration(longest)
-    return [f"the cap ends the job after {ends}, before the time limit of {limit}"]
+    ends = f"the cap ends the job after {format_duration(cap.job_s)}"
+    expected_s = _needed_s(work, cap.nodes, [each.expected_s for each in work])
+    if expected_s is None:
+        longest = max((each.limit_s or 0 for each in work), default=0)
+        limit = format_duration(longest)
+        return [f"{ends}, before the time limit of {limit}"] if longest > cap.job_s else []
+    if expected_s <= cap.job_s:
+        return []
+    spot, dedicated = prices
+    used = spot if _kinds(pool) == _ONLY_SPOT and spot is not None else dedicated
+    rate = rate_micros(used) if used is not None else 0
+    after_s = LIMIT_DELAY_S + (_pool_release_s(pool) or 0)
+    enough = -(-_cost(rate, cap.nodes * (expected_s + after_s)) // 10_000) / 100
+    needs = f"by the `estimate` it needs {format_duration(expected_s)}"
+    return [f"{ends}, but {needs}: --max-cost {enough:.2f} pays for it"]
 
 
 def _warn_old_prices(prices: Sequence[Price], region: str, today: date) -> list[str]:

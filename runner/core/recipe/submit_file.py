@@ -60,12 +60,17 @@ Every = Annotated[int, Amount("duration", "1m", "366d")]
 class ScheduleFile(StrictModel, json_schema_extra=one_of("cron", "every")):
     """The times at which runs start."""
 
-    cron: str | None = Field(None, description="Five fields with a constant interval: 0 3 * * *")
+    cron: str | None = Field(
+        None, description="Five fields, such as 0 3 * * 1-5, or @daily, in the time zone."
+    )
     every: Every | None = Field(None, description="Instead of cron: 6h, 1d12h, 90m.")
     timezone: str = Field("UTC", description="Time zone: UTC, Europe/Berlin, UTC+05:30.")
     start: Moment | None = Field(None, description="Earliest start of a run.")
     until: Moment | None = Field(None, description="Latest start of a run.")
     max_runs: int | None = Field(None, ge=1, description="Maximum number of runs.")
+    max_cost: float | None = Field(
+        None, gt=0, description="Maximum cost of all runs in USD: the schedule ends before."
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> ScheduleFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,6 +141,7 @@ def create_schedule(
     start: str | datetime | None = None,
     until: str | datetime | None = None,
     max_runs: PositiveInt | None = None,
+    max_cost: float | None = None,
     name: str | None = None,
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     priority: int | None = None,
@@ -155,12 +156,13 @@ def create_schedule(
 
     Args:
         recipe: name of a built-in recipe, or path of a folder, script, or file of tasks.
-        cron: five cron fields with an even interval.
+        cron: five cron fields, such as "0 3 * * 1-5", or "@daily".
         every: interval instead of `cron`, from a minute to a year: "6h" or a timedelta.
         timezone: time zone of `cron`, and of times without one; by default UTC.
         start: time before which no run starts.
         until: time after which no run starts.
         max_runs: maximum number of runs.
+        max_cost: maximum cost of all runs in USD; the schedule ends before.
         name: name of the schedule; by default the recipe's.
         set: parameters of the recipe.
         priority: from -1000 to 1000; higher runs first.
@@ -173,6 +175,7 @@ def create_schedule(
 
     flags = ScheduleFlags(
         cron, _interval(every), timezone, _to_iso(start), _to_iso(until), max_runs, name,
+        None if max_cost is None else str(max_cost),
     )  # fmt: skip
     ref = str(Path(recipe).expanduser()) if isinstance(recipe, Path) else recipe
     settings = load_call_settings(target, stack, pool)
@@ -189,7 +192,7 @@ def _to_schedule(session: Session, found: Found) -> Schedule:
         name=found.schedule_id,
         state=found.state,
         when=found.when,
-        next_run=found.view.next_run if found.view else None,
+        next_run=next(iter(found.next_runs(1, datetime.now(UTC))), None),
         recipe=str(found.document["recipe"]),
         pool=str(found.document["pool"]),
         tasks=tuple(found.tasks),

@@ -13,14 +13,17 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch import schedules as service
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.planning.plan import CheckedRun, RunPlan
+from runner.core.pricing.budgets import Claim
+from runner.core.pricing.cost import MAX_MICROS, ScheduleCost, plan_schedule_cost, to_micros
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.submit_file import ScheduleFile, SubmitFile, load_submit_file
-from runner.core.recurrence import Recurrence, ScheduleSpec, plan_recurrence
+from runner.core.recurrence import Recurrence, ScheduleSpec, next_runs, parse_zone, plan_recurrence
 from runner.core.settings import Settings
 from runner.core.units import format_duration, parse_duration_flag
 from runner.features.schedules.manage import ScheduleRecord, forget, schedule_blob
+from runner.flows.costs.budgets import load_budgets, schedule_key
 from runner.flows.runs.documents import runs_container
 from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.consent import remember_documents
@@ -35,10 +38,7 @@ from runner.flows.submit.submit_run import upload_files
 from runner.protocol.codec import FORMAT
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
-from runner.protocol.schedules import group_template_blob, template_blob
-
-# Lifetime of the SAS of local nodes. Nodes on Azure have a managed identity instead.
-_LOCAL_LIFETIME = timedelta(days=3 * 366)
+from runner.protocol.schedules import FiringTimes, group_template_blob, template_blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,25 @@ class ScheduleRequest:
     schedule_id: str
     spec: ScheduleSpec
     recurrence: Recurrence
+    cap_micros: int | None = None
+    cost: ScheduleCost | None = None
+
+    def priced(self, plan: SubmissionPlan, now: datetime) -> ScheduleRequest:
+        """Return the request with its costs, and with an end before they exceed its cap.
+
+        Raises:
+            RunnerError: R-COST-CAP, the cap does not pay for one run.
+        """
+        if plan.cost is None:
+            return self
+        times, spec = self.recurrence, self.spec
+        cost = plan_schedule_cost(plan.cost, times.runs_per_month, times.skipped_per_month)
+        if self.cap_micros is not None:
+            most = cost.affordable_runs(self.cap_micros)
+            spec = replace(spec, max_runs=min(most, spec.max_runs or most))
+            times = plan_recurrence(spec, now)
+            cost = plan_schedule_cost(plan.cost, times.runs_per_month, times.skipped_per_month)
+        return replace(self, spec=spec, recurrence=times, cost=cost)
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of `schedule.json` with its times."""
@@ -60,6 +79,7 @@ class ScheduleRequest:
             "first": first.isoformat() if first else None,
             "last": last.isoformat() if last else None,
             "max_runs": self.spec.max_runs,
+            **({} if self.cap_micros is None else {"max_cost_micros": self.cap_micros}),
         }
 
     def text(self) -> str:
@@ -67,7 +87,30 @@ class ScheduleRequest:
         first, last = self.recurrence.first, self.recurrence.last
         until = f", until {last.isoformat()}" if last else ""
         begin = f"first {first.isoformat()}" if first else "first now"
-        return f"every {format_duration(self.recurrence.interval)}, {begin}{until}"
+        zone = "" if self.spec.timezone == "UTC" else f" {self.spec.timezone}"
+        each = (
+            f"every {format_duration(self.recurrence.interval)}"
+            if self.spec.cron is None
+            else f"{self.spec.cron}{zone}"
+        )
+        return f"{each}, {begin}{until}"
+
+    def next_runs(self, count: int) -> list[datetime]:
+        """Return the times of the first runs, in the time zone of the schedule."""
+        times, zone = self.recurrence, parse_zone(self.spec.timezone)
+        begin = times.first or datetime.now(UTC)
+        if self.spec.cron is not None:
+            return next_runs(self.spec, begin, times.last, count)
+        found = (begin + number * times.interval for number in range(count))
+        return [at.astimezone(zone) for at in found if times.last is None or at <= times.last]
+
+    def notes(self) -> list[str]:
+        """Return what the times cost beside the runs, as text."""
+        skipped = self.recurrence.skipped_per_month
+        if round(skipped) < 1:
+            return []
+        text = f"about {skipped:.0f} times a month, a node starts and finds that no run is due"
+        return [f"{text}: Batch only knows constant intervals"]
 
 
 def create_schedule(
@@ -88,9 +131,16 @@ def _schedule_run(
     record = _new_record(request, run, name, {})
     template = replace(run.to_spec(), schedule=request.schedule_id).to_json()
 
-    def job() -> service.JobSpecification:
+    def job(times: FiringTimes | None) -> service.JobSpecification:
         title = f"{name}: schedule {request.schedule_id}"
-        return service.run_job(connection, title, record.place, run, _LOCAL_LIFETIME)
+        return service.run_job(
+            connection,
+            title,
+            record.place,
+            run,
+            limit=plan.job.limit,
+            times=times,
+        )
 
     templates = {template_blob(record.place): template}
     made = _create(connection, record, request, templates, job, on_progress)
@@ -122,7 +172,7 @@ def _schedule_group(
         },
     }
 
-    def job() -> service.JobSpecification:
+    def job(times: FiringTimes | None) -> service.JobSpecification:
         title = f"{group.name}: schedule {request.schedule_id}"
         return service.group_job(
             connection,
@@ -131,7 +181,8 @@ def _schedule_group(
             plan.runs,
             template=template,
             max_parallel=plan.job.max_parallel,
-            lifetime=_LOCAL_LIFETIME,
+            limit=plan.job.limit,
+            times=times,
         )
 
     templates = {group_template_blob(record.place): template}
@@ -146,7 +197,7 @@ def _create(
     made: ScheduleRecord,
     request: ScheduleRequest,
     templates: Mapping[str, Mapping[str, Any]],
-    job: Callable[[], service.JobSpecification],
+    job: Callable[[FiringTimes | None], service.JobSpecification],
     on_progress: OnProgress,
 ) -> ScheduleRecord:
     on_progress(Progress("submit", "start"))
@@ -158,13 +209,14 @@ def _create(
     try:
         for name, template in templates.items():
             container.create(name, template)
-        service.create_schedule(connection, schedule_id, made.place, request.recurrence, job())
+        service.create_schedule(connection, schedule_id, made.place, request.recurrence, job)
     except RunnerError as err:
         if err.code != SERVICES_DOWN:  # otherwise the schedule may exist
             forget(container, made)
         raise
     except KeyboardInterrupt:
-        service.delete_schedule(connection, schedule_id)
+        parts = len(request.recurrence.parts)
+        service.delete_schedule(connection, service.part_ids(schedule_id, made.place, parts))
         forget(container, made)
         raise
     on_progress(Progress("submit", "end", f"schedule {schedule_id}"))
@@ -192,8 +244,14 @@ def plan_schedule(
             why="a Batch schedule starts a job manager task, which uses one node",
             fix="write it as a task in a file with `schedule:`, and run `runner submit FILE`",
         )
-    checks = [(f"schedule {request.schedule_id}", check)]
-    return plan_submission(submission, services, on_progress, scheduled=True, checks=checks)
+    return plan_submission(
+        submission,
+        services,
+        on_progress,
+        scheduled=True,
+        checks=[(f"schedule {request.schedule_id}", check)],
+        left_micros=None if request.cap_micros is None else MAX_MICROS,
+    )
 
 
 def _new_record(
@@ -214,6 +272,7 @@ def _new_record(
 
 
 OnWarning = Callable[[str], None]
+OnPlan = Callable[[SubmissionPlan, ScheduleRequest], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +286,7 @@ class ScheduleFlags:
     until: str | None = None
     max_runs: int | None = None
     name: str | None = None
+    max_cost: str | None = None
 
 
 NO_FLAGS = ScheduleFlags()
@@ -240,8 +300,17 @@ def make_schedule(
     *,
     on_progress: OnProgress,
     on_warning: OnWarning,
+    on_plan: OnPlan | None = None,
 ) -> ScheduleRecord:
-    """Create a schedule of a recipe or of a file of tasks."""
+    """Create a schedule of a recipe or of a file of tasks; `on_plan` gets what it will be."""
+    submission, request = check_schedule(ref, flags, options)
+    return submit_schedule(submission, settings, request, on_progress, on_warning, on_plan)
+
+
+def check_schedule(
+    ref: str, flags: ScheduleFlags, options: RunOptions
+) -> tuple[CheckedRun | CheckedFile, ScheduleRequest]:
+    """Return what a schedule starts, and when. Raise RunnerError if either is invalid."""
     path = Path(ref).expanduser().absolute()
     if path.suffix in (".yml", ".yaml") and path.name != "train.yaml" and path.is_file():
         file, _ = load_submit_file(path)
@@ -259,7 +328,7 @@ def make_schedule(
             )
         request = _request(None, flags, recipe.name)
         submission = check_run(recipe, options)
-    return submit_schedule(submission, settings, request, on_progress, on_warning)
+    return submission, request
 
 
 def submit_schedule(
@@ -268,13 +337,40 @@ def submit_schedule(
     request: ScheduleRequest,
     on_progress: OnProgress,
     on_warning: OnWarning,
+    on_plan: OnPlan | None = None,
 ) -> ScheduleRecord:
     """Create the schedule of a validated submission; start the local services if needed."""
     connection, services = open_services(settings, on_progress)
     plan = plan_schedule(submission, request, services, on_progress)
-    for text in plan.warnings:
+    request = request.priced(plan, datetime.now(UTC))
+    for text in (*plan.warnings, *request.notes()):
         on_warning(text)
+    if on_plan is not None:
+        on_plan(plan, request)
+    _claim_budget(connection, settings, plan, request)
     return create_schedule(connection, plan, request, on_progress)
+
+
+def _claim_budget(
+    connection: Connection, settings: Settings, plan: SubmissionPlan, request: ScheduleRequest
+) -> None:
+    """Claim the cap of a schedule from the budgets that include its runs."""
+    if plan.cost is None:
+        return
+    budgets = load_budgets(connection, settings.home)
+    experiments = {run.experiment for run in plan.runs.values()}
+    if budgets is None or budgets.left(experiments) is None:
+        return
+    if request.cap_micros is None:
+        raise RunnerError(
+            "R-BUDGET-SCHEDULE",
+            "a schedule needs a cap, because a budget includes its runs",
+            why="they start without a client that could ask the budget",
+            fix="--max-cost USD, or `max_cost` below `schedule`, for all its runs together",
+        )
+    key, first = schedule_key(request.schedule_id), next(iter(experiments))
+    claim = Claim(key, datetime.now(UTC), {first: request.cap_micros})
+    budgets.claim(connection, claim)
 
 
 def file_schedule(submission: CheckedFile, flags: ScheduleFlags = NO_FLAGS) -> ScheduleRequest:
@@ -294,7 +390,8 @@ def _request(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> S
     spec = _spec(written, flags)
     recurrence = plan_recurrence(spec, datetime.now(UTC))
     schedule_id = slug(flags.name or name)[:40].strip("-_") or "schedule"
-    return ScheduleRequest(schedule_id, spec, recurrence)
+    cap = flags.max_cost or (written.max_cost if written else None)
+    return ScheduleRequest(schedule_id, spec, recurrence, None if cap is None else to_micros(cap))
 
 
 def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.features.schedules.manage import (
@@ -16,6 +17,8 @@ from runner.features.schedules.manage import (
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.rows import RunRow
 from runner.views.schedules import FiringDocument, ScheduleDocument, ScheduleLine
+
+NEXT_RUNS = 5  # that `show` lists
 
 
 def list_lines(connection: Connection) -> list[ScheduleLine]:
@@ -32,12 +35,12 @@ def load_document(connection: Connection, schedule_id: str) -> ScheduleDocument:
 
 def schedule_line(schedule: ScheduleRecord) -> ScheduleLine:
     """Return the document of one schedule of a list."""
-    document, view = schedule.document, schedule.view
+    document, following = schedule.document, schedule.next_runs(1, datetime.now(UTC))
     return {
         "schedule": schedule.schedule_id,
         "state": schedule.state,
         "when": schedule.when,
-        "next": view.next_run.isoformat() if view and view.next_run else None,
+        "next": following[0].astimezone(UTC).isoformat() if following else None,
         "recipe": document["recipe"],
         "pool": document["pool"],
         "until": document["last"],
@@ -55,6 +58,7 @@ def schedule_document(
     rows = firing_rows(connection, made)
     return {
         **schedule_line(schedule),
+        "next_runs": [at.isoformat() for at in schedule.next_runs(NEXT_RUNS, datetime.now(UTC))],
         "runs": [run_id for one in made for run_id in one.runs],
         "groups": [one.group_id for one in made if one.group_id is not None],
         "firings": [firing_document(one, rows) for one in made],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
@@ -12,6 +13,7 @@ from runner.azure.batch import schedules as service
 from runner.azure.batch.jobs import get_task, read_task_file, terminate_task
 from runner.azure.batch.schedules import GROUP_TASK_ID, TASK_ID, ScheduleView
 from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.recurrence import CronError, ScheduleSpec, next_runs, parse_zone
 from runner.core.units import format_duration
 from runner.core.yaml_files import did_you_mean
 from runner.flows.runs.cancel import cancel_run
@@ -54,6 +56,26 @@ class ScheduleRecord:
             zone = "" if self.document["timezone"] == "UTC" else f" {self.document['timezone']}"
             return f"{self.document['cron']}{zone}"
         return f"every {format_duration(self.document['interval_s'])}"
+
+    def next_runs(self, count: int, now: datetime) -> list[datetime]:
+        """Return the times of the next runs, in the time zone of the schedule; none if paused."""
+        following = self.view.next_run if self.view else None
+        if following is None:
+            return []
+        try:
+            return self._next_runs(following, count, now)
+        except (RunnerError, CronError, *DAMAGED):
+            return [following]
+
+    def _next_runs(self, following: datetime, count: int, now: datetime) -> list[datetime]:
+        last = self.document["last"]
+        until = datetime.fromisoformat(last) if last else None
+        spec = ScheduleSpec(cron=self.document["cron"], timezone=self.document["timezone"])
+        if spec.cron is not None:
+            return next_runs(spec, now, until, count)
+        zone, step = parse_zone(spec.timezone), timedelta(seconds=self.document["interval_s"])
+        times = (following + number * step for number in range(count))
+        return [at.astimezone(zone) for at in times if until is None or at <= until]
 
     @property
     def place(self) -> str:
@@ -127,14 +149,20 @@ def _firing(body: bytes) -> Firing | None:
 
 
 def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Firing]) -> str | None:
-    """Return why the newest job of a schedule has created no run, or None if it has created one."""
-    job_id = schedule.view.recent_job if schedule.view else None
-    if job_id is None or any(one.job_id == job_id for one in made):
-        return None
+    """Return why a newest job of a schedule has created no run, or None if nothing is wrong."""
+    known = {one.job_id for one in made}
+    recent = schedule.view.recent_jobs if schedule.view else ()
+    found = (_job_trouble(connection, schedule, each) for each in recent if each not in known)
+    return next(filter(None, found), None)
+
+
+def _job_trouble(connection: Connection, schedule: ScheduleRecord, job_id: str) -> str | None:
     task_id = GROUP_TASK_ID if schedule.tasks else TASK_ID
     task = get_task(connection, job_id, task_id)
     if task is None or task.phase != "completed":
         return f"job {job_id} waits for a node"
+    if task.exit_code == 0:  # its time is not one of the calendar
+        return None
     output = read_task_file(connection, job_id, task_id, "stdout.txt") or b""
     lines = output.decode(errors="replace").splitlines()
     last = lines[-1] if lines else task.failure_message or f"exit code {task.exit_code}"
@@ -143,30 +171,28 @@ def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Fir
 
 def pause_schedule(connection: Connection, schedule: ScheduleRecord) -> None:
     """Start no runs until the schedule is resumed. Raise R-SCHEDULE-OVER if it has ended."""
-    _check_goes_on(schedule)
-    service.pause_schedule(connection, schedule.schedule_id)
+    service.pause_schedule(connection, _check_goes_on(schedule))
 
 
 def resume_schedule(connection: Connection, schedule: ScheduleRecord) -> None:
     """Start runs again; missed runs are not started. Raise R-SCHEDULE-OVER if it has ended."""
-    _check_goes_on(schedule)
-    service.resume_schedule(connection, schedule.schedule_id)
+    service.resume_schedule(connection, _check_goes_on(schedule))
 
 
-def _check_goes_on(schedule: ScheduleRecord) -> None:
-    if schedule.state not in ("active", "paused"):
+def _check_goes_on(schedule: ScheduleRecord) -> ScheduleView:
+    if schedule.view is None or schedule.state not in ("active", "paused"):
         raise RunnerError(
             "R-SCHEDULE-OVER",
             f"schedule {schedule.schedule_id!r} has ended: {schedule.state}",
             fix=f"runner schedule rm {schedule.schedule_id}, then create it again",
         )
+    return schedule.view
 
 
 def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[str]:
     """Delete the schedule and cancel its active runs. Return the IDs of the cancelled runs."""
     container = runs_container(connection)
-    service_knows = schedule.view is not None
-    if service_knows:
+    if schedule.view is not None:
         _stop_firing(connection, schedule)
     made = [run_id for one in firings(connection, schedule) for run_id in reversed(one.runs)]
 
@@ -178,8 +204,8 @@ def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[st
 
     changed = in_parallel(cancel, made)
     cancelled = [run_id for run_id, one in zip(made, changed, strict=True) if one]
-    if service_knows:
-        service.delete_schedule(connection, schedule.schedule_id)
+    if schedule.view is not None:
+        service.delete_schedule(connection, list(schedule.view.parts))
     forget(container, schedule)
     return cancelled
 
@@ -187,9 +213,10 @@ def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[st
 def _stop_firing(connection: Connection, schedule: ScheduleRecord) -> None:
     view = schedule.view
     if view is not None and view.state == "active":
-        service.pause_schedule(connection, schedule.schedule_id)
-    if schedule.tasks and view is not None and view.recent_job is not None:
-        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may still create runs
+        service.pause_schedule(connection, view)
+    if schedule.tasks and view is not None:
+        for job_id in view.recent_jobs:
+            terminate_task(connection, job_id, GROUP_TASK_ID)  # it may still create runs
 
 
 def schedule_blob(schedule_id: str) -> str:

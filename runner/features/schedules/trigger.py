@@ -113,7 +113,12 @@ def _trigger_group(
             document,
             list(fired_run_documents(template, firing)),
             create=lambda: create_job(
-                connection, job_id, template["pool"], int(template["priority"]), limit
+                connection,
+                job_id,
+                template["pool"],
+                int(template["priority"]),
+                limit,
+                _job_limit(template),
             ),
             add=lambda: add_wire_tasks(
                 connection, job_id, list(fired_task_bodies(template, firing, access))
@@ -121,6 +126,13 @@ def _trigger_group(
         )
     _record(runs_container(connection), schedule, firing["group_id"], firing)
     return parse_group(json.dumps(document).encode(), firing["group_id"])
+
+
+def _job_limit(template: dict[str, Any]) -> timedelta | None:
+    """Return the time limit of the job of a template with a cost cap."""
+    runs = (RunSpec.from_json(task["run"]) for task in template["tasks"].values())
+    limits = [run.job_limit_s for run in runs if run.job_limit_s is not None]
+    return timedelta(seconds=min(limits)) if limits else None
 
 
 def _secrets(schedule: ScheduleRecord, refs: tuple[SecretRef, ...]) -> SecretValues:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from runner.cli.autocomplete import complete_schedule
 from runner.cli.commands.runs.repeat import SendEnvOption, show_submitted, to_consent
 from runner.cli.options import Invocation, on_target, with_run_options
+from runner.cli.ui.costs import cost_lines, cost_summary, plan_dry_run, schedule_cost_lines
 from runner.cli.ui.groups import draw_group
 from runner.cli.ui.output import Output, local_time
 from runner.core.recipe.options import RunOptions
@@ -21,9 +23,14 @@ from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
+    from runner.cli.ui.terminal import StageDisplay
+    from runner.core.settings import Settings
+    from runner.features.schedules.create import ScheduleFlags, ScheduleRequest
     from runner.features.schedules.manage import Firing, ScheduleRecord
+    from runner.flows.submit.pipeline import SubmissionPlan
 
 _MAX_FIRINGS = 20  # number of firings that `show` prints
+_DRY_RUNS = 5  # number of next runs that a dry run prints
 app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
 NameArgument = Annotated[
     str,
@@ -59,9 +66,20 @@ def create(
     ] = None,
     until: Annotated[str | None, typer.Option(help="Start no run after this date or time.")] = None,
     max_runs: Annotated[int | None, typer.Option(min=1, help="Maximum number of runs.")] = None,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD",
+            help="Maximum cost of all runs in USD: the schedule ends before.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the schedule.", show_default="the recipe's name")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show its times and costs; create nothing.")
+    ] = False,
     *,
     options: RunOptions,
 ) -> None:
@@ -70,7 +88,10 @@ def create(
 
     out = call.out
     settings = call.settings(pool=options.pool)
-    flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name)
+    flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name, max_cost)
+    if dry_run:
+        _dry_run(out, settings, ref, flags, options)
+        return
     with out.stages() as view:
         created = make_schedule(
             ref,
@@ -79,8 +100,55 @@ def create(
             options,
             on_progress=view.on_progress,
             on_warning=view.warning,
+            on_plan=partial(log_costs, view),
         )
     show_created(out, created)
+
+
+def _dry_run(
+    out: Output, settings: Settings, ref: str, flags: ScheduleFlags, options: RunOptions
+) -> None:
+    from runner.features.schedules.create import check_schedule, plan_schedule
+
+    submission, request = check_schedule(ref, flags, options)
+    plan = plan_dry_run(
+        out, submission, settings, run_checks=False, plan=partial(plan_schedule, request=request)
+    )
+    request = request.priced(plan, datetime.now(UTC))
+    document = {
+        "schedule": request.to_json(),
+        "cost": plan.cost.to_json() if plan.cost else None,
+        "schedule_cost": request.cost.to_json() if request.cost else None,
+        "next_runs": [at.isoformat() for at in request.next_runs(_DRY_RUNS)],
+        "not_looked_up": plan.unanswered_json(),
+    }
+    if out.document(document):
+        return
+    for name, text in cost_lines(plan.cost).items():
+        out.note(f"{name}: {text}")
+    note_schedule(out, request)
+    for moment in request.next_runs(_DRY_RUNS):
+        out.text(f"  {_in_zone(moment)}")
+    if unknown := plan.unanswered_text():
+        out.note(f"not checked: {unknown}")
+    out.note("dry run: nothing was created")
+
+
+def note_schedule(out: Output, request: ScheduleRequest) -> None:
+    """Print when a schedule of a dry run fires, and what it costs."""
+    out.note(f"schedule {request.schedule_id}: {request.text()}")
+    for text in request.notes():
+        out.warning(text)
+    for name, text in schedule_cost_lines(request.cost, request.cap_micros).items():
+        out.note(f"{name}: {text}")
+
+
+def log_costs(view: StageDisplay, plan: SubmissionPlan, request: ScheduleRequest) -> None:
+    """Print what a schedule costs, before it is created."""
+    if plan.cost is not None:
+        view.log(f"each run: {cost_summary(plan.cost)}", error=True)
+    for name, text in schedule_cost_lines(request.cost, request.cap_micros).items():
+        view.log(f"{name}: {text}", error=True)
 
 
 @app.command()
@@ -102,7 +170,7 @@ def ls(call: Invocation) -> None:
 @on_target
 def show(call: Invocation, schedule: NameArgument) -> None:
     """Show a schedule and its runs."""
-    from runner.features.schedules.documents import schedule_document, schedule_line
+    from runner.features.schedules.documents import NEXT_RUNS, schedule_document, schedule_line
     from runner.features.schedules.manage import find_schedule, firings, trouble
 
     out = call.out
@@ -113,6 +181,11 @@ def show(call: Invocation, schedule: NameArgument) -> None:
     problem = trouble(connection, found, made)
     if out.as_text:
         out.record(_texts(schedule_line(found)))
+        upcoming = found.next_runs(NEXT_RUNS, datetime.now(UTC))
+        if upcoming:
+            out.text(f"\nnext runs, in the time zone {found.document['timezone']}")
+        for moment in upcoming:
+            out.text(f"  {_in_zone(moment)}")
         if found.tasks:
             _draw(out, connection, found, groups)
         _show_firings(out, connection, made)
@@ -256,6 +329,11 @@ def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups:
         return
     for line in draw_tree(schedule.tasks):
         out.text(line)
+
+
+def _in_zone(moment: datetime) -> str:
+    """Return `Mon 2026-11-30 03:00:00 +01:00`."""
+    return f"{moment:%a} {moment.isoformat(' ', 'seconds').replace('+', ' +')}"
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:

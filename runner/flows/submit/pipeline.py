@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -94,6 +95,8 @@ from runner.protocol.paths import MAX_ID, make_run_id
 from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
+    from runner.core.pricing.cost import CostCap
+    from runner.flows.costs.budgets import BudgetState
     from runner.flows.submit.consent import Consent
 
 T = TypeVar("T")
@@ -314,11 +317,13 @@ def plan_submission(
     *,
     scheduled: bool = False,
     checks: Sequence[ServiceCheck] = (),
+    left_micros: int | None = None,
 ) -> SubmissionPlan:
     """Plan the runs of a recipe or a file.
 
     With `scheduled`, the plans are templates for a schedule, without a job. `checks` are
-    additional questions to the services, as (what, question).
+    additional questions to the services, as (what, question). With `left_micros`, what is left of
+    a cap of the schedule, runs without a cap get one.
 
     Raises:
         RunnerError: no pool fits, or the services reject an input, a predecessor or the job.
@@ -335,7 +340,15 @@ def plan_submission(
     else:
         draft = _draft_group(submission, services, on_progress, scheduled=scheduled)
     trials = submission.runs if isinstance(submission, CheckedFile) and submission.trials else None
-    return _complete(draft, lookups, on_progress, checks, scheduled=scheduled, trials=trials)
+    return _complete(
+        draft,
+        lookups,
+        on_progress,
+        checks,
+        scheduled=scheduled,
+        trials=trials,
+        left_micros=left_micros,
+    )
 
 
 def _draft_run(run: CheckedRun, services: Services, on_progress: OnProgress) -> SubmissionPlan:
@@ -440,6 +453,7 @@ def _complete(
     *,
     scheduled: bool = False,
     trials: Mapping[str, CheckedRun] | None = None,
+    left_micros: int | None = None,
 ) -> SubmissionPlan:
     """Return the plan of a draft: look up, price and cap, choose the job, download.
 
@@ -449,12 +463,19 @@ def _complete(
     for what, check in checks:
         lookups.ask(what, check, None)
     runs = {name: _look_up(run, name, group, lookups) for name, run in draft.runs.items()}
-    cost = _price(runs, group, lookups, scheduled=scheduled)
+    budgets = None if scheduled else _load_budgets(lookups)
+    if budgets is not None:
+        left_micros = budgets.left({run.experiment for run in runs.values()})
+    cost = _price(runs, group, lookups, left_micros)
     cap = cost.cap if cost else None
     if cap is not None:
         if group is None:
             refuse_predecessors(next(iter(runs.values())))
-        runs = {name: with_cap(run, cap, is_alone=group is None) for name, run in runs.items()}
+        tasks = len(group.runs) if group else 1
+        runs = {
+            name: with_cap(run, cap, is_alone=group is None, tasks=tasks)
+            for name, run in runs.items()
+        }
     job = replace(draft.job, limit=timedelta(seconds=cap.job_s) if cap else None)
     job = _find_job(replace(draft, runs=runs, job=job), lookups, scheduled=scheduled)
     if not lookups.dry_run:
@@ -463,6 +484,8 @@ def _complete(
             for name, run in runs.items()
         }
     runs = {name: in_job(run, job.job_id) for name, run in runs.items()}
+    if budgets is not None and cap is not None:
+        _claim(budgets, runs, cap, lookups)
     if trials is not None and group is not None:
         first = next(iter(runs.values()))
         runs = {
@@ -482,6 +505,37 @@ def _complete(
     )
 
 
+def _load_budgets(lookups: Lookups) -> BudgetState | None:
+    """Return the budgets of the stack, or None if it has none, or its nodes cost nothing."""
+    if not target_at(lookups.outputs.location).is_billed:
+        return None
+    from runner.flows.costs.budgets import load_budgets  # noqa: PLC0415  only if nodes are billed
+
+    return lookups.ask("budgets", lambda connection: load_budgets(connection, lookups.home), None)
+
+
+def _claim(
+    budgets: BudgetState,
+    runs: Mapping[str, RunPlan],
+    cap: CostCap,
+    lookups: Lookups,
+) -> None:
+    """Claim a cap from the budgets; a dry run only checks it. Raise RunnerError R-BUDGET."""
+    from runner.core.pricing.budgets import Claim  # noqa: PLC0415  as in `_load_budgets`
+
+    first = next(iter(runs.values()))
+    shares: Counter[str] = Counter()
+    for run in runs.values():
+        shares[run.experiment] += run.recipe.max_cost_micros or 0
+    # The draft of a trial stands for all, and shares are rounded.
+    shares[first.experiment] += cap.cap_micros - shares.total()
+    claim = Claim(first.job_id, first.created, shares)
+    if lookups.connection is None or lookups.dry_run:
+        budgets.check(claim)
+    else:
+        budgets.claim(lookups.connection, claim)
+
+
 def _look_up(draft: RunPlan, name: str, group: RunGroup | None, lookups: Lookups) -> RunPlan:
     """Return the draft with inputs and predecessors resolved by the services."""
     suffix, after = f" of {name}" if group else "", draft.recipe.after
@@ -499,7 +553,10 @@ def _look_up(draft: RunPlan, name: str, group: RunGroup | None, lookups: Lookups
 
 
 def _price(
-    drafts: Mapping[str, RunPlan], group: RunGroup | None, lookups: Lookups, *, scheduled: bool
+    drafts: Mapping[str, RunPlan],
+    group: RunGroup | None,
+    lookups: Lookups,
+    left_micros: int | None,
 ) -> SubmissionCost | None:
     """Return the costs of the drafts, with the limits that enforce their cap.
 
@@ -510,17 +567,19 @@ def _price(
         return None
     trials = group.trials if group else ()
     work = [
-        to_work(run, waits=group is not None and bool(run.depends_on))
+        to_work(run, name=each, after=group.after.get(each, ()) if group else ())
         for name, run in drafts.items()
-        for _ in (trials if name in trials else (name,))  # the draft of a trial stands for all
+        for each in (trials if name in trials else (name,))  # the draft of a trial stands for all
     ]
-    cap, location = common_cap(work, scheduled=scheduled), lookups.outputs.location
+    cap, location = common_cap(work), lookups.outputs.location
     if not is_billed:
         lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
         return None
     pool, prices = next(iter(drafts.values())).pool, load_price_table(lookups.home)
     today = datetime.now(UTC).date()
-    return plan_cost(pool, location, work, prices, cap_micros=cap, today=today)
+    return plan_cost(
+        pool, location, work, prices, cap_micros=cap, today=today, left_micros=left_micros
+    )
 
 
 def _find_job(draft: SubmissionPlan, lookups: Lookups, *, scheduled: bool) -> JobPlan:

@@ -38,6 +38,7 @@ from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog, Streams, record_attempt, ship_remaining_logs
 from runner.node.script.workspace import make_dirs, remove_written
 from runner.node.settings import (
+    NothingDueError,
     SettingsError,
     load_access,
     load_models,
@@ -96,9 +97,10 @@ def main() -> int:
         task = load_task(environment, retry_budget, termination, redactor)
         with _only_agent_of(task.node.work_dir, termination):
             return run_task(task, environment)
-    except SettingsError as err:
-        logger.error("%s", err)
-        return FAILED_EXIT_CODE
+    except (NothingDueError, SettingsError) as err:
+        is_fine = isinstance(err, NothingDueError)
+        logger.log(logging.INFO if is_fine else logging.ERROR, "%s", err)
+        return 0 if is_fine else FAILED_EXIT_CODE
     except TerminatedError:  # while this agent waited for another one
         return TERMINATED_EXIT_CODE
     except StorageRequestError as err:

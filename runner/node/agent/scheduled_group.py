@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from runner.node.agent.records import RunRecords
 from runner.node.agent.scheduled_run import (
+    check_due,
     create_run,
     document_bytes,
     ensure_firing,
@@ -24,7 +25,7 @@ from runner.node.agent.scheduled_run import (
     read_template,
 )
 from runner.node.script.redaction import Redactor, log_to_stdout
-from runner.node.settings import SettingsError, load_access, process_variables
+from runner.node.settings import NothingDueError, SettingsError, load_access, process_variables
 from runner.node.storage.auth import Credential, ManagedIdentityCredential, TaskTokenCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
@@ -160,11 +161,15 @@ def main() -> int:
     try:
         runs = load_access(environment, retry_budget, redactor).runs
         place, job_id, _ = firing_place(environment)
+        check_due(environment, runs, place, job_id)
         url = environment.get("AZ_BATCH_ACCOUNT_URL") or ""
         access = _load_group_access(environment, redactor)
         credential = _choose_credential(environment, access)
         tasks = JobTasks(url, job_id, credential, retry_budget)
         return 0 if fire(runs, tasks, place, job_id, access) else 1
+    except NothingDueError as err:
+        logger.info("%s", err)
+        return 0
     except (SettingsError, StorageRequestError) as err:
         logger.error("%s", err)
     except Exception:

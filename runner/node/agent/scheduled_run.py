@@ -13,14 +13,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 
-from runner.node.settings import SettingsError
+from runner.node.settings import NothingDueError, SettingsError
 from runner.node.storage.blobs import ContainerClient
-from runner.protocol.codec import parse_json
+from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
 from runner.protocol.results import index_blobs, index_metadata
 from runner.protocol.run_spec import RunSpec
-from runner.protocol.schedules import Json, firing_blob, template_blob
-from runner.protocol.task import SCHEDULE_VARIABLE
+from runner.protocol.schedules import FiringTimes, Json, firing_blob, template_blob
+from runner.protocol.task import SCHEDULE_TIMES_VARIABLE, SCHEDULE_VARIABLE
 
 _TEMPLATE_PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
 
@@ -30,11 +30,13 @@ def with_run_id(environment: Mapping[str, str], runs: ContainerClient) -> dict[s
 
     Raises:
         SettingsError: the schedule's template was removed, or is damaged.
+        NothingDueError: the schedule has no run at this time.
         StorageError: storage failed.
     """
     if not environment.get(SCHEDULE_VARIABLE):
         return dict(environment)
     place, job_id, task_id = firing_place(environment)
+    check_due(environment, runs, place, job_id)
     try:
         run_id = _ensure_run(runs, place, job_id, task_id)
     except (ValueError, KeyError, TypeError, AttributeError) as err:
@@ -51,6 +53,25 @@ def firing_place(environment: Mapping[str, str]) -> tuple[str, str, str]:
             f"{SCHEDULE_VARIABLE} is {place!r}, job {job_id!r}: a job schedule starts this"
         )
     return place, job_id, task_id
+
+
+def check_due(
+    environment: Mapping[str, str], runs: ContainerClient, place: str, job_id: str
+) -> None:
+    """Raise NothingDueError if the firing is not one of the times of the schedule.
+
+    An attempt of a firing that has created its runs continues them at any time.
+    """
+    text = environment.get(SCHEDULE_TIMES_VARIABLE)
+    if not text:
+        return
+    try:
+        times = FiringTimes.parse(text)
+    except DAMAGED as err:
+        raise SettingsError(f"invalid {SCHEDULE_TIMES_VARIABLE}: {err!r}") from err
+    now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+    if not times.starts_run(now) and runs.head(firing_blob(place, job_id)) is None:
+        raise NothingDueError("the schedule has no run at this time: nothing to do")
 
 
 def _ensure_run(runs: ContainerClient, place: str, job_id: str, task_id: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -81,8 +82,16 @@ def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> Non
     flow = load_feature("schedules.create")
     request = flow.file_schedule(checked)
     with out.stages() as view:
-        made = flow.submit_schedule(checked, settings, request, view.on_progress, view.warning)
-    load_feature("schedules.verbs").show_created(out, made)
+        verbs = load_feature("schedules.verbs")
+        made = flow.submit_schedule(
+            checked,
+            settings,
+            request,
+            view.on_progress,
+            view.warning,
+            partial(verbs.log_costs, view),
+        )
+    verbs.show_created(out, made)
 
 
 def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_checks: bool) -> None:
@@ -95,7 +104,11 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
         plan_with = partial(flow.plan_schedule, request=request)
     plan = plan_dry_run(out, checked, settings, run_checks=run_checks, plan=plan_with)
     group = plan.run_group
-    schedule = {"schedule": request.to_json()} if request else {}
+    schedule: dict[str, Any] = {}
+    if request is not None:
+        request = request.priced(plan, datetime.now(UTC))
+        schedule["schedule"] = request.to_json()
+        schedule |= {"schedule_cost": request.cost.to_json()} if request.cost else {}
     if out.document(group_document(plan, **schedule)):
         return
     notes = {name: shlex.join(run.command) for name, run in plan.runs.items()}
@@ -105,7 +118,7 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
     for name, text in cost_lines(plan.cost).items():
         out.note(f"{name}: {text}")
     if request is not None:
-        out.note(f"schedule {request.schedule_id}: {request.text()}")
+        load_feature("schedules.verbs").note_schedule(out, request)
     if unknown := plan.unanswered_text():
         out.note(f"not checked: {unknown}")
     out.note("dry run: nothing was started")

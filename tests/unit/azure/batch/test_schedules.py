@@ -56,7 +56,7 @@ def group(connection: Connection, *plans: RunPlan) -> dict[str, Any]:
     }
     place = "nightly/abc"
     return group_job(
-        connection, "shown", place, tasks, template=template, max_parallel=4, lifetime=LONG
+        connection, "shown", place, tasks, template=template, max_parallel=4, limit=None, times=None
     ).as_dict()
 
 
@@ -89,9 +89,12 @@ def test_on_azure_the_identity_adds_tasks_if_allowed() -> None:
 
 def test_job_of_one_run_needs_no_access_to_the_job() -> None:
     one = plan(recipe(image="python:3.12", retries=2), secrets=SECRET)
-    job = run_job(azure(may_add=False), "shown", "nightly/abc", one, LONG).as_dict()
+    job = run_job(
+        azure(may_add=False), "shown", "nightly/abc", one, limit=LONG, times=None
+    ).as_dict()
     manager = job["jobManagerTask"]
     assert manager["killJobOnCompletion"] is True
+    assert job["constraints"] == {"maxWallClockTime": "P900D"}
     assert manager["constraints"]["maxTaskRetryCount"] == 2
     assert manager["containerSettings"]["imageName"] == "python:3.12"
     assert manager["commandLine"].startswith("-c ")

@@ -18,6 +18,7 @@ from runner.core.pricing.cost import (
     Work,
     expected_seconds,
     plan_cost,
+    plan_schedule_cost,
     rate_micros,
     to_micros,
     usd_text,
@@ -104,7 +105,16 @@ def test_nodes_are_those_of_the_tasks_and_at_most_those_of_the_pool() -> None:
     assert the_cap(*[HOUR] * 9).nodes == 4
     assert the_cap(replace(HOUR, nodes=3)).nodes == 3
     assert the_cap(HOUR, pool=replace(POOL, capacity="spot-then-dedicated")).nodes == 2
-    assert the_cap(HOUR, replace(HOUR, waits=True)).nodes == 3
+    first, other = replace(HOUR, name="a"), replace(HOUR, name="b")
+    assert the_cap(first, replace(other, after=("a",))).nodes == 2, "one works, one still leaves"
+    assert the_cap(first, replace(HOUR, name="c"), replace(other, after=("a",))).nodes == 3
+
+
+def test_two_tasks_in_a_row_on_a_pool_of_two_are_two_nodes() -> None:
+    row = [replace(HOUR, name=f"t{n}", after=(f"t{n - 1}",) if n else ()) for n in range(2)]
+    assert cost(*row, pool=replace(POOL, max_nodes=2)).nodes == 2
+    fork = [*row, replace(HOUR, name="t2", after=("t0",))]
+    assert cost(*fork, pool=replace(POOL, max_nodes=9)).nodes == 4, "two at once, two waited"
 
 
 def test_limit_is_shorter_for_more_nodes() -> None:
@@ -133,10 +143,84 @@ def test_too_low_cap_names_an_accepted_one() -> None:
 
 def test_cap_that_ends_a_run_early_or_has_old_prices_warns() -> None:
     assert cost(cap=5).warnings == ()
-    [early] = cost(replace(HOUR, limit_s=86400), cap=5).warnings
-    assert "before the time limit of 24 h" in early
+    [early] = cost(replace(HOUR, limit_s=4 * 86400, expected_s=None), cap=5).warnings
+    assert "before the time limit of 4 d" in early
+    assert cost(replace(HOUR, limit_s=4 * 86400), cap=5).warnings == (), "it needs half an hour"
+    [short] = cost(replace(HOUR, limit_s=5 * 86400, expected_s=48 * 3600), cap=5).warnings
+    assert "by the `estimate` it needs 2 d: --max-cost 9.74 pays for it" in short
+    [less] = cost(replace(HOUR, limit_s=5 * 86400, expected_s=48 * 3600), cap=9.73).warnings
+    assert "--max-cost 9.74" in less
+    enough = cost(replace(HOUR, limit_s=5 * 86400, expected_s=48 * 3600), cap=9.74)
+    assert enough.warnings == ()
+
+
+A100 = PoolOutput("a100", T4, 1, 24, True, 4, "spot", False, 1, release_minutes=20)
+
+
+@pytest.mark.feature(53)
+def test_cap_pays_for_what_a_run_on_spot_nodes_needs() -> None:
+    """`estimate: 3h, timeout: 5h, max_cost: 12` at 0.88 USD (dedicated 4.775) needs 3.09 USD."""
+    run = Work(limit_s=5 * 3600, expected_s=3 * 3600)
+    prices = table(0.88242, 4.775)
+    found = cost(run, cap=12, pool=A100, prices=prices)
+    assert found.spot.expected_micros == 3_088_470
+    assert found.warnings == ()
+    assert found.cap is not None
+    assert found.cap.script_s == 5 * 3600
+    assert found.cap.rate_limit_micros is not None
+    # 12 USD for 5 h 15 min, the 5 minutes of the service and 20 until the node is gone.
+    assert usd_text(found.cap.rate_limit_micros) == "2.12 USD"
+    assert found.kinds == {"spot"}
+    fallback = cost(run, cap=12, pool=replace(A100, capacity="spot-then-dedicated"), prices=prices)
+    assert fallback.cap is not None
+    assert fallback.cap.rate_limit_micros is None, "dedicated nodes cost what they cost"
+    assert "--max-cost" in fallback.warnings[0]
+
+
+def test_cap_that_holds_at_every_price_stays_as_long_as_it_pays() -> None:
+    found = cost(replace(HOUR, limit_s=600), cap=5)
+    assert found.cap is not None
+    assert found.cap.job_s == 30_000 - LIMIT_DELAY_S - 20 * 60
+    assert found.cap.rate_limit_micros is None
     [old] = cost(cap=5, prices=table(as_of=date(2024, 8, 27))).warnings
     assert "2024-08-27" in old
+
+
+def test_runs_below_a_budget_get_what_they_need_as_cap() -> None:
+    def capped(left: float, **work: int | None) -> CostCap:
+        run = replace(HOUR, limit_s=4 * 3600, **work)
+        found = plan_cost(
+            POOL, "westeurope", (run,), table(), cap_micros=None, today=TODAY,
+            left_micros=to_micros(left),
+        )  # fmt: skip
+        assert found.cap is not None
+        return found.cap
+
+    # 4 h, boot and export, the 5 minutes of the service and 20 until the node is gone, at 0.20 USD.
+    assert capped(50).cap_micros == 933_334
+    assert capped(50).script_s == 4 * 3600
+    assert capped(0.5).cap_micros == 500_000, "enough for the expected half hour"
+    assert capped(0.2).cap_micros == 933_334, "too little: the budget refuses it"
+    with pytest.raises(RunnerError) as caught:
+        plan_cost(
+            POOL, "westeurope", (Work(),), table(), cap_micros=None, today=TODAY, left_micros=9
+        )
+    assert (caught.value.code, caught.value.exit_code) == ("R-COST-NEED", ExitCode.COST_CAP)
+
+
+def test_schedule_costs_its_runs_and_the_starts_without_a_run() -> None:
+    priced = cost(replace(HOUR, limit_s=3600), cap=1)
+    month = plan_schedule_cost(priced, 21.7, 8.7)
+    assert month.run.expected_micros == 200_000
+    assert month.skip_micros == 100_000, "10 minutes of boot, 20 until the node is gone"
+    assert month.expected_month_micros == 21.7 * 200_000 + 8.7 * 100_000
+    assert month.worst_month_micros == 21.7 * 1_000_000 + 8.7 * 100_000
+    assert month.affordable_runs(to_micros(10)) == 9, "each with its part of the other starts"
+    with pytest.raises(RunnerError, match="too low for the schedule") as caught:
+        month.affordable_runs(to_micros(1))
+    assert "--max-cost 1.05" in caught.value.fix
+    unknown = plan_schedule_cost(cost(prices=PriceTable()), 30, 0)
+    assert (unknown.expected_month_micros, unknown.worst_month_micros) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +289,8 @@ class _Service:
 
     Nodes boot for any time, are evicted at any time, and are billed until they are gone. Every
     eviction requeues the task without an end; failures are retried as often as the task allows. The
-    prices of spot nodes change at any time, up to that of dedicated nodes. The pool follows the
-    demand and releases nodes as late as it may.
+    prices of spot nodes change at any time, up to that for which the cap holds. The pool follows
+    the demand and releases nodes as late as it may.
     """
 
     def __init__(
@@ -216,7 +300,7 @@ class _Service:
         self.release_s = 60 * (pool.release_minutes or 0)
         self.ends_at = limit_s + rng.choice([0, rng.uniform(0, LIMIT_DELAY_S), LIMIT_DELAY_S])
         self.tasks = [
-            _Task(each, each.attempts - 1, number - 1 if each.waits and number else None)
+            _Task(each, each.attempts - 1, number - 1 if each.after else None)
             for number, each in enumerate(work)
         ]
         self.nodes: list[_Node] = []
@@ -260,7 +344,7 @@ class _Service:
                 node.leaves = now + self.rng.uniform(0, self.release_s)
         for _ in range(wanted - len(staying)):
             ready = now + self.rng.expovariate(1 / self.boots)
-            spot = self.pool.spot and self.rng.random() < 0.8
+            spot = self.pool.capacity == "spot" or (self.pool.spot and self.rng.random() < 0.8)
             self.nodes.append(_Node(spot, now, ready))
 
     def _start_tasks(self, now: float) -> None:
@@ -340,14 +424,17 @@ def _spent_and_cap(seed: int) -> tuple[float, CostCap, _Service] | None:
             rng.choice([1, 2, 101]),
             rng.choice([None, 600, 3600, 7 * 86400]),
             rng.choice([60, 3600, 86400]),
-            waits=rng.random() < 0.3,
+            name=str(number),
+            after=(str(number - 1),) if rng.random() < 0.3 and number else (),
         )
-        for _ in range(count)
+        for number in range(count)
     ]
+    capacity = rng.choice(["spot", "spot", "mixed", "mixed", "dedicated"])
     pool = replace(
         POOL,
         max_nodes=rng.choice([2, 3, 8]),
-        spot=rng.random() < 0.8,
+        spot=capacity != "dedicated",
+        capacity=capacity,
         release_minutes=rng.choice([0, 20, 90]),
     )
     dedicated = rng.choice([0.1, 0.526, 3.673, 98.32])
@@ -363,7 +450,8 @@ def _spent_and_cap(seed: int) -> tuple[float, CostCap, _Service] | None:
     service = _Service(rng, pool, work, planned.cap.job_s)
     service.run()
     dedicated_rate = rate_micros(Price(dedicated, TODAY, ""))
-    spot_rates = [rng.randint(1, dedicated_rate) for _ in range(7)] + [dedicated_rate]
+    highest = planned.cap.rate_limit_micros or dedicated_rate  # as the plan says
+    spot_rates = [rng.randint(1, highest) for _ in range(7)] + [highest]
     return service.spent(spot_rates, dedicated_rate), planned.cap, service
 
 

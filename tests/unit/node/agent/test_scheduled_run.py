@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from runner.node.agent.scheduled_run import with_run_id
-from runner.node.settings import SettingsError
+from runner.node.settings import NothingDueError, SettingsError
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.paths import is_run_id
-from runner.protocol.schedules import firing_blob
+from runner.protocol.schedules import FiringTimes, firing_blob
+from runner.protocol.task import SCHEDULE_TIMES_VARIABLE
 from tests.unit.node.fake_blob import FakeBlobs
 
 PLACE = "nightly/abcd2345"
@@ -91,6 +93,41 @@ def test_missing_schedule_and_invalid_place_are_named(
     for place in ("nightly", "../x/y", "a/b/c", "a/../b"):
         with pytest.raises(SettingsError, match="RUNNER_SCHEDULE"):
             with_run_id(environment(place=place), container)
+
+
+def times(*days: int) -> str:
+    """Return firings of every day, of which those before these numbers of days start runs."""
+    start = datetime.now(UTC) - timedelta(days=9, minutes=1)
+    chosen = [start, *(start + timedelta(days=9 - day) for day in days)]
+    return FiringTimes.of(chosen, timedelta(days=1)).to_text()
+
+
+def test_firing_outside_of_the_calendar_creates_no_run(
+    service: FakeBlobs, container: ContainerClient
+) -> None:
+    put_template(service)
+    before = set(service.blobs)
+    for days in ((8, 2, 1), (8,), ()):
+        with pytest.raises(NothingDueError):
+            with_run_id({**environment(), SCHEDULE_TIMES_VARIABLE: times(*days)}, container)
+    assert set(service.blobs) == before
+    due = {**environment(), SCHEDULE_TIMES_VARIABLE: times(1, 0)}
+    assert is_run_id(with_run_id(due, container)["RUNNER_RUN_ID"])
+
+
+def test_later_attempt_continues_its_run_at_any_time(
+    service: FakeBlobs, container: ContainerClient
+) -> None:
+    put_template(service)
+    first = with_run_id({**environment(), SCHEDULE_TIMES_VARIABLE: times(0)}, container)
+    again = with_run_id({**environment(), SCHEDULE_TIMES_VARIABLE: times(3)}, container)
+    assert again["RUNNER_RUN_ID"] == first["RUNNER_RUN_ID"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"first": "x"}', '{"first": 1, "ranges": []}'])
+def test_damaged_times_are_named(container: ContainerClient, text: str) -> None:
+    with pytest.raises(SettingsError, match="RUNNER_SCHEDULE_TIMES"):
+        with_run_id({**environment(), SCHEDULE_TIMES_VARIABLE: text}, container)
 
 
 def test_task_of_a_client_is_unchanged(container: ContainerClient) -> None:

@@ -1,0 +1,200 @@
+"""Budgets of a stack, in `budgets.json` of its container of runs: set, show and enforce them.
+
+Two submissions at once cannot both claim the rest of a budget: a claim replaces the document only
+if it is unchanged, and is computed again otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import find_job_view
+from runner.azure.batch.schedules import get_schedule
+from runner.azure.storage.blobs import in_parallel
+from runner.core.pricing.budgets import (
+    MONTH,
+    Budgets,
+    Claim,
+    RunCost,
+    Spending,
+    compute_spending,
+    is_abandoned,
+    refuse_over_budget,
+)
+from runner.flows.costs.report import CostQuery, CostReport, report_costs
+from runner.flows.runs.documents import runs_container
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import submission_time
+
+BLOB = "budgets.json"
+_SCHEDULE = "schedule "
+_ENDED_JOBS = frozenset({"completed", "terminating", "deleting"})
+
+
+def schedule_key(schedule_id: str) -> str:
+    """Return the key of the claim of a schedule."""
+    return f"{_SCHEDULE}{schedule_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """The budgets of a stack, and what counts towards them.
+
+    Attributes:
+        budgets: The document.
+        active: The claims of unfinished submissions.
+        runs: The costs of the runs.
+    """
+
+    budgets: Budgets
+    active: tuple[Claim, ...]
+    runs: tuple[RunCost, ...]
+
+    def spending(self, claims: Sequence[Claim] = ()) -> list[Spending]:
+        """Return the state of all budgets, with further claims."""
+        known = {claim.key: claim for claim in (*claims, *self.active)}
+        return compute_spending(self.budgets, list(known.values()), self.runs)
+
+    def left(self, experiments: Collection[str]) -> int | None:
+        """Return what a submission of experiments may cost, or None if no budget has them."""
+        wanted = {MONTH, *experiments}
+        return min(
+            (each.left for each in self.spending() if each.experiment in wanted), default=None
+        )
+
+    def check(self, claim: Claim) -> None:
+        """Raise RunnerError R-BUDGET if a budget does not pay for a claim."""
+        refuse_over_budget(claim, self.spending())
+
+    def claim(self, connection: Connection, claim: Claim) -> None:
+        """Store a claim. Raise RunnerError R-BUDGET if a budget does not pay for it."""
+        ended = {each.key for each in self.budgets.claims} - {each.key for each in self.active}
+
+        def add(content: bytes) -> bytes:
+            document = _parse(content)
+            others = [each for each in document.claims if each.key not in ended]
+            now = replace(self, budgets=document)
+            refuse_over_budget(claim, now.spending(others))
+            kept = [each for each in others if each.key != claim.key]
+            return _content(replace(document, claims=(*kept, claim)))
+
+        runs_container(connection).update(BLOB, add)
+
+
+def load_budgets(
+    connection: Connection, home: Path | None, now: datetime | None = None
+) -> BudgetState | None:
+    """Return the budgets with what runs have cost, as `runner cost` computes it; None without any.
+
+    Raises:
+        RunnerError: R-COST-UNKNOWN, the price of a run is unknown.
+    """
+    body = runs_container(connection).read(BLOB)
+    budgets = Budgets() if body is None else _parse(body)
+    if not budgets.caps():
+        return None
+    now = now or datetime.now(UTC)
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    since = None if budgets.experiments else month
+    report = report_costs(connection, CostQuery(by="run", since=since), home, now)
+    ended = {
+        row.spec.job_id
+        for row in report.history
+        if row.spec is not None and row.result is not None and row.spec.group is None
+    }
+
+    def is_active(claim: Claim) -> bool:
+        return claim.key not in ended and _is_active(connection, claim, now)
+
+    flags = in_parallel(is_active, budgets.claims)
+    active = tuple(each for each, flag in zip(budgets.claims, flags, strict=True) if flag)
+    return BudgetState(budgets, active, tuple(_run_costs(report, month)))
+
+
+def _run_costs(report: CostReport, month: datetime) -> list[RunCost]:
+    rows = {row.run_id: row for row in report.history}
+    found: list[RunCost] = []
+    for each in report.rows:
+        row = rows[each.name]
+        micros = each.spent.total_micro
+        if micros is None:
+            raise RunnerError(
+                "R-COST-UNKNOWN",
+                f"what run {each.name} has cost is unknown, and a budget includes it",
+                why=f"the price of its VM size in {report.region} is unknown",
+                fix=f"run `runner skus --refresh --region {report.region}`",
+            )
+        at, spec = submission_time(each.name), row.spec
+        found.append(
+            RunCost(
+                spec.experiment if spec else "",
+                spec.job_id if spec else "",
+                spec.schedule if spec else None,
+                micros,
+                at is None or at >= month,
+            )
+        )
+    return found
+
+
+def _is_active(connection: Connection, claim: Claim, now: datetime) -> bool:
+    if claim.key.startswith(_SCHEDULE):
+        view = get_schedule(connection, claim.key.removeprefix(_SCHEDULE))
+        state = view.state if view else None
+    else:
+        job = find_job_view(connection, claim.key)
+        state = job.state if job else None
+    return not is_abandoned(claim, now) if state is None else state not in _ENDED_JOBS
+
+
+def change_budget(connection: Connection, experiment: str, micros: int | None) -> Budgets:
+    """Set the cap of an experiment, or of a month with MONTH; None removes it.
+
+    Raises:
+        RunnerError: R-BUDGET-UNKNOWN, the budget to remove does not exist.
+    """
+    container = runs_container(connection)
+    made = Budgets()
+
+    def change(content: bytes) -> bytes:
+        nonlocal made
+        before = _parse(content)
+        if micros is None and experiment not in before.caps():
+            raise _unknown(experiment, before.caps())
+        made = before.with_cap(experiment, micros)
+        return _content(made)
+
+    container.create_bytes(BLOB, _content(Budgets()), "application/json")
+    container.update(BLOB, change)
+    return made
+
+
+def _unknown(experiment: str, caps: Mapping[str, int]) -> RunnerError:
+    names = ", ".join(name or "the month" for name in caps)
+    return RunnerError(
+        "R-BUDGET-UNKNOWN",
+        f"there is no budget of {f'experiment {experiment}' if experiment else 'the month'}",
+        why=f"budgets: {names}" if names else "there are no budgets",
+        fix="run `runner budget ls` to list them",
+    )
+
+
+def _parse(content: bytes) -> Budgets:
+    found = Budgets.load(content)
+    if found is None:
+        raise RunnerError(
+            "R-BUDGET-BROKEN",
+            f"the budgets in {BLOB} cannot be read, so nothing is submitted",
+            why="the document is damaged, or of a newer version",
+            fix="install the version that wrote it; or delete the blob, and set the budgets again",
+        )
+    return found
+
+
+def _content(budgets: Budgets) -> bytes:
+    return json.dumps(budgets.to_json(), indent=2).encode()
