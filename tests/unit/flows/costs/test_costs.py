@@ -17,6 +17,7 @@ from runner.azure.storage.blobs import BlobContainer
 from runner.flows.costs.report import NO_SWEEP, CostQuery, CostReport, report_costs
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history
+from runner.protocol.errors import RunnerError
 from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.usage import load_usage, usage_to_json
 from tests.unit.flows.runs.test_run_index import Page, pages_of
@@ -120,6 +121,29 @@ def test_the_cost_of_a_run_is_its_node_time_times_the_price(records: Records) ->
     even = report.total.break_even
     assert even is not None
     assert even.limit == pytest.approx(1 - 0.3619 / (dedicated.usd_per_hour or 0), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ({"vm_size": "NC16", "region": "swedencentral"}, "R-MACHINE-UNKNOWN", SIZE),
+        ({"vm_size": "NC16"}, "R-MACHINE-UNKNOWN", SIZE),
+        ({"vm_size": SIZE}, "R-COST-REGION", "swedencentral"),
+    ],
+)
+def test_unknown_size_or_missing_region_of_a_price_is_refused(
+    records: Records, options: dict[str, str], code: str, said: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        records.report(**{"region": None, **options})
+    assert caught.value.code == code
+    assert said in caught.value.why
+
+
+def test_size_without_a_known_price_is_accepted_with_given_prices(records: Records) -> None:
+    records.add(1)
+    given = {"vm_size": "Standard_New_v9", "spot_usd": 1.0, "dedicated_usd": 2.0}
+    assert records.report(**given).total.total_micro == 600_000
 
 
 def test_the_index_and_the_records_give_the_same_costs(records: Records) -> None:

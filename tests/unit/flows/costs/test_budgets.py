@@ -1,0 +1,66 @@
+"""Budgets as they are read from storage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.azure.auth.credentials import Connection
+from runner.core.pricing.budgets import Budgets
+from runner.flows.costs.budgets import BLOB, load_budgets
+from runner.flows.local.state import LocalState, local_outputs
+from runner.protocol.errors import RunnerError
+from tests.unit.flows.costs.test_costs import NOW, Records
+
+
+def connection(region: str = "swedencentral") -> Connection:
+    outputs = replace(local_outputs(LocalState(20001, 20002, 1, 1)), location=region)
+    return Connection(outputs, {"batch": "a2V5", "storage": "a2V5"})
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Records:
+    return Records(monkeypatch, tmp_path, is_marked=True)
+
+
+def put(records: Records, budgets: Budgets) -> None:
+    records.blobs[BLOB] = json.dumps(budgets.to_json()).encode()
+
+
+def test_stack_without_budgets_reads_no_runs(records: Records) -> None:
+    assert load_budgets(connection(), records.home, NOW) is None
+    put(records, Budgets())
+    assert load_budgets(connection(), records.home, NOW) is None
+    assert records.read == [BLOB, BLOB]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"claims": [1]}', b'{"experiments": 3}'])
+def test_damaged_document_refuses_submissions(records: Records, body: bytes) -> None:
+    records.blobs[BLOB] = body
+    with pytest.raises(RunnerError) as caught:
+        load_budgets(connection(), records.home, NOW)
+    assert caught.value.code == "R-BUDGET-BROKEN"
+
+
+def test_spending_is_the_sum_of_runner_cost(records: Records) -> None:
+    records.add(3)
+    records.add(5, node="tvm-2", experiment="other")
+    put(records, Budgets(month_micros=9_000_000, experiments={"digits": 5_000_000}))
+    state = load_budgets(connection(), records.home, NOW)
+    assert state is not None
+    total = records.report().total.total_micro
+    spent = {each.experiment: each.spent for each in state.spending()}
+    assert spent == {"": total, "digits": round(0.6 * 361_900)}
+    assert state.left({"digits"}) == 5_000_000 - spent["digits"]
+    assert state.left({"new"}) == 9_000_000 - (total or 0)
+
+
+def test_budget_needs_the_prices_of_all_runs(records: Records) -> None:
+    records.add(3)
+    put(records, Budgets(month_micros=9_000_000))
+    with pytest.raises(RunnerError) as caught:
+        load_budgets(connection("norwayeast"), records.home, NOW)
+    assert caught.value.code == "R-COST-UNKNOWN"
