@@ -22,7 +22,7 @@ from runner.core.recipe.submit_file import ScheduleFile, SubmitFile, load_submit
 from runner.core.recurrence import Recurrence, ScheduleSpec, next_runs, parse_zone, plan_recurrence
 from runner.core.settings import Settings
 from runner.core.units import format_duration, parse_duration_flag
-from runner.features.schedules.manage import ScheduleRecord, forget, schedule_blob
+from runner.features.schedules.manage import ScheduleRecord, forget, needs_cap, schedule_blob
 from runner.flows.costs.budgets import load_budgets, schedule_key
 from runner.flows.runs.documents import runs_container
 from runner.flows.submit.check_and_read import check_run
@@ -362,12 +362,7 @@ def _claim_budget(
     if budgets is None or budgets.left(experiments) is None:
         return
     if request.cap_micros is None:
-        raise RunnerError(
-            "R-BUDGET-SCHEDULE",
-            "a schedule needs a cap, because a budget includes its runs",
-            why="they start without a client that could ask the budget",
-            fix="--max-cost USD, or `max_cost` below `schedule`, for all its runs together",
-        )
+        raise needs_cap()
     key, first = schedule_key(request.schedule_id), next(iter(experiments))
     claim = Claim(key, datetime.now(UTC), {first: request.cap_micros})
     budgets.claim(connection, claim)

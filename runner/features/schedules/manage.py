@@ -189,6 +189,16 @@ def _check_goes_on(schedule: ScheduleRecord) -> ScheduleView:
     return schedule.view
 
 
+def needs_cap() -> RunnerError:
+    """Return the error for a schedule without a cap whose runs a budget includes."""
+    return RunnerError(
+        "R-BUDGET-SCHEDULE",
+        "a schedule needs a cap, because a budget includes its runs",
+        why="they start without a client that could ask the budget",
+        fix="create it with --max-cost USD, or with `max_cost` below `schedule`, for all its runs",
+    )
+
+
 def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[str]:
     """Delete the schedule and cancel its active runs. Return the IDs of the cancelled runs."""
     container = runs_container(connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -14,9 +15,12 @@ from runner.azure.batch.schedules import add_wire_tasks, group_scopes
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.planning.repeat import Repetition
+from runner.core.pricing.budgets import Claim
 from runner.core.progress import ignore_progress
 from runner.core.recipe.secrets import SecretValues, read_secrets, recorded_secrets
-from runner.features.schedules.manage import ScheduleRecord
+from runner.core.settings import target_at
+from runner.features.schedules.manage import ScheduleRecord, needs_cap
+from runner.flows.costs.budgets import load_budgets
 from runner.flows.runs.documents import runs_container
 from runner.flows.submit.consent import NOTHING, Consent
 from runner.flows.submit.pipeline import RepeatRequest
@@ -98,6 +102,7 @@ def _trigger_group(
         for name, task in tasks.items()
     }
     firing = make_firing(template, secrets.token_hex(8), "", datetime.now(UTC))
+    _claim_budget(connection, template, firing["group_id"])
     with submitting(connection, firing["group_id"]):
         firing["job_id"] = job_id = firing["group_id"]
         check_pool(connection, template["pool"])
@@ -126,6 +131,22 @@ def _trigger_group(
         )
     _record(runs_container(connection), schedule, firing["group_id"], firing)
     return parse_group(json.dumps(document).encode(), firing["group_id"])
+
+
+def _claim_budget(connection: Connection, template: dict[str, Any], job_id: str) -> None:
+    """Claim the caps of the runs from the budgets that include them."""
+    if not target_at(connection.outputs.location).is_billed:
+        return
+    budgets = load_budgets(connection, connection.home)
+    runs = [RunSpec.from_json(task["run"]) for task in template["tasks"].values()]
+    if budgets is None or budgets.left({run.experiment for run in runs}) is None:
+        return
+    shares: Counter[str] = Counter()
+    for run in runs:
+        if run.max_cost_micros is None:
+            raise needs_cap()
+        shares[run.experiment] += run.max_cost_micros
+    budgets.claim(connection, Claim(job_id, datetime.now(UTC), shares))
 
 
 def _job_limit(template: dict[str, Any]) -> timedelta | None:
