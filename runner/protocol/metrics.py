@@ -121,12 +121,12 @@ METRIC_WORDS = frozenset({
     "loss", "losses", "acc", "acc1", "acc5", "accuracy", "auc", "f1", "precision", "recall",
     "perplexity", "ppl", "mse", "rmse", "mae", "mape", "bleu", "rouge", "iou", "miou", "dice",
     "ndcg", "wer", "cer", "r2", "top1", "top5", "reward", "score", "metric", "nll", "elbo", "psnr",
-    "ssim", "fid", "mcc", "err", "error",
+    "ssim", "fid", "mcc", "err", "error", "bpb", "bpc", "xent", "mrr", "auroc", "auprc", "rew",
 })  # fmt: skip
 # More words that are metrics if a script reports a value by name.
 _REPORTED_WORDS = METRIC_WORDS | {
     "ap", "map", "roc", "kappa", "correlation", "pearson", "spearman", "spearmanr", "similarity",
-    "return", "returns", "rew", "fitness", "rougel", "rougelsum", "smape", "mase", "rmsle",
+    "return", "returns", "fitness", "rougel", "rougelsum", "smape", "mase", "rmsle",
     "success", "win", "match",
 }  # fmt: skip
 # Words after that of the metric: `loss_epoch`, `f1_macro`, `mAP50-95(B)`, `error_rate`.
@@ -151,7 +151,8 @@ _WORDS = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z]+")  # of `val_loss`, `main/loss`, `v
 _SMALLER_IS_BETTER = frozenset(
     {
         *("losses", "error", "err", "mse", "mae", "rmse", "mape", "perplexity", "ppl", "nll"),
-        *("wer", "cer", "fid", "seconds", "smape", "mase", "rmsle"),
+        *("wer", "cer", "fid", "seconds", "smape", "mase", "rmsle", "l1", "l2", "xent"),
+        *("bpb", "bpc"),
     }
 )
 

@@ -7,57 +7,43 @@ lines that azureml prints outside of Azure ML.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from runner.node.script.metrics import LINE_END, MetricLog
-from runner.protocol.metrics import METRIC_WORDS, is_metric_name
+from runner.node.script.printed_pairs import (
+    VALUE,
+    find_pairs,
+    find_round,
+    is_metric_token,
+    to_number,
+)
+from runner.node.script.printed_tables import BOX_EDGES, PrintedTables
+from runner.protocol.metrics import METRIC_WORDS
 
 logger = logging.getLogger(__name__)
 
 MAX_LINE_CHARS = 2000  # of a longer line, only the end is read
 SEARCHED_CHARS = 500  # of the part that is read, only the start is searched
 MAX_PAIRS = 20  # metrics in a line
-MAX_OTHER_LINES = 50  # between the rows of a table
 # The CPU time for the search, which delays the log. The budget regains a tenth of the elapsed time.
 BUDGET_S = 20.0
 BUDGET_SHARE = 0.1
 
+_MORE_HINTS = frozenset({"epoch", "learn: ", "'s ", "map", "iou", "p@", "r@", "return", "avg"})
 # Text without any of these words is not searched further. This is true for most text.
 _HINTS = tuple(
     word
-    for word in METRIC_WORDS | {"epoch"}
-    if not any(each in word for each in METRIC_WORDS - {word})
+    for word in METRIC_WORDS | _MORE_HINTS
+    if not any(each in word for each in (METRIC_WORDS | _MORE_HINTS) - {word})
 )
-_NEEDS_QUALIFIER = frozenset({"error", "err"})  # `test error: 3` is a metric, `error: 3` is not
-_PHASE = r"test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?|dev"
-_IN_PHASE = re.compile(rf"\b({_PHASE})\b", re.IGNORECASE)
-_HAS_PHASE = re.compile(rf"(?:^|[_/ ])(?:{_PHASE}|train(?:ing)?)(?:[_/ ]|$)")
-_QUALIFIERS = re.compile(
-    rf"(?:\b(?:{_PHASE}|train(?:ing)?|avg|average|mean|total|final|best|running|classification)"
-    r"[ \t]{1,3}){1,3}$",
-    re.IGNORECASE,
-)
-_QUALIFIER_CHARS = 80  # three of them are shorter
-_NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,4})?|nan|-?inf"
-_VALUE = re.compile(_NUMBER)
-_MAY_HAVE_NUMBER = re.compile(r"\d|nan|inf")
-# Name and value are separated by `:` or `=`, or by a space if the value has a decimal point.
-_PAIR = re.compile(
-    r"(?<![\w./@-])([A-Za-z][\w./@-]{0,80})"
-    r"(?:\s{0,4}[:=]\s{0,8}(?:tensor\()?|\s{1,4}(?=[-+]?\d{0,40}\.\d))"
-    rf"({_NUMBER})(?:\s?/\s?(\d{{1,12}}))?"
-    # `1,234.5` and `0,25` are ambiguous, and `9850 / 10,000` has no value of its own.
-    r"(?!,\d|\s?/\s?\d|[\w/.]{0,80}[A-Za-z0-9_])"
-)
-_EPOCH = re.compile(r"\bepochs?\b\W{0,3}(\d{1,9})(?!\d)", re.IGNORECASE)
+_MAY_HAVE_NUMBER = re.compile(r"\d|nan|inf", re.IGNORECASE)
+_EPOCH = re.compile(r"\bepochs?\b\W{0,3}(\d{1,9})(?!\d|\.\d)", re.IGNORECASE)
 _STEP = re.compile(
-    r"\b(?:global[_ ])?(?:steps?|iter(?:ation)?s?)\b\W{0,3}(\d{1,9})(?!\d)", re.IGNORECASE
+    r"\b(?:global[_ ])?(?:steps?|iter(?:ation)?s?)\b\W{0,3}(\d{1,9})(?!\d|\.\d)", re.IGNORECASE
 )
 _EPOCH_ALONE = re.compile(r"\s*epoch\s{0,3}(\d{1,9})(?:\s?/\s?\d{1,9})?:?\s*", re.IGNORECASE)
 # Lines of progress bars. Keras and tqdm print one line for every few batches, Chainer four.
@@ -68,10 +54,7 @@ _BAR = re.compile(
 # A line without a number may be of a bar only if it contains one of these.
 _BAR_MARKS = ("it/s", "s/it", "s/s", "it/it", "━", "█")
 _COMPLETE = re.compile(r"\b(\d{1,9})/\1\b")
-_STEP_CELL = re.compile("[0-9]{1,9}")
-_EMPTY_CELLS = frozenset({"", "-", "None", "#na#"})
-_NOT_IN_TITLES = re.compile("[:=0-9]")
-_STEP_COLUMNS = frozenset({"epoch", "iteration", "iter", "step"})
+_DONE = re.compile(r"(\d{1,3})%\||\b(\d{1,9})/(\d{1,9})\b")
 _AZURE_ML = re.compile(r"Attempted to log scalar metric (.{1,200}):\s*")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
 
@@ -104,9 +87,8 @@ class PrintedMetrics:
         self._epoch: int | None = None
         self._steps: dict[str, int] = {}
         self._bar: dict[str, tuple[float, int | None]] = {}  # values of the newest progress bar
-        self._title = ""  # the title line of the current table
-        self._columns: list[tuple[str, int]] = []  # its columns with their positions
-        self._other_lines = 0  # lines since its title or its last row
+        self._bar_done = 0.0  # the share that the bar has reached
+        self._tables = PrintedTables(self._is_metric)
         self._azure_ml_name = ""  # the metric whose value azureml prints in the next line
 
     def feed(self, data: bytes) -> None:
@@ -137,7 +119,7 @@ class PrintedMetrics:
 
     def _read(self, text: str) -> None:
         text = self._rest + text
-        if not (self._title or self._azure_ml_name or _may_have_metric(text, self._wanted)):
+        if not (self._is_expecting or _may_have_metric(text, self._wanted)):
             text = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
         *lines, rest = LINE_END.split(text)
         self._rest = rest[-MAX_LINE_CHARS:]
@@ -152,8 +134,19 @@ class PrintedMetrics:
                 return
         self._spent_s = time.thread_time() - began_s
 
+    @property
+    def _is_expecting(self) -> bool:
+        """True if the next lines may have metrics without a word that says so."""
+        return bool(self._azure_ml_name) or self._tables.is_open
+
     def _read_line(self, line: str) -> None:
-        if not (self._title or self._azure_ml_name or _may_have_metric(line, self._wanted)):
+        if not (self._is_expecting or _may_have_metric(line, self._wanted)):
+            return
+        if found := find_round(line):
+            self._flush_bar()
+            step, pairs = found
+            for name, value in pairs:
+                self._add(name, value, step)
             return
         line = _CONTROL.sub(" " if "\b" in line else "", line)[:SEARCHED_CHARS]
         if not line.strip():
@@ -164,69 +157,50 @@ class PrintedMetrics:
             self._epoch = int(alone[1])
             return
         may_be_bar = may_have_number or any(mark in line for mark in _BAR_MARKS)
-        if may_be_bar and _BAR.search(line):
-            epoch = self._find_step(line)
-            self._bar.update({name: (value, epoch) for name, value in self._pairs(line)})
-            if "val_" in line and _COMPLETE.search(line):  # the last state of a bar of Keras
-                self._flush_bar()
+        is_bar = may_be_bar and _BAR.search(line) is not None
+        row = self._tables.read(line, is_bar=is_bar)
+        if is_bar and (row is None or row.is_state):
+            if row is not None:
+                self._read_bar(line, row.values.items(), row.step)
+            else:
+                self._read_bar(line, self._pairs(line), self._find_step(line))
             return
         self._flush_bar()
-        if self._read_azure_ml(line) or self._read_table(line):
+        if row is not None:
+            for name, value in row.values.items():
+                self._add(name, value, self._epoch if row.step is None else row.step)
+            return
+        if self._read_azure_ml(line):
             return
         if may_have_number and (pairs := list(self._pairs(line))):
             step = self._find_step(line)
             for name, value in pairs:
                 self._add(name, value, step)
 
+    def _read_bar(self, line: str, pairs: Iterable[tuple[str, float]], step: int | None) -> None:
+        """Keep the values of a bar, of which only the last state counts."""
+        done = _DONE.search(line)
+        reached = self._bar_done
+        if done is not None and (total := int(done[3] or 100)):
+            reached = int(done[1] or done[2]) / total
+        known = {epoch for _, epoch in self._bar.values()}
+        if reached < self._bar_done or (known and step is not None and step not in known):
+            self._flush_bar()  # the line is of the next bar
+        self._bar_done = reached
+        self._bar.update({name: (value, step) for name, value in pairs})
+        if "val_" in line and _COMPLETE.search(line):  # the last state of a bar of Keras
+            self._flush_bar()
+
     def _flush_bar(self) -> None:
         for name, (value, epoch) in self._bar.items():
             self._add(name, value, epoch)
         self._bar.clear()
+        self._bar_done = 0.0
 
     def _find_step(self, line: str) -> int | None:
         """Return the epoch or step in a line, or the last epoch in a line of its own."""
         found = _EPOCH.search(line) or _STEP.search(line)
         return int(found[1]) if found else self._epoch
-
-    def _read_table(self, line: str) -> bool:
-        """Read a line of a table. Return False if the line is not part of one."""
-        cells = line.split()
-        is_title = line == self._title or (
-            cells[0].lower() in _STEP_COLUMNS
-            and not _NOT_IN_TITLES.search(line)
-            and any(map(self._is_metric, cells))
-        )
-        if is_title:
-            self._title, self._columns = line, []  # `_row` finds the columns
-            self._other_lines = 0
-            return True
-        row = self._row(line) if self._title and _STEP_CELL.fullmatch(cells[0]) else None
-        if row is None:
-            self._other_lines += 1
-            if self._other_lines > MAX_OTHER_LINES or all(
-                _value(each) is not None for each in cells
-            ):
-                self._title = ""
-            return False
-        self._other_lines = 0
-        for name, cell in row.items():
-            if (value := _value(cell)) is not None:
-                self._add(name.lower(), value, int(cells[0]))
-        return True
-
-    def _row(self, line: str) -> dict[str, str] | None:
-        """Return the cells of the metrics in a row, or None if the line is not a row."""
-        if not self._columns:
-            self._columns = [(m[0], m.start()) for m in re.finditer(r"\S+", self._title)]
-        cells = {m.start(): m[0] for m in re.finditer(r"\S+", line)}
-        starts = [start for _, start in self._columns]
-        if len(cells) == len(starts):  # fastai does not align cells with their titles
-            cells = dict(zip(starts, cells.values(), strict=True))
-        elif not cells.keys() <= set(starts):  # Chainer leaves cells empty, but aligns the others
-            return None
-        row = {name: cells.get(start, "") for name, start in self._columns if self._is_metric(name)}
-        is_row = all(each in _EMPTY_CELLS or _value(each) is not None for each in row.values())
-        return row if is_row else None
 
     def _read_azure_ml(self, line: str) -> bool:
         """Read `Attempted to log scalar metric NAME:`, and the value in the next line."""
@@ -234,42 +208,17 @@ class PrintedMetrics:
             self._azure_ml_name = found[1]
             return True
         name, self._azure_ml_name = self._azure_ml_name, ""
-        value = _value(line.strip()) if name else None
-        if value is None:
+        text = line.strip()
+        if not name or not VALUE.fullmatch(text):
             return False
-        self._add(name, value, None)
+        self._add(name, to_number(text), None)
         return True
 
     def _pairs(self, line: str) -> Iterator[tuple[str, float]]:
-        """Return the metrics in a line: `Test accuracy: 0.98` is `("test_accuracy", 0.98)`."""
-        return islice(self._all_pairs(line), MAX_PAIRS)
-
-    def _all_pairs(self, line: str) -> Iterator[tuple[str, float]]:
-        phases = deque(_IN_PHASE.finditer(line))
-        phase = ""  # the last phase before the current pair
-        for found in _PAIR.finditer(line):
-            token, number, total = found.groups()
-            token = token.rstrip(".-")
-            if not self._is_metric(token):
-                continue
-            start = found.start()
-            qualified = _QUALIFIERS.search(line, max(start - _QUALIFIER_CHARS, 0), start)
-            if qualified is None and token.lower() in _NEEDS_QUALIFIER - self._wanted.keys():
-                continue
-            name = "_".join(((qualified[0] if qualified else "") + token).lower().split())
-            while phases and phases[0].end() <= start:
-                phase = phases.popleft()[1].lower()
-            if phase and not _HAS_PHASE.search(name):
-                name = f"{phase}_{name}"
-            value = float(number)
-            if total:  # `Accuracy: 9850/10000`
-                if not int(total) >= value >= 0 < int(total):
-                    continue
-                value /= int(total)
-            yield name, value
+        return islice(find_pairs(line.replace("R^2", "R2"), self._wanted), MAX_PAIRS)
 
     def _is_metric(self, token: str) -> bool:
-        return token.lower() in self._wanted or _is_metric(token)
+        return is_metric_token(token, self._wanted)
 
     def _add(self, name: str, value: float, step: int | None) -> None:
         name = self._wanted.get(name.lower(), name)
@@ -282,13 +231,6 @@ class PrintedMetrics:
 
 def _may_have_metric(text: str, wanted: Iterable[str] = ()) -> bool:
     lower = text.lower()
-    return any(hint in lower for hint in _HINTS) or any(name in lower for name in wanted)
-
-
-@functools.lru_cache(maxsize=1000)  # scripts print the same words many times
-def _is_metric(token: str) -> bool:
-    return is_metric_name(token, METRIC_WORDS)
-
-
-def _value(text: str) -> float | None:
-    return float(text) if _VALUE.fullmatch(text) else None
+    if any(hint in lower for hint in _HINTS) or any(name in lower for name in wanted):
+        return True
+    return text.lstrip()[:1] in ("-", *BOX_EDGES)  # part of a table

@@ -106,6 +106,18 @@ PRINTED: dict[str, tuple[str, Found]] = {
         "Attempted to log scalar metric Loss:\n\x1b[0m\n0.5\n", [("Loss", 0.5, 1)],
     ),
     "nan": ("loss: nan\n", [("loss", "NaN", 1)]),
+    "separators of thousands": ("Loss: 1,234.56\n", [("loss", 1234.56, 1)]),
+    "decimal commas": (
+        "loss: 0,25, acc: 98,5 %\nepoch loss\n1 0,5\n",
+        [("loss", 0.25, 1), ("acc", 98.5, 1), ("loss", 0.5, 2)],
+    ),
+    "a fraction of an epoch": ("{'loss': 0.5, 'epoch': 1.25}\n" * 2, [("loss", 0.5, 1), ("loss", 0.5, 2)]),
+    "two bars": (
+        "Epoch 1: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.5]\r"
+        "Epoch 2:  50%|# | 4/9 [00:01<00:00, 9it/s, loss=0.4]\r"
+        "Epoch 2: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.3]\n",
+        [("loss", 0.5, 1), ("loss", 0.3, 2)],
+    ),
 }  # fmt: skip
 
 
@@ -130,9 +142,9 @@ def test_metrics_of_an_epoch_are_read_once_keras_printed_them() -> None:
         "loss_scale: 65536", "lr: 0.1", "error: 3 files are missing", "batch: 12",
         "2026-11-23 10:00:00 score.py:12", "version 1.2.3", "loss: 3x", "loss weights 1:2",
         "accuracy of the network: good", "Namespace(loss='mse', epochs=3)", "epoch 3 of 5 begins",
-        "Loss: 1,234.56", "loss: 0,25", "Test accuracy: 98,5 %", "Accuracy: 9850 / 10,000",
+        "Loss: 1,234", "loss: 1,2,3", "Accuracy: 9850 / 10,000",
         "Accuracy: 9850 / 100", "loss: 1" + "2" * 1900, "epoch loss\n\xb2  0.5",
-        "epoch loss\n" + "1" * 1900 + " 0.5", "epoch loss\n1 2 3\n1 0.5", "epoch loss\n1 0,5",
+        "epoch loss\n" + "1" * 1900 + " 0.5", "epoch loss\n1 2 3\n1 0.5", "epoch loss\n1 1,234",
         "epoch loss\n" + "other\n" * 60 + "1 0.5",
         "epoch loss a b c accuracy d\n7 iter, 0 of / 20 ok",
     ],
@@ -165,7 +177,7 @@ def test_line_without_a_number_is_not_searched_for_values(monkeypatch: pytest.Mo
     queue = LineQueue()
     printed = PrintedMetrics(MetricLog(1, queue))
     with monkeypatch.context() as searches:
-        for name in ("_BAR", "_EPOCH_ALONE", "_PAIR", "_IN_PHASE"):
+        for name in ("_BAR", "_EPOCH_ALONE", "find_pairs"):
             searches.setattr(printed_module, name, None)
         printed.feed(b"epoch loss\nepoch of little loss\nthe loss falls\nstep loss\n" * 3)
     printed.feed(b"1 0.5\n")
