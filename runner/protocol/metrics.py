@@ -32,7 +32,9 @@ def json_value(value: float) -> MetricValue:
 class MetricPoint(JsonDocument):
     """One measured value, a line of `metrics.jsonl`.
 
-    `step` is the number of an epoch or a batch in the script, or None.
+    `step` is the number of an epoch or a batch in the script, or None. `source` says where the
+    value was found, such as "stdout" or "tensorboard"; it is empty if the script wrote the value to
+    its metrics file.
     """
 
     time: str = field(metadata=wire(read=str, missing=""))
@@ -40,6 +42,7 @@ class MetricPoint(JsonDocument):
     step: int | None = field(metadata=wire(read=or_none(int), missing=None))
     name: str
     value: float = field(metadata=wire(write=json_value))
+    source: str = field(default="", metadata=wire(read=str, omit="default"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import shlex
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -534,10 +535,11 @@ class Attempt:
         launch = Launch(tuple(words))
         if LAUNCHERS[self.spec.launcher].start != "command":
             launch = prepare_launch(self.spec, self.number, words, place, path, code)
-        # Without a pattern and the metrics file, stdout may be the only place of the metrics.
+        # Without a pattern and the metrics file, the metrics are in the output and other files.
         has_metrics = self.spec.metric_patterns or written.mentions("RUNNER_METRICS_FILE")
         if self.streams is not None and not has_metrics:
-            self.streams.search_stdout(wanted_metrics(self.spec))
+            folders = partial(written.metric_folders, self._dirs.checkpoints)
+            self.streams.search_metrics(wanted_metrics(self.spec), folders)
         self.outputs.begin(written, words)
         watch = None if place.rank else self.hang_watch()  # the primary watches all ranks
         group = self.node_group

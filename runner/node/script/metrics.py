@@ -1,4 +1,4 @@
-"""Metrics of the script: lines of its metrics file, and regular expressions over its stdout.
+"""Metrics of the script: lines of its metrics file, and regular expressions over its output.
 
 Another process evaluates the expressions (`pattern_worker`).
 """
@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from runner.node.script import pattern_worker
 from runner.node.script.command import dies_with_parent
@@ -27,6 +27,9 @@ from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.protocol.codec import now_text, parse_json
 from runner.protocol.metrics import MetricPoint, MetricValue
+
+if TYPE_CHECKING:
+    from runner.node.script.metric_sources import RepeatedValues
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ class MetricLog:
         observe: Callable[[str, float, int | None], None] | None = None,
     ) -> None:
         self._redactor = redactor or Redactor()
+        self._repeated: RepeatedValues | None = None
+        self._wanted: Mapping[frozenset[str], str] = {}
         self._attempt = attempt
         self._queue = queue
         self._last: dict[str, MetricValue] = {}
@@ -69,18 +74,47 @@ class MetricLog:
         """True if metrics arrive faster than they are shipped."""
         return self._queue.is_crowded
 
-    def add(self, name: str, value: float, step: int | None, *, wait: bool = False) -> None:
+    def compare_sources(self, wanted: Iterable[str]) -> None:
+        """Count values once that several sources report, as of now.
+
+        Args:
+            wanted: names under which metrics are recorded however a source spells them.
+        """
+        from runner.node.script.metric_sources import (  # noqa: PLC0415  few scripts need it
+            RepeatedValues,
+            words_in,
+        )
+
+        self._repeated = RepeatedValues()
+        self._wanted = {words_in(name): name for name in wanted}
+
+    def add(
+        self,
+        name: str,
+        value: float,
+        step: int | None,
+        *,
+        source: str = "",
+        precision: float = 0.0,
+        wait: bool = False,
+    ) -> None:
         """Write one value. NaN and infinities become strings, because JSON has no such numbers.
 
         Args:
             name: the name of the metric.
             value: its value.
             step: the step, or None.
+            source: where the value was found; empty for the metrics file.
+            precision: how much a rounded value may differ from the exact one.
             wait: block while the queue is crowded. The thread that empties the queue must not wait.
         """
+        if source and self._repeated is not None:
+            name, is_repeated = self._compare(self._repeated, source, name, value, precision)
+            if is_repeated:
+                return
         # JSON can contain lone surrogates, which cannot be encoded as UTF-8.
         name = self._redactor.text(name.encode(errors="replace").decode())
-        line = MetricPoint(now_text(), self._attempt, step, name, value).to_json()
+        line = MetricPoint(now_text(), self._attempt, step, name, value, source).to_json()
         shown: MetricValue = line["value"]
         with self._lock:
             if is_stored := name in self._last or len(self._last) < MAX_NAMES:
@@ -95,6 +129,18 @@ class MetricLog:
                 f"there are more than {MAX_NAMES} names of metrics: those after the first "
                 f"{MAX_NAMES}, such as {name[:100]!r}, are in metrics.jsonl only"
             )
+
+    def _compare(
+        self, repeated: RepeatedValues, source: str, name: str, value: float, precision: float
+    ) -> tuple[str, bool]:
+        """Return the name to record, and True if another source has reported the value."""
+        from runner.node.script.metric_sources import words_in  # noqa: PLC0415
+
+        if self._wanted:
+            name = self._wanted.get(words_in(name), name)
+        with self._lock:
+            is_repeated = repeated.is_repeated(source, name, value, precision)
+        return name, is_repeated and name not in self._wanted.values()
 
     def recall(self, values: Mapping[str, MetricValue]) -> None:
         """Add last values of earlier attempts, which are already in metrics.jsonl."""
@@ -260,7 +306,7 @@ RESTART_PAUSE_S = 0.2
 
 
 class MetricPatterns:
-    """Finds metrics in stdout, with one regular expression per name.
+    """Finds metrics in stdout and stderr, with one regular expression per name.
 
     The value is the group `value`, or else the first group. The step is the group `step`, or else
     the number of values of that name in this attempt. `warn` shows a warning in the run's events.
@@ -276,7 +322,7 @@ class MetricPatterns:
         self._log = log
         self.warn = warn
         self._counts = dict.fromkeys(patterns, 0)
-        self._rest = ""
+        self._rests = {"stdout": "", "stderr": ""}
         self._pending: deque[str] = deque()  # the worker is searching the first piece
         self._pending_chars = 0
         self._changed = threading.Condition()
@@ -289,14 +335,14 @@ class MetricPatterns:
             self._process = _start(self._patterns)
             self._thread.start()
 
-    def feed(self, data: bytes) -> None:
-        """Add the next bytes of stdout to the text to search."""
+    def feed(self, data: bytes, stream: str = "stdout") -> None:
+        """Add the next bytes of stdout or stderr to the text to search."""
         if not self._patterns or self._closed:
             return
         # A character split at the end of a block is replaced, which cannot affect a number.
-        text = self._rest + data.decode("utf-8", errors="replace")
+        text = self._rests[stream] + data.decode("utf-8", errors="replace")
         *lines, rest = LINE_END.split(text)
-        self._rest = rest[-MAX_LINE_CHARS:]
+        self._rests[stream] = rest[-MAX_LINE_CHARS:]
         self._add(lines)
 
     def finish(self, timeout_s: float | None = None) -> None:
@@ -304,12 +350,12 @@ class MetricPatterns:
         if not self._patterns or self._closed:
             return
         self._closed = True
-        self._add([self._rest])
+        self._add(list(self._rests.values()))
         with self._changed:
             self._changed.notify_all()
         self._thread.join(FINISH_S if timeout_s is None else min(timeout_s, FINISH_S))
         if self._thread.is_alive():
-            self.warn(f"{self._pending_chars} characters of stdout were not searched for metrics")
+            self.warn(f"{self._pending_chars} characters of output were not searched for metrics")
             self._patterns = {}
             self._kill()
 
@@ -334,8 +380,8 @@ class MetricPatterns:
                 if not self._is_late:
                     self._is_late = True
                     self.warn(
-                        "metrics.patterns are slower than the script prints: not all of stdout is "
-                        "searched for metrics. Write them to $RUNNER_METRICS_FILE, or simplify "
+                        "metrics.patterns are slower than the script prints: not all of the output "
+                        "is searched for metrics. Write them to $RUNNER_METRICS_FILE, or simplify "
                         f"{', '.join(sorted(self._patterns))}"
                     )
                 return
@@ -375,7 +421,8 @@ class MetricPatterns:
     def _add_answer(self, answer: dict[str, Any]) -> None:
         for name, value, step in answer["found"]:
             self._counts[name] += 1
-            self._log.add(name, value, self._counts[name] if step is None else step, wait=True)
+            at = self._counts[name] if step is None else step
+            self._log.add(name, value, at, source="pattern", wait=True)
         for name, why in answer["refused"].items():
             pattern = self._patterns.pop(name)
             self.warn(

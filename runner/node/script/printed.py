@@ -1,8 +1,8 @@
 """Read metrics that scripts print in usual forms, without a pattern in the recipe.
 
-The forms are `Test accuracy: 0.98`, the progress bars of Keras, the tables of Chainer and fastai,
-the lines of CNTK and of PyTorch's examples, the dictionaries of Hugging Face's `Trainer`, and the
-lines that azureml prints outside of Azure ML.
+The forms are `Test accuracy: 0.98`, progress bars, tables, the lines of boosted trees and many
+more: `printed_pairs` reads names with values in one line, `printed_tables` tables. This module puts
+the lines of a stream together, and knows which values belong to which step.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
+from runner.node.script.metric_sources import precision_of
 from runner.node.script.metrics import LINE_END, MetricLog
 from runner.node.script.printed_pairs import (
     VALUE,
@@ -21,7 +22,7 @@ from runner.node.script.printed_pairs import (
     is_metric_token,
     to_number,
 )
-from runner.node.script.printed_tables import BOX_EDGES, PrintedTables
+from runner.node.script.printed_tables import BOX_EDGES, PrintedTables, Row
 from runner.protocol.metrics import METRIC_WORDS
 
 logger = logging.getLogger(__name__)
@@ -60,14 +61,15 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
 
 
 class PrintedMetrics:
-    """Reads metrics from stdout while `is_on`: those with usual names, and the `wanted` ones, which
-    the recipe or the sweep of the run names.
+    """Reads metrics from stdout or stderr while `is_on`: those with usual names, and the `wanted`
+    ones, which the recipe or the sweep of the run names.
 
     The metrics are guesses. An error, or a search that takes too long, therefore only ends the
     reading, with a warning. The reading also ends when `is_needless` returns True.
 
     The step of a value is the epoch or step in its line, or in the title above it, if it is greater
     than the step of the previous value of that name. Otherwise, it is the previous step plus 1.
+    `steps` has the last step of each name, for several streams.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class PrintedMetrics:
         log: MetricLog,
         wanted: Iterable[str] = (),
         *,
+        source: str = "stdout",
+        steps: dict[str, int] | None = None,
         is_needless: Callable[[], bool] = lambda: False,
     ) -> None:
         self.is_on = True
@@ -85,14 +89,15 @@ class PrintedMetrics:
         self._spent_at = time.monotonic()
         self._rest = ""
         self._epoch: int | None = None
-        self._steps: dict[str, int] = {}
+        self._steps: dict[str, int] = {} if steps is None else steps
+        self._source = source
         self._bar: dict[str, tuple[float, int | None]] = {}  # values of the newest progress bar
         self._bar_done = 0.0  # the share that the bar has reached
         self._tables = PrintedTables(self._is_metric)
         self._azure_ml_name = ""  # the metric whose value azureml prints in the next line
 
     def feed(self, data: bytes) -> None:
-        """Add the next bytes of stdout."""
+        """Add the next bytes of the stream."""
         self._try(lambda: self._read(data.decode("utf-8", errors="replace")))
 
     def finish(self) -> None:
@@ -113,7 +118,7 @@ class PrintedMetrics:
     def _stop(self, why: str) -> None:
         self.is_on = False
         self._log.warn(
-            f"metrics are no longer read from stdout: the search {why}. Write them to "
+            f"metrics are no longer read from {self._source}: the search {why}. Write them to "
             "$RUNNER_METRICS_FILE, or add metrics.patterns to the recipe"
         )
 
@@ -144,9 +149,7 @@ class PrintedMetrics:
             return
         if found := find_round(line):
             self._flush_bar()
-            step, pairs = found
-            for name, value in pairs:
-                self._add(name, value, step)
+            self._add_all(found[1], found[0])
             return
         line = _CONTROL.sub(" " if "\b" in line else "", line)[:SEARCHED_CHARS]
         if not line.strip():
@@ -160,34 +163,31 @@ class PrintedMetrics:
         is_bar = may_be_bar and _BAR.search(line) is not None
         row = self._tables.read(line, is_bar=is_bar)
         if is_bar and (row is None or row.is_state):
-            if row is not None:
-                self._read_bar(line, row.values.items(), row.step)
-            else:
-                self._read_bar(line, self._pairs(line), self._find_step(line))
+            if row is None:
+                row = Row(dict(self._pairs(line)), self._find_step(line))
+            self._read_bar(line, row)
             return
         self._flush_bar()
         if row is not None:
-            for name, value in row.values.items():
-                self._add(name, value, self._epoch if row.step is None else row.step)
-            return
-        if self._read_azure_ml(line):
-            return
-        if may_have_number and (pairs := list(self._pairs(line))):
-            step = self._find_step(line)
-            for name, value in pairs:
-                self._add(name, value, step)
+            self._add_all(row.values.items(), self._epoch if row.step is None else row.step)
+        elif not self._read_azure_ml(line) and may_have_number:
+            self._add_all(self._pairs(line), self._find_step(line))
 
-    def _read_bar(self, line: str, pairs: Iterable[tuple[str, float]], step: int | None) -> None:
+    def _add_all(self, pairs: Iterable[tuple[str, float]], step: int | None) -> None:
+        for name, value in pairs:
+            self._add(name, value, step)
+
+    def _read_bar(self, line: str, row: Row) -> None:
         """Keep the values of a bar, of which only the last state counts."""
         done = _DONE.search(line)
         reached = self._bar_done
         if done is not None and (total := int(done[3] or 100)):
             reached = int(done[1] or done[2]) / total
         known = {epoch for _, epoch in self._bar.values()}
-        if reached < self._bar_done or (known and step is not None and step not in known):
+        if reached < self._bar_done or (known and row.step is not None and row.step not in known):
             self._flush_bar()  # the line is of the next bar
         self._bar_done = reached
-        self._bar.update({name: (value, step) for name, value in pairs})
+        self._bar.update({name: (value, row.step) for name, value in row.values.items()})
         if "val_" in line and _COMPLETE.search(line):  # the last state of a bar of Keras
             self._flush_bar()
 
@@ -226,7 +226,14 @@ class PrintedMetrics:
         if step is None or (last is not None and step <= last):
             step = (last or 0) + 1
         self._steps[name] = step
-        self._log.add(name, value, step, wait=True)
+        precision = precision_of(value)
+        self._log.add(name, value, step, source=self._source, precision=precision, wait=True)
+
+
+def is_metric_of(wanted: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that says which names are metrics, the `wanted` ones included."""
+    names = {name.lower(): name for name in wanted}
+    return lambda name: is_metric_token(name, names)
 
 
 def _may_have_metric(text: str, wanted: Iterable[str] = ()) -> bool:

@@ -204,4 +204,4 @@ def is_metric_word(token: str) -> bool:
         return not _BEFORE_RETURN.isdisjoint(parts)
     if "loss" in parts[:-1]:  # `loss_cls`, `Loss_D`
         return parts.index("loss") <= 1 and last not in _AFTER_LOSS and not last.isdigit()
-    return len(parts) == 2 and parts[0] in ("acc", "accuracy") and last in _AFTER_ACCURACY  # noqa: PLR2004
+    return len(parts) == 2 and parts[0] in ("acc", "accuracy") and last in _AFTER_ACCURACY

@@ -94,40 +94,42 @@ class PrintedTables:
         return None
 
     def _read_title(self, line: str, previous: str) -> bool:
+        """Return True for a title line, whose columns are then known."""
         cells = line.split()
-        if not cells:
-            return False
         if self._titles is not None and line == self._titles.line:
             return True
         if cells == _REPORT:
-            self._titles = _Titles(line, is_report=True)
-            return True
-        if (found := _DETECTIONS.match(_BAR.sub("", line))) is not None:
-            names = [(name, n) for n, name in enumerate(found[1].split())]
-            self._titles = _Titles(line, names, is_detections=True)
-            return True
-        if _RULE.fullmatch(line) and previous.strip():
-            places = [(m.start(), m.end()) for m in re.finditer("-+", line)]
-            names = ["_".join(previous[start : end + 1].split()) or "-" for start, end in places]
-            found_step = [
-                n for each in _RULED_STEP_COLUMNS for n, name in enumerate(names)
-                if name.lower() == each
-            ]  # fmt: skip
-            if found_step and any(map(self._is_metric, names)):
-                columns = [(name, start) for name, (start, _) in zip(names, places, strict=True)]
-                self._titles = _Titles(line, columns, found_step[0])
-                return True
-            return False
-        lower = [cell.lower() for cell in cells]
+            found: _Titles | None = _Titles(line, is_report=True)
+        elif (detections := _DETECTIONS.match(_BAR.sub("", line))) is not None:
+            names = [(name, n) for n, name in enumerate(detections[1].split())]
+            found = _Titles(line, names, is_detections=True)
+        elif _RULE.fullmatch(line):
+            found = self._ruled_titles(line, previous)
+        else:
+            found = self._plain_titles(line, cells)
+        self._titles = found or self._titles
+        return found is not None
+
+    def _ruled_titles(self, line: str, previous: str) -> _Titles | None:
+        """Return the columns if the previous line has titles above the dashes of this line."""
+        places = [(m.start(), m.end()) for m in re.finditer("-+", line)]
+        names = ["_".join(previous[start : end + 1].split()) or "-" for start, end in places]
+        lower = [name.lower() for name in names]
+        step = next((lower.index(name) for name in _RULED_STEP_COLUMNS if name in lower), None)
+        if step is None or not any(map(self._is_metric, names)):
+            return None
+        columns = [(name, start) for name, (start, _) in zip(names, places, strict=True)]
+        return _Titles(line, columns, step)
+
+    def _plain_titles(self, line: str, cells: list[str]) -> _Titles | None:
         if _NOT_IN_TITLES.search(line) or not any(map(self._is_metric, cells)):
-            return False
-        step = next((n for n, cell in enumerate(lower) if cell in _STEP_COLUMNS), None)
+            return None
+        step = next((n for n, cell in enumerate(cells) if cell.lower() in _STEP_COLUMNS), None)
         is_pandas = line[:1].isspace()
         if step is None or (step > 0 and not is_pandas):
-            return False
+            return None
         columns = [(m[0], m.start()) for m in re.finditer(r"\S+", line)]
-        self._titles = _Titles(line, columns, step)
-        return True
+        return _Titles(line, columns, step)
 
     def _read_row(self, line: str, titles: _Titles) -> Row | None:
         if titles.is_report:

@@ -39,6 +39,7 @@ from runner.protocol.results import (
 from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
+    from runner.node.metric_files.watch import MetricFiles
     from runner.node.script.printed import PrintedMetrics
 
 logger = logging.getLogger(__name__)
@@ -257,11 +258,12 @@ class Streams:
         self.metrics = MetricLog(attempt, metric_lines, redactor, warn=warn, observe=observe)
         self._patterns = MetricPatterns(patterns, self.metrics, warn)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
-        self._printed: PrintedMetrics | None = None
+        self._printed: dict[str, PrintedMetrics] = {}
+        self._files: MetricFiles | None = None
         self._is_script_finished = False
         self._logs = (
-            FileSource(dirs.stdout, self._feed, redactor),
-            FileSource(dirs.stderr, redactor=redactor),
+            FileSource(dirs.stdout, partial(self._feed, "stdout"), redactor),
+            FileSource(dirs.stderr, partial(self._feed, "stderr"), redactor),
         )
         self._stdout = Shipper(self._logs[0], AppendBlob(runs, paths.stdout))
         self._stderr = Shipper(self._logs[1], AppendBlob(runs, paths.stderr))
@@ -278,27 +280,44 @@ class Streams:
         for shipper in self._shippers:
             shipper.start()
 
-    def _feed(self, data: bytes) -> None:
-        self._patterns.feed(data)
-        if self._printed is not None:
-            self._printed.feed(data)
+    def _feed(self, stream: str, data: bytes) -> None:
+        self._patterns.feed(data, stream)
+        if stream in self._printed:
+            self._printed[stream].feed(data)
 
-    def search_stdout(self, wanted: Iterable[str]) -> None:
-        """Read metrics from stdout without a pattern until the script writes to the metrics file.
+    def search_metrics(
+        self, wanted: Iterable[str], folders: Callable[[], Iterable[str]] | None = None
+    ) -> None:
+        """Read metrics from stdout, stderr and the files that tools write.
+
+        The search ends when the script writes to the metrics file.
 
         Args:
             wanted: names of metrics, in addition to usual ones.
+            folders: returns the folders with files of tools; None searches no files.
         """
-        from runner.node.script.printed import PrintedMetrics  # noqa: PLC0415  few scripts need it
+        from runner.node.metric_files.watch import MetricFiles  # noqa: PLC0415  few scripts need it
+        from runner.node.script.printed import PrintedMetrics, is_metric_of  # noqa: PLC0415
 
-        self._printed = PrintedMetrics(
-            self.metrics, wanted, is_needless=lambda: self._metrics_file.has_content
-        )
+        def is_needless() -> bool:
+            return self._metrics_file.has_content
+
+        names, steps = frozenset(wanted), dict[str, int]()
+        self.metrics.compare_sources(names)
+        self._printed = {
+            stream: PrintedMetrics(
+                self.metrics, names, source=stream, steps=steps, is_needless=is_needless
+            )
+            for stream in ("stdout", "stderr")
+        }
+        if folders is not None:
+            self._files = MetricFiles(folders, self.metrics.add, is_metric_of(names), is_needless)
+            self._files.start()
 
     @property
     def is_searched(self) -> bool:
         """True if stdout is searched for metrics without a pattern."""
-        return self._printed is not None and self._printed.is_on
+        return "stdout" in self._printed and self._printed["stdout"].is_on
 
     def finish_script(self, timeout_s: float | None = None) -> None:
         """Ship the rest of logs and metrics, once. Raise the error that ended a stream."""
@@ -312,8 +331,10 @@ class Streams:
         finally:
             # The last line of stdout may contain a metric without a newline.
             self._patterns.finish(timeout_s)
-            if self._printed is not None:
-                self._printed.finish()
+            for printed in self._printed.values():
+                printed.finish()
+            if self._files is not None:
+                self._files.finish(timeout_s)
             finish_all([self._metrics], timeout_s)
             self._metrics_file.close()
 
@@ -332,7 +353,7 @@ TAIL_BYTES = 1024 * 1024  # of stdout that are searched when the script has ende
 
 def wanted_metrics(spec: RunSpec) -> set[str]:
     """Return the names of the metrics that the recipe or the sweep of a run refers to."""
-    return set(spec.named_metrics)
+    return {*spec.named_metrics, *(each.metric for each in spec.expect)}
 
 
 def last_metrics(

@@ -194,6 +194,16 @@ class WrittenFiles:
         """Return True if the code, its configuration or the command has this text."""
         return word in self.code_text.text
 
+    def metric_folders(self, *more: Path) -> Iterator[str]:
+        """Yield the folders to which the script may write metrics: its own, and those it names."""
+        yield from self._roots
+        yield from (str(self._output), *map(str, more))
+        for path in self.code_text.absolute_paths():
+            for found in self._existing_paths(path):
+                is_folder = os.path.isdir(found)  # noqa: PTH112 - never raises
+                if is_folder and not self._is_foreign(found) and not _SHARED.fullmatch(found):
+                    yield found
+
     def named_outputs(self) -> dict[str, str]:
         """Create the output folders for variables of Batch AI and Azure ML that the code uses.
 

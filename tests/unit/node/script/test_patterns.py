@@ -82,7 +82,7 @@ def test_endless_line_does_not_use_memory(search: Callable[..., Search]) -> None
     found = search(loss="loss=(.*)")
     for _ in range(100):
         found.patterns.feed(b"x" * 10_000)
-    assert len(found.patterns._rest) <= 64 * 1024
+    assert len(found.patterns._rests["stdout"]) <= 64 * 1024
 
 
 def test_endless_expression_is_switched_off_alone(

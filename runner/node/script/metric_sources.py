@@ -1,0 +1,123 @@
+"""Recognise a value that two sources report: a script prints what it also gives to a tracker.
+
+Two values are the same if their names have the same words, apart from those that trackers add
+(`loss`, `train/loss`), and if one is the other one rounded. The source that is read first keeps it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, insort
+from collections import Counter, deque
+
+MAX_PENDING = 4096  # values of a name that wait for the same one of another source
+_RELATIVE = 1e-6  # trackers store numbers of 32 bits
+_CERTAIN = 0.005  # a relative difference that is no accident, if names are only similar
+_WORDS = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|[0-9]+")
+_SAME = {
+    "validation": "val", "valid": "val", "dev": "val", "accuracy": "acc", "testing": "test",
+    "evaluation": "eval", "losses": "loss", "evaluate": "eval",
+}  # fmt: skip
+_ADDED = frozenset({"train", "training", "epoch", "step", "avg", "average", "mean"})
+
+
+def words_of(name: str) -> frozenset[str]:
+    """Return the words that say which metric a name means: `Loss/train` is `{"loss"}`."""
+    found = frozenset(_SAME.get(word, word) for word in words_in(name))
+    return found - _ADDED or found
+
+
+def words_in(name: str) -> frozenset[str]:
+    """Return all words of a name, however it is spelled."""
+    words: list[str] = _WORDS.findall(name)
+    return frozenset(word.lower() for word in words)
+
+
+def precision_of(value: float) -> float:
+    """Return by how much a printed value may differ from the exact one: half of its last digit."""
+    mantissa, _, exponent = repr(value).partition("e")
+    _, _, decimals = mantissa.rstrip("0").partition(".")
+    try:
+        return 0.5 * 10.0 ** (int(exponent or 0) - len(decimals))
+    except OverflowError:
+        return 0.0
+
+
+class _Pending:
+    """The values of one name in one source that no other source reported so far."""
+
+    def __init__(self, name: str) -> None:
+        self.words = words_of(name)
+        self.precision = 0.0  # the largest difference to the exact value
+        self._order: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._others: Counter[str] = Counter()  # NaN and infinities
+
+    def add(self, value: float) -> None:
+        if not math.isfinite(value):
+            self._others[str(value)] += 1
+            return
+        if len(self._order) >= MAX_PENDING:
+            self._remove(self._order[0])
+        self._order.append(value)
+        insort(self._sorted, value)
+
+    def take(self, value: float, precision: float) -> bool:
+        """Remove a value that differs by at most `precision`. Return False if there is none."""
+        if not math.isfinite(value):
+            known = self._others[str(value)] > 0
+            self._others[str(value)] -= known
+            return known
+        at = bisect_left(self._sorted, value - precision)
+        if at == len(self._sorted) or self._sorted[at] > value + precision:
+            return False
+        self._remove(self._sorted[at])
+        return True
+
+    def _remove(self, value: float) -> None:
+        self._order.remove(value)
+        del self._sorted[bisect_left(self._sorted, value)]
+
+
+class RepeatedValues:
+    """Finds values that another source has reported."""
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[str, str], _Pending] = {}
+        self._similar: dict[tuple[str, str], list[tuple[_Pending, bool]]] = {}
+
+    def is_repeated(self, source: str, name: str, value: float, precision: float) -> bool:
+        """Return True if another source reported this value; each one counts only once.
+
+        Args:
+            source: where the value was found.
+            name: the name of the metric there.
+            value: the value.
+            precision: how much it may differ from the exact value, because it is rounded.
+        """
+        key = (source, name)
+        own = self._pending.get(key)
+        if own is None:
+            own = self._pending[key] = _Pending(name)
+            self._similar.clear()
+        own.precision = max(own.precision, precision)
+        similar = self._similar.get(key)
+        if similar is None:
+            similar = self._similar[key] = self._find_similar(source, own)
+        for other, is_same in similar:
+            allowed = max(precision, other.precision, abs(value) * _RELATIVE)
+            is_certain = is_same or allowed <= _CERTAIN * abs(value)
+            if is_certain and other.take(value, allowed * (1 + 1e-9)):
+                return True
+        own.add(value)
+        return False
+
+    def _find_similar(self, source: str, own: _Pending) -> list[tuple[_Pending, bool]]:
+        """Return the names of other sources with the same words first, then with more or fewer."""
+        found = [
+            (each, each.words == own.words)
+            for (other, _), each in self._pending.items()
+            if other != source and (each.words <= own.words or own.words <= each.words)
+        ]
+        return sorted(found, key=lambda each: not each[1])
