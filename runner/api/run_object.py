@@ -161,10 +161,12 @@ class Run:
         return load_environment(self.session.connection, self.spec)
 
     def metrics(self) -> dict[str, Metric]:
-        """Return the metrics by name. If several attempts reported a step, use the last value."""
-        points = self.points()
+        """Return the metrics by name, without values of work that was lost with its node."""
+        from runner.flows.runs.documents import load_history
+
+        points, history = load_history(self.session.connection, self._spec)
         series: dict[str, list[tuple[int, float]]] = {}
-        for point in final_points(points):
+        for point in final_points(points, history):
             series.setdefault(point.name, []).append((point.step, point.value))
         return {
             each.name: Metric(
@@ -175,7 +177,7 @@ class Run:
                 each.best,
                 each.best_step,
             )
-            for each in summarize_metrics(points, self.spec.goals)
+            for each in summarize_metrics(points, self.spec.goals, history)
         }
 
     def points(self) -> list[MetricPoint]:

@@ -18,17 +18,19 @@ class Curve:
     """One metric of one run. `points` are (step, value) in order of steps; values may be NaN.
 
     `left_out` is the number of values that are NaN or infinite, and not in the points of a sketch.
+    `lost` are values of lost work, see `PointHistory`, of which at most some thousand are kept.
     """
 
     run_id: str
     name: str
     points: tuple[tuple[int, float], ...]
     left_out: int = 0
+    lost: tuple[tuple[int, float], ...] = ()
 
     @property
     def finite(self) -> tuple[tuple[int, float], ...]:
         """The points that can be drawn."""
-        return tuple(point for point in self.points if math.isfinite(point[1]))
+        return _finite(self.points)
 
 
 def to_curves(
@@ -204,7 +206,7 @@ def to_xml(words: object) -> str:
 
 def draw_panel(name: str, curves: Sequence[Curve], axis: str = "step") -> PicturePart:
     """Return a chart: its title, the names of the curves, and the curves."""
-    points = [point for curve in curves for point in curve.finite]
+    points = [point for curve in curves for point in (*curve.finite, *_finite(curve.lost))]
     title = f'<text x="{_LEFT}" y="22" font-weight="bold">{to_xml(name)}</text>\n'
     legend = _legend([curve.run_id for curve in curves], _TITLE)
     top = _TITLE + legend.height
@@ -212,7 +214,8 @@ def draw_panel(name: str, curves: Sequence[Curve], axis: str = "step") -> Pictur
         note = f'<text x="{_LEFT}" y="{top + 20:g}">no finite value</text>\n'
         return PicturePart(title + legend.body + note, top + _BOTTOM)
     scale = _PanelScale(points, top + 14)
-    lines = [_curve(curve, n, scale) for n, curve in enumerate(curves) if curve.finite]
+    lines = [_lost(curve, n, scale) for n, curve in enumerate(curves) if curve.lost]
+    lines += [_curve(curve, n, scale) for n, curve in enumerate(curves) if curve.finite]
     body = f"{title}{legend.body}{_axes(scale, axis)}{''.join(lines)}"
     return PicturePart(body, scale.bottom + _BOTTOM)
 
@@ -240,6 +243,21 @@ def _curve(curve: Curve, number: int, scale: _PanelScale) -> str:
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{_color(number)}">'
         f"<title>{to_xml(curve.run_id)}</title></circle>\n"
     )
+
+
+def _lost(curve: Curve, number: int, scale: _PanelScale) -> str:
+    """Return a faint circle for each value of lost work."""
+    title = f"<title>{escape(curve.run_id)}: lost work</title>"
+    circles = [
+        f'<circle cx="{scale.x(step):.1f}" cy="{scale.y(value):.1f}" r="2" fill="none" '
+        f'stroke="{_color(number)}" opacity="0.5">{title}</circle>\n'
+        for step, value in _finite(curve.lost)
+    ]
+    return "".join(circles)
+
+
+def _finite(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    return tuple(point for point in points if math.isfinite(point[1]))
 
 
 def _color(number: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from runner.protocol.metrics import Goal, MetricSummary, default_goal
 
+MOST_LOST = 2000  # values of lost work of a metric that are kept for pictures
 MOST_PARTS = 64  # beyond, the steps have no order
 _MOST_BUCKETS = 2048
 
@@ -114,10 +115,25 @@ class MetricPass:
         self._last_step: int | None = None
         self._best: float | None = None
         self._best_step: int | None = None
+        self._source = ""
+        self._lost_count = 0
+        self.lost: list[tuple[int, float]] = []
 
-    def add(self, step: int | None, value: float, position: int) -> None:
+    @property
+    def is_empty(self) -> bool:
+        """True if all values are of lost work."""
+        return self._count == 0
+
+    def add_lost(self, step: int | None, value: float) -> None:
+        """Count a value of lost work, and keep it for pictures unless there are too many."""
+        self._lost_count += 1
+        if step is not None and len(self.lost) < MOST_LOST:
+            self.lost.append((step, value))
+
+    def add(self, step: int | None, value: float, position: int, source: str = "") -> None:
         """Add a value; `position` is that of its line in the file."""
         self._count += 1
+        self._source = source
         self._last, self._last_step = value, step
         if math.isfinite(value) and (self._best is None or self._sign * (value - self._best) > 0):
             self._best, self._best_step = value, step
@@ -148,7 +164,14 @@ class MetricPass:
     def summary(self) -> MetricSummary:
         """Return the last and the best value."""
         return MetricSummary(
-            self.name, self._last, self._best, self._best_step, self._count, self._last_step
+            self.name,
+            self._last,
+            self._best,
+            self._best_step,
+            self._count,
+            self._last_step,
+            self._lost_count,
+            self._source,
         )
 
     def sketch(self) -> tuple[tuple[tuple[int, float], ...], int]:

@@ -1,4 +1,4 @@
-"""The values of metrics with a step each, of the last attempt that reported it."""
+"""The values of metrics with a step each, without those of lost work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from runner.protocol.metrics import MetricPoint
+from runner.protocol.metrics import MetricPoint, PointHistory, ResumeMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class PlacedPoint:
     name: str
     step: int | None
     value: float
+    attempt: int = 1
+    time: str = ""
+    source: str = ""
 
 
 class StepCounter:
@@ -43,17 +46,25 @@ class StepCounter:
         return StepPoint(point.name, step, point.value, _to_timestamp(point.time))
 
 
-def final_points(points: Iterable[MetricPoint]) -> Iterator[StepPoint]:
-    """Yield the points. If several attempts reported a step, yield those of the last attempt."""
+def find_history(points: Iterable[MetricPoint], marks: Iterable[ResumeMark] = ()) -> PointHistory:
+    """Return which of the values are of lost work."""
+    history = PointHistory()
+    for point in points:
+        history.add(point)
+    for mark in marks:
+        history.add_mark(mark)
+    return history
+
+
+def final_points(
+    points: Iterable[MetricPoint], history: PointHistory | None = None
+) -> Iterator[StepPoint]:
+    """Yield the points without those of lost work; without a history, that of the points counts."""
     seen = list(points)
-    last: dict[tuple[str, int], int] = {}
-    for point in seen:
-        if point.step is not None:
-            key = (point.name, point.step)
-            last[key] = max(last.get(key, 0), point.attempt)
+    history = history or find_history(seen)
     counter = StepCounter()
     for point in seen:
-        if point.step is None or point.attempt == last[point.name, point.step]:
+        if not history.is_lost(point):
             yield counter.point(point)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from runner.protocol.codec import NOT_STORED, JsonDocument, or_none, wire
 
@@ -46,8 +47,111 @@ class MetricPoint(JsonDocument):
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeMark(JsonDocument):
+    """The line of `metrics.jsonl` before the values of an attempt that is not the first.
+
+    Attributes:
+        time: when the script of the attempt started.
+        attempt: the number of the attempt.
+        continues: the attempt whose checkpoint the script continues from; 0 if it starts from the
+            beginning, or from another run.
+        until: when that checkpoint was taken; empty if `continues` is 0.
+    """
+
+    time: str = field(metadata=wire(read=str, missing=""))
+    attempt: int = field(metadata=wire(read=int))
+    continues: int = field(metadata=wire(read=int))
+    until: str = field(metadata=wire(read=str, missing=""))
+
+
+class ReportedValue(Protocol):
+    """What `PointHistory` needs to know about a value."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def attempt(self) -> int: ...  # noqa: D102
+    @property
+    def step(self) -> int | None: ...  # noqa: D102
+    @property
+    def time(self) -> str: ...  # noqa: D102
+
+
+class PointHistory:
+    """Finds out which values of a run are of lost work, not of the model that was kept.
+
+    Add all values and marks first. A value of an attempt is of lost work if a later attempt
+
+    - reported its step or an earlier one of that metric, that is, did the work again, or
+    - has not reported a step of that metric, and started from the beginning or from a checkpoint
+      that was taken before the value.
+
+    A value before the first step of the later attempt is kept, whatever its time: it may arrive
+    just after the checkpoint with its work, and some scripts keep their state themselves.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: set[int] = set()
+        self._marks: dict[int, ResumeMark] = {}
+        self._firsts: dict[str, dict[int, int]] = {}  # the smallest step of each attempt, by name
+        self._repeated: dict[tuple[str, int], int | None] = {}
+        self._ends: dict[int, str | None] = {}
+
+    @property
+    def may_have_lost(self) -> bool:
+        """True if there are values of several attempts."""
+        return len(self._attempts) > 1 or bool(self._marks)
+
+    def add(self, point: ReportedValue) -> None:
+        """Add a value."""
+        self._attempts.add(point.attempt)
+        if point.step is not None:
+            firsts = self._firsts.setdefault(point.name, {})
+            first = firsts.get(point.attempt)
+            if first is None or point.step < first:
+                firsts[point.attempt] = point.step
+
+    def add_mark(self, mark: ResumeMark) -> None:
+        """Add the mark of an attempt."""
+        self._marks[mark.attempt] = mark
+
+    def is_lost(self, point: ReportedValue) -> bool:
+        """Return True for a value of lost work."""
+        attempt = point.attempt
+        if point.step is not None:
+            key = (point.name, attempt)
+            again = self._repeated[key] if key in self._repeated else self._find_repeated(*key)
+            if again is not None:
+                return point.step >= again
+        end = self._ends[attempt] if attempt in self._ends else self._find_end(attempt)
+        return end is not None and point.time > end
+
+    def _find_end(self, attempt: int) -> str | None:
+        """Return when the last work of an attempt that was kept was done; "" if none was kept."""
+        end: str | None = None
+        for number, mark in self._marks.items():
+            if number <= attempt or mark.continues > attempt:
+                continue
+            until = mark.until if mark.continues == attempt else ""
+            end = until if end is None else min(end, until)
+        self._ends[attempt] = end
+        return end
+
+    def _find_repeated(self, name: str, attempt: int) -> int | None:
+        """Return the smallest step that later attempts reported, or None."""
+        firsts = self._firsts.get(name, {})
+        again = min((step for number, step in firsts.items() if number > attempt), default=None)
+        self._repeated[name, attempt] = again
+        return again
+
+
+@dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """The last and the best value of one metric; best is None if all values are NaN."""
+    """The last and the best value of one metric; best is None if all values are NaN.
+
+    `lost` counts the values of lost work, which are not in the other numbers. `source` is that of
+    the last value, see `MetricPoint`.
+    """
 
     name: str
     last: float
@@ -55,6 +159,8 @@ class MetricSummary:
     best_step: int | None
     count: int
     last_step: int | None = None
+    lost: int = 0
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +214,22 @@ def range_problems(
     return [problem for each in chosen if (problem := each.problem(last))]
 
 
-def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> list[MetricSummary]:
+def summarize_metrics(
+    points: Iterable[MetricPoint], goals: dict[str, Goal], history: PointHistory | None = None
+) -> list[MetricSummary]:
     """Return the last and best value of every metric, in order of first appearance.
 
     The best value depends on the goal of the metric in `goals`, or else on its `default_goal`.
+    Values of lost work are only counted, if the history is given.
     """
     by_name: dict[str, list[MetricPoint]] = {}
+    lost: Counter[str] = Counter()
     for point in points:
-        by_name.setdefault(point.name, []).append(point)
-    return [_summary(name, seen, goals.get(name)) for name, seen in by_name.items()]
+        if history is not None and history.is_lost(point):
+            lost[point.name] += 1
+        else:
+            by_name.setdefault(point.name, []).append(point)
+    return [_summary(name, seen, goals.get(name), lost[name]) for name, seen in by_name.items()]
 
 
 # Words of metrics. They are also searched in printed lines, so they are unusual elsewhere.
@@ -225,7 +338,7 @@ def format_metric(value: float) -> str:
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
 
 
-def _summary(name: str, points: list[MetricPoint], goal: Goal | None) -> MetricSummary:
+def _summary(name: str, points: list[MetricPoint], goal: Goal | None, lost: int) -> MetricSummary:
     finite = [point for point in points if math.isfinite(point.value)]
     pick = max if (goal or default_goal(name)) == "max" else min
     best = pick(finite, key=lambda point: point.value) if finite else None
@@ -236,6 +349,8 @@ def _summary(name: str, points: list[MetricPoint], goal: Goal | None) -> MetricS
         best_step=best.step if best else None,
         count=len(points),
         last_step=points[-1].step,
+        lost=lost,
+        source=points[-1].source,
     )
 
 

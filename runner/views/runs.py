@@ -104,21 +104,35 @@ class RunListDocument(TypedDict):
 
 
 class MetricValues(TypedDict):
-    """The summary of a metric of one run; `best` is None if every value is NaN."""
+    """The summary of a metric of one run; `best` is None if every value is NaN.
+
+    `lost` counts the values of lost work, which are not in the other numbers. `source` is where
+    the values were found, "" if the script wrote them to its metrics file.
+    """
 
     last: Measured
     last_step: int | None
     best: Measured | None
     best_step: int | None
     count: int
+    lost: int
+    source: str
+
+
+class LostValues(TypedDict):
+    """Values of lost work, in the order in which they were reported, at most some thousand."""
+
+    steps: list[int]
+    values: list[Measured]
 
 
 class RunMetricsDocument(TypedDict):
-    """A run of a comparison, with its parameters and the summaries of its metrics."""
+    """A run of a comparison, with its parameters, its metrics, and values of lost work by name."""
 
     run_id: str
     params: Mapping[str, Any]
     metrics: dict[str, MetricValues]
+    lost: dict[str, LostValues]
 
 
 class AlignedCurves(TypedDict):
@@ -151,9 +165,18 @@ def metrics_head(compared: MetricComparison) -> MetricsHead:
                 "metrics": {
                     s.name: {
                         "last": s.last, "last_step": s.last_step, "best": s.best,
-                        "best_step": s.best_step, "count": s.count,
+                        "best_step": s.best_step, "count": s.count, "lost": s.lost,
+                        "source": s.source,
                     }
                     for s in run.summaries
+                },
+                "lost": {
+                    curve.name: {
+                        "steps": [step for step, _ in curve.lost],
+                        "values": [value for _, value in curve.lost],
+                    }
+                    for curve in run.curves
+                    if curve.lost
                 },
             }
             for run in compared.runs

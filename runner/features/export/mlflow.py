@@ -24,7 +24,7 @@ from runner.core.masking import Mask
 from runner.core.points import StepPoint, final_points
 from runner.core.progress import OnProgress
 from runner.flows.extras import load_extra
-from runner.flows.runs.documents import load_points
+from runner.flows.runs.documents import load_history
 from runner.flows.runs.live import RunView, load_view
 from runner.flows.runs.outputs import download_outputs
 from runner.protocol.errors import RunnerError
@@ -72,7 +72,7 @@ def export_to_mlflow(
     """Create or update the run in MLflow at `uri`, by default MLFLOW_TRACKING_URI."""
     address = _address(uri)
     view = load_view(connection, spec)
-    points = list(final_points(load_points(connection, spec)))
+    points = list(final_points(*load_history(connection, spec)))
     with _mlflow(address, home) as client:
         known, created = _find_or_create(client, view)
         run_id = str(known.info.run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,13 +14,13 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.point_summary import MetricPass
-from runner.core.points import PlacedPoint
+from runner.core.points import PlacedPoint, find_history
 from runner.flows.runs.time_index import TimeIndex
 from runner.flows.runs.waiting import WaitingTrialsCache, cancelled_result, list_waiting, read_run
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
-from runner.protocol.metrics import MetricPoint, MetricSummary
+from runner.protocol.metrics import MetricPoint, MetricSummary, PointHistory, ResumeMark
 from runner.protocol.paths import (
     DELETING,
     DELETING_FOLDER,
@@ -314,13 +314,29 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
 
 def load_points(connection: Connection, spec: RunSpec) -> list[MetricPoint]:
     """Return every value of every metric of a run, in the order written."""
+    return load_history(connection, spec)[0]
+
+
+def load_history(connection: Connection, spec: RunSpec) -> tuple[list[MetricPoint], PointHistory]:
+    """Return every value of a run in the order written, and which of them are of lost work."""
     content = runs_container(connection).read(RunPaths(spec.run_id).metrics) or b""
-    lines = content.decode("utf-8", "replace").splitlines()
-    return [point for line in lines if (point := MetricPoint.load(line))]
+    points: list[MetricPoint] = []
+    marks: list[ResumeMark] = []
+    for line in content.decode("utf-8", "replace").splitlines():
+        if (point := MetricPoint.load(line)) is not None:
+            points.append(point)
+        elif (mark := ResumeMark.load(line)) is not None:
+            marks.append(mark)
+    return points, find_history(points, marks)
 
 
-def iterate_points(container: BlobContainer, run_id: str) -> Iterator[PlacedPoint]:
-    """Yield the values of a run in the order written, without holding them in memory."""
+def iterate_points(
+    container: BlobContainer, run_id: str, history: PointHistory | None = None
+) -> Iterator[PlacedPoint]:
+    """Yield the values of a run in the order written, without holding them in memory.
+
+    Each value and each mark is added to the history, if there is one.
+    """
     blob, rest, position = RunPaths(run_id).metrics, b"", 0
     while True:
         data = container.read_range(blob, position + len(rest), _POINT_BYTES)
@@ -328,8 +344,13 @@ def iterate_points(container: BlobContainer, run_id: str) -> Iterator[PlacedPoin
         text = rest + (data or b"\n" * bool(rest))
         data, line_start = b"", 0
         while (line_end := text.find(b"\n", line_start)) >= 0:  # one line at a time in memory
-            if (point := _parse_point(text[line_start:line_end], position)) is not None:
+            line = text[line_start:line_end]
+            if (point := _parse_point(line, position)) is not None:
+                if history is not None:
+                    history.add(point)
                 yield point
+            elif history is not None and (mark := ResumeMark.load(line)) is not None:
+                history.add_mark(mark)
             position += line_end + 1 - line_start
             line_start = line_end + 1
         if is_end:
@@ -342,23 +363,72 @@ def _parse_point(line: bytes, position: int) -> PlacedPoint | None:
     try:
         raw: Any = json.loads(line)
         name, step, value = raw["name"], raw.get("step"), raw["value"]
-        is_plain = type(name) is str and type(value) in (float, int)
-        if is_plain and (step is None or type(step) is int) and type(raw.get("attempt")) is int:
-            return PlacedPoint(position, name, step, float(value))
+        attempt, time, source = raw.get("attempt"), raw.get("time"), raw.get("source", "")
+        is_plain = type(name) is str and type(value) in (float, int) and type(attempt) is int
+        is_plain = is_plain and type(time) is str and type(source) is str
+        if is_plain and (step is None or type(step) is int):
+            return PlacedPoint(position, name, step, float(value), attempt, time, source)
     except DAMAGED:
         pass
     point = MetricPoint.load(line.decode("utf-8", "replace"))
-    return None if point is None else PlacedPoint(position, point.name, point.step, point.value)
+    if point is None:
+        return None
+    return PlacedPoint(
+        position, point.name, point.step, point.value, point.attempt, point.time, point.source
+    )
+
+
+def summarise_points(
+    container: BlobContainer,
+    spec: RunSpec,
+    last: int | None,
+    on_point: Callable[[PlacedPoint], None] = lambda _: None,
+    on_restart: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, MetricPass], PointHistory]:
+    """Return what is known about each metric of a run, and which values are of lost work.
+
+    The values are read once, or twice if several attempts reported some: which of them are of lost
+    work is known at the end only.
+
+    Args:
+        container: the container of runs.
+        spec: the run.
+        last: the number of newest steps to keep of each metric; None keeps a sketch of all.
+        on_point: gets each value that is not of lost work.
+        on_restart: called before the values are read for the second time.
+    """
+    history = PointHistory()
+    found = _pass_points(iterate_points(container, spec.run_id, history), spec, last, on_point)
+    if history.may_have_lost:
+        on_restart()
+        again = iterate_points(container, spec.run_id)
+        found = _pass_points(again, spec, last, on_point, history)
+    return {name: each for name, each in found.items() if not each.is_empty}, history
+
+
+def _pass_points(
+    points: Iterable[PlacedPoint],
+    spec: RunSpec,
+    last: int | None,
+    on_point: Callable[[PlacedPoint], None],
+    history: PointHistory | None = None,
+) -> dict[str, MetricPass]:
+    found: dict[str, MetricPass] = {}
+    for point in points:
+        known = found.get(point.name)
+        if known is None:
+            known = found[point.name] = MetricPass(point.name, spec.goals.get(point.name), last)
+        if history is not None and history.is_lost(point):
+            known.add_lost(point.step, point.value)
+            continue
+        known.add(point.step, point.value, point.position, point.source)
+        on_point(point)
+    return found
 
 
 def load_metrics(connection: Connection, spec: RunSpec) -> list[MetricSummary]:
     """Return the last and best value of every metric of a run."""
-    found: dict[str, MetricPass] = {}
-    for point in iterate_points(runs_container(connection), spec.run_id):
-        known = found.get(point.name)
-        if known is None:
-            known = found[point.name] = MetricPass(point.name, spec.goals.get(point.name), last=1)
-        known.add(point.step, point.value, point.position)
+    found, _ = summarise_points(runs_container(connection), spec, last=1)
     return [each.summary() for each in found.values()]
 
 

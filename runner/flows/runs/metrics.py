@@ -6,7 +6,7 @@ import difflib
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from tempfile import TemporaryFile
 from typing import IO
@@ -15,10 +15,11 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.core.curves import Curve, GrowingCurves, comparison_html, differing
 from runner.core.point_summary import MetricPass, merge_parts, next_step
-from runner.flows.runs.documents import iterate_points, runs_container
+from runner.core.points import PlacedPoint
+from runner.flows.runs.documents import iterate_points, runs_container, summarise_points
 from runner.protocol.commands import other_arguments
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import MetricSummary
+from runner.protocol.metrics import MetricSummary, PointHistory
 from runner.protocol.run_spec import RunSpec
 
 EXACT_POINTS = 100_000  # number of values of a run up to which documents hold all in memory
@@ -29,13 +30,15 @@ _STORED_VALUES = 512  # of a metric, which are written together
 class RunMetrics:
     """The metrics of a run: a summary and a curve of each.
 
-    `passes` are those of curves that are sketches, see `ExactCurves`.
+    `passes` are those of curves that are sketches, see `ExactCurves`. `history` says which values
+    are of lost work; none of them is in a summary or a curve, except in `Curve.lost`.
     """
 
     spec: RunSpec
     summaries: tuple[MetricSummary, ...]
     curves: tuple[Curve, ...]
     passes: Mapping[str, MetricPass] = field(default_factory=dict[str, MetricPass], repr=False)
+    history: PointHistory = field(default_factory=PointHistory, repr=False)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -86,17 +89,21 @@ def load_run_metrics(
     With more than `exact_points` values, the curves are sketches of a few thousand points.
     """
     container, run_id = runs_container(connection), spec.run_id
-    found: dict[str, MetricPass] = {}
-    exact = GrowingCurves() if last is None else None
-    for point in iterate_points(container, run_id):
-        known = found.get(point.name)
-        if known is None:
-            known = found[point.name] = MetricPass(point.name, spec.goals.get(point.name), last)
-        known.add(point.step, point.value, point.position)
+    exact: GrowingCurves | None = None
+
+    def begin() -> None:
+        nonlocal exact
+        exact = GrowingCurves() if last is None else None
+
+    def add(point: PlacedPoint) -> None:
+        nonlocal exact
         if exact is not None:
             exact.add(point)
             if exact_points is not None and exact.count > exact_points:
                 exact = None
+
+    begin()
+    found, history = summarise_points(container, spec, last, add, begin)
     passes = tuple(found.values())
     summaries = tuple(each.summary() for each in passes)
     if last is not None:
@@ -107,8 +114,9 @@ def load_run_metrics(
         curves = exact.curves(run_id)
     else:
         curves = [Curve(run_id, each.name, *each.sketch()) for each in passes]
-        return RunMetrics(spec, summaries, tuple(curves), found)
-    return RunMetrics(spec, summaries, tuple(curves))
+    curves = [replace(curve, lost=tuple(found[curve.name].lost)) for curve in curves]
+    is_sketch = last is None and exact is None
+    return RunMetrics(spec, summaries, tuple(curves), found if is_sketch else {}, history)
 
 
 class ExactCurves:
@@ -149,7 +157,7 @@ class ExactCurves:
         left = {each.name: each.count for each in self._run.summaries}
         for point in iterate_points(runs_container(self._connection), self._run.spec.run_id):
             name = point.name
-            if not left.get(name):
+            if not left.get(name) or self._run.history.is_lost(point):
                 continue
             left[name] -= 1
             parts = passes[name].parts
@@ -229,6 +237,7 @@ def _only(run: RunMetrics, wanted: tuple[str, ...]) -> RunMetrics:
         tuple(summary for summary in run.summaries if summary.name in wanted),
         tuple(curve for curve in run.curves if curve.name in wanted),
         run.passes,
+        run.history,
     )
 
 

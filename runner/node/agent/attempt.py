@@ -308,7 +308,18 @@ class Attempt:
             self.events.add("notice", "progress", note)
             with self._dirs.stderr.open("a", encoding="utf-8") as log:
                 log.write(f"runner: {note}\n")
+        if self.number > 1:
+            self._mark_resume()
         return found
+
+    def _mark_resume(self) -> None:
+        """Record after which work this attempt continues: later values are of lost work."""
+        restored = self.checkpoints.restored
+        own = restored if restored and restored.run_id == self.spec.run_id else None
+        if self.streams is not None:
+            self.streams.continue_from(own.checkpoint if own else None)
+        if self.trial is not None:
+            self.trial.continue_from(own.checkpoint.step if own else None)
 
     def find_load_failure(self, failure: StageFailedError) -> ResumeFailure | None:
         """Return the failure of the script to load its checkpoint, or None for another failure."""

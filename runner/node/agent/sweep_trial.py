@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import pkgutil
 import subprocess
@@ -174,6 +175,7 @@ class SweepTrial:
         self._trial = trial
         self._group = spec.group or ""
         self._curve: tuple[Point, ...] = ()
+        self._before: tuple[Point, ...] = ()  # values of earlier attempts, until the first new one
         self._undecided: list[tuple[Point, ...]] = []  # the curve after each new value
         self._metric = trial.metric
         self._params = tuple(spec.all_params)
@@ -208,6 +210,18 @@ class SweepTrial:
                 self._curve, self._sampler = before.curve, before.sampler
         if self._trial.number <= FIRST_REPORTS and not self._node.has_succeeded:
             self._write("running", "")
+
+    def continue_from(self, step: int | None) -> None:
+        """Report no values of lost work while the script does it again.
+
+        Args:
+            step: the last step before the checkpoint that the script continues from, or None if it
+                starts from the beginning.
+        """
+        with self._lock:
+            self._before = self._curve
+            kept = -math.inf if step is None else step
+            self._curve = tuple(point for point in self._curve if point[0] <= kept)
 
     def decide(self, shared_dir: Path, events: EventLog, check: Callable[[], None]) -> RunSpec:
         """Return the run with the parameters of the trial. Decide them if they are not decided.
@@ -293,6 +307,8 @@ class SweepTrial:
             if self._metric is None and choose_metric((name,), self._params):
                 self._metric, self._goal = name, default_goal(name)
             if name == self._metric:
+                if self._before:  # it says which of the earlier values were done again
+                    self._curve, self._before = self._before, ()
                 self._curve = with_point(self._curve, step, value)
                 self._undecided.append(self._curve)
             elif len(self._measured) < SHOWN_METRICS:

@@ -57,6 +57,9 @@ class WandbFile(FileReader):
             kind, content, at = part
             if kind in (_FULL, _FIRST):
                 parts, size = [], 0
+            elif not parts:  # of a record that is too long
+                used = at
+                continue
             size += len(content)
             parts.append(content)
             if kind in (_FULL, _LAST) and size <= MAX_RECORD_BYTES:

@@ -26,7 +26,7 @@ from runner.node.script.command import dies_with_parent
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.protocol.codec import now_text, parse_json
-from runner.protocol.metrics import MetricPoint, MetricValue
+from runner.protocol.metrics import MetricPoint, MetricValue, ResumeMark
 
 if TYPE_CHECKING:
     from runner.node.script.metric_sources import RepeatedValues
@@ -141,6 +141,16 @@ class MetricLog:
         with self._lock:
             is_repeated = repeated.is_repeated(source, name, value, precision)
         return name, is_repeated and name not in self._wanted.values()
+
+    def mark_resume(self, continues: int, until: str) -> None:
+        """Write that this attempt continues from a checkpoint, before its values.
+
+        Args:
+            continues: the attempt of the checkpoint; 0 for the beginning.
+            until: when the checkpoint was taken, or an empty string.
+        """
+        mark = ResumeMark(now_text(), self._attempt, continues, until)
+        self._queue.put(json.dumps(mark.to_json()).encode())
 
     def recall(self, values: Mapping[str, MetricValue]) -> None:
         """Add last values of earlier attempts, which are already in metrics.jsonl."""

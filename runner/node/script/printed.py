@@ -60,6 +60,22 @@ _AZURE_ML = re.compile(r"Attempted to log scalar metric (.{1,200}):\s*")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x08{1,1000}|['\"]")
 
 
+class PrintedSteps:
+    """The last step of each metric; `before` has those of the work that the script continues."""
+
+    def __init__(self, before: Mapping[str, int] | None = None) -> None:
+        self._before = before or {}
+        self._last: dict[str, int] = {}
+
+    def count(self, name: str, step: int | None) -> int:
+        """Return the step of the next value, which the script printed with this step or None."""
+        last = self._last.get(name)
+        if step is None or (last is not None and step <= last):
+            step = (self._before.get(name, 0) if last is None else last) + 1
+        self._last[name] = step
+        return step
+
+
 class PrintedMetrics:
     """Reads metrics from stdout or stderr while `is_on`: those with usual names, and the `wanted`
     ones, which the recipe or the sweep of the run names.
@@ -69,7 +85,7 @@ class PrintedMetrics:
 
     The step of a value is the epoch or step in its line, or in the title above it, if it is greater
     than the step of the previous value of that name. Otherwise, it is the previous step plus 1.
-    `steps` has the last step of each name, for several streams.
+    `steps` counts them for several streams.
     """
 
     def __init__(
@@ -78,7 +94,7 @@ class PrintedMetrics:
         wanted: Iterable[str] = (),
         *,
         source: str = "stdout",
-        steps: dict[str, int] | None = None,
+        steps: PrintedSteps | None = None,
         is_needless: Callable[[], bool] = lambda: False,
     ) -> None:
         self.is_on = True
@@ -89,7 +105,7 @@ class PrintedMetrics:
         self._spent_at = time.monotonic()
         self._rest = ""
         self._epoch: int | None = None
-        self._steps: dict[str, int] = {} if steps is None else steps
+        self._steps = steps or PrintedSteps()
         self._source = source
         self._bar: dict[str, tuple[float, int | None]] = {}  # values of the newest progress bar
         self._bar_done = 0.0  # the share that the bar has reached
@@ -222,10 +238,7 @@ class PrintedMetrics:
 
     def _add(self, name: str, value: float, step: int | None) -> None:
         name = self._wanted.get(name.lower(), name)
-        last = self._steps.get(name)
-        if step is None or (last is not None and step <= last):
-            step = (last or 0) + 1
-        self._steps[name] = step
+        step = self._steps.count(name, step)
         precision = precision_of(value)
         self._log.add(name, value, step, source=self._source, precision=precision, wait=True)
 

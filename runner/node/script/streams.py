@@ -26,8 +26,9 @@ from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_al
 from runner.node.script.workspace import AttemptDirs
 from runner.node.storage.blobs import AppendBlob, BlobShrankError, ContainerClient
 from runner.node.storage.http import StorageRequestError
+from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.codec import now_text, parse_json
-from runner.protocol.metrics import MetricValue, json_value
+from runner.protocol.metrics import MetricPoint, MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     ALIVE_STAGE,
@@ -258,6 +259,8 @@ class Streams:
         self.metrics = MetricLog(attempt, metric_lines, redactor, warn=warn, observe=observe)
         self._patterns = MetricPatterns(patterns, self.metrics, warn)
         self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
+        self._runs, self._paths = runs, paths
+        self._steps_before: Mapping[str, int] = {}  # of the checkpoint that the script continues
         self._printed: dict[str, PrintedMetrics] = {}
         self._files: MetricFiles | None = None
         self._is_script_finished = False
@@ -297,12 +300,16 @@ class Streams:
             folders: returns the folders with files of tools; None searches no files.
         """
         from runner.node.metric_files.watch import MetricFiles  # noqa: PLC0415  few scripts need it
-        from runner.node.script.printed import PrintedMetrics, is_metric_of  # noqa: PLC0415
+        from runner.node.script.printed import (  # noqa: PLC0415
+            PrintedMetrics,
+            PrintedSteps,
+            is_metric_of,
+        )
 
         def is_needless() -> bool:
             return self._metrics_file.has_content
 
-        names, steps = frozenset(wanted), dict[str, int]()
+        names, steps = frozenset(wanted), PrintedSteps(self._steps_before)
         self.metrics.compare_sources(names)
         self._printed = {
             stream: PrintedMetrics(
@@ -313,6 +320,33 @@ class Streams:
         if folders is not None:
             self._files = MetricFiles(folders, self.metrics.add, is_metric_of(names), is_needless)
             self._files.start()
+
+    def continue_from(self, checkpoint: CheckpointManifest | None) -> None:
+        """Record that the script continues from a checkpoint of this run, or from the beginning."""
+        if checkpoint is None:
+            self.metrics.mark_resume(0, "")
+            return
+        self.metrics.mark_resume(checkpoint.attempt, checkpoint.time)
+        self._steps_before = self._load_steps(checkpoint)
+
+    def _load_steps(self, checkpoint: CheckpointManifest) -> dict[str, int]:
+        """Return the last step of each metric before a checkpoint, from the newest values."""
+        try:
+            found = self._runs.head(self._paths.metrics)
+            size = found.size_bytes if found is not None else 0
+            start = max(size - TAIL_BYTES, 0)
+            text = self._runs.get_range(self._paths.metrics, start, size - start) if size else b""
+        except StorageRequestError as err:
+            logger.warning("metrics without a step are counted from 1: %s", err)
+            return {}
+        steps: dict[str, int] = {}
+        for line in text.splitlines():
+            point = MetricPoint.load(line)
+            if point is None or point.step is None or point.attempt > checkpoint.attempt:
+                continue
+            if point.time <= checkpoint.time:
+                steps[point.name] = point.step
+        return steps
 
     @property
     def is_searched(self) -> bool:

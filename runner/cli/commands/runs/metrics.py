@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runner.core.curves import Curve
     from runner.flows.runs.metrics import MetricComparison
 
-_COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
+_COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points", "lost", "source")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
 
 NamesArgument = Annotated[
@@ -100,8 +100,15 @@ def _points(connection: Connection, compared: MetricComparison) -> Iterator[dict
 def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool) -> None:
     many = len(compared.runs) > 1
     rows = _summary_rows(compared)
-    columns = _COLUMNS if many else tuple(name for name in _COLUMNS if name != "run")
+    left_out = {name for name in ("lost", "source") if not any(row[name] for row in rows)}
+    left_out |= set() if many else {"run"}
+    columns = tuple(name for name in _COLUMNS if name not in left_out)
     out.rows(rows, columns, empty=f"{compared.runs[0].spec.run_id} has no metrics")
+    if "lost" in columns:
+        out.note(
+            "lost: values of work that was lost with its node; they count for nothing, and "
+            "pictures show them as circles"
+        )
     if many:
         _show_params(out, compared)
     if drawn:
@@ -120,6 +127,8 @@ def _summary_rows(compared: MetricComparison) -> list[dict[str, Any]]:
             "best": "none" if s.best is None else format_metric(s.best),
             "at_step": s.best_step,
             "points": s.count,
+            "lost": s.lost or None,
+            "source": s.source or None,
         }
         for name in compared.names
         for run in compared.runs
