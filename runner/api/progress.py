@@ -21,7 +21,7 @@ from runner.core.units import format_duration
 from runner.flows.runs import events as kinds
 from runner.flows.runs.events import LogText, RunEnded, WatchEvent
 from runner.protocol.errors import RunnerError
-from runner.protocol.metrics import format_metric
+from runner.protocol.metrics import format_metric, select_shown
 
 _MAX_LINES = 8
 _MAX_LINE_LENGTH = 300
@@ -50,7 +50,8 @@ class Update:
     what: str = ""
 
     def __str__(self) -> str:
-        values = "  ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        shown = select_shown(self.metrics)
+        values = "  ".join(f"{name} {self.metrics[name]:.4g}" for name in shown)
         parts = (self.run_id or self.what, self.state, self.stage, self.message, values)
         return "  ".join(part for part in parts if part)
 
@@ -226,7 +227,10 @@ def live_card(update: Update) -> str:
         parts.append(f" <progress value='{share:.3f}' max='1'></progress>")
     parts.append(f" <span style='color:gray'>{format_duration(round(update.elapsed_s))}</span>")
     if update.metrics:
-        shown = {name: format_metric(value) for name, value in update.metrics.items()}
+        names = select_shown(update.metrics)
+        shown = {name: format_metric(update.metrics[name]) for name in names}
+        if left := len(update.metrics) - len(names):
+            shown["metrics"] = f"and {left:,} more"
         parts.append(f"<div>{pairs(shown)}</div>")
     if update.lines:
         text = escape("\n".join(update.lines))

@@ -322,6 +322,33 @@ def choose_shown(names: Iterable[str], params: Iterable[str] = ()) -> str | None
     return next((name for name in others if not _is_count(name)), None)
 
 
+MOST_SHOWN = 10  # metrics of a run on one screen
+
+
+def select_shown(names: Iterable[str], first: Iterable[str | None] = ()) -> list[str]:
+    """Return the metrics of a run for one screen, at most MOST_SHOWN.
+
+    Args:
+        names: the names of all metrics.
+        first: names that are shown before others, such as the primary metric; None counts for
+            nothing. Names that are clearly metrics follow, then the others.
+    """
+    known = tuple(names)
+    wanted = {name: None for name in first if name in known}
+    if len(known) <= MOST_SHOWN:
+        return [*wanted, *(name for name in known if name not in wanted)]
+    rest = (name for name in known if name not in wanted)
+    others: list[str] = []
+    for name in rest:
+        if len(wanted) == MOST_SHOWN:
+            break
+        if is_metric_name(name):
+            wanted[name] = None
+        elif len(others) < MOST_SHOWN:
+            others.append(name)
+    return [*wanted, *others][:MOST_SHOWN]
+
+
 def _is_count(name: str) -> bool:
     return any(word.lower() in _COUNTS for word in _WORDS.findall(name))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,12 @@ from runner.cli.ui.output import Output, format_stages, local_time
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.progress import Progress
 from runner.core.units import format_duration, format_size
-from runner.protocol.metrics import describe_non_finite, format_metric, range_problems
+from runner.protocol.metrics import (
+    describe_non_finite,
+    format_metric,
+    range_problems,
+    select_shown,
+)
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -323,8 +329,7 @@ def _result_pairs(
         pairs["why"] = result.message
     if fix := advice_for_result(result.code, result.message):
         pairs["fix"] = fix
-    names = sorted(result.metrics, key=lambda name: name != spec.primary_metric)
-    pairs |= {name: format_metric(result.metrics[name]) for name in names}
+    pairs |= metric_pairs(spec, {n: format_metric(v) for n, v in result.metrics.items()})
     if expected := expected_text(spec, result):
         pairs["expected"] = expected
     if odd := describe_non_finite(result.metrics, spec.run_id):
@@ -332,6 +337,23 @@ def _result_pairs(
     pairs |= took_pairs(result, first_started)
     pairs |= output_pairs(result)
     return pairs
+
+
+def metric_pairs(spec: RunSpec, values: Mapping[str, str]) -> dict[str, str]:
+    """Return the metrics of a run for one screen, and a line that counts the others.
+
+    Args:
+        spec: the run.
+        values: what is shown of each metric.
+    """
+    shown = select_shown(values, (spec.primary_metric, *(each.metric for each in spec.expect)))
+    pairs = {_short_name(name): values[name] for name in shown}
+    left = len(values) - len(shown)
+    return pairs | ({"metrics": f"and {left:,} more: runner metrics {spec.run_id}"} if left else {})
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 3]}..."
 
 
 def expected_text(spec: RunSpec, result: RunResult) -> str:
@@ -351,6 +373,7 @@ _SOURCES = {
     "temp": "its temporary folder",
 }
 _KEPT_IF_NAMED = frozenset({"size", "count", "data"})
+_NAME_CHARS = 60  # of the name of a metric
 _MAX_LISTED = 5
 
 

@@ -136,7 +136,7 @@ class TrainerState(FileReader):
         """Yield the metrics of new entries. Raise OSError while the file is being written."""
         entries: Any = _load(self._path).get("log_history") or []
         found: dict[str, list[FoundValue]] = {}
-        for entry in entries if isinstance(entries, list) else ():
+        for entry in cast("list[Any]", entries) if isinstance(entries, list) else ():
             if isinstance(entry, dict):
                 fields = cast("dict[str, Any]", entry)
                 for each in _entry_values(fields, lambda name: name not in _NO_METRICS):
@@ -225,7 +225,7 @@ def _cells(line: str, separator: str) -> list[str]:
     if '"' in line:
         import csv  # noqa: PLC0415  few files have quotes
 
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), list[str]())]
     return [cell.strip() for cell in line.rstrip("\r\n").split(separator)]
 
 

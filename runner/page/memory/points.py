@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from runner.protocol.metrics import Goal, MetricPoint, default_goal
+from runner.protocol.metrics import Goal, MetricPoint, ResumeMark, default_goal
 
 _MOST_NAMES = 300
 _MOST_GROWING = 3000  # points of a series before it is thinned
@@ -100,12 +100,20 @@ class _GrowingMetric:
     best_step: int | None = None
     bad: int = 0
     first_bad_step: int | None = None
+    lost: list[tuple[float, float, float]] = field(default_factory=list[tuple[float, float, float]])
 
     def add(self, point: MetricPoint) -> None:
         """Add a point. An attempt that reports a step again replaces what came after it, too."""
         value, step = point.value, point.step
         self.count += 1
         self.last, self.last_step = value, step
+        if step is None:
+            place = self.steps[-1] + 1 if self.steps else 1.0
+        else:
+            place = float(max(min(step, _LARGEST_STEP), -_LARGEST_STEP))
+        if point.attempt > self.attempt:
+            self._continue(place, point.attempt)
+        self._place(place, value, _seconds(point.time))
         if not math.isfinite(value):
             self.bad += 1
             self.first_bad_step = step if self.bad == 1 else self.first_bad_step
@@ -115,25 +123,43 @@ class _GrowingMetric:
             or (value < self.best and self.goal == "min")
         ):
             self.best, self.best_step = value, step
-        if step is None:
-            place = self.steps[-1] + 1 if self.steps else 1.0
-        else:
-            place = float(max(min(step, _LARGEST_STEP), -_LARGEST_STEP))
-        self._place(place, value, _seconds(point.time), point.attempt)
         if len(self.steps) > _MOST_GROWING:
             self._keep(pick_shape(self.steps, self.values, _MOST_GROWING // 16))
 
-    def _place(self, place: float, value: float, time: float, attempt: int) -> None:
-        if not self.steps or place > self.steps[-1]:
-            at = len(self.steps)
-        else:
-            at = bisect_left(self.steps, place)
-            if attempt > self.attempt:
-                del self.steps[at:], self.values[at:], self.times[at:]
-            elif self.steps[at] == place:
-                self.values[at], self.times[at] = value, time
-                return
-        self.attempt = max(attempt, self.attempt)
+    def drop_lost(self, mark: ResumeMark) -> None:
+        """Drop the values after the checkpoint that an attempt continues from."""
+        until = _seconds(mark.until) if mark.continues else -math.inf
+        lost = [n for n, time in enumerate(self.times) if time > until]
+        if lost:
+            self.lost += [(self.steps[n], self.values[n], self.times[n]) for n in lost]
+            self._keep(sorted(set(range(len(self.steps))).difference(lost)))
+            self._find_best()
+
+    def _continue(self, place: float, attempt: int) -> None:
+        """Keep what was before the first step of an attempt, and drop what is done again."""
+        self.attempt = attempt
+        kept = [each for each in self.lost if each[0] < place]
+        self.lost.clear()
+        for step, value, time in kept:
+            self._place(step, value, time)
+        at = bisect_left(self.steps, place)
+        if at < len(self.steps) or kept:
+            del self.steps[at:], self.values[at:], self.times[at:]
+            self._find_best()
+
+    def _find_best(self) -> None:
+        """Find the best of the values that were kept; thinning keeps the best of each column."""
+        finite = [n for n, value in enumerate(self.values) if math.isfinite(value)]
+        pick = max if self.goal == "max" else min
+        best = pick(finite, key=self.values.__getitem__) if finite else None
+        self.best = None if best is None else self.values[best]
+        self.best_step = None if best is None else int(self.steps[best])
+
+    def _place(self, place: float, value: float, time: float) -> None:
+        at = bisect_left(self.steps, place)
+        if at < len(self.steps) and self.steps[at] == place:
+            self.values[at], self.times[at] = value, time
+            return
         self.steps.insert(at, place)
         self.values.insert(at, value)
         self.times.insert(at, time)
@@ -166,6 +192,9 @@ class GrowingMetrics:
         for line in lines:
             point = _load(line)
             if point is None:
+                if (mark := ResumeMark.load(line)) is not None:
+                    for each in self._found.values():
+                        each.drop_lost(mark)
                 continue
             each = self._found.get(point.name)
             if each is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
 from runner.cli.ui.groups import show_group
 from runner.cli.ui.output import local_time
-from runner.cli.ui.run_display import expected_text, output_pairs, took_pairs
+from runner.cli.ui.run_display import expected_text, metric_pairs, output_pairs, took_pairs
 from runner.core.units import format_duration, format_size
 from runner.protocol.git_requirements import describe_commits
 from runner.protocol.metrics import MetricSummary, describe_non_finite, format_metric
@@ -135,7 +135,8 @@ def data(shown: RunDetails) -> dict[str, str]:
 
 def metrics(shown: RunDetails) -> dict[str, str]:
     """Return the lines about the last and best value of each metric, and the expected ranges."""
-    found = {summary.name: _metric(summary) for summary in shown.metrics}
+    values = {summary.name: _metric(summary) for summary in shown.metrics}
+    found = metric_pairs(shown.view.spec, values)
     last = {summary.name: summary.last for summary in shown.metrics}
     result = shown.view.result
     return found | {
