@@ -17,7 +17,9 @@ from runner.node.metric_files.reading import FileReader, FoundValue, GrowingText
 MAX_COLUMNS = 500
 MAX_FILE_BYTES = 16 << 20  # of a file that is read as a whole
 _STEPS = ("step", "global_step", "iteration", "iter", "update", "num_updates", "round", "epoch")
-_RESULTS = re.compile(r".*(metric|result|score|summary|eval|history|report)", re.IGNORECASE)
+_RESULTS = re.compile(
+    r"(?!.*config).*(metric|result|score|summary|eval|history|report).*", re.IGNORECASE
+)
 
 IsMetric = Callable[[str], bool]
 

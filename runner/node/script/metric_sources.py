@@ -10,8 +10,10 @@ import math
 import re
 from bisect import bisect_left, insort
 from collections import Counter, deque
+from itertools import islice
 
 MAX_PENDING = 4096  # values of a name that wait for the same one of another source
+_MAX_COMPARED = 64
 _RELATIVE = 1e-6  # trackers store numbers of 32 bits
 _CERTAIN = 0.005  # a relative difference that is no accident, if names are only similar
 _WORDS = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|[0-9]+")
@@ -49,35 +51,46 @@ class _Pending:
 
     def __init__(self, name: str) -> None:
         self.words = words_of(name)
-        self.precision = 0.0  # the largest difference to the exact value
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._widest = 0.0  # the largest precision
+        self._order: deque[tuple[float, float]] = deque()
+        self._sorted: list[tuple[float, float]] = []  # values with their precision
         self._others: Counter[str] = Counter()  # NaN and infinities
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, precision: float) -> None:
         if not math.isfinite(value):
             self._others[str(value)] += 1
             return
         if len(self._order) >= MAX_PENDING:
             self._remove(self._order[0])
-        self._order.append(value)
-        insort(self._sorted, value)
+        self._widest = max(self._widest, precision)
+        self._order.append((value, precision))
+        insort(self._sorted, (value, precision))
 
-    def take(self, value: float, precision: float) -> bool:
-        """Remove a value that differs by at most `precision`. Return False if there is none."""
+    def take(self, value: float, precision: float, *, is_same: bool) -> bool:
+        """Remove a value that is the same one rounded. Return False if there is none.
+
+        If the names are only similar, rounded values need enough digits to be no accident.
+        """
         if not math.isfinite(value):
             known = self._others[str(value)] > 0
             self._others[str(value)] -= known
             return known
-        at = bisect_left(self._sorted, value - precision)
-        if at == len(self._sorted) or self._sorted[at] > value + precision:
-            return False
-        self._remove(self._sorted[at])
-        return True
+        precision = max(precision, abs(value) * _RELATIVE)
+        window = max(precision, self._widest) * (1 + 1e-9)
+        at = bisect_left(self._sorted, (value - window, 0.0))
+        for each in islice(self._sorted, at, at + _MAX_COMPARED):
+            if each[0] > value + window:
+                return False
+            allowed = max(precision, each[1])
+            is_certain = is_same or allowed <= _CERTAIN * abs(value)
+            if is_certain and abs(each[0] - value) <= allowed * (1 + 1e-9):
+                self._remove(each)
+                return True
+        return False
 
-    def _remove(self, value: float) -> None:
-        self._order.remove(value)
-        del self._sorted[bisect_left(self._sorted, value)]
+    def _remove(self, pair: tuple[float, float]) -> None:
+        self._order.remove(pair)
+        del self._sorted[bisect_left(self._sorted, pair)]
 
 
 class RepeatedValues:
@@ -101,16 +114,12 @@ class RepeatedValues:
         if own is None:
             own = self._pending[key] = _Pending(name)
             self._similar.clear()
-        own.precision = max(own.precision, precision)
         similar = self._similar.get(key)
         if similar is None:
             similar = self._similar[key] = self._find_similar(source, own)
-        for other, is_same in similar:
-            allowed = max(precision, other.precision, abs(value) * _RELATIVE)
-            is_certain = is_same or allowed <= _CERTAIN * abs(value)
-            if is_certain and other.take(value, allowed * (1 + 1e-9)):
-                return True
-        own.add(value)
+        if any(other.take(value, precision, is_same=is_same) for other, is_same in similar):
+            return True
+        own.add(value, precision)
         return False
 
     def _find_similar(self, source: str, own: _Pending) -> list[tuple[_Pending, bool]]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
+from runner.core.points import find_history
 from runner.protocol.metrics import (
     METRIC_WORDS,
     MetricPoint,
+    ResumeMark,
     choose_metric,
     choose_shown,
     default_goal,
     describe_non_finite,
     format_metric,
     is_metric_name,
+    select_shown,
     summarize_metrics,
 )
 
@@ -130,3 +134,74 @@ def test_words_in_printed_lines_are_those_of_metrics() -> None:
     assert all(map(is_metric_name, METRIC_WORDS))
     assert is_metric_name("return")
     assert not is_metric_name("return", METRIC_WORDS), "`return: 1` is printed for other reasons"
+
+
+def at(second: int) -> str:
+    return f"2026-11-29T10:00:{second:02}+00:00"
+
+
+def reported(
+    attempt: int, *steps: int | None, start: int = 0, value: float = 0.5
+) -> list[MetricPoint]:
+    return [MetricPoint(at(start + n), attempt, step, "acc", value) for n, step in enumerate(steps)]
+
+
+def lost_steps(points: list[MetricPoint], *marks: ResumeMark) -> list[tuple[int, int | None]]:
+    history = find_history(points, marks)
+    return [(each.attempt, each.step) for each in points if history.is_lost(each)]
+
+
+def test_one_attempt_loses_nothing() -> None:
+    assert lost_steps(reported(1, 3, 1, None, 2)) == []
+
+
+def test_steps_that_a_later_attempt_did_again_are_lost() -> None:
+    points = reported(1, 4, 5, 6, 7) + reported(2, 6, 7, 8, start=20)
+    assert lost_steps(points) == [(1, 6), (1, 7)]
+
+
+def test_values_after_the_checkpoint_are_lost_before_they_are_done_again() -> None:
+    points = reported(1, 4, 5, 6, 7)
+    assert lost_steps(points, ResumeMark(at(20), 2, 1, at(1))) == [(1, 6), (1, 7)]
+
+
+def test_value_just_after_the_checkpoint_is_kept_once_the_next_step_follows() -> None:
+    mark = ResumeMark(at(20), 2, 1, at(1))
+    assert lost_steps(reported(1, 4, 5, 6, 7) + reported(2, 7, start=21), mark) == [(1, 7)]
+
+
+def test_all_values_are_lost_if_the_next_attempt_starts_from_the_beginning() -> None:
+    points = reported(1, 1, 2, None)
+    assert lost_steps(points, ResumeMark(at(20), 2, 0, "")) == [(1, 1), (1, 2), (1, None)]
+
+
+def test_attempt_between_a_checkpoint_and_its_next_use_is_lost() -> None:
+    points = reported(1, 1, 2) + reported(2, 3, 4, start=10) + reported(3, start=20)
+    marks = ResumeMark(at(9), 2, 1, at(1)), ResumeMark(at(20), 3, 1, at(1))
+    assert lost_steps(points, *marks) == [(2, 3), (2, 4)]
+
+
+def test_values_without_a_step_are_kept_until_the_checkpoint() -> None:
+    points = reported(1, None, None, None) + reported(2, None, start=20)
+    assert lost_steps(points, ResumeMark(at(19), 2, 1, at(1))) == [(1, None)]
+
+
+def test_best_value_of_lost_work_is_not_the_best_value() -> None:
+    points = [
+        *reported(1, 5, value=0.6), *reported(1, 7, start=1, value=0.99),
+        *reported(2, 7, start=20, value=0.7),
+    ]  # fmt: skip
+    [summary] = summarize_metrics(points, {"acc": "max"}, find_history(points))
+    assert (summary.best, summary.best_step, summary.lost, summary.count) == (0.7, 7, 1, 2)
+
+
+def test_mark_is_no_value_for_readers_of_values() -> None:
+    assert MetricPoint.load(json.dumps(ResumeMark(at(1), 2, 1, at(0)).to_json())) is None
+
+
+def test_screen_has_ten_metrics_and_the_important_ones_first() -> None:
+    names = [f"layer_{n}" for n in range(30)] + [f"val_{n}_loss" for n in range(5)] + ["goal"]
+    shown = select_shown(names, ("goal", None, "missing"))
+    assert shown[:6] == ["goal", *(f"val_{n}_loss" for n in range(5))]
+    assert len(shown) == 10
+    assert select_shown(["b", "a"], ("a",)) == ["a", "b"]

@@ -9,6 +9,7 @@ the expected values: `NAME = VALUE …`, with alternatives as `NAME|NAME`; the v
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -107,10 +108,10 @@ def count(half: str) -> Counts:
 @pytest.mark.parametrize("half", ["tuned", "held_out"])
 def test_metrics_of_published_programs_are_found_in_logs(half: str) -> None:
     counts = count(half)
-    print(
+    sys.stdout.write(
         f"{half}: {len(list((LOGS / half).glob('*.log')))} logs, recall {counts.recall:.1%} of "
         f"{counts.values} values, {counts.false_names} of {counts.names} names are false "
-        f"({counts.false_share:.1%}), {counts.false_values} values beside those expected"
+        f"({counts.false_share:.1%}), {counts.false_values} values beside those expected\n"
     )
     details = "\n".join(counts.problems) if half == "tuned" else "see the counts"
     assert counts.recall >= MIN_RECALL, details

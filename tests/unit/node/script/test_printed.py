@@ -67,6 +67,11 @@ AZURE_ML = "Attempted to log scalar metric Accuracy:\n0.97\nAttempted to log ima
 TRAINER = "{'loss': 0.4, 'learning_rate': 5e-05, 'epoch': 1.0}\n{'eval_f1': 0.9, 'epoch': 1.0}\n"
 FASTAI = "epoch     train_loss  accuracy  time\n0         0.230000    0.910000  00:12     \n"
 IMAGENET = "Epoch: [0][  10/5005]\tTime  0.4 ( 0.5)\tLoss 6.9e+00 (6.9)\tAcc@1   0.25 (  0.39)\n"
+TWO_BARS = (
+    "Epoch 1: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.5]\r"
+    "Epoch 2:  50%|# | 4/9 [00:01<00:00, 9it/s, loss=0.4]\r"
+    "Epoch 2: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.3]\n"
+)
 PRINTED: dict[str, tuple[str, Found]] = {
     "Keras 2": (
         KERAS_2,
@@ -111,13 +116,10 @@ PRINTED: dict[str, tuple[str, Found]] = {
         "loss: 0,25, acc: 98,5 %\nepoch loss\n1 0,5\n",
         [("loss", 0.25, 1), ("acc", 98.5, 1), ("loss", 0.5, 2)],
     ),
-    "a fraction of an epoch": ("{'loss': 0.5, 'epoch': 1.25}\n" * 2, [("loss", 0.5, 1), ("loss", 0.5, 2)]),
-    "two bars": (
-        "Epoch 1: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.5]\r"
-        "Epoch 2:  50%|# | 4/9 [00:01<00:00, 9it/s, loss=0.4]\r"
-        "Epoch 2: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.3]\n",
-        [("loss", 0.5, 1), ("loss", 0.3, 2)],
+    "a fraction of an epoch": (
+        "{'loss': 0.5, 'epoch': 1.25}\n" * 2, [("loss", 0.5, 1), ("loss", 0.5, 2)],
     ),
+    "two bars": (TWO_BARS, [("loss", 0.5, 1), ("loss", 0.3, 2)]),
 }  # fmt: skip
 
 

@@ -1,0 +1,70 @@
+"""Values that two sources report count once."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from runner.node.script.metric_sources import RepeatedValues, precision_of, words_of
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("loss", "train/loss"), ("train_loss", "Loss/train"), ("val_acc", "validation/accuracy"),
+        ("epoch_loss", "loss"), ("valLoss", "valid loss"),
+    ],
+)  # fmt: skip
+def test_spellings_of_one_metric_have_the_same_words(one: str, other: str) -> None:
+    assert words_of(one) == words_of(other)
+
+
+@pytest.mark.parametrize(
+    ("value", "precision"),
+    [(0.31, 0.005), (12.0, 0.5), (1e-8, 5e-9), (0.9832, 0.00005), (1e300, 5e299)],
+)
+def test_precision_is_half_of_the_last_digit(value: float, precision: float) -> None:
+    assert precision_of(value) == pytest.approx(precision)
+
+
+def test_rounded_value_of_another_source_is_repeated_once() -> None:
+    known = RepeatedValues()
+    assert not known.is_repeated("stdout", "loss", 0.31, precision_of(0.31))
+    assert known.is_repeated("tensorboard", "train/loss", 0.31234, 0.0)
+    assert not known.is_repeated("tensorboard", "train/loss", 0.31234, 0.0)
+    assert known.is_repeated("stdout", "loss", 0.31, precision_of(0.31))
+
+
+def test_other_values_and_other_metrics_are_not_repeated() -> None:
+    known = RepeatedValues()
+    assert not known.is_repeated("stdout", "loss", 0.31, precision_of(0.31))
+    assert not known.is_repeated("tensorboard", "train/loss", 0.3201, 0.0)
+    assert not known.is_repeated("tensorboard", "accuracy", 0.31, 0.0)
+    assert not known.is_repeated("stdout", "loss", 0.31, precision_of(0.31)), "the same source"
+
+
+def test_name_with_more_words_needs_more_digits() -> None:
+    known = RepeatedValues()
+    assert not known.is_repeated("stdout", "test", 0.6, precision_of(0.6))
+    assert not known.is_repeated("csv", "test/Logloss", 0.61, 0.0)
+    assert not known.is_repeated("stdout", "test", 0.6718021, precision_of(0.6718021))
+    assert known.is_repeated("csv", "test/Logloss", 0.6718021, 0.0)
+
+
+def test_nan_is_repeated_once() -> None:
+    known = RepeatedValues()
+    assert not known.is_repeated("stdout", "loss", math.nan, 0.0)
+    assert known.is_repeated("csv", "loss", math.nan, 0.0)
+    assert not known.is_repeated("csv", "loss", math.nan, 0.0)
+
+
+def test_many_values_are_compared_in_linear_time() -> None:
+    known = RepeatedValues()
+    began = time.thread_time()
+    for n in range(100_000):
+        known.is_repeated("stdout", "loss", n * 1.0, 0.5)
+    for n in range(100_000):
+        known.is_repeated("csv", "loss", -1.0 - n, 0.0)
+    assert time.thread_time() - began < 10.0
