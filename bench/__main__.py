@@ -22,6 +22,7 @@ MODULES = (
     "emulator.autoscale",
     "simulator",
     "log_latency",
+    "metric_reading",
     "train_warm",
     "node_group_start",
     "data_parallel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,3 +110,55 @@ def test_checkpoint_problem_of_a_running_run_is_shown(
     assert "checkpoint problem" in shown
     assert "checkpoints.max_size" in cli.json("show", run)["checkpoint_problem"]
     cli.ok("cancel", run)
+
+
+_LOST = """
+import os, time
+path = os.path.join(os.environ["RUNNER_CHECKPOINT_DIR"], "counter")
+first = int(open(path).read()) if os.path.exists(path) else 0
+for step in range(first + 1, 9):
+    value = 0.99 if step == 7 and not first else round(0.6 + step / 100, 2)
+    print(f"step {step} accuracy: {value}", flush=True)
+    if step == 5:
+        with open(path + ".new", "w") as out:
+            out.write(str(step))
+        os.replace(path + ".new", path)
+        print("saved", flush=True)
+        time.sleep(5)
+    if step == 7 and not first:
+        print("past seven", flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.feature(46)
+def test_value_of_lost_work_is_marked_and_never_the_best(
+    cli: Cli, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = script(_LOST)
+    (folder / "train.yaml").write_text("checkpoints: {interval: 1s}\n")
+    training = cli.start("train", folder)
+    assert training.stdout is not None
+    assert any("past seven" in line for line in training.stdout), training.communicate()
+    run_id = cli.json("show", "@last")["run_id"]
+    [before] = [each["metrics"]["accuracy"] for each in cli.json("metrics", run_id)["runs"]]
+    assert (before["best"], before["lost"]) == (0.99, 0)
+    evict_node_of(cli, run_id, "--notice", "0", "--away", "1")
+    out, err = training.communicate(timeout=240)
+    assert training.returncode == 0, f"{out}\n{err}"
+
+    plot = tmp_path / "curve.svg"
+    document = cli.json("metrics", run_id, "--plot", plot)
+    [run] = document["runs"]
+    found = run["metrics"]["accuracy"]
+    assert (found["best"], found["best_step"], found["last"]) == (0.68, 8, 0.68)
+    assert (found["count"], found["lost"], found["source"]) == (8, 2, "stdout")
+    assert run["lost"] == {"accuracy": {"steps": [6, 7], "values": [0.66, 0.99]}}
+    curve = document["metrics"]["accuracy"]
+    assert curve["steps"] == list(range(1, 9))
+    assert curve["values"][run_id][6] == 0.67
+    assert "lost work" in plot.read_text()
+    shown = cli.ok("metrics", run_id)
+    assert re.search(r"POINTS +LOST", shown)
+    assert "0.9900" not in shown
+    assert "0.99" not in cli.ok("show", run_id)
