@@ -10,8 +10,8 @@ from pathlib import Path
 from bench.report import Ratio
 from bench.services import RUNNER, local_services
 
-RUNS = 4  # of each kind, in turn; the fastest counts
-STEPS = 1500
+RUNS = 3  # of each kind, in turn; the fastest counts
+STEPS = 700
 MOST = 1.03
 # Each step computes for some milliseconds, prints its values and a progress bar, and writes the
 # values to a CSV file and to an event file of TensorBoard.
