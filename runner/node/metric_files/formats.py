@@ -14,8 +14,8 @@ from runner.node.metric_files.mlflow_files import (
     MlflowMetric,
     is_mlflow_database,
 )
-from runner.node.metric_files.reading import FileReader, History
-from runner.node.metric_files.tables import IsMetric, JsonLines, Results, Table, TrainerState
+from runner.node.metric_files.reading import FileReader, SeenValues
+from runner.node.metric_files.tables import IsMetric, JsonLines, Results, TextTable, TrainerState
 from runner.node.metric_files.wandb_files import HEADER, WandbFile
 
 HEAD_BYTES = 64 * 1024  # read to recognise the format of a file
@@ -29,7 +29,7 @@ class Opened:
     """What the readers of one attempt share: which names are metrics, and histories of copies."""
 
     is_metric: IsMetric
-    trainer: History = field(default_factory=History)
+    trainer: SeenValues = field(default_factory=SeenValues)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def _open_table(path: Path, head: bytes, opened: Opened) -> FileReader | None:
     title, end, _ = head.partition(b"\n")
     prefix = _CATBOOST.get(path.name, "")
     is_metric: IsMetric = (lambda name: name != "iter") if prefix else opened.is_metric
-    if not end or not Table.has_metrics(title.decode("utf-8", "replace"), is_metric):
+    if not end or not TextTable.has_metrics(title.decode("utf-8", "replace"), is_metric):
         return None
-    return Table(path, is_metric, prefix)
+    return TextTable(path, is_metric, prefix)
 
 
 def _open_json(path: Path, head: bytes, opened: Opened) -> FileReader | None:

@@ -37,7 +37,7 @@ class FileReader(ABC):
         return iter(())
 
 
-class History:
+class SeenValues:
     """The values of a file that is written anew as a whole, or of several copies of it.
 
     Files such as `trainer_state.json` contain all earlier values again. Values are new if they

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from runner.node.metric_files.reading import FileReader, FoundValue, GrowingText, History
+from runner.node.metric_files.reading import FileReader, FoundValue, GrowingText, SeenValues
 
 MAX_COLUMNS = 500
 MAX_FILE_BYTES = 16 << 20  # of a file that is read as a whole
@@ -30,7 +30,7 @@ def find_step_column(names: Sequence[str]) -> int | None:
     return next((lower.index(name) for name in _STEPS if name in lower), None)
 
 
-class Table(FileReader):
+class TextTable(FileReader):
     """Reads a file of comma- or tab-separated values with a title line.
 
     Lightning's `CSVLogger` leaves cells empty, and writes the file anew when a column is added.
@@ -40,7 +40,7 @@ class Table(FileReader):
         self._lines = GrowingText(path)
         self._is_metric = is_metric
         self._prefix = prefix
-        self._history = History()
+        self._history = SeenValues()
         self._columns: dict[int, str] = {}
         self._step = 0
         self._separator = ","
@@ -96,7 +96,7 @@ class JsonLines(FileReader):
     def __init__(self, path: Path, is_metric: IsMetric) -> None:
         self._lines = GrowingText(path)
         self._is_metric = is_metric
-        self._history = History()
+        self._history = SeenValues()
 
     @staticmethod
     def has_metrics(line: bytes, is_metric: IsMetric) -> bool:
@@ -130,7 +130,7 @@ class TrainerState(FileReader):
     Each checkpoint has a copy with all earlier entries, so the copies share one history.
     """
 
-    def __init__(self, path: Path, history: History) -> None:
+    def __init__(self, path: Path, history: SeenValues) -> None:
         self._path = path
         self._history = history
 
@@ -163,7 +163,7 @@ class Results(FileReader):
     def __init__(self, path: Path, is_metric: IsMetric) -> None:
         self._path = path
         self._is_metric = is_metric
-        self._history = History()
+        self._history = SeenValues()
 
     @staticmethod
     def may_be(path: Path) -> bool:

@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,7 @@ _SETTLED_NS = 2 * 10**9
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "lost+found"})
 _PHASES = frozenset({"train", "training", "val", "valid", "validation", "test", "eval", "dev"})
 
-_FileState = tuple[int, int, int]  # size, time of change, inode
+_DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
 class AddValue(Protocol):
@@ -52,16 +52,48 @@ class _Folder:
     files: tuple[str, ...]
 
 
-@dataclass
 class _File:
-    """A file that may have metrics, and its reader once its format is known."""
+    """A file that may have metrics, and its reader once its format is known.
 
-    state: _FileState | None = None
-    source: str = ""
-    reader: FileReader | None = None
-    is_damaged: bool = False
-    label: str = ""
-    names: dict[str, str] = field(default_factory=dict[str, str])
+    Attributes:
+        source: the source of its values; empty while the format is not known.
+        names: the names under which its metrics are reported.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.source = ""
+        self.names: dict[str, str] = {}
+        self._state: tuple[int, int, int] | None = None  # size, time of change, inode
+        self._reader: FileReader | None = None
+        self._is_damaged = False
+
+    def read(self, opened: Opened, *, is_last: bool = False) -> Iterator[FoundValue]:
+        """Yield what is new, and if `is_last` what is only known at the end. Raise no error."""
+        try:
+            yield from self._read(opened)
+            if is_last and self._reader is not None and not self._is_damaged:
+                yield from self._reader.finish()
+        except OSError as err:
+            logger.info("metrics in %s are read later: %s", self.path, err)
+        except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as err:
+            self._is_damaged = True
+            logger.warning("no more metrics are read from %s: %s", self.path, err)
+
+    def _read(self, opened: Opened) -> Iterator[FoundValue]:
+        found = os.stat(self.path)  # noqa: PTH116 - paths are text here
+        state = (found.st_size, found.st_mtime_ns, found.st_ino)
+        if state == self._state or self._is_damaged or not stat.S_ISREG(found.st_mode):
+            return
+        if self._reader is None:
+            known = open_reader(Path(self.path), opened)
+            if known is None:
+                self._state = state
+                return
+            self.source, self._reader = known
+        yield from self._reader.read()
+        # A database has journals: it may change while its file does not.
+        self._state = None if self.path.endswith(_DATABASES) else state
 
 
 class MetricFiles(threading.Thread):
@@ -117,10 +149,7 @@ class MetricFiles(threading.Thread):
                 self.spent_s += took_s
                 wait_s = max(EVERY_S, took_s / SHARE)
             if self._ending.is_set() and not self._is_needless():
-                self.search()
-                for path, file in self._files.items():
-                    if file.reader is not None and not file.is_damaged:
-                        self._report(path, file, file.reader.finish())
+                self.search(is_last=True)
         except Exception:  # the metrics are additional: the script must not fail
             logger.exception("metric files are no longer read")
 
@@ -132,12 +161,18 @@ class MetricFiles(threading.Thread):
         if self.is_alive():
             self.join(limit_s)
 
-    def search(self) -> None:
+    def search(self, *, is_last: bool = False) -> None:
         """Search the folders once, and report what is new in their metric files."""
         for path in list(self._iterate_files()):
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return
-            self._read(path, self._files.setdefault(path, _File()))
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = _File(path)
+            for name, value, step in file.read(self._opened, is_last=is_last):
+                if not self._is_quiet:
+                    shown = file.names.get(name) or self._shown_name(file, name)
+                    self._add(shown, value, step, source=file.source, wait=True)
 
     def _iterate_files(self) -> Iterator[str]:
         """Yield the files that may have metrics, at most MAX_FILES."""
@@ -181,35 +216,9 @@ class MetricFiles(threading.Thread):
             self._folders[path] = found
         return found
 
-    def _read(self, path: str, file: _File) -> None:
-        try:
-            found = os.stat(path)  # noqa: PTH116 - paths are text here
-            state = (found.st_size, found.st_mtime_ns, found.st_ino)
-            if state == file.state or file.is_damaged or not stat.S_ISREG(found.st_mode):
-                return
-            if file.reader is None:
-                opened = open_reader(Path(path), self._opened)
-                if opened is None:
-                    file.state = state
-                    return
-                file.source, file.reader = opened
-            self._report(path, file, file.reader.read())
-            # A database has journals: it may change while its file does not.
-            file.state = None if file.source == "mlflow" and path.endswith("db") else state
-        except OSError as err:
-            logger.info("metrics in %s are read later: %s", path, err)
-        except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as err:
-            file.is_damaged = True
-            logger.warning("no more metrics are read from %s: %s", path, err)
-
-    def _report(self, path: str, file: _File, values: Iterable[FoundValue]) -> None:
-        for name, value, step in values:
-            if not self._is_quiet:
-                shown = file.names.get(name) or self._shown_name(path, file, name)
-                self._add(shown, value, step, source=file.source, wait=True)
-
-    def _shown_name(self, path: str, file: _File, name: str) -> str:
+    def _shown_name(self, file: _File, name: str) -> str:
         """Return the name of a metric, with its folder if another folder has the same name."""
+        path = file.path
         parts = path.split("/")
         folder, label = "/".join(parts[:-1]), parts[-2]
         if file.source == "mlflow" and "/metrics/" in path:

@@ -22,7 +22,7 @@ from runner.node.script.printed_pairs import (
     is_metric_token,
     to_number,
 )
-from runner.node.script.printed_tables import BOX_EDGES, PrintedTables, Row
+from runner.node.script.printed_tables import BOX_EDGES, PrintedTables, TableRow
 from runner.protocol.metrics import METRIC_WORDS
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class PrintedMetrics:
         row = self._tables.read(line, is_bar=is_bar)
         if is_bar and (row is None or row.is_state):
             if row is None:
-                row = Row(dict(self._pairs(line)), self._find_step(line))
+                row = TableRow(dict(self._pairs(line)), self._find_step(line))
             self._read_bar(line, row)
             return
         self._flush_bar()
@@ -193,7 +193,7 @@ class PrintedMetrics:
         for name, value in pairs:
             self._add(name, value, step)
 
-    def _read_bar(self, line: str, row: Row) -> None:
+    def _read_bar(self, line: str, row: TableRow) -> None:
         """Keep the values of a bar, of which only the last state counts."""
         done = _DONE.search(line)
         reached = self._bar_done

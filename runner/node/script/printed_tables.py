@@ -31,7 +31,7 @@ _MIN_CELLS = 2
 
 
 @dataclass
-class Row:
+class TableRow:
     """The metrics of a row, and its step or None. `is_state` if a later row may replace it."""
 
     values: Mapping[str, float]
@@ -65,7 +65,7 @@ class PrintedTables:
         """True if the next lines may be rows."""
         return self._titles is not None or bool(self._section)
 
-    def read(self, line: str, *, is_bar: bool = False) -> Row | None:
+    def read(self, line: str, *, is_bar: bool = False) -> TableRow | None:
         """Return the metrics of the line if it is part of a table, or None.
 
         Any number of lines of progress bars (`is_bar`) may be between the rows.
@@ -77,7 +77,7 @@ class PrintedTables:
             self._section = ""
         if self._read_title(line, previous):
             self._other_lines = 0
-            return Row({})
+            return TableRow({})
         titles = self._titles
         if titles is None:
             return None
@@ -131,7 +131,7 @@ class PrintedTables:
         columns = [(m[0], m.start()) for m in re.finditer(r"\S+", line)]
         return _Titles(line, columns, step)
 
-    def _read_row(self, line: str, titles: _Titles) -> Row | None:
+    def _read_row(self, line: str, titles: _Titles) -> TableRow | None:
         if titles.is_report:
             return self._read_report(line)
         cells = line.split()
@@ -154,7 +154,7 @@ class PrintedTables:
                 found[name.lower()] = to_number(cell)
             elif cell not in _EMPTY_CELLS:
                 return None
-        return Row(found, int(step[1]), is_state=is_bar)
+        return TableRow(found, int(step[1]), is_state=is_bar)
 
     def _is_column(self, name: str, titles: _Titles) -> bool:
         is_ruled = _RULE.fullmatch(titles.line) is not None
@@ -173,7 +173,7 @@ class PrintedTables:
             return None
         return [places.get(start, "") for start in starts]
 
-    def _read_report(self, line: str) -> Row | None:
+    def _read_report(self, line: str) -> TableRow | None:
         """Read a row of `classification_report` that is not of one class."""
         found = _REPORT_ROW.match(line)
         if found is None:
@@ -183,11 +183,11 @@ class PrintedTables:
             return None
         values = [to_number(cell) for cell in cells[:-1]]
         if name == "accuracy":
-            return Row({"accuracy": values[0]}) if len(values) == 1 else None
+            return TableRow({"accuracy": values[0]}) if len(values) == 1 else None
         names = (f"{name}_{column}" for column in _REPORT)
-        return Row(dict(zip(names, values, strict=False)))
+        return TableRow(dict(zip(names, values, strict=False)))
 
-    def _read_box(self, line: str) -> Row | None:
+    def _read_box(self, line: str) -> TableRow | None:
         """Read a row of a box with a name and a value; None for other rows."""
         cells = [cell for cell in map(str.strip, _BOX.split(line)) if cell]
         if len(cells) == 1:
@@ -197,11 +197,11 @@ class PrintedTables:
             return None
         name = "_".join(cells[0].split()).lower()
         if not self._is_metric(name):
-            return Row({})
-        return Row({f"{self._section.lower()}{name}": to_number(cells[1])})
+            return TableRow({})
+        return TableRow({f"{self._section.lower()}{name}": to_number(cells[1])})
 
 
-def _read_detections(cells: list[str], titles: _Titles) -> Row | None:
+def _read_detections(cells: list[str], titles: _Titles) -> TableRow | None:
     """Read the row of all classes of YOLO's validation."""
     values = cells[3:]
     if cells[:1] != ["all"] or len(values) != len(titles.columns):
@@ -209,4 +209,4 @@ def _read_detections(cells: list[str], titles: _Titles) -> Row | None:
     if not all(VALUE.fullmatch(value) for value in values):
         return None
     names = (name.lower() for name, _ in titles.columns)
-    return Row({name: to_number(value) for name, value in zip(names, values, strict=True)})
+    return TableRow({name: to_number(value) for name, value in zip(names, values, strict=True)})

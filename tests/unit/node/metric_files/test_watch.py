@@ -121,8 +121,10 @@ def test_unchanged_folder_is_not_listed_again(
         (watched.folder / f"{n}.csv").write_text("step,loss\n1,0.5\n")
     os.utime(watched.folder, (1, 1))
     watched.files.search()
-    monkeypatch.setattr(os, "scandir", None)
+    listed: list[object] = []
+    monkeypatch.setattr(os, "scandir", listed.append)
     watched.files.search()
+    assert listed == []
 
 
 def test_value_that_is_printed_and_logged_counts_once(watched: Watched) -> None:
