@@ -346,7 +346,7 @@ def metric_pairs(spec: RunSpec, values: Mapping[str, str]) -> dict[str, str]:
         spec: the run.
         values: what is shown of each metric.
     """
-    shown = select_shown(values, (spec.primary_metric, *(each.metric for each in spec.expect)))
+    shown = select_shown(values, (*spec.named_metrics, *(each.metric for each in spec.expect)))
     pairs = {_short_name(name): values[name] for name in shown}
     left = len(values) - len(shown)
     return pairs | ({"metrics": f"and {left:,} more: runner metrics {spec.run_id}"} if left else {})
