@@ -238,11 +238,12 @@ METRIC_WORDS = frozenset({
     "perplexity", "ppl", "mse", "rmse", "mae", "mape", "bleu", "rouge", "iou", "miou", "dice",
     "ndcg", "wer", "cer", "r2", "top1", "top5", "reward", "score", "metric", "nll", "elbo", "psnr",
     "ssim", "fid", "mcc", "err", "error", "bpb", "bpc", "xent", "mrr", "auroc", "auprc", "rew",
+    "rougel", "rougelsum",
 })  # fmt: skip
 # More words that are metrics if a script reports a value by name.
 _REPORTED_WORDS = METRIC_WORDS | {
     "ap", "map", "roc", "kappa", "correlation", "pearson", "spearman", "spearmanr", "similarity",
-    "return", "returns", "fitness", "rougel", "rougelsum", "smape", "mase", "rmsle",
+    "return", "returns", "fitness", "smape", "mase", "rmsle",
     "success", "win", "match",
 }  # fmt: skip
 # Words after that of the metric: `loss_epoch`, `f1_macro`, `mAP50-95(B)`, `error_rate`.

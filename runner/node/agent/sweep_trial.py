@@ -222,6 +222,9 @@ class SweepTrial:
             self._before = self._curve
             kept = -math.inf if step is None else step
             self._curve = tuple(point for point in self._curve if point[0] <= kept)
+            is_shorter = len(self._curve) < len(self._before)
+        if is_shorter:
+            self._write("running", "")
 
     def decide(self, shared_dir: Path, events: EventLog, check: Callable[[], None]) -> RunSpec:
         """Return the run with the parameters of the trial. Decide them if they are not decided.

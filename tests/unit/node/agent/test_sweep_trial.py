@@ -221,6 +221,26 @@ def test_values_of_earlier_attempts_count(runs: ContainerClient, service: FakeBl
 
 
 @pytest.mark.feature(45)
+def test_values_of_lost_work_are_not_reported_while_it_is_done_again(
+    runs: ContainerClient, service: FakeBlobs
+) -> None:
+    spec = submitted(service, replace(SAMPLED, decided=True))
+    first = opened(runs, spec)
+    for step in range(1, 8):
+        first.observe("loss", 8.0 - step, step)
+    first.finish("failed", "the node is lost")
+    second = opened(runs, spec, attempt=2)
+    second.continue_from(5)
+    assert [step for step, _ in own_report(runs).curve] == [1, 2, 3, 4, 5]
+    second.observe("loss", 0.5, 7)  # step 6 came just after the checkpoint
+    second.finish("failed", "the node is lost")
+    assert own_report(runs).curve[4:] == ((5, 3.0), (6, 2.0), (7, 0.5))
+    third = opened(runs, spec, attempt=3)
+    third.continue_from(None)
+    assert own_report(runs).curve == ()
+
+
+@pytest.mark.feature(45)
 def test_script_without_the_metric_of_its_sweep_fails(
     runs: ContainerClient, service: FakeBlobs
 ) -> None:

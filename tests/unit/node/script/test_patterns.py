@@ -212,3 +212,12 @@ def test_endless_expression_does_not_affect_the_run(task: Task) -> None:
     ]
     assert len(warnings) == 1
     assert "metrics.patterns.acc is switched off" in warnings[0]
+
+
+def test_patterns_find_metrics_in_stderr_too(search: Callable[..., Search]) -> None:
+    found = search(loss=r"loss=([0-9.]+)")
+    found.patterns.feed(b"loss=0.")
+    found.patterns.feed(b"loss=0.75\n", "stderr")
+    found.patterns.feed(b"5\nloss=0.25")
+    found.patterns.finish()
+    assert sorted(value for _, value, _ in found.found) == [0.25, 0.5, 0.75]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.node.script import printed as printed_module
 from runner.node.script.metrics import MetricLog
-from runner.node.script.printed import PrintedMetrics
+from runner.node.script.printed import PrintedMetrics, PrintedSteps
 from runner.node.script.shipper import LineQueue
 from tests.unit.node.agent_task import Task
 
@@ -129,6 +129,30 @@ def test_metrics_are_read_from_the_output_of_frameworks(framework: str) -> None:
     text, expected = PRINTED[framework]
     assert read(text) == expected
     assert read(*text) == expected, "in pieces of one character"
+
+
+def test_counting_continues_after_the_checkpoint() -> None:
+    queue = LineQueue()
+    steps = PrintedSteps({"loss": 5, "acc": 5})
+    printed = PrintedMetrics(MetricLog(2, queue), steps=steps)
+    printed.feed(b"loss: 0.5\nloss: 0.25\nepoch 4, acc: 0.5\nnll: 1.0\n")
+    found = [json.loads(line) for line in queue.peek().splitlines()]
+    assert [(line["name"], line["step"]) for line in found] == [
+        ("loss", 6), ("loss", 7), ("acc", 4), ("nll", 1),
+    ]  # fmt: skip
+
+
+def test_streams_share_the_steps_and_have_their_own_lines() -> None:
+    queue = LineQueue()
+    log, steps = MetricLog(1, queue), PrintedSteps()
+    out, err = (PrintedMetrics(log, source=name, steps=steps) for name in ("stdout", "stderr"))
+    out.feed(b"loss: 0.")
+    err.feed(b"loss: 0.75\n")
+    out.feed(b"5\n")
+    found = [json.loads(line) for line in queue.peek().splitlines()]
+    assert [(line["value"], line["step"], line["source"]) for line in found] == [
+        (0.75, 1, "stderr"), (0.5, 2, "stdout"),
+    ]  # fmt: skip
 
 
 def test_metrics_of_an_epoch_are_read_once_keras_printed_them() -> None:
