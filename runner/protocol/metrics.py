@@ -323,6 +323,8 @@ def choose_shown(names: Iterable[str], params: Iterable[str] = ()) -> str | None
     return next((name for name in others if not _is_count(name)), None)
 
 
+# Limits the last values in result.json, which every list of runs reads.
+MAX_NAMES = 1000
 MOST_SHOWN = 10  # metrics of a run on one screen
 
 

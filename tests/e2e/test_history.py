@@ -256,3 +256,27 @@ def test_damaged_metric_lines_are_skipped(cli: Cli, script: Write) -> None:
     assert found["metrics"]["x"]["steps"] == [1, 3, 5]
     assert found["runs"][0]["metrics"]["x"]["best"] == 1
     assert "2 values are NaN or infinite" in cli.ok("metrics", run_id, "--chart")
+
+
+MANY = """
+import json, os
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
+    values = {f"layer_{n}": n / 8 for n in range(1489)}
+    file.write(json.dumps({"val_loss": 0.5, **values}) + "\\n")
+"""
+
+
+@pytest.mark.feature(46)
+def test_end_of_a_run_with_many_metrics_is_one_screen(
+    cli: Cli, script: Callable[[str], Path]
+) -> None:
+    folder = script(MANY)
+    (folder / "train.yaml").write_text("metrics: {primary: val_loss}\n")
+    done = cli.run("train", folder)
+    assert done.returncode == 0, done.stderr
+    run_id = cli.json("show", "@last")["run_id"]
+    for text in (done.stderr, cli.ok("show", run_id)):
+        assert "val_loss" in text
+        assert text.count("layer_") <= 10, "nine metrics, and one in a warning"
+        assert f"and 1,480 more: runner metrics {run_id}" in text
+        assert len(text.splitlines()) <= 60

@@ -15,6 +15,7 @@ from runner.cli.ui.terminal import StageDisplay
 from runner.core.progress import Progress
 from runner.core.units import format_duration, format_size
 from runner.protocol.metrics import (
+    MAX_NAMES,
     describe_non_finite,
     format_metric,
     range_problems,
@@ -226,7 +227,8 @@ def print_summary(
         pairs["fix"] = ended.status.fix
     if ended.result:
         first_started = _first_started(connection, spec.run_id, ended.result)
-        pairs |= _result_pairs(spec, ended.result, first_started)
+        count = _count_metrics(connection, spec, ended.result)
+        pairs |= _result_pairs(spec, ended.result, first_started, count)
         if view:
             pairs |= _total_time(ended.result, view)
     if ended.gave_up and ended.gave_up.fix:
@@ -319,8 +321,17 @@ def _first_started(connection: Connection, run_id: str, result: RunResult) -> da
     return datetime.fromisoformat(attempts[0].started) if attempts else None
 
 
+def _count_metrics(connection: Connection, spec: RunSpec, result: RunResult) -> int:
+    """Return how many metrics a run has, of which its result has only the first ones."""
+    if len(result.metrics) < MAX_NAMES:
+        return len(result.metrics)
+    from runner.flows.runs.documents import load_metrics
+
+    return len(load_metrics(connection, spec))
+
+
 def _result_pairs(
-    spec: RunSpec, result: RunResult, first_started: datetime | None
+    spec: RunSpec, result: RunResult, first_started: datetime | None, count: int
 ) -> dict[str, str]:
     from runner.core.states import advice_for_result
 
@@ -329,7 +340,7 @@ def _result_pairs(
         pairs["why"] = result.message
     if fix := advice_for_result(result.code, result.message):
         pairs["fix"] = fix
-    pairs |= metric_pairs(spec, {n: format_metric(v) for n, v in result.metrics.items()})
+    pairs |= metric_pairs(spec, {n: format_metric(v) for n, v in result.metrics.items()}, count)
     if expected := expected_text(spec, result):
         pairs["expected"] = expected
     if odd := describe_non_finite(result.metrics, spec.run_id):
@@ -339,16 +350,19 @@ def _result_pairs(
     return pairs
 
 
-def metric_pairs(spec: RunSpec, values: Mapping[str, str]) -> dict[str, str]:
+def metric_pairs(
+    spec: RunSpec, values: Mapping[str, str], count: int | None = None
+) -> dict[str, str]:
     """Return the metrics of a run for one screen, and a line that counts the others.
 
     Args:
         spec: the run.
         values: what is shown of each metric.
+        count: the number of its metrics, if there are more than `values`.
     """
     shown = select_shown(values, (*spec.named_metrics, *(each.metric for each in spec.expect)))
     pairs = {_short_name(name): values[name] for name in shown}
-    left = len(values) - len(shown)
+    left = (len(values) if count is None else count) - len(shown)
     return pairs | ({"metrics": f"and {left:,} more: runner metrics {spec.run_id}"} if left else {})
 
 

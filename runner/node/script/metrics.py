@@ -26,7 +26,7 @@ from runner.node.script.command import dies_with_parent
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.protocol.codec import now_text, parse_json
-from runner.protocol.metrics import MetricPoint, MetricValue, ResumeMark
+from runner.protocol.metrics import MAX_NAMES, MetricPoint, MetricValue, ResumeMark
 
 if TYPE_CHECKING:
     from runner.node.script.metric_sources import RepeatedValues
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 1000
-# Limits the last values in result.json, which every list of runs reads.
-MAX_NAMES = 1000
 # Longer lines are ignored to bound memory.
 MAX_JSON_BYTES = 8 * READ_BYTES
 

@@ -15,7 +15,6 @@ from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_remaining_processes
 from runner.node.script.metrics import (
     MAX_JSON_BYTES,
-    MAX_NAMES,
     MetricLog,
     MetricPatterns,
     MetricsFileReader,
@@ -28,7 +27,7 @@ from runner.node.storage.blobs import AppendBlob, BlobShrankError, ContainerClie
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.codec import now_text, parse_json
-from runner.protocol.metrics import MetricPoint, MetricValue, json_value
+from runner.protocol.metrics import MAX_NAMES, MetricPoint, MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     ALIVE_STAGE,

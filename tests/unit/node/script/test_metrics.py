@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from runner.node.script import shipper as lines_module
-from runner.node.script.metrics import MAX_NAMES, MetricLog, MetricsFileReader, parse_metrics
+from runner.node.script.metrics import MetricLog, MetricsFileReader, parse_metrics
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
-from runner.protocol.metrics import MetricPoint
+from runner.protocol.metrics import MAX_NAMES, MetricPoint
 
 
 @pytest.fixture
