@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.report import Ratio
 from bench.services import RUNNER, local_services
 
-RUNS = 3  # of each kind, in turn; the fastest counts
+RUNS = 5  # of each kind, in turn; the fastest counts
 STEPS = 700
 MOST = 1.03
 # Each step computes for some milliseconds, prints its values and a progress bar, and writes the
