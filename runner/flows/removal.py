@@ -541,27 +541,27 @@ def remove_expired(
 
 
 def _marked(
-    connection: Connection, container: BlobContainer, plan: RemovalPlan, now: datetime
+    connection: Connection, container: BlobContainer, removal: RemovalPlan, now: datetime
 ) -> RemovalPlan:
     """Mark the runs of a plan, check again whether they are needed, and return the rest.
 
     The first check may be old, because the user was asked in between. After an interrupt, marks
     remain: a later deletion of many runs forgets them.
     """
-    new = in_parallel(lambda run: _mark(container, run), plan.runs)
-    marked = [run.run_id for run, is_new in zip(plan.runs, new, strict=True) if is_new]
-    chosen = [run.row for run in plan.runs if run.row is not None]
+    new = in_parallel(lambda run: _mark(container, run), removal.runs)
+    marked = [run.run_id for run, is_new in zip(removal.runs, new, strict=True) if is_new]
+    chosen = [run.row for run in removal.runs if run.row is not None]
     try:
         kept = _find_kept(connection, container, chosen, now, 0)
-        if plan.named:
-            _refuse_used(kept, plan.members)
+        if removal.named:
+            _refuse_used(kept, removal.members)
     except RunnerError:
         _forget_marks(container, marked)
         raise
     spared = {each.run_id for each in kept}
     _forget_marks(container, list(spared.intersection(marked)))
-    runs = tuple(run for run in plan.runs if run.run_id not in spared)
-    return replace(plan, runs=runs, kept=(*plan.kept, *kept))
+    runs = tuple(run for run in removal.runs if run.run_id not in spared)
+    return replace(removal, runs=runs, kept=(*removal.kept, *kept))
 
 
 def _mark(container: BlobContainer, run: RunToDelete) -> bool:

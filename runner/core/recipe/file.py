@@ -637,6 +637,8 @@ def _from_folder(
     document = read_document(file, code=_CODE)
     document, parsed = _apply_variants(document, variants)
     _check_files(document, folder, parsed)
+    if source != "builtin":
+        _check_program(document, folder, parsed.command or ())
     command = chosen or tuple(parsed.command or ()) or folder_command(folder, parsed.entry)
     is_chosen = not (chosen or parsed.command or parsed.entry)
     return _build(folder, source, parsed, command=command, is_chosen=is_chosen)
@@ -656,15 +658,18 @@ def _check_files(document: Document, folder: Path, parsed: RecipeFile) -> None:
         problem = f"no file {missing!r} in {folder}"
         fix = did_you_mean(missing, (path.name for path in folder.glob("*.py"))) or "create it"
         raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
-    is_own = source != "builtin"
-    if is_own and parsed.command and (fix := correct_program(folder, parsed.command)):
-        problem = f"{parsed.command[0]} is not a program that the node can start"
-        why = "it has no permission to be executed, or no #! line that names its interpreter"
-        raise field_error(document, ("command",), problem, code=_CODE, why=why, fix=fix)
     if parsed.image is not None and parsed.python is not None:
         problem = "`python` cannot be combined with `image`, which contains its own Python"
         fix = f"remove `python`, or use an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
+
+
+def _check_program(document: Document, folder: Path, command: Sequence[str]) -> None:
+    """Check that the program of a command is one that the node can start. Raise RunnerError."""
+    if command and (fix := correct_program(folder, command)):
+        problem = f"{command[0]} is not a program that the node can start"
+        why = "it has no permission to be executed, or no #! line that names its interpreter"
+        raise field_error(document, ("command",), problem, code=_CODE, why=why, fix=fix)
 
 
 def missing_script(command: Sequence[str], folder: Path) -> str | None:

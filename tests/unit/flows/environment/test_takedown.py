@@ -37,8 +37,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [("job", task) for pool, task in _TASKS.items() if pools is None or pool in pools]
 
     def schedules(_: Connection) -> list[ScheduleView]:
-        ended = ScheduleView("over", "completed", None, None, "t4")
-        return [ended, *(ScheduleView(s, "active", None, None, p) for p, s in _SCHEDULES.items())]
+        ended = ScheduleView("over", "completed", None, (), "t4")
+        return [ended, *(ScheduleView(s, "active", None, (), p) for p, s in _SCHEDULES.items())]
 
     there = automation.Deployed(_ACCOUNT, "batch", "/subscriptions/s/x", protect=False)
     monkeypatch.setattr(automation, "deployed", lambda _: [there])
