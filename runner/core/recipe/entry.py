@@ -47,15 +47,17 @@ _SETUP_CALLS = frozenset(
 )
 # Files of other tools, which do something when they are run, but do not train.
 _TOOL_FILES = re.compile(r"(setup|conftest|noxfile|fabfile|versioneer|test_.*|.*_test|_.*)\.py")
+_PROGRAM_NAME = re.compile(r"(?<![a-z])(train|main|run)(?![a-z])")  # in the name of a program
 _PROGRAM_MODULES = ("train", "main", "__main__")  # usual names of modules that are programs
 # Programs that run other files, by suffix or name.
 _OTHER_PROGRAMS = {
     **{".R": "Rscript", ".r": "Rscript", ".jl": "julia", ".js": "node", ".m": "octave"},
     **{".pl": "perl", ".rb": "ruby", ".lua": "lua", ".pyw": "python"},
 }
-_OTHER_CODE = re.compile(r"\..*|__.*|venv|node_modules|build|dist|tests?|docs")
+_OTHER_CODE = re.compile(r"\..*|__.*|venv|node_modules|build|dist|test.*|docs")
 _MOST_ENTRIES = 2_000  # of the folder, that are searched for programs
 _MOST_LEVELS = 3
+_MOST_CANDIDATES = 100  # files in folders below, that are read for a fix
 _LINE_BYTES = 256  # maximum length of a `#!` line on Linux
 NEEDS_FOLDER = "R-RECIPE-ALONE"  # error code: the script uses files of its folder
 _FIX_COMMAND = f"write a {RECIPE_FILE} with a `command`"
@@ -105,7 +107,7 @@ def _correct_entry(folder: Path, entry: str) -> str:
     module, colon, _ = entry.partition(":")
     if colon and is_module(folder, module):
         return f"--entry {module}"
-    programs = list(_find_programs(folder))
+    programs = _find_programs(folder)
     near = did_you_mean(entry, programs)
     if not near and "." in entry:
         near = did_you_mean(f"{entry.replace('.', '/')}.py", programs)
@@ -304,7 +306,7 @@ def _find_script(folder: Path) -> str:
     is_notebook = len(notebooks) == 1 and not any(_activity(folder / each) for each in scripts)
     if is_notebook:
         return notebooks[0]
-    if len(scripts) == 1:
+    if len(scripts) == 1 and not _TOOL_FILES.fullmatch(scripts[0]):
         return scripts[0]
     activity = {name: _activity(folder / name) for name in usual}
     if script := next((name for name in usual if activity[name] == _PROGRAM), None):
@@ -321,11 +323,11 @@ def _find_script(folder: Path) -> str:
     commands = sorted(_project_scripts(folder))
     if len(commands) == 1:
         return commands[0]
-    others.sort(key=lambda name: -activity[name])
-    likely = [*commands, *others] or scripts
+    own = [n for n in scripts if not _TOOL_FILES.fullmatch(n) and _activity(folder / n) == _PROGRAM]
+    likely = [*commands, *sorted(own, key=lambda name: not _PROGRAM_NAME.search(name))]
     likely += [*_package_programs(folder), *sorted(path.name for path in folder.glob("*.sh"))]
-    likely += notebooks
-    likely = likely or list(_find_programs(folder))
+    likely += [*(each for each in _find_programs(folder) if "/" in each), *notebooks]
+    likely += sorted(others, key=lambda name: -activity[name])
     shown = ", ".join(scripts[:5] or likely[:5])
     found = f"it has {shown}" if shown else "it has no .py file"
     if not likely and (folder / "Makefile").is_file():
@@ -341,29 +343,6 @@ def _find_script(folder: Path) -> str:
         if likely
         else fix,
     )
-
-
-def _find_programs(folder: Path) -> Iterator[str]:
-    """Yield the scripts in a folder and below it, those first that do something when they run."""
-    found: list[tuple[bool, int, str]] = []
-    entries = 0
-    for place, folders, names in os.walk(folder):
-        relative = Path(place).relative_to(folder)
-        depth = len(relative.parts)
-        folders[:] = sorted(each for each in folders if not _OTHER_CODE.fullmatch(each))
-        if depth >= _MOST_LEVELS:
-            folders.clear()
-        entries += len(names)
-        for name in sorted(names):
-            path = relative / name
-            if path.suffix in (".py", ".sh", SUFFIX) and not _TOOL_FILES.fullmatch(name):
-                is_idle = path.suffix == ".py" and _activity(folder / path) == _NOTHING
-                unusual = is_idle or path.stem not in _PROGRAM_MODULES
-                found.append((is_idle, depth + unusual, path.as_posix()))
-        if entries > _MOST_ENTRIES:
-            break
-    for _, _, name in sorted(found):
-        yield name
 
 
 def _choose_script(
@@ -527,6 +506,33 @@ def _script_program(folder: Path, name: str) -> tuple[str, ...] | None:
         f"import sys; from {module} import {first}; sys.argv[0] = {name!r}; sys.exit({function}())"
     )
     return "python", "-c", code
+
+
+def _find_programs(folder: Path) -> list[str]:
+    """Return the scripts and notebooks in a folder and below that do something when they run.
+
+    Usual names come first, and modules of packages last.
+    """
+    found: list[tuple[bool, bool, int, Path]] = []
+    entries = 0
+    for place, folders, names in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(each for each in folders if not _OTHER_CODE.fullmatch(each))
+        if depth >= _MOST_LEVELS:
+            folders.clear()
+        entries += len(names)
+        if entries > _MOST_ENTRIES:
+            break
+        is_package = "__init__.py" in names
+        for name in names:
+            path = Path(place, name)
+            if path.suffix in (".py", ".sh", SUFFIX) and not _TOOL_FILES.fullmatch(name):
+                found.append((is_package, path.stem not in _PROGRAM_MODULES, depth, path))
+    return [
+        path.relative_to(folder).as_posix()
+        for _, _, _, path in sorted(found)[:_MOST_CANDIDATES]
+        if path.suffix != ".py" or _activity(path) == _PROGRAM
+    ]
 
 
 def _package_programs(folder: Path) -> Iterator[str]:

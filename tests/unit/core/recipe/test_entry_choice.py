@@ -233,3 +233,28 @@ def test_script_that_cannot_be_parsed_is_named(
     found = load_recipe(".", cwd=tmp_path).notes
     assert len(found) == bool(said)
     assert all(each.startswith("fit.py is not ") and said in each for each in found if said)
+
+
+@pytest.mark.parametrize(
+    ("files", "entry"),
+    [
+        ({"setup.py": CALLS, "net/__init__.py": "", "net/bpe.py": GUARDED,
+          "projects/adder/adder.py": GUARDED}, "projects/adder/adder.py"),
+        ({"setup.py": CALLS, "src/__init__.py": "", "src/train.py": GUARDED}, "src.train"),
+        ({"noxfile.py": CALLS, "tests/test_a.py": GUARDED, "net/__init__.py": "",
+          "net/auto.py": GUARDED}, "net/auto.py"),
+        ({"conftest.py": CALLS, "a/net.py": DEFINES, "b/fit.py": CALLS, "c/main.py": CALLS},
+         "c/main.py"),
+        ({"submit_all.py": "import main_pretrain\n" + CALLS, "main_pretrain.py": GUARDED,
+          "engine.py": DEFINES, "plot.py": CALLS}, "main_pretrain.py"),
+    ],
+)  # fmt: skip
+def test_folder_without_a_program_names_one_below_and_no_tool(
+    tmp_path: Path, files: dict[str, str], entry: str
+) -> None:
+    fill(tmp_path, files)
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path)
+    assert caught.value.code == "R-RECIPE-COMMAND"
+    assert caught.value.fix == f"runner train {tmp_path} --entry {entry}"
+    load_recipe(".", cwd=tmp_path, entry=entry)
