@@ -81,7 +81,10 @@ _PRIVATE = re.compile(
     re.IGNORECASE,
 )
 # Names of temporary files of libraries, and names that the module `tempfile` chooses.
-_LEFTOVER = re.compile(r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*")
+_LEFTOVER = re.compile(
+    r"pymp-.*|torchinductor_.*|torch_extensions.*|joblib_memmapping_folder_.*"
+    r"|__autograph_generated_file.*|torch_geometric\..*"
+)
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}(\..*)?")
 # Names of files and folders that a program needs only while it runs.
 _SCRATCH = re.compile(

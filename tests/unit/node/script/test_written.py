@@ -842,6 +842,8 @@ for name in ('pymp-x1', 'torchinductor_me', '__pycache__'):
     os.mkdir(os.path.join(tempfile.gettempdir(), name))
     open(os.path.join(tempfile.gettempdir(), name, 'a'), 'w').write('x')
 for _ in range(2): open(tempfile.mkstemp()[1], 'w').write('secret')
+generated = os.path.join(tempfile.gettempdir(), '__autograph_generated_filexy12.py')
+open(generated, 'w').write('of TensorFlow')
 folder = os.path.join(tempfile.gettempdir(), 'tmpab12cd34')
 os.mkdir(folder)
 open(folder + '/' + 'named.csv', 'w').write('named')
