@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.core.packages.requirements import normalize_name
 from runner.core.packages.sources import find_in_groups, find_script, is_lock_file
-from runner.core.recipe.local_code import LocalCode
-from runner.core.recipe.notebook import SUFFIX
+from runner.core.recipe.local_code import Imported, LocalCode
+from runner.core.recipe.notebook import SERVICE, SUFFIX, shell_lines
 from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 
@@ -20,7 +22,10 @@ CONDA_PROGRAM = "micromamba"
 _MOST_NAMED = 20  # packages of a message
 _MOST_ENTRIES = 20_000  # of the folder, that are searched for a module
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
-_INSTALLS = re.compile(r"""\b(pip|uv|conda|mamba|micromamba)['",\s]+(pip['",\s]+)?install\b""")
+_INSTALLS = re.compile(r"\b(pip3?|uv|conda|mamba|micromamba)\s+(pip\s+)?install\b")
+# A text of the code that is such a command, and not a message which advises one.
+_INSTALL_COMMAND = re.compile(rf"(?:^|[;&|({{]|\s-m|\b(?:sudo|python\S*|uv))\s*{_INSTALLS.pattern}")
+_SAID = re.compile(r"(print|warn\w*|info|error|debug|critical|exception|log|exit|echo|write)")
 _SYSTEM_INSTALL = re.compile(
     r"(?m)(?:^|[;&|(]|\bthen\b)\s*((?:sudo|doas)\b"
     r"|(?:apt|apt-get|aptitude|yum|dnf|microdnf|apk|pacman|zypper)\s)"
@@ -139,20 +144,23 @@ _ALSO = {
 # What popular packages install themselves, so that many projects do not list it.
 _BROUGHT = {
     "numpy": (
-        "accelerate chainer dask datasets diffusers evaluate gym gymnasium h5py jax "
-        "jaxlib keras lightgbm matplotlib ml-dtypes numba onnx onnxruntime "
+        "accelerate catboost chainer dask datasets diffusers evaluate flax gluonts gym gymnasium "
+        "h5py jax jaxlib keras lightgbm matplotlib ml-dtypes numba onnx onnxruntime optax "
         "opencv-python opencv-python-headless pandas peft pytorch-lightning "
-        "scikit-image scikit-learn scipy seaborn sentence-transformers shap statsmodels "
-        "tensorboard tensorflow tensorflow-cpu torchmetrics torchvision transformers "
-        "ultralytics xarray xgboost"
+        "scikit-image scikit-learn scipy seaborn sentence-transformers shap skorch "
+        "stable-baselines3 statsmodels tensorboard tensorflow tensorflow-cpu torch-geometric "
+        "torchmetrics torchvision transformers ultralytics xarray xgboost"
     ),
     "scipy": (
-        "jax lightgbm scikit-image scikit-learn sentence-transformers statsmodels "
-        "ultralytics xgboost"
+        "catboost jax lightgbm scikit-image scikit-learn sentence-transformers skorch "
+        "statsmodels ultralytics xgboost"
     ),
-    "pandas": "datasets evaluate seaborn shap statsmodels xarray",
-    "scikit-learn": "imbalanced-learn sentence-transformers shap umap-learn",
-    "matplotlib": "seaborn ultralytics",
+    "pandas": (
+        "catboost datasets evaluate gluonts seaborn shap stable-baselines3 statsmodels xarray"
+    ),
+    "scikit-learn": "imbalanced-learn sentence-transformers shap skorch umap-learn",
+    "matplotlib": "catboost seaborn stable-baselines3 ultralytics",
+    "gymnasium": "stable-baselines3",
     "pillow": (
         "imageio keras-cv matplotlib scikit-image sentence-transformers tensorboard "
         "torchvision ultralytics"
@@ -162,16 +170,16 @@ _BROUGHT = {
         "pytorch-lightning timm transformers ultralytics wandb"
     ),
     "tqdm": (
-        "datasets evaluate huggingface-hub lightning nltk optuna pytorch-lightning "
-        "sentence-transformers shap transformers ultralytics"
+        "datasets evaluate gluonts huggingface-hub lightning nltk optuna pytorch-lightning "
+        "sentence-transformers shap skorch torch-geometric transformers ultralytics"
     ),
     "requests": (
         "datasets diffusers evaluate huggingface-hub mlflow tensorflow torchtext "
         "transformers ultralytics wandb"
     ),
     "torch": (
-        "accelerate lightning peft pytorch-lightning sentence-transformers timm "
-        "torchaudio torchmetrics torchtext torchvision ultralytics"
+        "accelerate lightning peft pytorch-ignite pytorch-lightning sentence-transformers "
+        "stable-baselines3 timm torchaudio torchmetrics torchtext torchvision ultralytics"
     ),
     "torchvision": "timm ultralytics",
     "torchmetrics": "lightning pytorch-lightning",
@@ -191,7 +199,9 @@ _BROUGHT = {
         "accelerate datasets hydra-core lightning matplotlib pytest tensorflow transformers wandb"
     ),
     "h5py": "keras tensorflow tensorflow-cpu",
-    "jaxlib": "jax",
+    "jax": "chex dm-haiku equinox flax optax",
+    "jaxlib": "chex dm-haiku equinox flax jax optax",
+    "optax": "flax",
     "absl-py": "keras tensorboard tensorflow tensorflow-cpu",
     "six": "chainer pandas python-dateutil tensorflow",
     "python-dateutil": "matplotlib pandas",
@@ -205,6 +215,9 @@ _BROUGHT = {
     "traitlets": "ipykernel papermill",
     "nbformat": "papermill",
 }
+
+# Modules of a package that import another package.
+_NEEDED = {"torch.utils.tensorboard": "tensorboard", "optuna.visualization": "plotly"}
 
 _FURTHER = ("catboost", "dgl", "equinox", "fastai", "flax", "monai", "mxnet", "optax", "ray")
 
@@ -278,9 +291,12 @@ def _import_warning(recipe: Recipe) -> str | None:
         return None
     if script is not None and not script.endswith((".py", SUFFIX)):
         return None
-    imported = _find_imports(LocalCode.of_command(recipe.folder, recipe.command))
-    if not imported:
+    found = _find_imports(LocalCode.of_command(recipe.folder, recipe.command))
+    if found is None:
         return None
+    imported = found.modules
+    if "keras" in imported and not (found.chooses_backend or "KERAS_BACKEND" in recipe.env):
+        imported.setdefault("tensorflow", imported["keras"])
     asked = (re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in recipe.packages)
     listed = {*source.listed.names, *map(normalize_name, asked)}
     is_complete = source.origin is not None and is_lock_file(source.origin)
@@ -289,13 +305,27 @@ def _import_warning(recipe: Recipe) -> str | None:
         for name, file in imported.items()
         if not _is_provided(name, listed, is_complete=is_complete)
     }
+    if "PYTHONPATH" not in recipe.env:
+        for name, file in found.beyond.items():
+            if not _is_provided(name, listed, is_complete=is_complete):
+                raise _beyond(name, file)
     return _describe(missing, recipe) if missing else None
+
+
+def _beyond(module: str, where: str) -> RunnerError:
+    return RunnerError(
+        "R-IMPORTS",
+        f"{where} imports {module}, which Python will not find",
+        why=f"{module} is in the folder of the recipe, but Python searches only that of the script",
+        fix="add --env PYTHONPATH=. (`env` in train.yaml), or the line -e . in requirements.txt if "
+        "the project can be installed",
+    )
 
 
 def _describe(missing: dict[str, str], recipe: Recipe) -> str:
     where = next(iter(missing.values()))
     here = [name for name, file in missing.items() if file == where]
-    needed = list(dict.fromkeys(map(_package_of, here)))
+    needed = list(dict.fromkeys(map(package_of, here)))
     names = needed[:_MOST_NAMED]
     shown = ", ".join(here[:5]) + (f" and {len(here) - 5} more" if len(here) > 5 else "")
     packages = ", ".join(names)
@@ -336,14 +366,14 @@ def _is_well_known(package: str) -> bool:
     return package in {*_PACKAGES.values(), *_BROUGHT, *brings, *_FURTHER}
 
 
-def _package_of(module: str) -> str:
+def package_of(module: str) -> str:
     """Return the package on an index that provides a module."""
     return _PACKAGES.get(module) or module.replace("_", "-")
 
 
 def _is_provided(module: str, listed: Iterable[str], *, is_complete: bool) -> bool:
     """Return True if one of the packages provides a module, or may install one that does."""
-    package = _package_of(module)
+    package = package_of(module)
     own = normalize_name(module)
     known = {normalize_name(package), own, *_ALSO.get(module, ())}
     brought = () if is_complete else _BROUGHT.get(package, "").split()
@@ -353,25 +383,88 @@ def _is_provided(module: str, listed: Iterable[str], *, is_complete: bool) -> bo
     )
 
 
-def _find_imports(code: LocalCode) -> dict[str, str] | None:
-    """Return the modules that are in no folder of the code, with the file that imports them.
+@dataclass(frozen=True, slots=True)
+class _Imports:
+    """What the code of a program imports. Modules are top-level names.
 
-    Return None if the code installs packages itself. Modules are top-level names.
+    Attributes:
+        modules: Those in no folder of the code, with the file that imports them.
+        beyond: Those of the code that Python finds only with a PYTHONPATH, with the file.
+        chooses_backend: True if the code sets the back end of Keras; the default is TensorFlow.
     """
-    found: dict[str, str] = {}
+
+    modules: dict[str, str]
+    beyond: dict[str, str]
+    chooses_backend: bool
+
+
+def _find_imports(code: LocalCode) -> _Imports | None:
+    """Return what the code imports, or None if it installs packages itself."""
+    found, beyond = dict[str, str](), dict[str, str]()
     names: frozenset[str] | None = None
+    chooses_backend = changes_path = False
     for source in code.sources(only_certain=True):
-        if _INSTALLS.search(source.data.decode(errors="replace")):
+        is_notebook = source.path.suffix == SUFFIX
+        if is_notebook and any(map(_INSTALLS.search, shell_lines(source.path))):
             return None
+        if b"install" in source.data and _has_install(source.tree):
+            return None
+        chooses_backend = chooses_backend or b"KERAS_BACKEND" in source.data
+        changes_path = changes_path or is_notebook or b"sys.path" in source.data
+        where = source.path.relative_to(code.folder).as_posix()
         for each in source.imports:
-            is_new = each.top and each.top not in found and each.top not in _PROVIDED
-            if not (is_new and code.is_certain(each, source)):
+            if not (each.top and code.is_certain(each, source)):
                 continue
-            if not code.files_of(each, source.path):
-                names = _module_names(code.folder) if names is None else names
-                if each.top not in names:
-                    found[each.top] = source.path.relative_to(code.folder).as_posix()
-    return found
+            if code.is_beyond(each):
+                beyond.setdefault(each.top, where)
+            if code.files_of(each, source.path):
+                continue
+            for top in (each.top, *_needed_by(each)):
+                if top not in found and top not in _PROVIDED:
+                    names = _module_names(code.folder) if names is None else names
+                    if top not in names:
+                        found[top] = where
+    return _Imports(found, {} if changes_path else beyond, chooses_backend)
+
+
+def _needed_by(imported: Imported) -> list[str]:
+    """Return the packages that modules of another package import, see `_NEEDED`."""
+    dotted = (imported.module, *(f"{imported.module}.{name}" for name in imported.names))
+    return [_NEEDED[each] for each in dotted if each in _NEEDED]
+
+
+def _has_install(tree: ast.AST) -> bool:
+    """Return True if code runs a command that installs packages, or calls pip."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        text = ""
+        match node:
+            case ast.Raise() | ast.Assert() | ast.Expr(value=ast.Constant()):
+                continue
+            case ast.If(test=test) | ast.Try(body=[test, *_]) if SERVICE.search(ast.unparse(test)):
+                continue
+            case ast.Call(func=called) if _SAID.fullmatch(ast.unparse(called).rpartition(".")[2]):
+                continue
+            case ast.Call(func=called) if ast.unparse(called).startswith(
+                ("pip.", "pip_main", "pipmain")
+            ):
+                return True
+            case ast.Constant(value=str(text)):
+                pass
+            case ast.JoinedStr(values=parts) | ast.List(elts=parts) | ast.Tuple(elts=parts):
+                between = "" if isinstance(node, ast.JoinedStr) else " "
+                words = (e.value if isinstance(e, ast.Constant) else "python" for e in parts)
+                text = between.join(map(str, words))
+            case ast.Call(args=parts):
+                words = (e.value if isinstance(e, ast.Constant) else "python" for e in parts)
+                text = " ".join(map(str, words))
+            case _:
+                pass
+        if _INSTALL_COMMAND.search(text):
+            return True
+        pending.extend(ast.iter_child_nodes(node))
+    return False
 
 
 def _module_names(folder: Path) -> frozenset[str]:

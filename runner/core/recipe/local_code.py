@@ -250,6 +250,13 @@ class LocalCode:
         roots = self._roots_of(imported.top, self._roots) or (importer.parent,)
         return [file for root in roots for file in self._files_below(root, imported)]
 
+    def is_beyond(self, imported: Imported) -> bool:
+        """Return True if Python finds a module only if PYTHONPATH has the folder of the code."""
+        if not imported.top or self.folder in self._own:
+            return False
+        is_here = self._find_file(self.folder / imported.top) is not None
+        return is_here and self._roots_of(imported.top, self._roots) == (self.folder,)
+
     @property
     def needs_sources(self) -> bool:
         """True if Python finds a module of the program only if PYTHONPATH has the folder `src`."""

@@ -26,6 +26,7 @@ _PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # cell magics that run P
 _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
 _PYLAB = re.compile(r"^([ \t]*)%(?:matplotlib|pylab)\b.*$", re.MULTILINE)  # these import it
 _FORMATS = (3, 4)
+SERVICE = re.compile(r"(?i)colab|kaggle|binder|paperspace|sagemaker")  # asked for in code
 _HOW_TO_TAG = (
     "add the tag `parameters` to the cell that sets them: in JupyterLab under the gear at the top "
     "right, in VS Code with Add Cell Tag in the menu of the cell"
@@ -169,6 +170,18 @@ def parse_code(path: Path) -> ast.Module:
             with suppress(SyntaxError, ValueError, RecursionError):
                 body += ast.parse(_without_magics(cell.source)).body
     return ast.Module(body, [])
+
+
+def shell_lines(path: Path) -> list[str]:
+    """Return the lines of a notebook that are commands of a shell, or magics such as `%pip`.
+
+    Those of cells for a notebook service are left out, because they do nothing elsewhere.
+    """
+    with suppress(RunnerError):
+        cells = [c.source for c in _code_cells(path) if not SERVICE.search(c.source)]
+        lines = (line.strip() for source in cells for line in source.splitlines())
+        return [line for line in lines if line.startswith(("!", "%"))]
+    return []
 
 
 def _without_magics(source: str) -> str:

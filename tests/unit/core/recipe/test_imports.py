@@ -196,3 +196,117 @@ def test_prepare_that_needs_an_administrator_is_named(
     (tmp_path / "train.yaml").write_text(f"command: python train.py\nprepare: {text}\n")
     found = package_warnings(load_recipe(".", cwd=tmp_path))
     assert [each.split()[2].rstrip(",") for each in found] == ([named] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "is_command"),
+    [
+        ("import os\nos.system('pip install torch')", True),
+        ("import subprocess as s, sys\ns.run([sys.executable, '-m', 'pip', 'install', 'a'])", True),
+        ("import subprocess as s, sys\ns.run(f'{sys.executable} -m pip install torch')", True),
+        ("import pip\npip.main(['install', 'torch'])", True),
+        ("COMMAND = 'cd x && uv pip install torch'", True),
+        ("def need(name):\n    raise ImportError(f'{name} is missing: pip install {name}')", False),
+        ('"""pip install torch"""', False),
+        ("# pip install torch", False),
+        ("import logging\nlogging.warning('pip install torch')", False),
+        ("TEXT = \"please install TensorBoard with 'pip install tensorboard'\"", False),
+        ("import os\ntry:\n  import google.colab\n  os.system('pip install a')\nfinally: 1", False),
+        ("import os, sys\nif 'google.colab' in sys.path:\n    os.system('pip install a')", False),
+    ],
+)  # fmt: skip
+def test_only_commands_of_the_code_install_packages(
+    tmp_path: Path, code: str, is_command: bool
+) -> None:
+    files = {"train.py": f"import helper\n{code}\n", "helper.py": "import torch\n"}
+    if is_command:
+        assert warnings(tmp_path, files) == ""
+    else:
+        with pytest.raises(RunnerError, match=r"helper\.py imports torch, which nothing installs"):
+            warnings(tmp_path, files)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_command"),
+    [
+        ("!pip install torch", True),
+        ("%pip install -q torch", True),
+        ('! [ ! -z "$COLAB_GPU" ] && pip install torch', False),
+        ("import sys\nif 'google.colab' in sys.modules:\n    !pip install torch", False),
+        ("# !pip install torch", False),
+    ],
+)
+def test_cells_for_a_notebook_service_install_nothing(
+    tmp_path: Path, source: str, is_command: bool
+) -> None:
+    cells = [{"cell_type": "code", "source": text} for text in (source, "import torch")]
+    cells.append({"cell_type": "markdown", "source": "run `!pip install torch`"})
+    notebook = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    if is_command:
+        assert warnings(tmp_path, {"a.ipynb": notebook}, entry="a.ipynb") == ""
+    else:
+        with pytest.raises(RunnerError, match=r"a\.ipynb imports torch, which nothing installs"):
+            warnings(tmp_path, {"a.ipynb": notebook}, entry="a.ipynb")
+
+
+def test_module_that_imports_another_package_is_reported(tmp_path: Path) -> None:
+    code = "from torch.utils.tensorboard import SummaryWriter\nimport skorch, flax, jax, numpy\n"
+    text = warnings(tmp_path, {"train.py": code, "requirements.txt": "torch\nskorch\nflax\n"})
+    assert text == (
+        "train.py imports tensorboard, which nothing in requirements.txt is known to provide: add "
+        "tensorboard, unless another package installs it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "is_found"),
+    [
+        ({"net/__init__.py": ""}, False),
+        ({"net.py": ""}, False),
+        ({"fit/net.py": ""}, True),
+        (
+            {"fit/__init__.py": "", "net.py": "", "fit/train.py": "from fit import x\nimport net"},
+            True,
+        ),
+        ({"net.py": "", "fit/train.py": "import sys\nsys.path.append('.')\nimport net"}, True),
+        (
+            {"net.py": "", "requirements.txt": "-e .", "setup.py": "from setuptools import setup"},
+            True,
+        ),
+        ({"net.py": "", "requirements.txt": "net"}, True),
+        ({"net.py": "", "train.yaml": "env: {PYTHONPATH: .}\nentry: fit/train.py"}, True),
+        ({"src/net/__init__.py": ""}, True),
+    ],
+)
+def test_module_that_is_not_beside_the_script_is_refused(
+    tmp_path: Path, files: dict[str, str], is_found: bool
+) -> None:
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a", {"fit/train.py": "import net\n", **files})
+    (tmp_path / "a/train.py").unlink()
+    recipe = load_recipe(".", cwd=tmp_path / "a", entry="fit/train.py")
+    if is_found:
+        package_warnings(recipe)
+        return
+    with pytest.raises(RunnerError, match=r"fit/train\.py imports net, which Python will not find"):
+        package_warnings(recipe)
+    options = RunOptions(env={"PYTHONPATH": "."})
+    assert package_warnings(with_options(recipe, options)) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "is_complete"),
+    [
+        ({"requirements.txt": "keras\njax\n"}, False),
+        ({"requirements.txt": "keras\ntensorflow-cpu\n"}, True),
+        ({"requirements.txt": "tensorflow\n"}, True),
+        ({"requirements.txt": "keras\njax\n", "train.yaml": "env: {KERAS_BACKEND: jax}"}, True),
+        ({"requirements.txt": "keras\njax\n",
+          "train.py": "import os\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras"}, True),
+    ],
+)  # fmt: skip
+def test_keras_needs_the_package_of_its_back_end(
+    tmp_path: Path, files: dict[str, str], is_complete: bool
+) -> None:
+    text = warnings(tmp_path, {"train.py": "import keras\n", **files})
+    assert ("imports tensorflow" in text) is not is_complete
