@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise, takewhile
 from typing import Any
 
+from runner.core.recipe.imports import package_of
 from runner.core.recipe.inputs import advise_variable
 from runner.core.states import (
     NO_ACCESS,
@@ -96,6 +97,31 @@ _MEMORY = re.compile(
     r"^(?:\w+\.)*_?\w*MemoryError\b|std::bad_alloc|can't allocate memory|Cannot allocate memory"
     r"|OOM when allocating tensor|is killed by signal: Killed|java\.lang\.OutOfMemoryError"
 )
+# Messages of PyTorch, TensorFlow, JAX, CuPy, CatBoost, XGBoost and LightGBM if there is no GPU.
+_NO_GPU = re.compile(
+    r"Found no NVIDIA driver|No (?:CUDA|HIP) GPUs are available|not compiled with CUDA enabled"
+    r"|torch\.cuda\.is_available\(\) is False|no CUDA-capable device|cudaErrorNoDevice"
+    r"|CUDA_ERROR_NO_DEVICE|CUDA driver version is insufficient|[Nn]o supported gpu backend"
+    r"|Unknown backend:? '?(?:gpu|cuda)|device specification '/[^']*device:GPU"
+    r"|Environment for task type \[GPU\] not found|visible GPU is found|No OpenCL device found"
+)
+# Messages of Python, Requests, httpx, aiohttp, curl, wget, git, Hugging Face and Keras if a server
+# cannot be reached. A refused connection alone may be one between the nodes of a run.
+_NO_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|[Cc]ould not resolve host"
+    r"|unable to resolve host|No address associated with hostname|getaddrinfo failed"
+    r"|NameResolutionError|<urlopen error (?!unknown)|Max retries exceeded with url"
+    r"|Network is unreachable|No route to host|Cannot connect to host|URL fetch failure on"
+    r"|[Cc]ouldn't (?:connect to|reach) |(?:Connect|Read)Timeout\b"
+    r"|doesn't exist on the Hugging Face Hub either"
+)
+_HOST = re.compile(
+    r"https?://(?:[^/@\s'\"]+@)?(?P<url>[\w.-]+\.\w+)|host='(?P<requests>[\w.-]+)'"
+    r"|[Cc]annot connect to host (?P<aiohttp>[\w.-]+)"
+    r"|resolve host:? (?:address )?['\u2018]?(?P<curl>[\w.-]+)"
+)
+_NO_TERMINAL = re.compile(r"Inappropriate ioctl for device")  # `stty`, and the calls of Python
+_NO_ANSWER = re.compile(r"EOFError: EOF when reading a line")  # `input()`
 _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
@@ -142,10 +168,23 @@ _FIX_KERAS = (
 _FIX_GPU = "use a smaller batch or model, mixed precision, or a VM size with more GPU memory"
 _FIX_MEMORY = "load less data at once, use fewer data loader processes, or choose a larger VM size"
 _FIX_DISK = advice_for_result("DiskFull")
+_FIX_NO_GPU = (
+    "use a pool with GPUs (`--gpus 1`), or the option of the script that selects the CPU, if any"
+)
+# Checkpoints of programs for an older PyTorch have objects other than tensors.
+_WEIGHTS_ONLY = re.compile(r"UnpicklingError: Weights only load failed")
+_FIX_WEIGHTS_ONLY = (
+    "PyTorch 2.6 and newer load only tensors by default. If you trust the file, set "
+    "`--env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`, or require `torch<2.6`"
+)
+_FIX_NO_ANSWER = "pass the answer as an argument of the script: nobody can answer its questions"
 _FIX_PORT = "use the port in $MASTER_PORT, which is free in each attempt, and set `retries`"
 _CAUSES_IN_OUTPUT = (
     (_GPU_MEMORY, "GpuOutOfMemory", "the GPU ran out of memory", _FIX_GPU),
     (_MEMORY, "OutOfMemory", "the script ran out of memory", _FIX_MEMORY),
+    (_NO_GPU, "GpuMissing", "the script needs a GPU, and the node has none", _FIX_NO_GPU),
+    (_WEIGHTS_ONLY, "ScriptError", "torch.load refused the file", _FIX_WEIGHTS_ONLY),
+    (_NO_ANSWER, "TerminalMissing", "the script asks for input", _FIX_NO_ANSWER),
     (_PORT, "PortInUse", "a port that the script opens is in use on the node", _FIX_PORT),
     (_DISK, "DiskFull", "the disk of the node is full", _FIX_DISK),
 )
@@ -182,8 +221,8 @@ def explain_output(
         number, source = cell
         where = f"cell {number} of the notebook" if number else "a cell of the notebook"
         return Failure(
-            "NotebookCellFailed", f"{where} failed: {lines[last]}", "correct the cell",
-            (*source, lines[last]),
+            "NotebookCellFailed", f"{where} failed: {lines[last]}",
+            _fix_cell(lines[last]) or "correct the cell", (*source, lines[last]),
         )  # fmt: skip
     shown_error = f"{what}: {lines[last]}" if last is not None else what
     known = None if last is None else _explain_exception(lines[: last + 1], shown_error)
@@ -191,6 +230,11 @@ def explain_output(
         return known
     if last is None and ends and (missing := _MODULE_TO_RUN.search(ends[-1])):
         return Failure("ModuleMissing", what, _fix_module(missing[1]), shown)
+    starts = [n for n, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    before = lines[starts[-1] - 1] if starts and starts[-1] else ""  # of a program such as `stty`
+    if _NO_TERMINAL.search(final if _ERROR_LINE.match(before) else f"{before}\n{final}"):
+        message = f"the script needs a terminal, which a run does not have: {shown_error}"
+        return Failure("TerminalMissing", message, _fix_terminal(spec), shown)
     return _explain_text(final, shown_error, spec, shown) or _explain_exit(
         what, exit_code, shown_error, shown
     )
@@ -203,6 +247,8 @@ def _explain_text(
     for pattern, cause, text, fix in _CAUSES_IN_OUTPUT:
         if pattern.search(final):
             return Failure(cause, text, fix, shown)
+    if _NO_NETWORK.search(final):
+        return Failure("NetworkMissing", message, _fix_network(final), shown)
     if found := _NO_FILE.search(final):
         return _explain_missing_file(found[found.lastgroup or 0], message, spec, shown)
     return None
@@ -317,7 +363,36 @@ def _explain_missing_file(
 
 
 def _fix_module(name: str) -> str:
-    return f"add the package of module {name} to the requirements, or the file to the code"
+    package = package_of(name.partition(".")[0])
+    return (
+        f"add the package of module {name} to the requirements or with `--package {package}`, or "
+        "the file to the code"
+    )
+
+
+def _fix_network(text: str) -> str:
+    """Return what to do about a download that failed; the text may name the server."""
+    found = _HOST.search(text)
+    host = found[found.lastgroup or 0] if found else "the server"
+    return (
+        f"the node cannot reach {host}: allow it in the network of the pool, or download the files "
+        "here, pass them with --data PATH or --input NAME=PATH, and let the script read "
+        "$RUNNER_DATA_DIR or $RUNNER_INPUT_NAME"
+    )
+
+
+def _fix_terminal(spec: RunSpec | None) -> str:
+    command = shlex.join(spec.command) if spec else "python train.py"
+    started = shlex.join(("script", "-qec", command, "/dev/null"))
+    return f"start the script in a terminal of its own, with `command: {started}` in train.yaml"
+
+
+def _fix_cell(error: str) -> str:
+    """Return what to do about the exception of a notebook's cell; empty if it is unknown."""
+    if missing := _MODULE.search(error):
+        return _fix_module(missing[1])
+    known = _explain_text(error, error, None, ())
+    return known.fix if known and known.cause != "FileMissing" else ""
 
 
 def _explain_exception(lines: Sequence[str], message: str) -> Failure | None:
@@ -391,6 +466,8 @@ def explain_result(
         "NotebookCellFailed",
     )
     fix = advice_for_result(result.code, result.message)
+    if result.code == "NotebookCellFailed":
+        fix = _fix_cell(message) or fix
     return Failure(cause, message, fix, tuple(lines) if shows_output else ())
 
 

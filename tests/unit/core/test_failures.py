@@ -29,6 +29,112 @@ def test_port_of_another_program_is_the_cause(line: str) -> None:
     assert "$MASTER_PORT" in found.fix
 
 
+_FRAME = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    load()\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "host"),
+    [
+        (("RuntimeError: Error downloading a.gz:\nTried https://data.example.org/mnist/, got:\n"
+          "<urlopen error [Errno -2] Name or service not known>"), "data.example.org"),
+        ("urllib.error.URLError: <urlopen error [Errno 111] Connection refused>", "the server"),
+        (("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub.example.org', "
+          "port=443): Max retries exceeded with url: /a (Caused by NameResolutionError())"),
+         "hub.example.org"),
+        (("OSError: We couldn't connect to 'https://hub.example.org' to load the files, and "
+          "couldn't find them in the cached files."), "hub.example.org"),
+        ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", "the server"),
+        ("Exception: URL fetch failure on https://me:pass@data.example.org/a.npz: None -- [Errno]",
+         "data.example.org"),
+        (("aiohttp.client_exceptions.ClientConnectorDNSError: Cannot connect to host "
+          "a.example.org:443 ssl:default [Name or service not known]"), "a.example.org"),
+    ],
+)  # fmt: skip
+def test_server_that_cannot_be_reached_is_the_cause(lines: str, host: str) -> None:
+    found = explain_output("it failed", 1, f"{_FRAME}{lines}\n")
+    assert found.cause == "NetworkMissing"
+    assert f"cannot reach {host}:" in found.fix
+    assert "--data PATH" in found.fix
+    assert "pass@" not in found.fix
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["curl: (6) Could not resolve host: data.example.org",
+     "wget: unable to resolve host address 'data.example.org'"],
+)  # fmt: skip
+def test_program_that_cannot_reach_a_server_is_the_cause(line: str) -> None:
+    found = explain_output("sh get.sh exited with code 6", 6, f"{line}\n")
+    assert (found.cause, "cannot reach data.example.org:" in found.fix) == ("NetworkMissing", True)
+
+
+def test_refused_connection_between_processes_is_no_missing_network() -> None:
+    text = f"{_FRAME}ConnectionRefusedError: [Errno 111] Connection refused\n"
+    assert explain_output("it failed", 1, text).cause == "ScriptError"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have a GPU",
+        "RuntimeError: No CUDA GPUs are available",
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: Attempting to deserialize, but torch.cuda.is_available() is False.",
+        "_catboost.CatBoostError: Environment for task type [GPU] not found",
+        "xgboost.core.XGBoostError: Check failed: No visible GPU is found for XGBoost.",
+        "RuntimeError: Unknown backend: 'gpu' requested, but no platforms are available",
+    ],
+)
+def test_missing_gpu_is_the_cause(line: str) -> None:
+    found = explain_output("it failed", 1, f"{_FRAME}{line}\n")
+    assert (found.cause, "--gpus 1" in found.fix) == ("GpuMissing", True)
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "fix"),
+    [
+        ("stty: 'standard input': Inappropriate ioctl for device\n",
+         "ValueError: not enough values to unpack (expected 2, got 0)", "script -qec 'python t.py"),
+        ("", "OSError: [Errno 25] Inappropriate ioctl for device", "script -qec 'python t.py"),
+        ("", "EOFError: EOF when reading a line", "as an argument"),
+    ],
+)  # fmt: skip
+def test_missing_terminal_is_the_cause(before: str, line: str, fix: str) -> None:
+    run = RunSpec(run_id="r", code=CodeRef("c" * 64), command=("python", "t.py", "--lr", "1"))
+    found = explain_output("it failed", 1, f"{before}{_FRAME}{line}\n", spec=run)
+    assert (found.cause, fix in found.fix) == ("TerminalMissing", True)
+    caught = f"{before}{_FRAME}{line}\n{_FRAME}KeyError: 'y'\n"
+    assert explain_output("it failed", 1, caught).cause == "ScriptError"
+
+
+def test_checkpoint_that_a_newer_torch_refuses_has_a_fix() -> None:
+    text = f"{_FRAME}_pickle.UnpicklingError: Weights only load failed. This file can still be\n"
+    found = explain_output("it failed", 1, text)
+    assert (found.cause, "torch<2.6" in found.fix) == ("ScriptError", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        ("ModuleNotFoundError: No module named 'sklearn'", "--package scikit-learn"),
+        ("URLError: <urlopen error [Errno -2] Name or service not known>", "cannot reach"),
+        ("RuntimeError: No CUDA GPUs are available", "--gpus 1"),
+        ("ValueError: x", "correct the cell"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'a'", "correct the cell"),
+    ],
+)
+def test_cell_that_failed_has_the_fix_of_its_cause(error: str, fix: str) -> None:
+    message = f"cell In [2] of a.ipynb failed at line 1, `load()`: {error}"
+    result = RunResult(
+        status="failed", attempt=1, evicted=0, exit_code=1, step="command",
+        code="NotebookCellFailed", message=message, started=STARTED, ended=STARTED, stages_s={},
+        metrics={}, outputs=(),
+    )  # fmt: skip
+    found = explain_result(result)
+    assert found is not None
+    assert (found.cause, fix in found.fix) == ("NotebookCellFailed", True)
+
+
 _FIT = """\
 Traceback (most recent call last):
   File "/wd/code/main.py", line 15, in <module>
