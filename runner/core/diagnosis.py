@@ -120,6 +120,7 @@ _HOST = re.compile(
     r"|[Cc]annot connect to host (?P<aiohttp>[\w.-]+)"
     r"|resolve host:? (?:address )?['\u2018]?(?P<curl>[\w.-]+)"
 )
+_NO_KERNEL = re.compile(r"needs the kernel '([\w.-]+)'")  # of `runner.hooks.notebook`
 _NO_TERMINAL = re.compile(r"Inappropriate ioctl for device")  # `stty`, and the calls of Python
 _NO_ANSWER = re.compile(r"EOFError: EOF when reading a line")  # `input()`
 _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
@@ -391,6 +392,8 @@ def _fix_cell(error: str) -> str:
     """Return what to do about the exception of a notebook's cell; empty if it is unknown."""
     if missing := _MODULE.search(error):
         return _fix_module(missing[1])
+    if kernel := _NO_KERNEL.search(error):
+        return f"install the kernel {kernel[1]}: --package with its package, or use an `image`"
     known = _explain_text(error, error, None, ())
     return known.fix if known and known.cause != "FileMissing" else ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -319,6 +320,38 @@ def choose_kernel(name: str, language: str, installed: Dict[str, str]) -> Option
     return name if name in installed else None
 
 
+def register_kernel(name: str, language: str, folder: Path) -> None:
+    """Describe a kernel to Jupyter whose package is installed without doing so itself.
+
+    Packages such as bash_kernel have a program for it (`python -m bash_kernel.install`), which
+    writes to the environment. The command of their kernels follows one convention.
+
+    Args:
+        name: the name of the kernel.
+        language: its language.
+        folder: where the description is written.
+    """
+    for module in (f"{name}_kernel", name, f"{language.lower()}_kernel"):
+        if not re.fullmatch(r"[A-Za-z]\w*", module) or not _is_program(module):
+            continue
+        argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
+        described = folder / "kernels" / name / "kernel.json"
+        described.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"argv": argv, "display_name": name, "language": language})
+        described.write_text(text, encoding="utf-8")
+        paths = [str(folder), *filter(None, [os.environ.get("JUPYTER_PATH")])]
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(paths)
+        return
+
+
+def _is_program(module: str) -> bool:
+    """Return True if `python -m MODULE` can run an installed package."""
+    try:
+        return importlib.util.find_spec(f"{module}.__main__") is not None
+    except ImportError:
+        return False
+
+
 def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noqa: UP006
     """Execute a notebook, and write it to `output`. Return the exit code."""
     papermill: Any = importlib.import_module("papermill")
@@ -326,7 +359,7 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
     iorw: Any = importlib.import_module("papermill.iorw")
     wrap: Any = importlib.import_module("papermill.clientwrap")
     steps: Any = importlib.import_module("papermill.execute")
-    kernels: Any = importlib.import_module("jupyter_client.kernelspec").KernelSpecManager()
+    specs: Any = importlib.import_module("jupyter_client.kernelspec")
     run_sync: Any = importlib.import_module("jupyter_core.utils").run_sync
     termination = ForwardedSignal()
     client_class = _client_class(wrap.PapermillNotebookClient, run_sync)
@@ -366,9 +399,12 @@ def execute(notebook: Path, output: Path, params: Dict[str, Any]) -> int:  # noq
         source = logs / f".{output.name}.read"
         source.write_text(text, encoding="utf-8")
     name, language = _kernel_of(json.loads(text or notebook.read_bytes()))
-    kernel = choose_kernel(name, language, kernels.find_kernel_specs())
+    if name not in specs.find_kernel_specs():
+        register_kernel(name, language, logs / ".jupyter")
+    installed = specs.find_kernel_specs()
+    kernel = choose_kernel(name, language, installed)
     if kernel is None:
-        known = ", ".join(sorted(kernels.find_kernel_specs()))
+        known = ", ".join(sorted(installed))
         said = f"{notebook.name} needs the kernel {name!r} of {language}, but there is only {known}"
         sys.stderr.write(f"{STOPPED}{said}\n")
         return 1

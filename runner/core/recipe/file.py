@@ -40,7 +40,6 @@ from runner.core.recipe.notebook import (
     SUFFIX,
     executed_name,
     merge_params,
-    refuse_language,
 )
 from runner.core.recipe.recipe import (
     Param,
@@ -728,10 +727,6 @@ def _build(
         refuse_unreadable_scripts(folder, command, parsed.prepare)
     if packages is None:
         packages = _packages_of(folder, source, parsed, command)
-    if notebook is not None:
-        texts = [parsed.prepare or "", *parsed.packages, *packages.listed.names]
-        is_open = parsed.image is not None or packages.listed.is_open
-        refuse_language(folder / notebook, "\n".join(texts), is_open=is_open)
     return Recipe(
         name=parsed.name or _slug(files[0] if files else folder.name),
         description=parsed.description.strip(),

@@ -14,8 +14,9 @@ from pathlib import Path
 from runner.core.packages.requirements import normalize_name
 from runner.core.packages.sources import find_in_groups, find_script, is_lock_file
 from runner.core.recipe.local_code import Imported, LocalCode
-from runner.core.recipe.notebook import SERVICE, SUFFIX, shell_lines
+from runner.core.recipe.notebook import SERVICE, SUFFIX, check_kernel, shell_lines
 from runner.core.recipe.recipe import Recipe
+from runner.protocol.commands import find_notebook
 from runner.protocol.errors import RunnerError
 
 CONDA_PROGRAM = "micromamba"
@@ -229,9 +230,11 @@ def package_warnings(recipe: Recipe) -> tuple[str, ...]:
     of it when the recipe is loaded.
 
     Raises:
-        RunnerError: the code imports a well-known package, and nothing is installed.
+        RunnerError: the code imports a well-known package, and nothing is installed; or nothing
+            installs the kernel of a notebook.
     """
     found = (
+        _kernel_warning(recipe),
         _conda_warning(recipe),
         _system_warning(recipe),
         *_name_warnings(recipe),
@@ -250,6 +253,14 @@ def _name_warnings(recipe: Recipe) -> Iterator[str]:
             yield f"{source.origin} lists python, which is no package: write `python` in train.yaml"
         else:
             yield f"{source.origin} lists {name}: the package is probably {_MEANT[name]}"
+
+
+def _kernel_warning(recipe: Recipe) -> str | None:
+    notebook, listed = find_notebook(recipe.command), recipe.package_source.listed
+    if notebook is None or recipe.image is not None or listed.is_open:
+        return None
+    installs = "\n".join((recipe.prepare or "", *recipe.packages, *listed.names))
+    return check_kernel(recipe.folder / notebook, installs)
 
 
 def _conda_warning(recipe: Recipe) -> str | None:

@@ -21,6 +21,9 @@ from runner.protocol.errors import RunnerError
 
 SUFFIX = ".ipynb"
 PACKAGES = ("papermill", "ipykernel")  # packages that execute a notebook
+# Where Jupyter finds the kernels of a system.
+_KERNELS = (Path("/usr/share/jupyter/kernels"), Path("/usr/local/share/jupyter/kernels"))
+_KERNEL_PACKAGES = {"bash": "bash-kernel", "octave": "octave-kernel", "scheme": "calysto-scheme"}
 _TAG = "parameters"
 _PYTHON_MAGICS = ("time", "timeit", "capture", "prun")  # cell magics that run Python code
 _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.MULTILINE)
@@ -208,33 +211,40 @@ def _cells_of(raw: dict[str, Any]) -> list[Any]:
     return cast("list[Any]", cells)
 
 
-def refuse_language(path: Path, packages: str, *, is_open: bool) -> None:
-    """Raise RunnerError for a notebook whose kernel will probably not be on the node.
+def check_kernel(path: Path, packages: str) -> str | None:
+    """Return a warning if a notebook uses a kernel of this machine, which other nodes may not have.
 
     Args:
         path: the notebook.
-        packages: what installs packages: the text of the requirements, and commands.
-        is_open: True if more may be installed: in an image, or by a project that is listed.
+        packages: what installs packages: their names, and commands.
+
+    Raises:
+        RunnerError: R-NOTEBOOK, nothing installs a kernel for its language.
     """
-    language = _language(path)
-    is_installed = re.search(r"(?i)(?<!ipy)kernel|xeus", packages) is not None
-    if language.lower() != "python" and not (is_open or is_installed):
-        raise RunnerError(
-            "R-NOTEBOOK",
-            f"{path.name} is a notebook of {language}",
-            why="only the kernel of Python is installed, and no requirement has another one",
-            fix=f"list the package of a {language} kernel in requirements.txt, or use an `image` "
-            "that has one",
-        )
+    name, language = _kernel(path)
+    if language.lower() == "python" or re.search(r"(?i)(?<!ipy)kernel|xeus", packages):
+        return None
+    if any((folder / name).is_dir() for folder in _KERNELS):
+        return f"{path.name} uses the kernel {name} of this machine: it has to be on the nodes, too"
+    package = _KERNEL_PACKAGES.get(language.lower())
+    option = f"add --package {package}" if package else "add the package of one with --package"
+    raise RunnerError(
+        "R-NOTEBOOK",
+        f"{path.name} is a notebook of {language}",
+        why="only the kernel of Python is installed, and no requirement has another one",
+        fix=f"{option}, list it in requirements.txt, or use an `image` that has a kernel of "
+        f"{language}",
+    )
 
 
-def _language(path: Path) -> str:
-    """Return the language of the kernel of a notebook."""
+def _kernel(path: Path) -> tuple[str, str]:
+    """Return the name and the language of the kernel of a notebook."""
     raw: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     metadata: dict[str, Any] = raw.get("metadata") or {}
     kernel: dict[str, Any] = metadata.get("kernelspec") or {}
     about: dict[str, Any] = metadata.get("language_info") or {}
-    return str(kernel.get("language") or about.get("name") or "python")
+    language = kernel.get("language") or about.get("name") or "python"
+    return str(kernel.get("name") or language), str(language)
 
 
 def _why_no_notebook(err: Exception) -> str:
@@ -255,7 +265,7 @@ def _code_cells(path: Path) -> Iterator[_Cell]:
         text = path.read_text(encoding="utf-8-sig")
         raw: Any = json.loads(text)
         cells = _cells_of(raw)
-        language = _language(path)
+        _, language = _kernel(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise RunnerError(
             "R-NOTEBOOK",

@@ -119,6 +119,7 @@ def test_checkpoint_that_a_newer_torch_refuses_has_a_fix() -> None:
         ("ModuleNotFoundError: No module named 'sklearn'", "--package scikit-learn"),
         ("URLError: <urlopen error [Errno -2] Name or service not known>", "cannot reach"),
         ("RuntimeError: No CUDA GPUs are available", "--gpus 1"),
+        ("a.ipynb needs the kernel 'ir' of R, but there is only python3", "install the kernel ir"),
         ("ValueError: x", "correct the cell"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'a'", "correct the cell"),
     ],

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from runner.hooks import notebook
 from runner.hooks.notebook import (
@@ -15,6 +19,7 @@ from runner.hooks.notebook import (
     has_failed,
     limit_message,
     readable,
+    register_kernel,
 )
 from runner.protocol.task import NOTEBOOK_STOPPED
 
@@ -134,6 +139,25 @@ def test_kernel_is_that_of_the_environment_or_of_the_language() -> None:
     assert choose_kernel("python3", "", {}) == "python3"
     assert choose_kernel("bash", "bash", installed) == "bash"
     assert choose_kernel("ir", "R", installed) is None
+
+
+def test_kernel_of_an_installed_package_is_described_to_jupyter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package, file in (("tcsh_kernel", "__main__.py"), ("plain_kernel", "kernel.py")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / package / file).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("JUPYTER_PATH", raising=False)
+    for name in ("plain", "../tcsh", "missing"):
+        register_kernel(name, "plain", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+        assert "JUPYTER_PATH" not in os.environ
+    register_kernel("tcsh", "tcsh", tmp_path / "out")
+    described = json.loads((tmp_path / "out/kernels/tcsh/kernel.json").read_text())
+    assert described["argv"][1:] == ["-m", "tcsh_kernel", "-f", "{connection_file}"]
+    assert os.environ["JUPYTER_PATH"] == str(tmp_path / "out")
 
 
 def test_slow_saves_are_made_less_often(monkeypatch: Any) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from runner.core.recipe import notebook as notebooks
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.imports import package_warnings
 from runner.core.recipe.notebook import parse_text, read_params
-from runner.core.recipe.options import RunOptions
+from runner.core.recipe.options import RunOptions, with_options
 from runner.core.recipe.sweep import change_sweep, parse_param
 from runner.flows.submit.check_and_read import check_run
 from runner.flows.submit.sweep import check_sweep
@@ -180,19 +181,43 @@ def test_invalid_notebook_is_refused(tmp_path: Path, text: str, problem: str) ->
         load_recipe("nb.ipynb", cwd=tmp_path)
 
 
-def test_notebook_of_another_language_is_refused(tmp_path: Path) -> None:
-    write_notebook(tmp_path / "nb.ipynb", ("x <- 1", ""), language="R")
-    with pytest.raises(RunnerError, match="is a notebook of R"):
-        load_recipe("nb.ipynb", cwd=tmp_path)
+def check(folder: Path, *packages: str) -> tuple[str, ...]:
+    """Return the warnings about the packages of a notebook with these `--package` options."""
+    recipe = load_recipe("nb.ipynb", cwd=folder)
+    return package_warnings(with_options(recipe, RunOptions(packages=packages)))
+
+
+@pytest.mark.parametrize(
+    ("language", "fix"),
+    [("lang", "add the package of one with --package"), ("bash", "add --package bash-kernel,")],
+)
+def test_notebook_of_another_language_is_refused(tmp_path: Path, language: str, fix: str) -> None:
+    write_notebook(tmp_path / "nb.ipynb", ("x <- 1", ""), language=language)
+    with pytest.raises(RunnerError, match=f"is a notebook of {language}") as caught:
+        check(tmp_path)
+    assert caught.value.fix.startswith(fix)
     (tmp_path / "requirements.txt").write_text("numpy\nipykernel\n")
+    with pytest.raises(RunnerError, match=f"is a notebook of {language}"):
+        check(tmp_path, "numpy")
+    assert check(tmp_path, f"{language}-kernel") == ()
+
+
+def test_kernel_of_the_system_is_accepted_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_notebook(tmp_path / "nb.ipynb", ("x <- 1", ""), language="R")
+    monkeypatch.setattr(notebooks, "_KERNELS", (tmp_path / "kernels",))
     with pytest.raises(RunnerError, match="is a notebook of R"):
-        load_recipe("nb.ipynb", cwd=tmp_path)
+        check(tmp_path)
+    (tmp_path / "kernels/any").mkdir(parents=True)
+    [said] = check(tmp_path)
+    assert said.endswith("uses the kernel any of this machine: it has to be on the nodes, too")
 
 
 def test_notebook_of_a_kernel_that_is_installed_is_accepted(tmp_path: Path) -> None:
     write_notebook(tmp_path / "nb.ipynb", ("echo hi", ""), language="bash")
     (tmp_path / "requirements.txt").write_text("bash_kernel\n")
-    assert load_recipe("nb.ipynb", cwd=tmp_path).params == ()
+    assert check(tmp_path) == ()
     (tmp_path / "requirements.txt").unlink()
     (tmp_path / "train.yaml").write_text("entry: nb.ipynb\nimage: a/b:1\n")
     assert load_recipe(".", cwd=tmp_path).image == "a/b:1"
