@@ -245,6 +245,8 @@ def test_script_that_cannot_be_parsed_is_named(
           "net/auto.py": GUARDED}, "net/auto.py"),
         ({"conftest.py": CALLS, "a/net.py": DEFINES, "b/fit.py": CALLS, "c/main.py": CALLS},
          "c/main.py"),
+        ({"setup.py": CALLS, "version.py": "V = 1", "net/__init__.py": "", "net/main.py": GUARDED},
+         "net.main"),
         ({"submit_all.py": "import main_pretrain\n" + CALLS, "main_pretrain.py": GUARDED,
           "engine.py": DEFINES, "plot.py": CALLS}, "main_pretrain.py"),
     ],
