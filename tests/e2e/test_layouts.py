@@ -97,6 +97,14 @@ ROWS: Mapping[str, Layout] = {
         (".", "--entry", "explore.ipynb"), "epochs 2", ("explore.ipynb", "after.txt"),
         project="own_module_names",
     ),
+    "package_and_projects": Layout(
+        (
+            *(".", "--entry", "projects/sums/sums.py", "--env", "PYTHONPATH=."),
+            *("--", "--rounds=3"),
+        ),
+        "round 2 loss: 0.00", ("out/sums/model.json",), frozenset({"loss"}),
+    ),
+    "progress_bar": Layout((".",), "Loss: 0.0", ("checkpoint/ckpt.txt",)),
     "archives_its_code": Layout((".",), "loss 0.5", ("experiments/exp0/code.zip",)),
 }  # fmt: skip
 
@@ -127,3 +135,28 @@ def test_published_layout_trains_unchanged(cli: Cli, tmp_path: Path, name: str) 
     for pattern in row.outputs:
         assert any(Path(path).match(pattern) for path in kept), (pattern, kept)
     assert row.metrics <= {each["name"] for each in shown["metrics"]}
+
+
+def test_published_layout_that_cannot_run_is_refused_with_the_option(
+    cli: Cli, tmp_path: Path
+) -> None:
+    inside = Cli(cli.home, copy_project("package_and_projects", tmp_path))
+    chosen = inside.run("train", ".")
+    assert chosen.returncode == 2
+    assert "--entry projects/sums/sums.py" in chosen.stderr
+    refused = inside.run("train", ".", "--entry", "projects/sums/sums.py")
+    assert refused.returncode == 2
+    assert "add --env PYTHONPATH=." in refused.stderr
+
+
+def test_program_that_needs_a_terminal_is_explained_with_the_command(
+    cli: Cli, tmp_path: Path
+) -> None:
+    project = copy_project("progress_bar", tmp_path)
+    written = (project / "train.yaml").read_text()
+    (project / "train.yaml").unlink()
+    inside = Cli(cli.home, project)
+    assert inside.run("train", ".").returncode == 1
+    found = inside.json("why", "@last")
+    assert found["cause"] == "TerminalMissing"
+    assert f"`{written.strip()}`" in found["fix"]

@@ -131,6 +131,17 @@ raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 h
         "import errno, os\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'model.pt')\n",
         "No space left on device",
     ),
+    # The name is reserved, so no server answers.
+    "NetworkMissing": (
+        "from urllib.request import urlopen\nurlopen('http://data.invalid/train.csv')\n",
+        "urlopen error",
+    ),
+    # As PyTorch 2.15 prints it.
+    "GpuMissing": (
+        "raise RuntimeError('Found no NVIDIA driver on your system. Please check that you have')\n",
+        "no NVIDIA driver",
+    ),
+    "TerminalMissing": ("import os\nprint(os.get_terminal_size().columns)\n", "ioctl"),
     "Killed": ("import os\nos.kill(os.getpid(), 9)\n", "signal 9"),
 }
 
