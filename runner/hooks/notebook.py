@@ -334,7 +334,7 @@ def register_kernel(name: str, language: str, folder: Path) -> None:
     for module in (f"{name}_kernel", name, f"{language.lower()}_kernel"):
         if not re.fullmatch(r"[A-Za-z]\w*", module) or not _is_program(module):
             continue
-        argv = [sys.executable, "-m", module, "-f", "{connection_file}"]
+        argv = ["python", "-m", module, "-f", "{connection_file}"]  # for Jupyter, this interpreter
         described = folder / "kernels" / name / "kernel.json"
         described.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"argv": argv, "display_name": name, "language": language})

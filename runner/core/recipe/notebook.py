@@ -30,6 +30,10 @@ _MAGIC_LINE = re.compile(r"^([ \t]*)[%!?].*$|^([ \t]*)[\w.]+\?{1,2}[ \t]*$", re.
 _PYLAB = re.compile(r"^([ \t]*)%(?:matplotlib|pylab)\b.*$", re.MULTILINE)  # these import it
 _FORMATS = (3, 4)
 SERVICE = re.compile(r"(?i)colab|kaggle|binder|paperspace|sagemaker")  # asked for in code
+# Loads an extension, which is a module. Those of IPython itself have none of their own.
+_EXTENSION = re.compile(
+    r"^([ \t]*)%load_ext[ \t]+(?!autoreload\b|storemagic\b)([A-Za-z_][\w.]*)[ \t]*$", re.MULTILINE
+)
 _HOW_TO_TAG = (
     "add the tag `parameters` to the cell that sets them: in JupyterLab under the gear at the top "
     "right, in VS Code with Add Cell Tag in the menu of the cell"
@@ -188,14 +192,14 @@ def shell_lines(path: Path) -> list[str]:
 
 
 def _without_magics(source: str) -> str:
-    """Return the code of a cell without IPython syntax, with the same number of lines."""
+    """Return the code of a cell in plain Python, with the same number of lines."""
     if source.lstrip().startswith("%%"):
         first, _, rest = source.lstrip().partition("\n")
         if first[2:].split(" ")[0] not in _PYTHON_MAGICS:
             return ""
         source = f"\n{rest}"
     source = _PYLAB.sub(r"\1import matplotlib", source)
-    return _MAGIC_LINE.sub(r"\1\2pass", source)
+    return _MAGIC_LINE.sub(r"\1\2pass", _EXTENSION.sub(r"\1import \2", source))
 
 
 def _cells_of(raw: dict[str, Any]) -> list[Any]:

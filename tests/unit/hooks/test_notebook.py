@@ -156,7 +156,7 @@ def test_kernel_of_an_installed_package_is_described_to_jupyter(
         assert "JUPYTER_PATH" not in os.environ
     register_kernel("tcsh", "tcsh", tmp_path / "out")
     described = json.loads((tmp_path / "out/kernels/tcsh/kernel.json").read_text())
-    assert described["argv"][1:] == ["-m", "tcsh_kernel", "-f", "{connection_file}"]
+    assert described["argv"] == ["python", "-m", "tcsh_kernel", "-f", "{connection_file}"]
     assert os.environ["JUPYTER_PATH"] == str(tmp_path / "out")
 
 

@@ -157,6 +157,9 @@ def test_imports_of_a_notebook(tmp_path: Path) -> None:
     recipe = load_recipe("./a.ipynb", cwd=tmp_path)
     with pytest.raises(RunnerError, match=r"a\.ipynb imports torch, which nothing installs"):
         package_warnings(recipe)
+    (tmp_path / "a.ipynb").write_text(notebook("%load_ext autoreload\n%load_ext watermark\n"))
+    [text] = package_warnings(load_recipe("./a.ipynb", cwd=tmp_path))
+    assert text.startswith("a.ipynb imports watermark, but no file lists packages")
     (tmp_path / "a.ipynb").write_text(notebook("%pip install torch", "import torch\n"))
     assert package_warnings(load_recipe("./a.ipynb", cwd=tmp_path)) == ()
 
