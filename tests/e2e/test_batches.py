@@ -270,9 +270,11 @@ def test_pool_that_somebody_else_made_is_refused_before_anything_moves(
     assert states(cli, sweep) == {"running": 2}
     assert {row["pool"] for row in cli.json("ps", "--group", sweep)} == {"local"}
     assert {row["attempts"] for row in cli.json("ps", "--group", sweep)} == {1}
+    cli.ok("sweep", "pause", sweep)  # a trial that starts there fails
     moved = cli.json("sweep", "move", sweep, "--to", "plain", "--force")
     assert moved["pool"] == "plain"
     cli.ok("sweep", "move", sweep, "--to", "local")
+    cli.ok("sweep", "unpause", sweep)
     (tmp_path / "gate").touch()
     until(lambda: states(cli, sweep) == {"succeeded": 2})
 
