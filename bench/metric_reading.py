@@ -11,7 +11,7 @@ from bench.report import Ratio
 from bench.services import RUNNER, local_services
 
 RUNS = 5  # of each kind, in turn; the fastest counts
-STEPS = 700
+STEPS = 2000
 MOST = 1.03
 # Each step computes for some milliseconds, prints its values and a progress bar, and writes the
 # values to a CSV file and to an event file of TensorBoard.
