@@ -197,11 +197,15 @@ class WrittenFiles:
         """Return True if the code, its configuration or the command has this text."""
         return word in self.code_text.text
 
+    @functools.cached_property
+    def _absolute_paths(self) -> tuple[str, ...]:
+        return tuple(self.code_text.absolute_paths())
+
     def metric_folders(self, *more: Path) -> Iterator[str]:
         """Yield the folders to which the script may write metrics: its own, and those it names."""
         yield from self._roots
         yield from (str(self._output), *map(str, more))
-        for path in self.code_text.absolute_paths():
+        for path in self._absolute_paths:
             for found in self._existing_paths(path):
                 is_folder = os.path.isdir(found)  # noqa: PTH112 - never raises
                 if is_folder and not self._is_foreign(found) and not _SHARED.fullmatch(found):
@@ -294,8 +298,7 @@ class WrittenFiles:
         folder of data may contain more files than can be searched.
         """
         folders: dict[str, bool] = {}
-        paths = self.code_text.absolute_paths()
-        named = itertools.chain.from_iterable(map(self._existing_paths, paths))
+        named = itertools.chain.from_iterable(map(self._existing_paths, self._absolute_paths))
         hits = itertools.chain(self._recorded_paths(), ((path, False) for path in named))
         for hit, is_argument in self._limited(hits, OUTSIDE, MAX_ENTRIES):
             if os.path.isdir(hit):  # noqa: PTH112 - never raises
