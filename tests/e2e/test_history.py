@@ -266,7 +266,6 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
 """
 
 
-@pytest.mark.feature(46)
 def test_end_of_a_run_with_many_metrics_is_one_screen(
     cli: Cli, script: Callable[[str], Path]
 ) -> None:

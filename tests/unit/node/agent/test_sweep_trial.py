@@ -220,7 +220,6 @@ def test_values_of_earlier_attempts_count(runs: ContainerClient, service: FakeBl
     assert own_report(runs).curve == ((1, 3.0), (2, 1.5))
 
 
-@pytest.mark.feature(45)
 def test_values_of_lost_work_are_not_reported_while_it_is_done_again(
     runs: ContainerClient, service: FakeBlobs
 ) -> None:
