@@ -6,13 +6,13 @@ in printed text, and a file without a step column or without a metric is not rea
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from runner.node.metric_files.reading import FileReader, FoundValue, GrowingText, SeenValues
+from runner.protocol.codec import parse_json
 
 MAX_COLUMNS = 500
 MAX_FILE_BYTES = 16 << 20  # of a file that is read as a whole
@@ -207,8 +207,8 @@ def _load(path: Path) -> Mapping[str, Any]:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ValueError(f"the file is larger than {MAX_FILE_BYTES} bytes")
     try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as err:
+        found = parse_json(path.read_bytes())
+    except ValueError as err:
         raise OSError(f"{path} is not complete: {err}") from err
     if not isinstance(found, dict):
         raise ValueError("the file has no JSON object")
@@ -217,8 +217,8 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 def _parse_object(line: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = parse_json(line)
+    except ValueError:
         return {}
     return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 

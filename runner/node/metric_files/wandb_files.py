@@ -8,7 +8,6 @@ public; a test compares this reader with a file that wandb wrote.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from runner.node.metric_files.protobuf import iterate_fields, to_bytes, to_signed
 from runner.node.metric_files.reading import READ_BYTES, FileReader, FoundValue
+from runner.protocol.codec import parse_json
 
 HEADER = b":W&B\xe1\xbe\x00"
 _BLOCK_BYTES = 32768
@@ -143,8 +143,8 @@ def _number(text: bytes) -> float | None:
     if len(text) > MAX_JSON_BYTES:
         return None
     try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        value: Any = parse_json(text)
+    except ValueError:
         return None
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
