@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -38,30 +38,33 @@ class FileReader(ABC):
 
 
 class SeenValues:
-    """The values of a file that is written anew as a whole, or of several copies of it.
+    """The values of a file that is written anew, or of several copies of it.
 
     Files such as `trainer_state.json` contain all earlier values again. Values are new if they
-    follow those that were read before; if those differ, all values of the file are new.
+    follow those that were read before; if those differ, all values of the part are new.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, list[int]] = {}  # hashes of the values, by name
+        self._read: dict[str, int] = {}  # number of values that were read of the present copy
 
     def new_values(self, found: Mapping[str, Sequence[FoundValue]]) -> Iterator[FoundValue]:
-        """Yield the new values of a whole file; `found` has all of its values, by name."""
+        """Yield the new values of another copy; `found` has its values, or the first, by name."""
+        self._read.clear()
+        yield from self.following_values(found)
+
+    def following_values(self, found: Mapping[str, Sequence[FoundValue]]) -> Iterator[FoundValue]:
+        """Yield the new values of the next part of the copy."""
         for name, values in found.items():
             hashes = [_hash(each) for each in values]
-            seen = self._seen.get(name, [])
-            if seen[: len(hashes)] == hashes:
-                continue  # known, perhaps from a later copy
-            start = len(seen) if hashes[: len(seen)] == seen else 0
-            self._seen[name] = hashes
+            seen, begin = self._seen.setdefault(name, []), self._read.get(name, 0)
+            known = seen[begin : begin + len(hashes)]
+            self._read[name] = begin + len(hashes)
+            if known == hashes:
+                continue  # perhaps from a later copy
+            start = len(known) if hashes[: len(known)] == known else 0
+            seen[begin:] = hashes
             yield from values[start:]
-
-    def append(self, values: Iterable[FoundValue]) -> None:
-        """Remember values that were added to the end of a file."""
-        for each in values:
-            self._seen.setdefault(each.name, []).append(_hash(each))
 
 
 def _hash(found: FoundValue) -> int:

@@ -70,9 +70,7 @@ class TextTable(FileReader):
             if is_whole:
                 yield from self._history.new_values(found)
             else:
-                for values in found.values():
-                    self._history.append(values)
-                    yield from values
+                yield from self._history.following_values(found)
 
     def _read_title(self, title: str) -> None:
         self._separator = "\t" if "\t" in title else ","
@@ -119,9 +117,7 @@ class JsonLines(FileReader):
             if is_whole:
                 yield from self._history.new_values(found)
             else:
-                for values in found.values():
-                    self._history.append(values)
-                    yield from values
+                yield from self._history.following_values(found)
 
 
 class TrainerState(FileReader):

@@ -31,7 +31,7 @@ import pytest
 
 from runner.node.metric_files.event_files import EventFile
 from runner.node.metric_files.formats import FORMATS, Opened, may_have_metrics, open_reader
-from runner.node.metric_files.reading import FileReader, FoundValue
+from runner.node.metric_files.reading import READ_BYTES, FileReader, FoundValue
 from runner.node.script.printed import is_metric_of
 
 WRITTEN = Path(__file__).parent / "written"
@@ -173,6 +173,22 @@ def test_table_that_is_written_anew_with_more_columns_counts_once(tmp_path: Path
     with path.open("a") as file:
         file.write("0.6\n")
     assert read(reader) == [("val_loss", 0.6, 199)]
+
+
+def test_long_table_that_is_written_anew_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    rows = range(100_000)  # more than one part
+    path.write_text("step,loss\n" + "".join(f"{n},{n / 8}\n" for n in rows))
+    assert path.stat().st_size > READ_BYTES
+    _, reader = open_file(path)
+    assert len(read(reader)) == len(rows)
+    path.write_text("step,loss,lr\n" + "".join(f"{n},{n / 8},1\n" for n in rows) + "7,0.5,1\n")
+    assert read(reader) == [("loss", 0.5, 7)]
+    path.write_text("step,loss\n0,0.0\n")  # a script that starts again
+    assert read(reader) == []
+    with path.open("a") as file:
+        file.write("1,0.125\n2,9.0\n")
+    assert read(reader) == [("loss", 0.125, 1), ("loss", 9.0, 2)]
 
 
 def test_error_table_of_catboost_has_the_name_of_its_data(tmp_path: Path) -> None:
