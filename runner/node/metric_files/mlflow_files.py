@@ -53,20 +53,23 @@ class MlflowDatabase(FileReader):
         import sqlite3  # noqa: PLC0415  few scripts need it
 
         address = f"{self._path.resolve().as_uri()}?mode=ro"
-        try:
-            with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S)) as database:
-                rows = database.execute(
-                    "SELECT rowid, key, value, step, is_nan, run_uuid FROM metrics"
-                    " WHERE rowid > ? ORDER BY rowid LIMIT ?",
-                    (self._last_row, _MAX_ROWS),
-                ).fetchall()
-        except sqlite3.Error as err:
-            raise OSError(f"{self._path}: {err}") from err
-        for row, key, value, step, is_nan, run in rows:
-            self._last_row = row
-            number = self._runs.setdefault(str(run), len(self._runs) + 1)
-            name = str(key) if number == 1 else f"run-{number}/{key}"
-            yield FoundValue(name, float("nan") if is_nan else float(value), int(step))
+        while True:
+            try:
+                with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S)) as database:
+                    rows = database.execute(
+                        "SELECT rowid, key, value, step, is_nan, run_uuid FROM metrics"
+                        " WHERE rowid > ? ORDER BY rowid LIMIT ?",
+                        (self._last_row, _MAX_ROWS),
+                    ).fetchall()
+            except sqlite3.Error as err:
+                raise OSError(f"{self._path}: {err}") from err
+            for row, key, value, step, is_nan, run in rows:
+                self._last_row = row
+                number = self._runs.setdefault(str(run), len(self._runs) + 1)
+                name = str(key) if number == 1 else f"run-{number}/{key}"
+                yield FoundValue(name, float("nan") if is_nan else float(value), int(step))
+            if len(rows) < _MAX_ROWS:
+                return
 
 
 def is_mlflow_database(path: Path) -> bool:

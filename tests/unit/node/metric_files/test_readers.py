@@ -29,6 +29,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.node.metric_files import mlflow_files
 from runner.node.metric_files.event_files import EventFile
 from runner.node.metric_files.formats import FORMATS, Opened, may_have_metrics, open_reader
 from runner.node.metric_files.reading import READ_BYTES, FileReader, FoundValue
@@ -132,7 +133,9 @@ def test_files_of_mlflow_are_read_while_they_grow(tmp_path: Path) -> None:
     assert read(reader) == [("val/loss", 0.25, 1), ("val/loss", "nan", 2)]
 
 
-def test_database_of_mlflow_is_read_while_it_grows(tmp_path: Path) -> None:
+def test_database_of_mlflow_is_read_while_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(path)) as database:
         database.execute(
@@ -144,6 +147,7 @@ def test_database_of_mlflow_is_read_while_it_grows(tmp_path: Path) -> None:
         add = "INSERT INTO metrics VALUES (?, ?, 1, ?, ?, ?)"
         database.execute(add, ("acc", 0.5, "a", 1, 0))
         database.commit()
+        monkeypatch.setattr(mlflow_files, "_MAX_ROWS", 1)  # all of several parts are read
         source, reader = open_file(path)
         assert (source, read(reader)) == ("mlflow", [("acc", 0.5, 1)])
         database.execute(add, ("acc", 0.0, "a", 2, 1))
