@@ -223,7 +223,11 @@ def _cells(line: str, separator: str) -> list[str]:
     if '"' in line:
         import csv  # noqa: PLC0415  few files have quotes
 
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), list[str]())]
+        try:
+            cells = next(csv.reader([line], delimiter=separator), list[str]())
+        except csv.Error as err:  # no ValueError; a cell is too long
+            raise ValueError(str(err)) from err
+        return [cell.strip() for cell in cells]
     return [cell.strip() for cell in line.rstrip("\r\n").split(separator)]
 
 

@@ -100,6 +100,7 @@ def test_damaged_and_unreadable_files_do_not_stop_the_search(watched: Watched) -
     content[1] ^= 1
     (watched.folder / "events.out.tfevents.damaged").write_bytes(content)
     (watched.folder / "link.csv").symlink_to("/dev/zero")
+    (watched.folder / "long.csv").write_text(f'step,loss,text\n1,0.5,"{"x" * 200_000}"\n')
     os.mkfifo(watched.folder / "pipe.csv")
     (watched.folder / "metrics.csv").write_text("step,loss\n1,inf\n")
     watched.files.finish()
