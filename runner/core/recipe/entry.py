@@ -23,6 +23,7 @@ from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.local_code import (
     SOURCES,
     LocalCode,
+    called_name,
     find_module,
     is_file_in,
     read_source,
@@ -77,9 +78,9 @@ def folder_command(folder: Path, entry: str | None = None) -> tuple[str, ...]:
     if path.is_absolute() or ".." in path.parts:
         why = "an entry is a file in the folder, or a module of a package in it"
         here = Path(os.path.normpath(folder.resolve() / path))
-        if here.is_file() and here.is_relative_to(folder.resolve()):
+        if os.path.isfile(here) and here.is_relative_to(folder.resolve()):  # noqa: PTH113
             fix = f"--entry {shlex.quote(here.relative_to(folder.resolve()).as_posix())}"
-    elif (folder / path).is_file():
+    elif is_file_in(folder, entry):
         if command := _find_command(folder, str(path)):
             return command
         why = "the file is not a Python or shell script, and does not begin with #!"
@@ -120,7 +121,7 @@ def _correct_entry(folder: Path, entry: str) -> str:
 
 def has_entry(folder: Path, name: str) -> bool:
     """Return True if the folder has this file, module of a package, or script of the project."""
-    is_here = (folder / name).is_file() or is_module(folder, name)
+    is_here = is_file_in(folder, name) or is_module(folder, name)
     return is_here or _script_program(folder, name) is not None
 
 
@@ -262,7 +263,7 @@ def _find_read_files(script: Path) -> list[str]:
             continue
         pending.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).rpartition(".")[2]
+            called = called_name(node)
             texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
             if called == "main" and (config := _hydra_config(node)):
                 names.add(config)
@@ -450,7 +451,9 @@ def _activity(script: Path) -> int:
     source = read_source(script)
     if not source.is_valid:
         return _PROGRAM  # the run reports a syntax error better
-    return max(map(_activity_of, source.tree.body), default=_NOTHING)
+    with suppress(RecursionError):  # an expression with hundreds of parts
+        return max(map(_activity_of, source.tree.body), default=_NOTHING)
+    return _PROGRAM
 
 
 def _activity_of(statement: ast.stmt) -> int:
@@ -459,7 +462,7 @@ def _activity_of(statement: ast.stmt) -> int:
         called = statement.value
         if not isinstance(called, ast.Call | ast.Await):
             return _NOTHING
-        name = ast.unparse(called.func).rpartition(".")[2] if isinstance(called, ast.Call) else ""
+        name = called_name(called) if isinstance(called, ast.Call) else ""
         return _NOTHING if name in _SETUP_CALLS else _PROGRAM
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         has_call = any(isinstance(each, ast.Call) for each in ast.walk(statement))

@@ -34,7 +34,7 @@ from runner.core.recipe.entry import (
     has_entry,
     script_command,
 )
-from runner.core.recipe.local_code import SOURCES, LocalCode
+from runner.core.recipe.local_code import SOURCES, LocalCode, is_file_in
 from runner.core.recipe.notebook import (
     PACKAGES,
     SUFFIX,
@@ -679,7 +679,7 @@ def missing_script(command: Sequence[str], folder: Path) -> str | None:
     if len(command) < 2 or command[0] not in _PYTHONS or not command[1].endswith(".py"):
         return None
     script = Path(command[1])  # an absolute path is in an image or on the node
-    return None if script.is_absolute() or (folder / script).is_file() else command[1]
+    return None if script.is_absolute() or is_file_in(folder, command[1]) else command[1]
 
 
 def _check_requirements(document: Document, folder: Path, parsed: RecipeFile) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -418,8 +419,9 @@ def _find_imports(code: LocalCode) -> _Imports | None:
         is_notebook = source.path.suffix == SUFFIX
         if is_notebook and any(map(_INSTALLS.search, shell_lines(source.path))):
             return None
-        if b"install" in source.data and _has_install(source.tree):
-            return None
+        with suppress(RecursionError):  # an expression with hundreds of parts
+            if b"install" in source.data and _has_install(source.tree):
+                return None
         chooses_backend = chooses_backend or b"KERAS_BACKEND" in source.data
         changes_path = changes_path or is_notebook or b"sys.path" in source.data
         where = source.path.relative_to(code.folder).as_posix()

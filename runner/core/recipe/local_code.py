@@ -113,8 +113,10 @@ def _parse(data: bytes, notebook: Path | None) -> ast.Module | None:
 @lru_cache(maxsize=2 * MAX_FILES)
 def _find_imports(data: bytes, notebook: Path | None) -> tuple[Imported, ...]:
     tree = _parse(data, notebook)
-    found = _imports_of_text(data) if tree is None else _imports_of(tree)
-    return tuple(dict.fromkeys(islice(found, _MAX_IMPORTS)))
+    if tree is not None:
+        with suppress(RecursionError):  # a condition with hundreds of operators
+            return tuple(dict.fromkeys(islice(_imports_of(tree), _MAX_IMPORTS)))
+    return tuple(dict.fromkeys(islice(_imports_of_text(data), _MAX_IMPORTS)))
 
 
 def _imports_of(tree: ast.Module) -> Iterator[Imported]:
@@ -339,15 +341,23 @@ def find_module(folder: Path, name: str, *, is_run: bool = True) -> tuple[Path, 
         path = root.joinpath(*name.split("."))
         own = path / ("__main__.py" if is_run else "__init__.py")
         for file in (own, path.with_suffix(".py")):
-            if file.is_file():
+            if os.path.isfile(file):  # noqa: PTH113  a name may be too long
                 return file, root
     return None
 
 
 def is_file_in(folder: Path, name: str) -> bool:
     """Return True if the folder has a file with this relative path."""
-    # os.path, because a sweep asks for the values of thousands of trials.
+    # os.path, because a sweep asks for the values of thousands of trials, and some are too long.
     return not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH117, PTH118
+
+
+def called_name(call: ast.Call) -> str:
+    """Return the last part of the name of the called function; empty if it has none."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def shell_words(script: Path) -> Iterator[str]:

@@ -12,12 +12,19 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from runner.core.recipe.inputs import input_variable
-from runner.core.recipe.local_code import LocalCode, SourceFile, is_file_in, shell_words
+from runner.core.recipe.local_code import (
+    LocalCode,
+    SourceFile,
+    called_name,
+    is_file_in,
+    shell_words,
+)
 from runner.protocol.run_spec import ExcludedPath
 
 _MAX_CONFIG_BYTES, _MAX_TEXT, _MAX_FOUND = 400_000, 400, 20
@@ -355,10 +362,12 @@ class _Reads:
         folder = self.places.code.folder
         trees = [(each.path.relative_to(folder).as_posix(), each.tree) for each in sources]
         for self._file, tree in trees:
-            self._collect_constants(tree)
+            with suppress(RecursionError):  # an expression with hundreds of parts
+                self._collect_constants(tree)
         for self._file, tree in trees:
             for node in tree.body:
-                self._visit(node, guarded=False)
+                with suppress(RecursionError):
+                    self._visit(node, guarded=False)
         for where, path, flag in self._reads:
             if not self._is_handled(path) and (why := self.places.why_missing(path)):
                 shown = path.removeprefix(f"{self.places.root}/")
@@ -415,7 +424,7 @@ class _Reads:
                     self._handled.discard(os.path.normpath(path))
 
     def _visit_call(self, node: ast.Call, *, guarded: bool) -> None:
-        called = _called(node)
+        called = called_name(node)
         if called in ("add_argument", "option", "Option", "Argument", "argument"):
             self._visit_option(node)
             return
@@ -504,7 +513,7 @@ class _Reads:
         return found
 
     def _call_value(self, node: ast.Call) -> str | None:
-        called, args = _called(node), node.args
+        called, args = called_name(node), node.args
         if called in ("getcwd", "cwd"):
             return self.places.root
         if isinstance(node.func, ast.Attribute):
@@ -535,13 +544,6 @@ def _is_os(function: ast.expr) -> bool:
     return isinstance(function, ast.Name) or ast.unparse(function).endswith("path.join")
 
 
-def _called(node: ast.Call) -> str:
-    function = node.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
 def _writing_mode(node: ast.Call) -> bool:
     modes = [*node.args[:2], *(each.value for each in node.keywords if each.arg == "mode")]
     texts = [each.value for each in modes if isinstance(each, ast.Constant)]
@@ -561,4 +563,4 @@ def _stops(node: ast.stmt) -> bool:
     if isinstance(node, ast.Raise):
         return True
     call = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(call, ast.Call) and _called(call) in ("exit", "_exit", "quit", "abort")
+    return isinstance(call, ast.Call) and called_name(call) in ("exit", "_exit", "quit", "abort")

@@ -160,6 +160,16 @@ def test_fix_of_an_invalid_entry_is_the_entry_that_works(
     assert caught.value.fix == fix
 
 
+@pytest.mark.parametrize("entry", ["a" * 300, f"{'a' * 300}/b.py", f"../{'a' * 300}"])
+def test_entry_that_is_too_long_for_a_file_is_refused(tmp_path: Path, entry: str) -> None:
+    fill(tmp_path, {"run.py": CALLS})
+    with pytest.raises(RunnerError, match="invalid entry"):
+        load_recipe(".", cwd=tmp_path, entry=entry)
+    (tmp_path / "train.yaml").write_text(f"command: python {entry}.py\n")
+    with pytest.raises(RunnerError, match="no file"):
+        load_recipe(".", cwd=tmp_path)
+
+
 def test_absolute_entry_in_the_folder_is_corrected(tmp_path: Path) -> None:
     fill(tmp_path, {"pkg/fit.py": GUARDED})
     with pytest.raises(RunnerError) as caught:

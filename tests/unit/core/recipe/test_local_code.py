@@ -11,6 +11,7 @@ from runner.core.recipe.imports import package_warnings
 from runner.core.recipe.local_code import MAX_BYTES, MAX_FILES, LocalCode, read_source
 from runner.core.recipe.read_paths import SentCode, find_unsent
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import ExcludedPath
 
 FLAG = "import argparse\nargparse.ArgumentParser().add_argument('--amp', action='store_true')\n"
 RUN = ("python", "train.py")
@@ -289,3 +290,22 @@ def test_generated_list_of_imports_is_read_within_limits(tmp_path: Path) -> None
     (warning,) = package_warnings(load_recipe(".", cwd=tmp_path, entry="train.py"))
     assert warning.startswith("train.py imports m1, m2, m3, m4, m5 and 4994 more, but no file")
     assert len(warning) < 1_000, "it names some of the packages"
+
+
+SUM = " + ".join(["'a'"] * 1500)
+CHAIN = "x" + ".a()" * 400  # `ast` cannot print it again
+
+
+@pytest.mark.parametrize(
+    "text", [f"X = {SUM}", f"{CHAIN}", f"y = 'install'\n{CHAIN}", f"if {SUM}:\n    import other"]
+)
+def test_deeply_nested_expression_is_no_failure(tmp_path: Path, text: str) -> None:
+    fill(tmp_path, {"train.py": f"{text}\nopen('data.csv')\n", "data.csv": "1"})
+    recipe = load_recipe(".", cwd=tmp_path)
+    assert recipe.command == RUN
+    assert package_warnings(recipe) == ()
+    excluded = (ExcludedPath("data.csv", "*.csv"),)
+    (unsent,) = find_unsent(SentCode(tmp_path, ["train.py"], excluded), RUN, (), {})
+    assert unsent.path == "data.csv"
+    with pytest.raises(RunnerError, match=r"uses data\.csv, which would not be uploaded"):
+        load_recipe("./train.py", cwd=tmp_path)
