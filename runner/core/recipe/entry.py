@@ -379,7 +379,9 @@ def explain_entry(code: LocalCode, command: Sequence[str], *, is_chosen: bool) -
         return ()
     name = script.relative_to(folder).as_posix()
     if _activity(script) == _NOTHING:
-        return (_explain_idle(name, is_empty=not script.read_bytes().strip()),)
+        with suppress(OSError):  # packing the code names a file that cannot be read
+            return (_explain_idle(name, is_empty=not script.read_bytes().strip()),)
+        return ()
     preferred = _USUAL[: _USUAL.index(name)] if name in _USUAL else _USUAL
     idle = [each for each in preferred if is_chosen and is_file_in(folder, each)]
     if not idle:

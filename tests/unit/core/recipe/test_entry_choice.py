@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runner.core.recipe.code_archive import pack_code
 from runner.core.recipe.file import load_recipe
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import plan
@@ -175,6 +177,25 @@ def test_absolute_entry_in_the_folder_is_corrected(tmp_path: Path) -> None:
     with pytest.raises(RunnerError) as caught:
         load_recipe(".", cwd=tmp_path, entry=str(tmp_path / "pkg" / "fit.py"))
     assert caught.value.fix == "--entry pkg/fit.py"
+
+
+def test_script_that_cannot_be_read_is_refused_when_it_is_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, {"train.py": CALLS})
+    whole = Path.open
+
+    def refuse(path: Path, *args: Any, **options: Any) -> Any:
+        if path.name == "train.py":
+            raise PermissionError(13, "Permission denied")
+        return whole(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    recipe = load_recipe(".", cwd=tmp_path)
+    assert recipe.notes == ()
+    with pytest.raises(RunnerError, match="cannot read") as caught:
+        pack_code(recipe)
+    assert caught.value.code == "R-CODE-UNREADABLE"
 
 
 def test_empty_script_is_named(tmp_path: Path) -> None:
