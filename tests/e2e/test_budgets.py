@@ -108,3 +108,23 @@ def test_submissions_at_once_cannot_exceed_a_budget(
     assert month["running_micros"] >= 5_000_000
     assert billed.run("budget", "rm").returncode == 0
     assert [each["budget"] for each in billed.json("budget", "ls")] == ["capped"]
+
+
+@pytest.mark.slow
+def test_resumed_trials_of_an_older_sweep_claim_their_own_caps(
+    own_cli: Cli, script: Callable[[str], Path]
+) -> None:
+    billed, project = Billed(own_cli), script("import time\ntime.sleep(600)\n")
+    (project / "train.yaml").write_text("estimate: 10m\ntimeout: 30m\n", encoding="utf-8")
+    start = ("sweep", "start", project, "-p", "x=1,2,3", "--max-parallel", "1", "--detach")
+    done = billed.run(*start, "--experiment", "older", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    sweep = own_cli.json("sweep", "ls")[0]["sweep"]
+    own_cli.ok("sweep", "stop", sweep)
+    assert billed.run("budget", "set", "100", "--experiment", "older").returncode == 0
+    resumed = billed.run("sweep", "resume", sweep, "--detach")
+    assert resumed.returncode == 0, resumed.stderr
+    [older] = billed.json("budget", "ls")
+    assert older['running_micros'] == 3 * _EACH_MICROS
+
+    own_cli.ok("sweep", "stop", sweep)

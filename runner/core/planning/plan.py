@@ -326,14 +326,13 @@ def with_cap(draft: RunPlan, cap: CostCap, *, is_alone: bool, tasks: int = 1) ->
     A draft without a cap gets its share of that of all `tasks`.
     """
     limit_s = min(draft.recipe.timeout_s or cap.script_s, cap.script_s)
-    repeats = draft.repeats and replace(draft.repeats, timeout_s=limit_s)
+    share = draft.recipe.max_cost_micros or cap.cap_micros // tasks
+    repeats = draft.repeats
+    if repeats is not None:
+        repeats = replace(repeats, timeout_s=limit_s, max_cost_micros=share)
     return replace(
         draft,
-        recipe=replace(
-            draft.recipe,
-            timeout_s=limit_s,
-            max_cost_micros=draft.recipe.max_cost_micros or cap.cap_micros // tasks,
-        ),
+        recipe=replace(draft.recipe, timeout_s=limit_s, max_cost_micros=share),
         repeats=repeats,
         job_id=draft.run_id if is_alone else draft.job_id,
         job_limit_s=cap.job_s,

@@ -152,6 +152,15 @@ def _is_active(connection: Connection, claim: Claim, now: datetime) -> bool:
     return not is_abandoned(claim, now) if state is None else state not in _ENDED_JOBS
 
 
+def is_budgeted(connection: Connection, experiments: Collection[str]) -> bool:
+    """Return True if a budget includes what is submitted to these experiments."""
+    if not connection.target.is_billed:
+        return False
+    body = runs_container(connection).read(BLOB)
+    caps = {} if body is None else _parse(body).caps()
+    return not caps.keys().isdisjoint({MONTH, *experiments})
+
+
 def change_budget(connection: Connection, experiment: str, micros: int | None) -> Budgets:
     """Set the cap of an experiment, or of a month with MONTH; None removes it.
 

@@ -83,7 +83,7 @@ def resume_trials(
     # A trial that was resumed before has its own run.json, and is not a waiting trial.
     first = [name for name in ended if name not in sweep.earlier]
     unstarted = [name for name in first if again.waiting.unstarted(sweep.runs[name])]
-    if any(row.spec and row.spec.max_cost_micros for row in rows.values()):
+    if unstarted and _are_capped(connection, listed):
         unstarted = []  # each trial has a separate job
 
     def resume(name: str) -> None:
@@ -160,6 +160,16 @@ def _needs_merge(row: RunRow | None, trials: Mapping[str, ResumedTrial]) -> bool
         return row is None
     resumed = any(isinstance(each, RunSpec) for each in trials.values())
     return row.status.state in TO_RETRY or (row.status.state is RunState.SUCCEEDED and resumed)
+
+
+def _are_capped(connection: Connection, rows: Iterable[RunRow]) -> bool:
+    """Return True if the trials have a cost cap, or would get one from a budget."""
+    from runner.flows.costs.budgets import is_budgeted  # noqa: PLC0415  few sweeps are resumed
+
+    specs = [row.spec for row in rows if row.spec is not None]
+    if any(spec.max_cost_micros for spec in specs):
+        return True
+    return is_budgeted(connection, {spec.experiment for spec in specs})
 
 
 @dataclass(slots=True)
@@ -241,7 +251,9 @@ class SweepAgain:
         return self._submit(replace(request, prepared=prepared), key)
 
     def _submit(self, request: RepeatRequest, key: str) -> RunSpec:
-        run = self._prepared[key] = submit_again(self.connection, request, ignore_progress)
+        run = submit_again(self.connection, request, ignore_progress)
+        if run.max_cost_micros is None:  # a budget may have given it a cap, and a separate job
+            self._prepared[key] = run
         return run
 
     def merge(self, *, partial: bool = False) -> RunSpec | None:

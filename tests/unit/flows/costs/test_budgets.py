@@ -10,7 +10,7 @@ import pytest
 
 from runner.azure.auth.credentials import Connection
 from runner.core.pricing.budgets import Budgets
-from runner.flows.costs.budgets import BLOB, load_budgets
+from runner.flows.costs.budgets import BLOB, is_budgeted, load_budgets
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import RunnerError
 from tests.unit.flows.costs.test_costs import NOW, Records
@@ -56,6 +56,16 @@ def test_spending_is_the_sum_of_runner_cost(records: Records) -> None:
     assert spent == {"": total, "digits": round(0.6 * 361_900)}
     assert state.left({"digits"}) == 5_000_000 - spent["digits"]
     assert state.left({"new"}) == 9_000_000 - (total or 0)
+
+
+def test_budget_includes_its_experiment_or_all(records: Records) -> None:
+    assert not is_budgeted(connection(), {"digits"})
+    put(records, Budgets(experiments={"digits": 5_000_000}))
+    assert is_budgeted(connection(), {"digits", "other"})
+    assert not is_budgeted(connection(), {"other"})
+    assert not is_budgeted(connection("local"), {"digits"}), "nodes on this machine are free"
+    put(records, Budgets(month_micros=9_000_000))
+    assert is_budgeted(connection(), {"other"})
 
 
 def test_budget_needs_the_prices_of_all_runs(records: Records) -> None:

@@ -89,3 +89,19 @@ def test_trials_look_up_their_job_and_code_once(
     assert found[5:] == ["net-2", "net-3"]
     submit_record(replace(net, max_cost_micros=1))
     assert found[7:] == [""], "a trial with a cost cap has a separate job"
+
+
+def test_trials_that_get_a_cap_from_a_budget_have_separate_jobs(
+    submission: SweepAgain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[RunSpec | None] = []
+
+    def submit(_: Connection, request: RepeatRequest, __: Any) -> RunSpec:
+        found.append(request.prepared)
+        return replace(request.spec, job_id="own", max_cost_micros=1_470_000)
+
+    monkeypatch.setattr(resume_sweep, "submit_again", submit)
+    for name in ("net-1", "net-2"):
+        spec = RunSpec(run_id=name, pool="t4", job_id="net")
+        submission.submit(RepeatRequest(spec, Repetition("retry"), group=SWEEP))
+    assert found == [None, None], "the job of the first ends before its nodes cost more than its cap"
