@@ -125,6 +125,6 @@ def test_resumed_trials_of_an_older_sweep_claim_their_own_caps(
     resumed = billed.run("sweep", "resume", sweep, "--detach")
     assert resumed.returncode == 0, resumed.stderr
     [older] = billed.json("budget", "ls")
-    assert older['running_micros'] == 3 * _EACH_MICROS
+    assert older["running_micros"] == 3 * _EACH_MICROS
 
     own_cli.ok("sweep", "stop", sweep)

@@ -72,16 +72,20 @@ class BudgetState:
         refuse_over_budget(claim, self.spending())
 
     def claim(self, connection: Connection, claim: Claim) -> None:
-        """Store a claim. Raise RunnerError R-BUDGET if a budget does not pay for it."""
-        ended = {each.key for each in self.budgets.claims} - {each.key for each in self.active}
+        """Store a claim, which replaces an earlier one with its key.
+
+        Raises:
+            RunnerError: R-BUDGET, a budget does not pay for it.
+        """
+        active = tuple(each for each in self.active if each.key != claim.key)
+        ended = {each.key for each in self.budgets.claims} - {each.key for each in active}
 
         def add(content: bytes) -> bytes:
             document = _parse(content)
-            others = [each for each in document.claims if each.key not in ended]
-            now = replace(self, budgets=document)
+            others = [each for each in document.claims if each.key not in {*ended, claim.key}]
+            now = replace(self, budgets=document, active=active)
             refuse_over_budget(claim, now.spending(others))
-            kept = [each for each in others if each.key != claim.key]
-            return _content(replace(document, claims=(*kept, claim)))
+            return _content(replace(document, claims=(*others, claim)))
 
         runs_container(connection).update(BLOB, add)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.azure.auth.credentials import Connection
-from runner.core.pricing.budgets import Budgets
-from runner.flows.costs.budgets import BLOB, is_budgeted, load_budgets
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.pricing.budgets import Budgets, Claim
+from runner.flows.costs import budgets
+from runner.flows.costs.budgets import BLOB, is_budgeted, load_budgets, schedule_key
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import RunnerError
 from tests.unit.flows.costs.test_costs import NOW, Records
@@ -26,8 +29,8 @@ def records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Records:
     return Records(monkeypatch, tmp_path, is_marked=True)
 
 
-def put(records: Records, budgets: Budgets) -> None:
-    records.blobs[BLOB] = json.dumps(budgets.to_json()).encode()
+def put(records: Records, wanted: Budgets) -> None:
+    records.blobs[BLOB] = json.dumps(wanted.to_json()).encode()
 
 
 def test_stack_without_budgets_reads_no_runs(records: Records) -> None:
@@ -56,6 +59,27 @@ def test_spending_is_the_sum_of_runner_cost(records: Records) -> None:
     assert spent == {"": total, "digits": round(0.6 * 361_900)}
     assert state.left({"digits"}) == 5_000_000 - spent["digits"]
     assert state.left({"new"}) == 9_000_000 - (total or 0)
+
+
+def test_schedule_that_is_created_again_replaces_its_claim(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(_: BlobContainer, blob: str, change: Callable[[bytes], bytes]) -> bool:
+        records.blobs[blob] = change(records.blobs[blob])
+        return True
+
+    monkeypatch.setattr(BlobContainer, "update", update)
+    monkeypatch.setattr(budgets, "get_schedule", lambda *_: None)
+    put(records, Budgets(month_micros=9_000_000))
+    for _ in range(2):  # it was removed, or its creation failed
+        state = load_budgets(connection(), records.home, NOW)
+        assert state is not None
+        state.claim(connection(), Claim(schedule_key("nightly"), NOW, {"digits": 6_000_000}))
+    state = load_budgets(connection(), records.home, NOW)
+    assert state is not None
+    assert [(each.key, each.experiments["digits"]) for each in state.active] == [
+        ("schedule nightly", 6_000_000)
+    ]
 
 
 def test_budget_includes_its_experiment_or_all(records: Records) -> None:

@@ -104,4 +104,4 @@ def test_trials_that_get_a_cap_from_a_budget_have_separate_jobs(
     for name in ("net-1", "net-2"):
         spec = RunSpec(run_id=name, pool="t4", job_id="net")
         submission.submit(RepeatRequest(spec, Repetition("retry"), group=SWEEP))
-    assert found == [None, None], "the job of the first ends before its nodes cost more than its cap"
+    assert found == [None, None], "the job of a trial ends when its own cap is used up"
