@@ -307,10 +307,15 @@ def _calendar(
     most = min(max_runs or _MAX_TIMES, _MAX_TIMES)
     all_times = takewhile(lambda at: at <= end, cron.times(first, zone))
     times = list(islice(all_times, most + 1))
-    ends = until is not None or (max_runs is not None and len(times) > max_runs)
+    is_cut = len(times) > most
     times = times[:most]
     step, starts = _steps({_minute_of_week(at) for at in times})
     interval = timedelta(minutes=step)
+    is_weekly = cron.expression.split()[2:4] == ["*", "*"] and _keeps_time(
+        zone, interval, first, first + _CHECKED_PERIOD
+    )
+    # The times after the last one that was computed are known only if all weeks are the same.
+    ends = until is not None or (is_cut and (max_runs is not None or not is_weekly))
     by_part = [[at for at in times if _minute_of_week(at) % step == each] for each in starts]
     by_part.sort()  # the first one has the first time
     chosen = [FiringTimes.of(part, interval) for part in by_part]
@@ -336,9 +341,8 @@ def _calendar(
         for each in chosen
         if each.first < year
     )
-    return Recurrence(
-        interval, times[0], _to_utc(last), tuple(parts), runs, fired - runs, _months(first, last)
-    )
+    months = _months(first, times[-1] if is_cut else last)
+    return Recurrence(interval, times[0], _to_utc(last), tuple(parts), runs, fired - runs, months)
 
 
 def _part_end(last: datetime, interval: timedelta, until: datetime | None) -> datetime:

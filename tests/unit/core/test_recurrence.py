@@ -232,6 +232,30 @@ def test_calendar_ends_after_its_runs() -> None:
     assert (always.runs, always.skipped, len(always.parts)) == (12, 353, 1)
 
 
+@pytest.mark.parametrize(
+    ("cron", "zone", "max_runs"),
+    [
+        ("*/6 * * 4-10 *", "UTC", None),  # nothing in November
+        ("*/6 0-23/2 * * *", "Europe/Berlin", None),  # other hours in UTC from October on
+        ("*/7 * * * *", "UTC", 30_000),
+    ],
+)
+def test_calendar_ends_where_its_times_are_no_longer_known(
+    cron: str, zone: str, max_runs: int | None
+) -> None:
+    spec = ScheduleSpec(cron=cron, timezone=zone, max_runs=max_runs)
+    found = plan_recurrence(spec, datetime(2026, 4, 1, tzinfo=UTC))
+    assert found.runs == 20_000
+    assert found.last is not None
+    assert all(each.last is not None and each.last <= found.last for each in found.parts)
+
+
+def test_month_of_a_dense_calendar_has_all_runs() -> None:
+    found = plan_recurrence(ScheduleSpec(cron="*/7 * * * *"), NOW)
+    assert found.last is None
+    assert found.runs_per_month == pytest.approx(9 * 24 * 365 / 12, rel=1e-3)
+
+
 def test_late_firings_and_wrong_clocks_belong_to_the_newest_time() -> None:
     times = FiringTimes.of([NOW, NOW + timedelta(days=2)], timedelta(days=1))
     assert [times.starts_run(NOW + timedelta(hours=hour)) for hour in (0, 12, 23, 24, 36, 48)] == [
