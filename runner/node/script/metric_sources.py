@@ -50,6 +50,7 @@ class _Pending:
     """The values of one name in one source that no other source reported so far."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.words = words_of(name)
         self._widest = 0.0  # the largest precision
         self._order: deque[tuple[float, float]] = deque()
@@ -100,7 +101,9 @@ class RepeatedValues:
         self._pending: dict[tuple[str, str], _Pending] = {}
         self._similar: dict[tuple[str, str], list[tuple[_Pending, bool]]] = {}
 
-    def is_repeated(self, source: str, name: str, value: float, precision: float) -> bool:
+    def is_repeated(
+        self, source: str, name: str, value: float, precision: float, *, by_name: bool = False
+    ) -> bool:
         """Return True if another source reported this value; each one counts only once.
 
         Args:
@@ -108,6 +111,7 @@ class RepeatedValues:
             name: the name of the metric there.
             value: the value.
             precision: how much it may differ from the exact value, because it is rounded.
+            by_name: compare only values of exactly this name.
         """
         key = (source, name)
         own = self._pending.get(key)
@@ -117,7 +121,8 @@ class RepeatedValues:
         similar = self._similar.get(key)
         if similar is None:
             similar = self._similar[key] = self._find_similar(source, own)
-        if any(other.take(value, precision, is_same=is_same) for other, is_same in similar):
+        compared = (each for each in similar if not by_name or each[0].name == name)
+        if any(other.take(value, precision, is_same=is_same) for other, is_same in compared):
             return True
         own.add(value, precision)
         return False

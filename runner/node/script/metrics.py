@@ -136,9 +136,10 @@ class MetricLog:
 
         if self._wanted:
             name = self._wanted.get(words_in(name), name)
+        # A wanted metric must not get lost because a source reported it under another name.
+        is_wanted = name in self._wanted.values()
         with self._lock:
-            is_repeated = repeated.is_repeated(source, name, value, precision)
-        return name, is_repeated and name not in self._wanted.values()
+            return name, repeated.is_repeated(source, name, value, precision, by_name=is_wanted)
 
     def mark_resume(self, continues: int, until: str) -> None:
         """Write that this attempt continues from a checkpoint, before its values.

@@ -128,6 +128,21 @@ def test_unchanged_folder_is_not_listed_again(
     assert listed == []
 
 
+def test_wanted_metric_counts_once_and_is_not_lost(watched: Watched) -> None:
+    log = watched.log
+    log.compare_sources(["val_accuracy"])
+    log.add("val/accuracy", 0.5, 1, source="tensorboard")
+    log.add("val_accuracy", 0.5, 1, source="stdout", precision=0.05)
+    assert watched.found() == [("val_accuracy", 0.5, 1, "tensorboard")]
+    log.add("val/acc", 0.75, 2, source="tensorboard")
+    log.add("val_accuracy", 0.75, 2, source="stdout", precision=0.005)
+    log.add("validation/accuracy", 0.75, 2, source="csv")
+    assert watched.found() == [
+        ("val/acc", 0.75, 2, "tensorboard"),
+        ("val_accuracy", 0.75, 2, "stdout"),
+    ]
+
+
 def test_value_that_is_printed_and_logged_counts_once(watched: Watched) -> None:
     printed = PrintedMetrics(watched.log)
     watched.files.start()
