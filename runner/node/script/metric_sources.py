@@ -13,6 +13,8 @@ from collections import Counter, deque
 from itertools import islice
 
 MAX_PENDING = 4096  # values of a name that wait for the same one of another source
+MAX_ALL_PENDING = 64 * MAX_PENDING  # of all names, which then have equal shares
+_LEAST_PENDING = 16
 _MAX_COMPARED = 64
 _RELATIVE = 1e-6  # trackers store numbers of 32 bits
 _CERTAIN = 0.005  # a relative difference that is no accident, if names are only similar
@@ -57,11 +59,11 @@ class _Pending:
         self._sorted: list[tuple[float, float]] = []  # values with their precision
         self._others: Counter[str] = Counter()  # NaN and infinities
 
-    def add(self, value: float, precision: float) -> None:
+    def add(self, value: float, precision: float, limit: int) -> None:
         if not math.isfinite(value):
             self._others[str(value)] += 1
             return
-        if len(self._order) >= MAX_PENDING:
+        while len(self._order) >= limit:
             self._remove(self._order[0])
         self._widest = max(self._widest, precision)
         self._order.append((value, precision))
@@ -124,7 +126,8 @@ class RepeatedValues:
         compared = (each for each in similar if not by_name or each[0].name == name)
         if any(other.take(value, precision, is_same=is_same) for other, is_same in compared):
             return True
-        own.add(value, precision)
+        share = max(MAX_ALL_PENDING // len(self._pending), _LEAST_PENDING)
+        own.add(value, precision, min(share, MAX_PENDING))
         return False
 
     def _find_similar(self, source: str, own: _Pending) -> list[tuple[_Pending, bool]]:

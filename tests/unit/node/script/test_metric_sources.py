@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from runner.node.script import metric_sources
 from runner.node.script.metric_sources import RepeatedValues, precision_of, words_of
 
 
@@ -58,6 +59,16 @@ def test_nan_is_repeated_once() -> None:
     assert not known.is_repeated("stdout", "loss", math.nan, 0.0)
     assert known.is_repeated("csv", "loss", math.nan, 0.0)
     assert not known.is_repeated("csv", "loss", math.nan, 0.0)
+
+
+def test_all_names_share_the_values_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_sources, "MAX_ALL_PENDING", 80)
+    known = RepeatedValues()
+    for n in range(100):
+        for layer in range(4):
+            assert not known.is_repeated("tensorboard", f"layer{layer}/norm", n * 1.0, 0.0)
+    found = [known.is_repeated("csv", "layer1/norm", n * 1.0, 0.0) for n in range(100)]
+    assert found == [n >= 80 for n in range(100)], "the newest 20 of each name"
 
 
 def test_many_values_are_compared_in_linear_time() -> None:
