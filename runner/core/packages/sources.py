@@ -7,6 +7,7 @@ that the node installs, which may be one that the runner adds.
 from __future__ import annotations
 
 import ast
+import os
 import posixpath
 import re
 import tomllib
@@ -218,7 +219,7 @@ def find_script(folder: Path, command: Sequence[str]) -> str | None:
         if word == "-m" and re.fullmatch(r"\w+(\.\w+)*", following):
             path = following.replace(".", "/")
             for each in (f"{path}.py", f"{path}/__main__.py"):
-                if (folder / each).is_file():
+                if os.path.isfile(folder / each):  # noqa: PTH113  a name may be too long
                     return each
         name = PurePosixPath(word)
         if word.strip() and not name.is_absolute() and ".." not in name.parts:

@@ -170,6 +170,8 @@ def test_entry_that_is_too_long_for_a_file_is_refused(tmp_path: Path, entry: str
     (tmp_path / "train.yaml").write_text(f"command: python {entry}.py\n")
     with pytest.raises(RunnerError, match="no file"):
         load_recipe(".", cwd=tmp_path)
+    (tmp_path / "train.yaml").write_text(f"command: python -m {'a' * 300}\n")
+    assert load_recipe(".", cwd=tmp_path).command[:2] == ("python", "-m")
 
 
 def test_absolute_entry_in_the_folder_is_corrected(tmp_path: Path) -> None:
