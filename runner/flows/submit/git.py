@@ -35,9 +35,9 @@ def git_revision(folder: Path, listing: GitListing | None = None) -> tuple[str, 
     asked = _Question(folder, "rev-parse", "HEAD", limit_s=_REVISION_TIMEOUT_S)
     names: tuple[str, ...] = (".",)
     if listing is not None and listing.state:
-        against = ("--cached", "--quiet", "--ignore-submodules=dirty", "HEAD", "--", ".")
-        index = _Question(folder, "diff-index", *against, limit_s=_REVISION_TIMEOUT_S)
-        if listing.untracked or index.answer() is None:
+        ask = ("diff-index", "--cached", "--quiet", "--ignore-submodules=dirty", "HEAD", "--", ".")
+        limit_s = _REVISION_TIMEOUT_S
+        if listing.untracked or _Question(folder, *ask, limit_s=limit_s).answer() is None:
             head = asked.answer()
             return None if head is None else (head.decode().strip(), True)
         if len(listing.changed) <= _MAX_COMPARED:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
 import subprocess
 import tarfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.listed_files import GitListing, select_listed
 from runner.flows.submit.check_and_read import warn_of_files
-from runner.flows.submit.git import list_code
+from runner.flows.submit.git import git_revision, list_code
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import recipe
 
@@ -303,3 +305,15 @@ def test_script_that_a_rule_leaves_out_is_refused(
 def test_tracked_script_is_sent_although_a_pattern_matches_it(tmp_path: Path) -> None:
     folder = checkout(tmp_path / "p", **{".gitignore": "*\n", "train.py": "print(1)\n"})
     assert warn_of_files(load_recipe(".", cwd=folder), tmp_path / "home") == ()
+
+
+def test_revision_leaves_no_git_running(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "code", **{"train.py": "1"})
+    write(root, **{"new.py": "2"})
+    listing = list_code(root)
+    gc.collect()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert git_revision(root, listing) == (git(root, "rev-parse", "HEAD").strip(), True)
+        gc.collect()
+    assert [str(each.message) for each in found] == []
