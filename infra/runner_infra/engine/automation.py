@@ -23,7 +23,7 @@ from pulumi.automation.events import DiagnosticEvent, EngineEvent, StepEventMeta
 
 from runner.protocol.errors import RunnerError
 from runner_infra.engine.cli_archive import install_archive
-from runner_infra.engine.state_folder import remove_stale_locks, state_backend
+from runner_infra.engine.state_folder import is_locked, remove_stale_locks, state_backend
 from runner_infra.engine.unfinished import HALF_WRITTEN, import_unfinished, read_state
 from runner_infra.program import program
 
@@ -500,12 +500,7 @@ def _engine_errors(doing: str, stack: PulumiStack, steps: _Steps) -> Generator[N
     try:
         yield
     except (auto.errors.ConcurrentUpdateError, auto.errors.StackAlreadyExistsError) as err:
-        raise RunnerError(
-            "R-PULUMI-LOCKED",
-            f"{doing} the stack failed: another deployment is in progress",
-            why="the state is locked until that deployment ends",
-            fix="wait for its end; if it was killed on another machine, run `pulumi cancel` there",
-        ) from err
+        raise _locked(doing) from err
     except auto.errors.StackNotFoundError:
         raise
     except auto.errors.CommandError as err:
@@ -515,7 +510,9 @@ def _engine_errors(doing: str, stack: PulumiStack, steps: _Steps) -> Generator[N
         if any("passphrase" in line for line in lines):
             raise _wrong_passphrase(doing, lines) from err
         if any(HALF_WRITTEN in line for line in lines):
-            raise _incomplete_state(doing, lines) from err
+            # The engine that holds the lock writes the file, and its backup would be of no use.
+            is_written = is_locked(stack.backend, stack.name)
+            raise (_locked(doing) if is_written else _incomplete_state(doing, lines)) from err
         pools = [change for change in steps.refused if change.type == _POOL_TYPE]
         if pools and any(_FIXED_PROPERTY in line for line in lines):
             raise _refused_pools(stack.name, pools, lines) from err
@@ -527,6 +524,15 @@ def _engine_errors(doing: str, stack: PulumiStack, steps: _Steps) -> Generator[N
             why="; ".join(lines[:3]) or "the engine gave no reason",
             fix="correct the cause, then run the command again; resources created so far are kept",
         ) from err
+
+
+def _locked(doing: str) -> RunnerError:
+    return RunnerError(
+        "R-PULUMI-LOCKED",
+        f"{doing} the stack failed: another deployment is in progress",
+        why="the state is locked until that deployment ends",
+        fix="wait for its end; if it was killed on another machine, run `pulumi cancel` there",
+    )
 
 
 def _incomplete_state(doing: str, lines: Sequence[str]) -> RunnerError:

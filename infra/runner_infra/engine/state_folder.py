@@ -28,10 +28,16 @@ def remove_stale_locks(backend: str | None, stack: str) -> None:
     folder = _state_folder(backend)
     if folder is None:
         return
-    for path in (folder / "locks").glob(f"*/*/{stack}/*.json"):
+    for path in _locks(folder, stack):
         if _is_stale(path):
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
+
+
+def is_locked(backend: str | None, stack: str) -> bool:
+    """Return True if the backend is a folder with a lock of an engine that may be running."""
+    folder = _state_folder(backend)
+    return folder is not None and not all(map(_is_stale, _locks(folder, stack)))
 
 
 def has_stack(backend: str | None, stack: str) -> bool | None:
@@ -61,6 +67,10 @@ def _state_folder(backend: str | None) -> Path | None:
     path = url2pathname(parts.path)
     start = Path.home() / path.lstrip("/") if parts.netloc else Path(path)
     return start / ".pulumi"
+
+
+def _locks(folder: Path, stack: str) -> list[Path]:
+    return list((folder / "locks").glob(f"*/*/{stack}/*.json"))
 
 
 def _is_stale(path: Path) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from pulumi.automation import CommandResult
 from pulumi.automation.errors import CommandError
 
 from runner.protocol.errors import RunnerError
-from runner_infra.engine import automation, unfinished
+from runner_infra.engine import automation, state_folder, unfinished
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 
@@ -101,3 +104,18 @@ def test_replacement_of_a_data_resource_is_refused_by_name(home: Path) -> None:
     assert err.code == "R-PULUMI-PROTECTED"
     assert "replaces storage, runs" in err.why
     assert "runner down --stack dev --everything" in err.fix
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_state_that_another_engine_writes_is_locked_and_not_damaged(
+    home: Path, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    monkeypatch.setattr(unfinished, "_PAUSES_S", (0, 0))
+    monkeypatch.setattr(state_folder, "_is_running", lambda _: is_running)
+    stack = engine_that_says(home, "error: failed to load checkpoint: unexpected EOF")
+    lock = home / ".pulumi/locks/organization/runner/dev/0b6f.json"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(json.dumps({"pid": 1, "hostname": socket.gethostname()}))
+    with pytest.raises(RunnerError) as caught:
+        automation.preview(replace(stack, backend=home.as_uri()), lambda _: None)
+    assert caught.value.code == ("R-PULUMI-LOCKED" if is_running else "R-PULUMI-STATE")
