@@ -33,7 +33,11 @@ from runner.views.json_text import Measured
 
 
 class MetricLine(TypedDict):
-    """The last and the best value of a metric."""
+    """The last and the best value of a metric.
+
+    `lost` counts the values of lost work, which are not in the other numbers. `source` is that of
+    the last value, empty for a metric that the script wrote itself.
+    """
 
     name: str
     last: Measured
@@ -41,6 +45,8 @@ class MetricLine(TypedDict):
     best_step: int | None
     count: int
     last_step: int | None
+    lost: int
+    source: str
 
 
 class CheckpointLine(TypedDict):
