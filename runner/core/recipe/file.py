@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import unicodedata
@@ -34,7 +35,7 @@ from runner.core.recipe.entry import (
     has_entry,
     script_command,
 )
-from runner.core.recipe.local_code import SOURCES, LocalCode, is_file_in
+from runner.core.recipe.local_code import SOURCES, LocalCode
 from runner.core.recipe.notebook import (
     PACKAGES,
     SUFFIX,
@@ -679,7 +680,8 @@ def missing_script(command: Sequence[str], folder: Path) -> str | None:
     if len(command) < 2 or command[0] not in _PYTHONS or not command[1].endswith(".py"):
         return None
     script = Path(command[1])  # an absolute path is in an image or on the node
-    return None if script.is_absolute() or is_file_in(folder, command[1]) else command[1]
+    is_here = os.path.isfile(folder / script)  # noqa: PTH113  a name may be too long
+    return None if script.is_absolute() or is_here else command[1]
 
 
 def _check_requirements(document: Document, folder: Path, parsed: RecipeFile) -> None:
