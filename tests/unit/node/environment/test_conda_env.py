@@ -40,11 +40,12 @@ if "-e ." in text:  # as pip installs it; `pip uninstall` removes it
     (packages / "own-1.0.dist-info").mkdir()
     url = '{{"url": "file://%s", "dir_info": {{"editable": true}}}}' % os.getcwd()
     (packages / "own-1.0.dist-info/direct_url.json").write_text(url)
-    (packages / "pip").mkdir()
-    (packages / "pip/__main__.py").write_text(
+    pip = prefix / "lib" / name / "pip"  # a Python of Debian does not search site-packages
+    pip.mkdir()
+    (pip / "__main__.py").write_text(
         "import pathlib, shutil, sys\\n"
         "assert sys.argv[1:3] == ['uninstall', '--yes'], sys.argv\\n"
-        "folder = pathlib.Path(__file__).parents[1]\\n"
+        "folder = pathlib.Path(__file__).parents[1] / 'site-packages'\\n"
         "shutil.rmtree(folder / (sys.argv[-1] + '-1.0.dist-info'))\\n"
     )
 (prefix / "bin/tool").write_text("#!/bin/sh\\necho tool")
