@@ -1,5 +1,6 @@
-"""`python -m batch_emulator`: check the options, set up the log, and serve on a loopback
-address.
+"""`python -m batch_emulator`: check the options, set up the log, and serve.
+
+Only `--expose` serves on an address that other machines reach.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from pathlib import Path
 
 import uvicorn
 
+from batch_emulator.account_files import is_command, run_command, start_with
 from batch_emulator.domain.account import LOG_FIELDS
+from batch_emulator.domain.faults import StatedError
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.executor.isolation import IsolationError, choose_isolation
+from batch_emulator.executor.node_images import NodeImages
 from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.folders import shortage
 from batch_emulator.http.app import App
 from batch_emulator.launches import NodeNames
-from batch_emulator.options import OptionError, check_host, parser, settings_of
+from batch_emulator.options import parser, settings_of
 from batch_emulator.proxies import exclude_loopback
-from batch_emulator.server import bind, url_of, uvicorn_config, with_files, with_page
+from batch_emulator.server import ReadyServer, bind, url_of, uvicorn_config, with_files, with_page
 from batch_emulator.storage.account_store import StoreFormatError, StoreInUseError
 
 _LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -115,53 +119,77 @@ def _stop_when_deleted(folder: Path, server: uvicorn.Server) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the server and return the exit code: 0, 1 (it cannot start) or 2 (usage)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _say(run_command(arguments)) if is_command(arguments) else _serve(arguments)
+    except StatedError as err:
+        return _say(err.text, _START_ERROR)
+
+
+def _serve(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     os.environ.update(exclude_loopback(os.environ))
     set_up_logs(options.log_format, options.log_level)
     try:
-        check_host(options.host)
-        settings_of(options, "")
+        checked = settings_of(options, "")
+        if options.check:
+            NodeImages(checked.images)
+            return _say("the options are valid")
         listeners = [bind(options.host, options.port)]
         if options.storage_account:
             listeners.append(bind(options.host, options.files_port))
         if options.ui:
             listeners.append(bind(options.host, options.ui_port))
-    except OptionError as err:
-        return _say(str(err), _USAGE_ERROR)
+    except StatedError as err:
+        return _say(err.text, _USAGE_ERROR)
     except OSError as err:
         return _say(
             f"error: cannot listen on {options.host}:{_ports(options)}: {err}", _START_ERROR
         )
     settings = settings_of(options, url_of(listeners[0]))
+    if settings.storage is not None:
+        files_url = f"{url_of(listeners[1])}/{settings.storage.name}"
+        settings = replace(settings, files_url=files_url)
     if (why := shortage(settings.data_dir)) is not None:
         fix = "free some space, or use a --data-dir on another disk"
-        return _say(
-            f"error: cannot use {settings.data_dir}\n  why: {why}\n  fix: {fix}", _START_ERROR
-        )
+        raise StatedError(f"cannot use {settings.data_dir}", why, fix)
     if options.azure_names:
         settings = replace(settings, names=_node_names(settings, url_of(listeners[1])))
-    try:
-        isolation = choose_isolation(settings.isolation, settings.data_dir)
-        if isolation.owner is not None:  # with a umask of 077, tasks could not enter its folders
-            os.umask(0o022)
-        emulator = Emulator(settings, isolation=isolation)
-    except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
-        return _say(_cannot_use(settings.data_dir, err), _START_ERROR)
-    except IsolationError as err:
-        fix = "use --isolation environment"
-        return _say(f"error: cannot isolate tasks\n  why: {err}\n  fix: {fix}", _START_ERROR)
+    emulator = _open(settings)
+    if options.seed_file is not None:
+        start_with(emulator, options.seed_file, _say)
+    if settings.exposed:
+        ports = " or ".join(str(each.getsockname()[1]) for each in listeners)
+        logging.getLogger("batch_emulator").warning(
+            "--expose: whoever reaches port %s of %s and has the key can run commands here; "
+            "requests and answers are not encrypted", ports, options.host,
+        )  # fmt: skip
     _say(f"listening on {settings.url} account {settings.account}")
     if settings.storage is not None:
-        _say(f"files on {url_of(listeners[1])}/{settings.storage.name}")
+        _say(f"files on {settings.files_url}")
     api = App(emulator)
     app = with_files(api, emulator, listeners[1:])
     if options.ui:
         app = with_page(api, app, emulator, listeners[-1], lambda link: _say(f"page on {link}"))
-    server = uvicorn.Server(uvicorn_config(app))
+    server = ReadyServer(uvicorn_config(app), emulator, options.on_ready)
     _stop_when_deleted(settings.data_dir, server)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
         server.run(sockets=listeners)
-    return 0
+    return _START_ERROR if server.exit_code else 0
+
+
+def _open(settings: EmulatorSettings) -> Emulator:
+    """Return the emulator of a data dir. Raises StatedError."""
+    try:
+        isolation = choose_isolation(settings.isolation, settings.data_dir)
+        if isolation.owner is not None:  # with a umask of 077, tasks could not enter its folders
+            os.umask(0o022)
+        return Emulator(settings, isolation=isolation)
+    except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
+        raise _cannot_use(settings.data_dir, err) from err
+    except IsolationError as err:
+        fix = "use --isolation environment"
+        raise StatedError("cannot isolate tasks", str(err), fix) from err
 
 
 def _ports(options: argparse.Namespace) -> str:
@@ -171,12 +199,16 @@ def _ports(options: argparse.Namespace) -> str:
     return " and ".join(map(str, ports))
 
 
-def _cannot_use(data_dir: Path, err: Exception) -> str:
-    if not isinstance(err, StoreFormatError):
-        return f"error: cannot use {data_dir}: {err}"
-    state = shlex.quote(str(data_dir / "state.sqlite"))
-    fix = f"run the version that wrote it, or delete all pools, jobs and tasks: rm {state}*"
-    return f"error: cannot use {data_dir}\n  why: {err}\n  fix: {fix}\n  code: {_STATE_FORMAT}"
+def _cannot_use(data_dir: Path, err: Exception) -> StatedError:
+    what, code = f"cannot use {data_dir}", ""
+    fix = "correct the cause, or use another --data-dir"
+    if isinstance(err, StoreInUseError):
+        fix = "use that emulator, stop it, or use another --data-dir"
+    elif isinstance(err, StoreFormatError):
+        state = shlex.quote(str(data_dir / "state.sqlite"))
+        fix = f"run the version that wrote it, or delete all pools, jobs and tasks: rm {state}*"
+        code = _STATE_FORMAT
+    return StatedError(what, str(err), fix, code)
 
 
 if __name__ == "__main__":

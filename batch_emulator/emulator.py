@@ -12,10 +12,12 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from batch_emulator.domain.account import Account, Limits
 from batch_emulator.domain.applications import Applications, Certificates
 from batch_emulator.domain.clock import Clock, SystemClock
+from batch_emulator.domain.fault_rules import RuleSet
 from batch_emulator.domain.model import (
     Job,
     JobSchedule,
@@ -27,14 +29,15 @@ from batch_emulator.domain.model import (
     ScheduleState,
     parts,
 )
-from batch_emulator.domain.request_faults import RequestFaults
-from batch_emulator.domain.transitions import eviction, job_schedules, jobs, pools
+from batch_emulator.domain.request_metrics import RequestMetrics
+from batch_emulator.domain.transitions import eviction, fault_rules, job_schedules, jobs, pools
 from batch_emulator.executor.application_packages import PackageInstaller
 from batch_emulator.executor.blob_client import NodeIdentity
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers, mounted_below
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.isolation import Isolation, choose_isolation, remove_abandoned
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.node_images import ImageFolder, NodeImages
 from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.processes import kill_node_processes
@@ -45,11 +48,19 @@ from batch_emulator.launches import LaunchBuilder, NodeNames
 from batch_emulator.loop import Loop
 from batch_emulator.proxies import exclude_loopback
 from batch_emulator.storage import restart
-from batch_emulator.storage.account_store import AccountStore, StoreFormatError
+from batch_emulator.storage.account_store import AccountStore, StoreFormatError, store_name
+from batch_emulator.storage.exports import (
+    APPLICATIONS,
+    CERTIFICATES,
+    ExportedAccount,
+    import_account,
+    require_empty,
+)
 
 
 def delete_everything(account: Account, now: datetime) -> None:
-    """Begin to delete all schedules, jobs and pools; the loop finishes it."""
+    """Begin to delete all schedules, jobs and pools, at once; the loop finishes it."""
+    account.hurried |= entities_of(account)
     for schedule in list(account.schedules.values()):
         if schedule.state is not ScheduleState.DELETING:
             job_schedules.delete(account, schedule, now)
@@ -59,6 +70,9 @@ def delete_everything(account: Account, now: datetime) -> None:
     for pool in list(account.pools.values()):
         if pool.state is not PoolState.DELETING:
             pools.delete(account, pool, now)
+    account.dirty_schedules.update(account.schedules)  # those that clients deleted before, too
+    account.dirty_jobs.update(account.jobs)
+    account.dirty_pools.update(account.pools)
 
 
 def entities_of(account: Account) -> set[JobSchedule | Job | Pool]:
@@ -90,12 +104,17 @@ class EmulatorSettings:
     container_options: tuple[str, ...] = ()  # for every container
     isolation: str = "environment"  # or user, auto
     names: NodeNames | None = None  # Azure's host names, served to tasks
+    faults: RuleSet = field(default_factory=RuleSet)
+    images: tuple[ImageFolder, ...] = ()  # what images of nodes have
+    exposed: bool = False  # other machines reach its ports, under any host name
+    files_url: str = ""  # of the storage account, if its shares are served
 
 
 class Emulator:
     """A running emulator and its parts. `isolation` is by default the one of the settings.
 
-    Raises StoreInUseError, StoreFormatError, or IsolationError if tasks cannot run as another user.
+    Raises StoreInUseError, StoreFormatError, IsolationError if tasks cannot run as another user, or
+    ImageError if they cannot run the programs of an image.
     """
 
     def __init__(
@@ -109,7 +128,9 @@ class Emulator:
         if isolation is None:
             isolation = choose_isolation(settings.isolation, settings.data_dir)
         self.isolation = isolation
+        self.images = NodeImages(settings.images, isolation.owner)
         self.store = AccountStore(settings.data_dir)
+        store_name(settings.data_dir, settings.account)
         if settings.blob_endpoint is not None:
             self.store.follow_storage(settings.blob_endpoint)
         isolation.settle(settings.data_dir)
@@ -118,11 +139,14 @@ class Emulator:
         )
         self.account = Account(settings.account, settings.limits, _network(settings.data_dir))
         environment = inherited_environment(os.environ, settings.pass_env)
-        self.applications = Applications(settings.data_dir / "applications")
+        self.applications = Applications(settings.data_dir / APPLICATIONS)
         self.service_logs = settings.data_dir / "service-logs"  # while they are uploaded
-        self.certificates = Certificates(settings.data_dir / "certificates.json")
+        self.transfers = settings.data_dir / "transfers"  # exported accounts on their way
+        self.starting: str | None = None  # why the emulator is not ready yet
+        self.certificates = Certificates(settings.data_dir / CERTIFICATES)
         self.account.check_references = self._check_references
-        self.request_faults = RequestFaults()
+        self.account.image_of = self.images.folder_of
+        self.requests = RequestMetrics()
         self.new_page_link: Callable[[], str] | None = None  # set if the page is served
         packages = PackageInstaller(self.applications, isolation.owner)
         self.launches = self._launches(packages, environment.get("PATH"))
@@ -162,11 +186,13 @@ class Emulator:
             imds=partial(eviction.imds_url, settings.url, settings.key),
             folder=self.isolation.folder,
             names=settings.names,
+            images=self.images,
         )
 
-    def _prepare_node(self, layout: NodeLayout) -> None:
+    def _prepare_node(self, layout: NodeLayout, pool: Mapping[str, Any]) -> None:
         """Create the folders and files beside the root of a node. Blocks. Raises OSError."""
-        self.isolation.prepare_node(layout)
+        image = self.images.of(pool)
+        self.isolation.prepare_node(layout, image and image.python)
         if self.settings.names is not None:
             self.settings.names.write(layout)
         else:
@@ -174,22 +200,50 @@ class Emulator:
 
     def _check_references(self, pool: Json) -> None:
         self.applications.check(parts(pool, "applicationPackageReferences"))
+        self.check_certificates(pool)
+
+    def check_certificates(self, pool: Json) -> None:
+        """Refuse a pool that names a certificate that is missing or being deleted. Raises Fault."""
+        self.certificates.settle(self.account.pools.values(), self.clock.now())
         self.certificates.check(parts(pool, "certificateReferences"))
 
     def _load(self) -> None:
         self.containers.remove_leftovers()
         kill_node_processes(self.launches.nodes)
         forget_leftovers(self.launches.nodes)
-        newest = self.store.newest()
-        if newest is not None:
-            self.clock.resume(newest)
         try:
-            restart.load(self.account, self.store, self.clock.now(), self._has_disk)
+            self._load_account()
         except (LookupError, TypeError, ValueError, AttributeError) as err:
             self.store.close()
             raise StoreFormatError(f"its state cannot be read ({err!r})") from err
+        fault_rules.load(self.account, self.settings.faults, self.clock.now())
         self.store.write(self.account.take_journal())
         self._delete_leftovers()
+
+    def _load_account(self) -> None:
+        known = (self.store.newest(), self.certificates.newest())
+        newest = max((time for time in known if time is not None), default=None)
+        if newest is not None:
+            self.clock.resume(newest)
+        with restart.without_collection():
+            restart.load(self.account, self.store, self.clock.now(), self._has_disk)
+        restart.spread_samples(self.account, self.clock.now())
+        self.store.write(self.account.take_journal())
+
+    def import_account(self, exported: ExportedAccount) -> None:
+        """Take over a checked account; this one must be empty. Raises ExportError."""
+        require_empty(self.account)
+        self.store.write(self.account.take_journal())  # not after the rows of the import
+        import_account(self.store, exported)
+        self.account.usage.clear()
+        if self.settings.blob_endpoint is not None:
+            self.store.follow_storage(self.settings.blob_endpoint)
+        self.applications.read()
+        self.certificates.read()
+        self._load_account()
+        for pool in self.account.pools.values():
+            self._follow_image(pool)
+        self.loop.wake()
 
     def _has_disk(self, node: Node) -> bool:
         return self.launches.layout(node.pool.id, node.id).root.is_dir()
@@ -198,6 +252,7 @@ class Emulator:
         """Delete what a crash left: nodes, folders being deleted, and logs being uploaded."""
         remove_tree(self.launches.trash)
         remove_tree(self.service_logs)
+        remove_tree(self.transfers)
         known = {
             self.launches.node_dir(pool.id, node.id)
             for pool in self.account.pools.values()
@@ -211,15 +266,27 @@ class Emulator:
     def start(self) -> None:
         """Start the background work; needs a running event loop."""
         for pool in self.account.pools.values():
+            self._follow_image(pool)
             for node in pool.nodes.values():
                 layout = self.launches.layout(pool.id, node.id)
                 if layout.root.is_dir():
-                    self._prepare_node(layout)  # it may be from another mode or an older version
+                    self._prepare_node(
+                        layout, pool.spec
+                    )  # it may be from another mode or an older version
                 self._mounts.resume(Booted(pool.id, node.id, pool.spec, layout))
         if self.isolation.owner is not None:
             self.loop.spawn(asyncio.to_thread(remove_abandoned))
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
         self._background.add_done_callback(_report)
+
+    def _follow_image(self, pool: Pool) -> None:
+        """Record the folder of a pool's image, and log if it is another one than before."""
+        folder = self.images.folder_of(pool.spec)
+        if folder != pool.image:
+            before, after = (one or "no folder" for one in (pool.image, folder))
+            log.warning("the image of pool %s has %s now, before %s", pool.id, after, before)
+            pool.image = folder
+            self.account.save_pool(pool)
 
     @property
     def healthy(self) -> bool:
@@ -246,6 +313,7 @@ class Emulator:
         while self.healthy and doomed:
             await asyncio.sleep(_RESET_POLL_S)
             doomed &= entities_of(self.account)
+        self.account.hurried &= entities_of(self.account)
 
     async def close(self) -> None:
         """Stop everything that runs. The state on disk is then as after a crash."""

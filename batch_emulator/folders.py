@@ -91,9 +91,8 @@ def shortage(folder: Path) -> str | None:
 
     The folder need not exist yet.
     """
-    real = Path(os.path.realpath(folder))
     try:
-        found = os.statvfs(next(path for path in (real, *real.parents) if path.exists()))
+        found = _statistics(folder)
     except OSError:
         return None  # writing to it will report the error
     privileged = os.geteuid() == 0  # may use the reserved part of the file system
@@ -107,7 +106,16 @@ def shortage(folder: Path) -> str | None:
         why = f"is full: {inodes} inodes free"
     else:
         return None
-    return f"the disk of {folder}, mounted at {_mount_point(real)}, {why}"
+    mount_point = _mount_point(Path(os.path.realpath(folder)))
+    return f"the disk of {folder}, mounted at {mount_point}, {why}"
+
+
+def _statistics(folder: Path) -> os.statvfs_result:
+    try:
+        return os.statvfs(folder)
+    except FileNotFoundError:
+        real = Path(os.path.realpath(folder))
+        return os.statvfs(next(path for path in real.parents if path.exists()))
 
 
 def _mount_point(real: Path) -> Path:
@@ -238,14 +246,18 @@ def _inherit(descriptor: int, folder: int) -> None:
             os.fchown(descriptor, above.st_uid, above.st_gid)
 
 
-def _parts(path: Path, top: Path) -> tuple[str, ...]:
+def _parts(path: Path, top: Path) -> list[str]:
     """Return the names from `top` to a path. Raises OSError if the path leads out."""
+    text, prefix = os.fspath(path), f"{os.fspath(top)}/"
     try:
-        parts = path.relative_to(top).parts
+        if text.startswith(prefix):  # relative_to takes ten times as long
+            parts = text[len(prefix) :].split("/")
+        else:
+            parts = list(path.relative_to(top).parts)
     except ValueError as err:
-        raise PermissionError(errno.EACCES, f"it is not below {top}", str(path)) from err
+        raise PermissionError(errno.EACCES, f"it is not below {top}", text) from err
     if ".." in parts:
-        raise PermissionError(errno.EACCES, f"it is not below {top}", str(path))
+        raise PermissionError(errno.EACCES, f"it is not below {top}", text)
     return parts
 
 

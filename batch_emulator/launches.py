@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import os
+import re
 import secrets
-import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from batch_emulator.domain.applications import Certificates
 from batch_emulator.domain.eviction_trace import EVICTED_VARIABLE, planned_evictions
-from batch_emulator.domain.launch import ContainerMount, ContainerSpec, ExecutionError, LaunchSpec
+from batch_emulator.domain.launch import (
+    ContainerMount,
+    ContainerSpec,
+    ExecutionError,
+    LaunchSpec,
+    command_launch_failed,
+)
 from batch_emulator.domain.model import (
     Execution,
     ExecutionKind,
@@ -30,10 +38,14 @@ from batch_emulator.domain.transitions.job_preparation import task_id
 from batch_emulator.domain.values import parse_duration
 from batch_emulator.executor import task_containers
 from batch_emulator.executor.application_packages import PackageInstaller, installed
+from batch_emulator.executor.container_options import ContainerOption, OptionsError, parse_options
 from batch_emulator.executor.isolation import is_elevated
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.node_images import NodeImage, NodeImages
 from batch_emulator.executor.task_process import split_command
 from batch_emulator.folders import is_below, make_real_folder, write_below
+
+log = logging.getLogger(__name__)
 
 
 class TaskTokens:
@@ -149,8 +161,9 @@ def instance_variables(nodes: Sequence[Node], instance: int) -> dict[str, str]:
 
 _NODE_VARIABLES = ("PATH", "HOME")  # without meaning in a container, unless the user sets them
 
-# options with which the emulator identifies its containers [S]
-_RESERVED_OPTIONS = ("--name", "--label", "--label-file", "-l", "--cidfile", "--pod")
+# sizes with GPUs of NVIDIA or AMD; NP has FPGAs (pages "GPU accelerated" of VM sizes)
+_GPU_SIZE = re.compile(r"standard_n[cdgv]", re.IGNORECASE)
+_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # of Linux, and of WSL
 
 
 def container_launch(
@@ -174,10 +187,12 @@ def container_launch(
     if layout.authorities.is_dir():
         mounts = (*mounts, ContainerMount(layout.authorities, read_only=True))
     registries = [*parts(config, "containerRegistries"), part(settings, "registry")]
+    options = _container_options(settings, execution, launch)
     container = ContainerSpec(
         image=settings["imageName"],
         command=tuple(split_command(launch.command_line)) if launch.command_line.strip() else (),
-        run_options=_container_options(settings),
+        run_options=tuple(option.word() for option in options if option.name != "name"),
+        name=next((one.value for one in reversed(options) if one.name == "name"), ""),
         environment=_container_environment(execution, launch),
         mounts=mounts,
         working_dir=_container_working_dir(settings, launch, mounts),
@@ -188,18 +203,27 @@ def container_launch(
     return replace(launch, container=container)
 
 
-def _container_options(settings: Json) -> tuple[str, ...]:
+def _container_options(
+    settings: Json, execution: Execution, launch: LaunchSpec
+) -> list[ContainerOption]:
+    """Return the options of the container. Raises ExecutionError.
+
+    Without GPUs on this machine, nodes of a VM size that has some run the container without them.
+    """
+    text = settings.get("containerRunOptions") or ""
     try:
-        options = tuple(shlex.split(settings.get("containerRunOptions") or ""))
-    except ValueError as err:
+        found = parse_options(text, launch.environment)
+    except OptionsError as err:
         raise ExecutionError(
             task_containers.invalid_settings(f"containerRunOptions: {err}")
         ) from err
-    for option in options:
-        if option.split("=")[0] in _RESERVED_OPTIONS:
-            why = f"containerRunOptions: {option} is set by the service"
-            raise ExecutionError(task_containers.invalid_settings(why))
-    return options
+    has_gpus = any(driver.exists() for driver in _GPU_DRIVERS)
+    if has_gpus or not _GPU_SIZE.match(str(execution.node.pool.spec.get("vmSize"))):
+        return found
+    kept = [option for option in found if not option.wants_gpus]
+    if kept != found:
+        log.warning("%s runs without GPUs, which this machine does not have", execution.key)
+    return kept
 
 
 def _container_environment(execution: Execution, launch: LaunchSpec) -> dict[str, str]:
@@ -275,6 +299,11 @@ def _container_working_dir(
     return launch.working_dir if seen else None
 
 
+@lru_cache(maxsize=1024)  # each task of a node needs it several times
+def _layout(nodes: Path, pool_id: str, node_id: str) -> NodeLayout:
+    return NodeLayout(nodes / pool_id / node_id / "tasks")
+
+
 _RELEASE_LIMIT = timedelta(minutes=15)  # docs: maxWallClockTime of a job release task
 
 
@@ -294,7 +323,9 @@ class LaunchBuilder:
         imds: Callable[[str, str], str] | None = None,
         folder: Path | None = None,
         names: NodeNames | None = None,
+        images: NodeImages | None = None,
     ) -> None:
+        self._images = images or NodeImages()
         self._names = names
         self._time_scale = time_scale
         self._packages = packages
@@ -310,11 +341,11 @@ class LaunchBuilder:
 
     def node_dir(self, pool_id: str, node_id: str) -> Path:
         """Return the folder of a node."""
-        return self.nodes / pool_id.lower() / node_id
+        return self.layout(pool_id, node_id).root.parent
 
     def layout(self, pool_id: str, node_id: str) -> NodeLayout:
         """Return the node's folders; its root is `tasks` as on the service's Linux images."""
-        return NodeLayout(self.node_dir(pool_id, node_id) / "tasks")
+        return _layout(self.nodes, pool_id.lower(), node_id)
 
     def build(self, execution: Execution, now: datetime) -> LaunchSpec:
         """Return the launch of an execution whose body is loaded."""
@@ -327,11 +358,20 @@ class LaunchBuilder:
             begun = None if execution.task is None else execution.task.start
             spent_s = 0.0 if begun is None else (now - begun).total_seconds() / self._time_scale
             launch = instance_launch(execution, group, layout, launch, spent_s)
+        image = self._image(execution)
+        if image is not None:  # of each command: start, preparation, coordination, task, release
+            launch = replace(launch, command_line=image.command_line(launch.command_line))
         return container_launch(execution, launch, layout, self._data_dir)
+
+    def _image(self, execution: Execution) -> NodeImage | None:
+        """Return the image of the node, None without one or in a container."""
+        in_container = bool(execution.body.get("containerSettings"))
+        return None if in_container else self._images.of(execution.node.pool.spec)
 
     def _launch(self, execution: Execution, layout: NodeLayout, directory: Path) -> LaunchSpec:
         body = execution.body
-        environment = self._environment(execution, layout, directory)
+        _require_user(execution)
+        environment = self._environment(execution, layout, directory, self._image(execution))
         if body.get("authenticationTokenSettings") and execution.job is not None:
             token = self.tokens.issue(execution.key, execution.job.key)
             environment["AZ_BATCH_AUTHENTICATION_TOKEN"] = token
@@ -379,7 +419,7 @@ class LaunchBuilder:
         return None if limit_s is None else limit_s / self._time_scale
 
     def _environment(
-        self, execution: Execution, layout: NodeLayout, directory: Path
+        self, execution: Execution, layout: NodeLayout, directory: Path, image: NodeImage | None
     ) -> dict[str, str]:
         node = execution.node
         facts = NodeFacts(
@@ -392,6 +432,7 @@ class LaunchBuilder:
         )
         elevated = is_elevated(execution.body, node.pool.spec)
         extra = {
+            **({} if image is None else image.variables),
             **installed(layout),
             # Our own variables: where servers of the task listen, and what the agent hides.
             "BATCH_EMULATOR_NODE_IP": node.address,
@@ -410,18 +451,32 @@ class LaunchBuilder:
             **_job_arguments(execution),
             task_settings=parts(execution.body, "environmentSettings"),
             extra=extra,
-            node_path=self._path(layout, elevated=elevated),
+            node_path=self._path(layout, image, elevated=elevated),
             shares_path=not (elevated and layout.elevated_python.is_dir()),
         )
 
-    def _path(self, layout: NodeLayout, *, elevated: bool) -> str:
+    def _path(self, layout: NodeLayout, image: NodeImage | None, *, elevated: bool) -> str:
         """Return the PATH of a node. Of an elevated task's, no other task writes a folder."""
+        machine = self._node_path if image is None else f"{image.path}:{self._node_path}"
         if not layout.elevated_python.is_dir():
-            return f"{layout.python / 'bin'}:{self._node_path}"
+            return f"{layout.python / 'bin'}:{machine}"
         programs = layout.elevated_python / "bin"
         if elevated:
-            return f"{programs}:{self._node_path}"
-        return f"{layout.python / 'bin'}:{self._node_path}:{programs}"
+            return f"{programs}:{machine}"
+        return f"{layout.python / 'bin'}:{machine}:{programs}"
+
+
+def _require_user(execution: Execution) -> None:
+    """Refuse a user account that neither the pool nor the node has. Raises ExecutionError.
+
+    A task names it before its pool is known, so the service cannot refuse the task [S].
+    """
+    name = part(execution.body, "userIdentity").get("username")
+    node = execution.node
+    known = {account["name"] for account in parts(node.pool.spec, "userAccounts")}
+    if name and name not in known | node.users.keys():
+        why = f"The node has no user account {name!r}"
+        raise ExecutionError(command_launch_failed(execution.body["commandLine"], why))
 
 
 def _job_arguments(execution: Execution) -> dict[str, Any]:

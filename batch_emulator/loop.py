@@ -341,9 +341,10 @@ class Loop:
         """Load the body of a task from the store. Raises BlockedError."""
         job, task = execution.job, execution.task
         if execution.kind is ExecutionKind.TASK and job is not None and task is not None:
-            self.store.flush(self.account.take_journal())
-            row = self.store.tasks.find(job, task.key)
-            execution.body = {} if row is None else row.body
+            journal = self.account.journal
+            if journal.new_tasks or journal.bodies or self.store.blocked is not None:
+                self.store.flush(self.account.take_journal())
+            execution.body = self.store.tasks.body(job, task.key) or {}
 
     def _kill(self, execution: Execution, *, hard: bool) -> None:
         key = execution.key

@@ -9,6 +9,7 @@ import importlib.util
 import ipaddress
 import math
 import os
+import re
 import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,19 +18,32 @@ from batch_emulator import __version__
 from batch_emulator.autoscale.dialect import DIALECTS
 from batch_emulator.domain.account import Limits
 from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace
+from batch_emulator.domain.fault_rules import RuleSet, load_rules
+from batch_emulator.domain.faults import StatedError
 from batch_emulator.domain.validation.machine_rules import MachineChoice
 from batch_emulator.emulator import EmulatorSettings
 from batch_emulator.executor.isolation import MODES
+from batch_emulator.executor.node_images import parse_images
 from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.http.routes.table import OPERATIONS
+from batch_emulator.storage.account_store import stored_name
 
 _LARGEST = 1e6
+_NEW_KEY = "$(head -c 64 /dev/urandom | base64 -w0)"
+_KEY_BYTES = 32  # our choice: as long as the hash that signs with it; keys of Azure have 64
+# Keys of other emulators, which everybody knows.
+_WELL_KNOWN_KEYS = frozenset(
+    {
+        # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite (read 2026-11-29)
+        "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+        # https://learn.microsoft.com/azure/cosmos-db/emulator (read 2026-11-29)
+        "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==",
+    }
+)
 
 
-class OptionError(Exception):
-    """An unusable option: what, why and fix."""
-
-    def __init__(self, what: str, why: str, fix: str) -> None:
-        super().__init__(f"error: {what}\n  why: {why}\n  fix: {fix}")
+class OptionError(StatedError):
+    """An unusable option."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,15 +52,26 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m batch_emulator", description="An emulator of the Azure Batch data plane."
     )
     top.add_argument("--version", action="version", version=__version__)
+    top.add_argument(
+        "--check", action="store_true", help="check the options, rules and images, and end"
+    )
     _add_server(top.add_argument_group("server"))
     _add_account(top.add_argument_group("account"))
     _add_nodes(top.add_argument_group("nodes and tasks"))
-    _add_evictions(top.add_argument_group("spot evictions"))
+    _add_evictions(top.add_argument_group("spot evictions and faults"))
     return top
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--host", default="127.0.0.1", help="loopback address to listen on")
+    group.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS",
+        help="address to listen on, a loopback address unless --expose is given",
+    )  # fmt: skip
+    group.add_argument(
+        "--expose", action="store_true",
+        help="allow a --host that other machines reach, such as 0.0.0.0; needs a key of your own, "
+        "because whoever has it can run commands on this machine",
+    )  # fmt: skip
     group.add_argument(
         "--port", type=int, default=0, help="port to listen on; 0 picks a free one and prints it"
     )
@@ -74,6 +99,16 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
     )  # fmt: skip
     group.add_argument("--seed", type=int, help="seed of IDs and evictions")
     group.add_argument(
+        "--seed-file", type=Path, metavar="FILE",
+        help="pools, jobs and job schedules to add at the start, as JSON, or an exported account; "
+        "those that exist stay as they are",
+    )  # fmt: skip
+    group.add_argument(
+        "--on-ready", metavar="COMMAND",
+        help="shell command to run when requests are answered, with the endpoints and keys in its "
+        "environment; until it ends, health is 503, and if it fails, the emulator ends",
+    )  # fmt: skip
+    group.add_argument(
         "--ui", action="store_true",
         help="serve a page for browsers too, on a port of its own, and keep the newest requests "
         "for it; the link that is printed signs one browser in",
@@ -88,8 +123,15 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
 
 
 def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--account", required=True, help="name of the Batch account")
-    group.add_argument("--key", help="account key, base64; prefer BATCH_EMULATOR_KEY")
+    group.add_argument(
+        "--account", help="name of the Batch account; default: the one in the data dir"
+    )
+    group.add_argument("--key", help="account key, base64; prefer BATCH_EMULATOR_KEY or a file")
+    group.add_argument(
+        "--key-file", type=Path, metavar="FILE",
+        help="file with the account key, such as a secret of a container; "
+        "default: BATCH_EMULATOR_KEY_FILE, unless BATCH_EMULATOR_KEY is set",
+    )  # fmt: skip
     group.add_argument(
         "--dedicated-core-quota", type=int, metavar="N",
         help="maximum number of cores of all dedicated nodes",
@@ -146,6 +188,11 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         "--boot-seconds", type=float, default=1.0, help="seconds until a node has booted"
     )
     group.add_argument(
+        "--delete-seconds", type=_non_negative, default=2.0, metavar="SECONDS",
+        help="seconds for which a deleted pool, job, job schedule or certificate is in the state "
+        "deleting; until then it cannot be added again",
+    )  # fmt: skip
+    group.add_argument(
         "--pass-env",
         action="append",
         default=[],
@@ -174,6 +221,11 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         "default: BATCH_EMULATOR_CONTAINER_RUN_OPTIONS",
     )  # fmt: skip
     group.add_argument(
+        "--image", action="append", default=[], metavar="REFERENCE=FOLDER",
+        help="what the nodes of an image have: publisher:offer:sku[:version] or the ARM id of an "
+        "image, and a folder laid out as its disk, with at least sh and python3 (repeatable)",
+    )  # fmt: skip
+    group.add_argument(
         "--kill-grace-seconds", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL"
     )
 
@@ -188,12 +240,22 @@ def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[r
         help="evictions and capacity by time: JSON lines or CSV of time, pool, evict, capacity",
     )  # fmt: skip
     group.add_argument(
-        "--eviction-notice", type=_non_negative, default=30.0, metavar="SECONDS",
-        help="seconds between notice and eviction; 0 for no notice",
+        "--eviction-notice", type=_notice, default="0-30", metavar="SECONDS",
+        help="seconds between notice and eviction, or a range of them such as 2-10; 0 for no "
+        "notice. An eviction on request without a notice of its own gets the longest",
+    )  # fmt: skip
+    group.add_argument(
+        "--eviction-unusable", type=_non_negative, default=0.0, metavar="SECONDS",
+        help="seconds for which an evicted node is unusable before it is preempted",
     )  # fmt: skip
     group.add_argument(
         "--capacity-away", type=_non_negative, default=0.0, metavar="SECONDS",
         help="mean time until an evicted node returns",
+    )  # fmt: skip
+    group.add_argument(
+        "--faults", type=Path, metavar="FILE",
+        help="rules for faults on purpose, TOML or JSON: errors, delays and cut connections of "
+        "requests, nodes that do not boot, start tasks that fail, capacity and quotas by time",
     )  # fmt: skip
 
 
@@ -211,6 +273,21 @@ def _non_negative(text: str) -> float:
             f"invalid value '{text}': expected a number from 0 to {_LARGEST:.0f}"
         )
     return value
+
+
+def _notice(text: str) -> tuple[float, float]:
+    """Return the shortest and the longest notice in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)(?:-(\d+(?:\.\d*)?))?", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"invalid value '{text}': expected a number from 0, or a range such as 2-10"
+        )
+    shortest, longest = (_non_negative(each or found[1]) for each in found.groups())
+    if shortest > longest:
+        raise argparse.ArgumentTypeError(
+            f"invalid value '{text}': expected the shorter notice first, as in 2-10"
+        )
+    return shortest, longest
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -238,26 +315,40 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
     """Return the settings for an emulator that is reached at `url`.
 
     Raises:
-        OptionError: a key is missing or not base64, container options cannot be parsed, or
-            --azure-names lacks other options or a package.
+        OptionError: --host and --expose do not fit, a key is missing, not base64 or too weak for
+            --expose, container options cannot be parsed, or --azure-names lacks other options or
+            a package.
+        StatedError: a rule for faults or an image is invalid.
     """
+    options.account = options.account or _stored_account(options.data_dir)
+    _check_host(options.host, expose=options.expose)
     if options.azure_names:
         _check_names(options)
+    key, storage = _account_key(options), _storage(options.storage_account)
+    if options.expose:
+        _check_strength("account key", key, _key_fix(options))
+        if storage is not None:
+            fix = f"export BATCH_EMULATOR_STORAGE_KEY={_NEW_KEY}"
+            _check_strength("key of the storage account", storage.key, fix)
     return EmulatorSettings(
         data_dir=options.data_dir.resolve(),
         account=options.account,
-        key=_account_key(options.key),
+        key=key,
         url=url,
+        exposed=options.expose,
         limits=Limits(
             dedicated_cores=options.dedicated_core_quota,
             spot_cores=options.spot_core_quota,
             boot_s=options.boot_seconds,
+            delete_s=options.delete_seconds,
             seed=options.seed,
             autoscale=DIALECTS[options.autoscale_dialect],
             pools=options.pool_quota,
             active_jobs=options.active_job_quota,
             eviction_rate=options.eviction_rate,
-            notice_s=options.eviction_notice,
+            notice_s=options.eviction_notice[1],
+            shortest_notice_s=options.eviction_notice[0],
+            unusable_s=options.eviction_unusable,
             capacity_away_s=options.capacity_away,
             trace=options.eviction_trace,
             machines=MachineChoice(
@@ -273,24 +364,57 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
         or os.environ.get("BATCH_EMULATOR_CONTAINER_ENGINE")
         or "auto",
         container_options=_container_options(options.container_run_options),
-        storage=_storage(options.storage_account),
+        storage=storage,
         blob_endpoint=options.blob_endpoint,
         isolation=_isolation(options.isolation),
+        faults=load_rules(options.faults, OPERATIONS) if options.faults else RuleSet(),
+        images=parse_images(options.image, MachineChoice(any_machine=options.any_machine)),
     )
 
 
-def check_host(host: str) -> None:
-    """Refuse an address that other machines can reach. Raises OptionError."""
+def _stored_account(data_dir: Path) -> str:
+    try:
+        name, why = stored_name(data_dir), f"{data_dir} has no account yet"
+    except (OSError, UnicodeDecodeError) as err:
+        name, why = "", str(err)
+    if not name:
+        raise OptionError("missing --account", why, "add --account NAME")
+    return name
+
+
+def _check_host(host: str, *, expose: bool) -> None:
+    """Refuse an address that other machines can reach, unless it is to be exposed."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
-    if not loopback:
+    if not loopback and not expose:
         raise OptionError(
             f"invalid --host '{host}': expected a loopback address",
             "a client with the key can run commands on this machine",
-            "use --host 127.0.0.1",
+            "use --host 127.0.0.1, or add --expose if other machines are to reach it",
         )
+    if loopback and expose:
+        raise OptionError(
+            f"--expose has no effect with --host {host}",
+            "only this machine reaches a loopback address",
+            "add --host 0.0.0.0, or remove --expose",
+        )
+
+
+def _check_strength(what: str, key: str, fix: str) -> None:
+    """Refuse a key that others know or can guess, as the key of an exposed port."""
+    if key in _WELL_KNOWN_KEYS:
+        why = "it is the published default of another emulator"
+    elif (size := len(base64.b64decode(key))) < _KEY_BYTES:
+        why = f"it has {size} bytes of the {_KEY_BYTES} that cannot be guessed"
+    else:
+        return
+    raise OptionError(
+        f"--expose needs another {what}",
+        f"{why}, and a client with the key can run commands on this machine",
+        fix,
+    )
 
 
 def _check_names(options: argparse.Namespace) -> None:
@@ -335,15 +459,40 @@ def _base64(text: str) -> str | None:
         return None
 
 
-def _account_key(given: str | None) -> str:
-    key = _base64(given or os.environ.get("BATCH_EMULATOR_KEY", ""))
+def _account_key(options: argparse.Namespace) -> str:
+    """Return the key of --key, --key-file or the environment, in this order."""
+    file = _key_file(options)
+    text = options.key
+    if text is None and file is not None:
+        try:
+            text = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as err:
+            what = f"cannot read the key file {file}"
+            raise OptionError(what, str(err), _key_fix(options)) from err
+    key = _base64(os.environ.get("BATCH_EMULATOR_KEY", "") if text is None else text)
     if key is None:
-        raise OptionError(
-            "missing account key",
-            "--key and BATCH_EMULATOR_KEY are empty or not base64",
-            "export BATCH_EMULATOR_KEY=$(head -c 64 /dev/urandom | base64 -w0)",
-        )
+        where = "BATCH_EMULATOR_KEY" if file is None else str(file)
+        where = where if options.key is None else "--key"
+        why = f"{where} is empty or not base64"
+        raise OptionError("missing account key", why, _key_fix(options))
     return key
+
+
+def _key_file(options: argparse.Namespace) -> Path | None:
+    name = options.key_file
+    if name is None and not os.environ.get("BATCH_EMULATOR_KEY"):
+        name = os.environ.get("BATCH_EMULATOR_KEY_FILE")
+    return Path(name) if name else None
+
+
+def _key_fix(options: argparse.Namespace) -> str:
+    """Return how to give another account key where it is read."""
+    file = _key_file(options)
+    if options.key is not None:
+        return f"remove --key, and export BATCH_EMULATOR_KEY={_NEW_KEY}"
+    if file is not None:
+        return f"write a key to it: {_NEW_KEY[2:-1]} > {shlex.quote(str(file))}"
+    return f"export BATCH_EMULATOR_KEY={_NEW_KEY}"
 
 
 def _storage(account: str | None) -> StorageAccount | None:

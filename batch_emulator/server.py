@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+import os
 import secrets
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -19,12 +24,16 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batch_emulator.domain.account import Limits
 from batch_emulator.domain.clock import Clock
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.files_share.app import FilesApp
 from batch_emulator.http.app import App
+from batch_emulator.http.connections import TRANSPORT
+
+log = logging.getLogger(__name__)
 
 
 class WithPort:
@@ -40,6 +49,70 @@ class WithPort:
         server = scope.get("server")
         is_for_other = scope["type"] == "http" and server is not None and server[1] == self._port
         await (self._other if is_for_other else self._app)(scope, receive, send)
+
+
+class ReadyServer(uvicorn.Server):
+    """A server that runs a command when it answers requests, and ends if the command fails.
+
+    `exit_code` is that of the command, None without one or while it runs.
+    """
+
+    def __init__(self, config: uvicorn.Config, emulator: Emulator, command: str | None) -> None:
+        super().__init__(config)
+        self._emulator = emulator
+        self._command = command
+        self._hook: asyncio.Task[None] | None = None
+        self.exit_code: int | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer, then start the command."""
+        if self._command is not None:
+            self._emulator.starting = "the command of --on-ready is running"
+        await super().startup(sockets)
+        if self._command is not None and self.started:
+            self._hook = asyncio.get_running_loop().create_task(self._run(self._command))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the command, then answer no more."""
+        if self._hook is not None:
+            self._hook.cancel()
+            await asyncio.wait({self._hook})
+        await super().shutdown(sockets)
+
+    async def _run(self, command: str) -> None:
+        variables = {**os.environ, **client_variables(self._emulator.settings)}
+        process = await asyncio.create_subprocess_shell(
+            command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=variables,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            self.exit_code = await process.wait()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        if self.exit_code:
+            log.error("the command of --on-ready ended with exit code %d", self.exit_code)
+            self.should_exit = True
+        else:
+            self._emulator.starting = None
+
+
+def client_variables(settings: EmulatorSettings) -> dict[str, str]:
+    """Return the variables in which clients look for endpoints and keys."""
+    found = {
+        "AZURE_BATCH_ACCOUNT": settings.account,
+        "AZURE_BATCH_ACCESS_KEY": settings.key,
+        "AZURE_BATCH_ENDPOINT": settings.url,
+    }
+    if settings.storage is not None:
+        found |= {
+            "AZURE_STORAGE_ACCOUNT": settings.storage.name,
+            "AZURE_STORAGE_KEY": settings.storage.key,
+            "AZURE_STORAGE_FILE_ENDPOINT": settings.files_url,
+        }
+    if settings.blob_endpoint is not None:
+        found["AZURE_STORAGE_BLOB_ENDPOINT"] = settings.blob_endpoint
+    return found
 
 
 _STOPS_WITHIN_S = 60.0
@@ -63,16 +136,26 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
+    """Return the URL at which this machine, and a task, reaches a listening socket."""
+    address: str
+    address, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _ConnectionProtocol(HttpToolsProtocol):
+    """HTTP with its connection in the scope, so that rules for faults can break it."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][TRANSPORT] = self.transport  # pyright: ignore[reportTypedDictNotRequiredAccess]
 
 
 def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     """Return the configuration of every server of the emulator."""
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=_ConnectionProtocol,
         access_log=False,
         log_config=None,
         log_level="warning",
@@ -86,7 +169,8 @@ def with_files(app: ASGIApp, emulator: Emulator, listeners: list[socket.socket])
     """Return the app, with Azure Files on another listening socket if there is one."""
     if emulator.shares is None or not listeners:
         return app
-    return WithPort(app, FilesApp(emulator.shares), listeners[0])
+    files = FilesApp(emulator.shares, any_host=emulator.settings.exposed)
+    return WithPort(app, files, listeners[0])
 
 
 def with_page(

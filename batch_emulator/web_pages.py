@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 
-def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
+def reason_to_refuse(headers: Mapping[str, str], *, any_host: bool = False) -> str | None:
     """Return why a request is refused, or None if it does not come from a web page.
+
+    With `any_host`, for ports that other machines reach, all hosts are accepted: the names of this
+    machine are not known.
 
     A browser sends Origin, or the name of the page's host as Host after DNS rebinding. For images,
     scripts and links it sends neither, but Sec-Fetch-Site, which is `none` for a typed address
@@ -16,6 +19,8 @@ def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
     """
     if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
         return "requests of web pages are refused"
+    if any_host:
+        return None
     given = headers.get("host", "")
     try:
         host = urlsplit(f"//{given}").hostname or ""

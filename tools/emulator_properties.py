@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.features.selftest.conformance import Conformance, ConformanceStatement
+
 SCHEMA = (
     Path(__file__).parents[1] / "batch_emulator" / "domain" / "validation" / "request_schema.json"
 )
@@ -78,7 +80,7 @@ ACTING: Mapping[str, str] = {
     "CertificateAddParameter": "thumbprint thumbprintAlgorithm data certificateFormat password",
     "CertificateReference": "thumbprint thumbprintAlgorithm visibility",
     "ComputeNodeUser": "name expiryTime",
-    "ContainerRegistry": "username password registryServer",
+    "ContainerRegistry": "username password registryServer identityReference",
     "ImageReference": "publisher offer sku version",
     "InboundNATPool": "name protocol backendPort frontendPortRangeStart",
     "JobAddParameter": (
@@ -153,7 +155,7 @@ ACTING: Mapping[str, str] = {
 }
 
 _DISKS = "a node is a folder of this machine, with the disk and the image of this machine"
-_USERS = "the emulator chooses the user of a task; only `elevationLevel` has an effect"
+_USERS = "must exist; the emulator chooses the user of a task; only `elevationLevel` has an effect"
 _NETWORK = "nodes have loopback addresses; there is no virtual network"
 _UPGRADES = "nodes are never upgraded"
 _EXTENSIONS = "shown as provisioned, never run"
@@ -247,7 +249,6 @@ STORED: Mapping[str, tuple[str, str]] = {
 # type -> the properties that are refused, with the error code
 REFUSED: Mapping[str, tuple[str, str]] = {
     "CloudServiceConfiguration": (_WHOLE, "`NotImplemented`: nodes are Linux; retired in 2024"),
-    "ContainerRegistry": ("identityReference", "`NotImplemented`"),
     "PoolAddParameter": ("cloudServiceConfiguration", "`NotImplemented`"),
     "PoolSpecification": ("cloudServiceConfiguration", "`NotImplemented`"),
     "ResourceFile": (
@@ -294,17 +295,45 @@ _HEAD = """\
 # Properties of request bodies
 
 Every property that any api-version since 2018-03-01 knows, by type. A body with any other one is
-refused: 400 `InvalidRequestBody`. *acts*: the emulator does what the service documents. *stored*:
+refused: 400 `InvalidRequestBody`. *same*: the emulator does what the service documents. *stored*:
 checked, and returned by later requests (except secrets), without effect. *refused*: answered with
-the code. *since* is the first api-version that knows a property, *until* the first that does not.
+the code. The source is the documentation. *since* is the first api-version that knows a
+property, *until* the first that does not.
 
 | operation | body |
 |---|---|"""
 
 
+def statements() -> list[ConformanceStatement]:
+    """Return the statement about every property of every type."""
+    return [
+        _statement(type_name, name, said)
+        for type_name, properties in _schema()["types"].items()
+        for name, said in statuses(type_name, list(properties)).items()
+    ]
+
+
+def _statement(type_name: str, name: str, said: str) -> ConformanceStatement:
+    verdict, how = (Conformance.SAME, "") if said == "acts" else (Conformance.DIFFERS, said)
+    return ConformanceStatement(f"{type_name}.{name}", verdict, "documentation", how)
+
+
+def differing(operation: str) -> list[str]:
+    """Return the properties of an operation's body that are stored without effect or refused."""
+    type_name = _schema()["operations"].get(operation)
+    if type_name is None:
+        return []
+    names = list(_schema()["types"][type_name])
+    return [name for name, said in statuses(type_name, names).items() if said != "acts"]
+
+
+def _schema() -> Mapping[str, Any]:
+    return json.loads(SCHEMA.read_text(encoding="utf-8"))
+
+
 def section() -> Iterator[str]:
     """Return the lines of the page."""
-    schema: Mapping[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema = _schema()
     yield _HEAD
     for operation, name in schema["operations"].items():
         yield f"| {operation} | {name} |"
@@ -313,5 +342,6 @@ def section() -> Iterator[str]:
         found = statuses(type_name, list(properties))
         for name, one in properties.items():
             since, until = one.get("since", ""), one.get("until", "")
-            yield f"| {type_name} | {name} | {since} | {until} | {found[name]} |"
+            said = _statement(type_name, name, found[name]).cells()[1]
+            yield f"| {type_name} | {name} | {since} | {until} | {said} |"
     yield ""

@@ -6,6 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
+from batch_emulator.domain.fault_rules import KEYS_OF, RULE_KEYS, FaultKind
 from batch_emulator.http.routes.admin import ADMIN_ROUTES
 from batch_emulator.options import parser
 
@@ -14,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "batch_emulator" / "README.md"
 
 def page(text: str) -> str:
     """Return the text with the table between each pair of marks replaced."""
-    for name, table in (("options", _options()), ("admin", _admin())):
+    for name, table in (("options", _options()), ("admin", _admin()), ("faults", _faults())):
         start, end = f"<!-- {name}: make schema -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
         new = f"{start}\n{table}\n{end}"
@@ -56,6 +57,16 @@ def _admin() -> str:
         f"| `{route.method} {route.path}` | {route.summary} |"
         for route in sorted(ADMIN_ROUTES, key=lambda route: (route.path, route.method))
     ]
+    return "\n".join(lines)
+
+
+def _faults() -> str:
+    lines = ["| key | of | |", "|---|---|---|"]
+    for name, key in RULE_KEYS.items():
+        kinds = [kind.value for kind in FaultKind if name in KEYS_OF[kind]]
+        missing = [kind.value for kind in FaultKind if kind not in kinds]
+        few = f"all but {', '.join(missing)}" if len(missing) < len(kinds) else ", ".join(kinds)
+        lines.append(f"| `{name}` | {few if missing else 'all'} | {key.help} |")
     return "\n".join(lines)
 
 

@@ -13,12 +13,13 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from batch_emulator.autoscale.dialect import DEFAULT, Dialect
 from batch_emulator.domain.chance import chance_key
 from batch_emulator.domain.eviction_trace import TraceEntry
+from batch_emulator.domain.fault_draws import FaultDraws
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import (
     Execution,
@@ -226,7 +227,12 @@ Effect = (
 )  # fmt: skip
 
 
-Timed = Node | Pool | Job | JobSchedule | RetentionTimer
+@dataclass(frozen=True, slots=True)
+class RuleTimer:
+    """A timer: a rule about quotas or capacity begins or ends."""
+
+
+Timed = Node | Pool | Job | JobSchedule | RetentionTimer | RuleTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +279,15 @@ class Limits:
     dedicated_cores: int | None = None
     spot_cores: int | None = None
     boot_s: float = 1.0
+    delete_s: float = 0.0  # until a pool, job or job schedule that is deleted is gone
     seed: int | None = None
     autoscale: Dialect = DEFAULT
     pools: int | None = None
     active_jobs: int | None = None  # and job schedules
     eviction_rate: float = 0.0  # evictions of a spot node in an hour
     notice_s: float = 30.0  # docs: Scheduled Events, Preempt
+    shortest_notice_s: float | None = None  # of evictions nobody requested; None is `notice_s`
+    unusable_s: float = 0.0  # an evicted node is unusable for this long before it is preempted
     capacity_away_s: float = 0.0  # mean time until an evicted node returns
     trace: tuple[TraceEntry, ...] = ()
     machines: MachineChoice = field(default_factory=MachineChoice)
@@ -302,13 +311,18 @@ class Account:
         self.addresses = LoopbackAddresses(network)
         self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
         self._root = self.random.getrandbits(64)
+        self.configured = self.limits  # without the quotas of rules
+        self.faults = FaultDraws(self.chance("faults"))
         # set by the store of packages and certificates; raises Fault if a pool names unknown ones
         self.check_references: Callable[[Json], None] = lambda _pool: None
+        # set by the emulator: the folder of a pool's image, empty without one
+        self.image_of: Callable[[Json], str] = lambda _pool: ""
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
         self.dirty_schedules: dict[str, JobSchedule] = {}
         self.timers: list[tuple[datetime, int, Timed]] = []
         self.deletion_due: datetime | None = None
+        self.hurried: set[Pool | Job | JobSchedule] = set()  # deleted without `Limits.delete_s`
         self._order = 0
         self._etag = 0
 
@@ -404,6 +418,20 @@ class Account:
         """Set a timer: the scheduler reads the entity at `due`."""
         heapq.heappush(self.timers, (due, self.next_order(), entity))
 
+    def gone_at(self, entity: Pool | Job | JobSchedule) -> datetime:
+        """Return when an entity that is being deleted may be gone.
+
+        Until then it has the state deleting, and its id cannot be used. The service takes up to
+        minutes (Azure/doAzureParallel#97, Azure/batch-shipyard#251, read 2026-11-29).
+        """
+        seconds = 0.0 if entity in self.hurried else self.limits.delete_s
+        return entity.state_time + timedelta(seconds=seconds)
+
+    def await_deletion(self, entity: Pool | Job | JobSchedule) -> None:
+        """Set the timer for the end of a deletion."""
+        if self.limits.delete_s > 0:
+            self.set_timer(self.gone_at(entity), entity)
+
     def due(self, now: datetime) -> Iterator[Timed]:
         """Yield the entities that are due, in no order, without a change.
 
@@ -443,6 +471,14 @@ def require_pool_quota(account: Account) -> None:
         raise Fault("PoolQuotaReached", {"Quota": str(limit)})
 
 
+def active_jobs(account: Account) -> int:
+    """Return the number of jobs and job schedules that count for the quota."""
+    ended = (JobState.COMPLETED, JobState.DELETING)
+    over = (ScheduleState.COMPLETED, ScheduleState.DELETING)
+    active = sum(job.state not in ended for job in account.jobs.values())
+    return active + sum(schedule.state not in over for schedule in account.schedules.values())
+
+
 def require_active_job_quota(account: Account) -> None:
     """Refuse one more job or job schedule than the quota; completed ones do not count (docs).
 
@@ -450,11 +486,5 @@ def require_active_job_quota(account: Account) -> None:
         Fault: ActiveJobAndScheduleQuotaReached.
     """
     limit = account.limits.active_jobs
-    if limit is None:
-        return
-    ended = (JobState.COMPLETED, JobState.DELETING)
-    active = sum(job.state not in ended for job in account.jobs.values())
-    over = (ScheduleState.COMPLETED, ScheduleState.DELETING)
-    active += sum(schedule.state not in over for schedule in account.schedules.values())
-    if active >= limit:
+    if limit is not None and active_jobs(account) >= limit:
         raise Fault("ActiveJobAndScheduleQuotaReached", {"Quota": str(limit)})

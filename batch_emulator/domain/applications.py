@@ -18,9 +18,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -81,7 +81,11 @@ class Applications:
         self._folder = folder
         self._by_key: dict[str, Application] = {}
         shutil.rmtree(folder / _INCOMING, ignore_errors=True)
-        for record in sorted(folder.glob(f"*/{_RECORD}")):
+        self.read()
+
+    def read(self) -> None:
+        """Read the folder, after files were put there."""
+        for record in sorted(self._folder.glob(f"*/{_RECORD}")):
             application = _to_application(json.loads(record.read_text()), record.parent)
             self._by_key[key_of(application.id)] = application
 
@@ -105,23 +109,20 @@ class Applications:
         return application.versions.get(key_of(version)) if version else None
 
     def check(self, references: Iterable[Mapping[str, Any]]) -> None:
-        """Refuse references that cannot be resolved, as adding a pool does. Raises Fault."""
+        """Refuse references that cannot be resolved, as adding a pool does. Raises Fault.
+
+        The service names a reference with its reason as one value (output of `az batch`, 2022).
+        """
         for reference in references:
             if self.find(reference) is None:
-                values = {
-                    "ApplicationPackageReference": reference_text(reference),
-                    "Reason": self._reason(reference),
-                }
+                values = {reference_text(reference): self._reason(reference)}
                 raise Fault("InvalidApplicationPackageReferences", values)
 
     def _reason(self, reference: Mapping[str, Any]) -> str:
-        """Return why a reference cannot be satisfied (docs: BatchErrorCodeStrings; our words)."""
-        application = self._by_key.get(key_of(short_id(reference)))
-        if application is None:
-            return "The specified application does not exist"
-        if reference.get("version"):
-            return "The specified version of the application does not exist"
-        return "No version was specified and the application has no default version"
+        """Return why a reference cannot be satisfied; the last reason has our words [S]."""
+        if key_of(short_id(reference)) not in self._by_key or reference.get("version"):
+            return "The specified application package does not exist."
+        return "The specified application has no default version."
 
     def _known_or_new(self, application_id: str) -> Application:
         if not _ID.fullmatch(application_id):
@@ -271,14 +272,23 @@ class Certificates:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._by_thumbprint: dict[str, Json] = {}
-        if file.exists():
-            self._by_thumbprint = json.loads(file.read_text())
+        self.read()
+
+    def read(self) -> None:
+        """Read the file, after it was replaced."""
+        if self._file.exists():
+            self._by_thumbprint = json.loads(self._file.read_text())
+
+    def newest(self) -> datetime | None:
+        """Return the time of the last change; None without certificates."""
+        return max((time_of(one["time"]) for one in self._by_thumbprint.values()), default=None)
 
     def add(self, body: Json, now: datetime) -> str:
         """Add a certificate and return its thumbprint. Raises Fault."""
         require(body, "thumbprint", "thumbprintAlgorithm", "data")
         thumbprint = thumbprint_of(body)
         if thumbprint in self._by_thumbprint:
+            _require_not_deleting(self._by_thumbprint[thumbprint])
             raise Fault("CertificateExists")
         body.setdefault("certificateFormat", "pfx")
         _check_data(body, thumbprint)
@@ -307,18 +317,42 @@ class Certificates:
             raise Fault("CertificateNotFound")
         return found
 
-    def delete(self, record: Json, pools: Iterable[Pool], now: datetime) -> None:
-        """Delete a certificate, or set it to `deletefailed` if pools use it (docs)."""
-        users = [pool.id for pool in pools if record["thumbprint"] in _used_by(pool.spec)]
-        if users:
-            _set_state(record, "deletefailed", now)
-            record["pools"] = users[:_MAX_NAMED_POOLS]
-        else:
-            del self._by_thumbprint[record["thumbprint"]]
+    def delete(self, record: Json, now: datetime, seconds: float) -> None:
+        """Begin the deletion of a certificate, which `settle` ends. Raises Fault.
+
+        Args:
+            record: the certificate.
+            now: the time of the request.
+            seconds: how long the certificate is `deleting` (from tests of the .NET SDK, where it is
+                so even if a pool uses it).
+        """
+        _require_not_deleting(record)
+        record.pop("pools", None)
+        _set_state(record, "deleting", now)
+        record["decided"] = time_text(now + timedelta(seconds=seconds))
         self._save()
+
+    def settle(self, pools: Collection[Pool], now: datetime) -> None:
+        """End deletions that are due: a certificate is gone, or `deletefailed` if pools use it."""
+        due = [
+            one
+            for one in self._by_thumbprint.values()
+            if one["state"] == "deleting" and time_of(one["decided"]) <= now
+        ]
+        for record in due:
+            decided = time_of(record.pop("decided"))
+            users = [pool.id for pool in pools if record["thumbprint"] in _used_by(pool.spec)]
+            if users:
+                _set_state(record, "deletefailed", decided)
+                record["pools"] = users[:_MAX_NAMED_POOLS]
+            else:
+                del self._by_thumbprint[record["thumbprint"]]
+        if due:
+            self._save()
 
     def cancel_deletion(self, record: Json, now: datetime) -> None:
         """Make a certificate active again whose deletion failed. Raises Fault."""
+        _require_not_deleting(record)
         if record["state"] != "deletefailed":
             raise Fault("CertificateStateActive")
         _set_state(record, "active", now)
@@ -332,6 +366,7 @@ class Certificates:
             thumbprint = thumbprint_of(reference)
             if thumbprint not in self._by_thumbprint:
                 raise Fault("InvalidCertificateReferences", {"Thumbprint": thumbprint})
+            _require_not_deleting(self._by_thumbprint[thumbprint])
 
     def files(
         self, references: Iterable[Mapping[str, Any]], who: str
@@ -412,6 +447,12 @@ def _check_data(body: Json, thumbprint: str) -> None:
     digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
     if body["certificateFormat"] == "cer" and digest != thumbprint:
         raise bad_property("thumbprint", thumbprint, "it is not the thumbprint of the data")
+
+
+def _require_not_deleting(record: Json) -> None:
+    """Refuse a change while a certificate is being deleted (docs: CertificateBeingDeleted)."""
+    if record["state"] == "deleting":
+        raise Fault("CertificateBeingDeleted")
 
 
 def _set_state(record: Json, state: str, now: datetime) -> None:

@@ -79,7 +79,9 @@ class SystemClock:
                 return
             left_s = (until - self.now()).total_seconds() / self.scale
             if left_s > 0:
+                # wait_for of Python 3.11 loses a cancellation if `wake` is set at the same time
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), min(left_s, _LONGEST_WAIT_S))
+                    async with asyncio.timeout(min(left_s, _LONGEST_WAIT_S)):
+                        await wake.wait()
         finally:
             self._waiting.discard(wake)

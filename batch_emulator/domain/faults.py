@@ -1,4 +1,5 @@
-"""The errors that the service answers; `faults.txt` has their status, code and message.
+"""The errors that the service answers; `faults.txt` has their status, code and message. Beside
+them, the error for whoever runs the emulator.
 
 Codes are those of the service's error code list (BatchErrorCodeStrings); where the docs give no
 text, the wording is ours.
@@ -48,6 +49,26 @@ class Fault(Exception):  # noqa: N818 - the service's word for an error answer
         if self.retry_after_s is None:
             return {}
         return {"Retry-After": str(ceil(self.retry_after_s))}
+
+
+class StatedError(Exception):
+    """An error for whoever runs the emulator, not for its clients: what, why and fix.
+
+    Programs that start the emulator know it by `code`, if it has one.
+    """
+
+    def __init__(self, what: str, why: str, fix: str, code: str = "") -> None:
+        super().__init__(f"{what}: {why}; {fix}")
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.code = code
+
+    @property
+    def text(self) -> str:
+        """Return the error for a terminal, in three lines, and a fourth with the code."""
+        lines = f"error: {self.what}\n  why: {self.why}\n  fix: {self.fix}"
+        return f"{lines}\n  code: {self.code}" if self.code else lines
 
 
 def bad_property(name: str, value: object, reason: str) -> Fault:

@@ -237,7 +237,8 @@ class ContainerSpec:
 
     `data_dir` is that of the emulator; containers get it as a label, by which the emulator finds
     them after a crash. An empty `command` runs the command of the image; `working_dir` None is the
-    working directory of the image. `user` is "UID:GID"; None is the emulator's user.
+    working directory of the image. `user` is "UID:GID"; None is the emulator's user. `run_options`
+    are those of the task, each in one word; `name` is the name that they give the container.
     """
 
     image: str
@@ -250,3 +251,4 @@ class ContainerSpec:
     node_root: Path
     data_dir: Path
     user: str | None = None
+    name: str = ""

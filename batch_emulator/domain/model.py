@@ -16,6 +16,7 @@ from typing import Any
 
 from batch_emulator.autoscale.samples import SampleHistory
 from batch_emulator.domain.dependency_graph import DependencyGraph
+from batch_emulator.domain.fault_rules import FaultRule
 from batch_emulator.domain.launch import ExecutionOutcome, ResourceUsage
 
 
@@ -385,7 +386,9 @@ class Node(Named):
     evict_at: datetime | None = None
     rehearsal: tuple[datetime, str] | None = None  # eviction by its task: time, execution key
     notice: EvictionNotice | None = None
+    rebalance: str = ""  # ID of the recommendation to leave this machine, if there is one
     away_s: float | None = 0.0
+    faults: tuple[FaultRule, ...] = ()  # of its machine, until it reboots
     recent: list[tuple[str, str, int]] = field(
         default_factory=list[tuple[str, str, int]]
     )  # job id, task id, instance
@@ -440,6 +443,7 @@ class Pool(Named):
     deallocation: str = "requeue"
     slots_per_node: int = 1
     pack: bool = False
+    image: str = ""  # the folder of its nodes' image, if the emulator was given one
     remote_access: bool = False  # nodes have an SSH endpoint by default
     spot_capacity: int | None = None
     traced: int = 0  # entries of the eviction trace that were carried out

@@ -1,8 +1,9 @@
-"""Values in the form of requests and answers: times, durations and entity tags."""
+"""Values in the form of requests and answers: headers, times, durations and entity tags."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import lru_cache
@@ -75,6 +76,33 @@ def etag_text(etag: int) -> str:
 def http_date(when: datetime) -> str:
     """Return a date in RFC 1123 form, as in Last-Modified."""
     return format_datetime(when, usegmt=True)
+
+
+class _HeaderName(bytes):
+    """The name of a header, which uvicorn writes as it is.
+
+    uvicorn (0.34 to 0.54) converts names to lower case before it writes them. Clients of the
+    service read `Content-Length` and `ETag` by exactly these names, among them the SDK for Java.
+    """
+
+    __slots__ = ()
+
+    def lower(self) -> _HeaderName:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, bytes) and bytes.lower(self) == bytes.lower(other)
+
+    def __hash__(self) -> int:
+        return hash(bytes.lower(self))
+
+
+def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers of an ASGI message, with their names in the case that is given."""
+    return [
+        (_HeaderName(name.encode("latin-1")), value.encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
 
 
 def parse_duration(text: object) -> timedelta | None:

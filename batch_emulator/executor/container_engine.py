@@ -7,15 +7,17 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from batch_emulator.domain.launch import ContainerMount, ContainerSpec
+from batch_emulator.executor.container_options import GPU_RUNTIME, gpu_devices
 
 NODE_LABEL = "batch-emulator.node"
 DATA_LABEL = "batch-emulator.data"
+NAME_LABEL = "batch-emulator.name"
 
 
 def create_arguments(
@@ -25,6 +27,7 @@ def create_arguments(
     *,
     user: str,
     extra: Sequence[str] = (),
+    podman: bool = False,
 ) -> list[str]:
     """Return the arguments of `docker` or `podman` that create the container.
 
@@ -33,13 +36,15 @@ def create_arguments(
     until 2023 it said that the command replaces the entry point [X]). The network is that of the
     node [S], because storage and the other nodes are on the loopback of this machine. The service
     runs containers as the user of the task, not as that of the image (nextflow-io/nextflow#2126).
+
+    Our name and our labels identify the container, and come last for that. The name that the task
+    wishes is a label, because nodes share the engine of this machine [S].
     """
-    given = [*extra, *container.run_options]
+    own = _for_podman(container.run_options) if podman else container.run_options
+    given = [*extra, *own]
     arguments = [
         "create",
         f"--name={name}",
-        f"--label={NODE_LABEL}={container.node_root}",
-        f"--label={DATA_LABEL}={container.data_dir}",
         "--log-driver=none",
         "--pull=never",
     ]
@@ -51,9 +56,23 @@ def create_arguments(
     arguments += env_arguments(container.environment, env_file)
     if container.working_dir is not None:
         arguments.append(f"--workdir={container.working_dir}")
-    # the service removes containers itself (container workloads page)
     arguments += [option for option in given if option not in ("--rm", "--rm=true")]
+    labels = {NODE_LABEL: container.node_root, DATA_LABEL: container.data_dir}
+    labels |= {NAME_LABEL: container.name} if container.name else {}
+    arguments += [f"--label={label}={value}" for label, value in labels.items()]
     return [*arguments, container.image, *container.command]
+
+
+def _for_podman(options: Iterable[str]) -> Iterator[str]:
+    """Yield the options, with GPUs as podman names them (Container Device Interface)."""
+    for option in options:
+        name, _, value = option.partition("=")
+        if name == "--gpus":
+            yield from (f"--device={device}" for device in gpu_devices(value))
+        elif option == f"--runtime={GPU_RUNTIME}":
+            yield "--device=nvidia.com/gpu=all"
+        else:
+            yield option
 
 
 def _bind(mount: ContainerMount) -> str:
@@ -91,6 +110,11 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _many_lines(value: str) -> bool:
     return "\n" in value or "\r" in value
+
+
+def server_of(image: str) -> str:
+    """Return the registry of an image."""
+    return full_name(image).partition("/")[0]
 
 
 def full_name(image: str) -> str:

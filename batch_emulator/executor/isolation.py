@@ -88,14 +88,18 @@ class Isolation:
         uid = None if self.owner is None else self.owner.uid
         return {"mode": self.mode, "uid": uid, "folder": str(self.folder), "why": self.why}
 
-    def prepare_node(self, layout: NodeLayout) -> None:
-        """Create the Python of a node, and give the folders of tasks to their user. Blocks."""
+    def prepare_node(self, layout: NodeLayout, python: BasePython | None = None) -> None:
+        """Create the Python of a node, and give the folders of tasks to their user. Blocks.
+
+        `python` is the one of the node's image, by default the one of this machine.
+        """
+        python = python or self.python
         if self.owner is None:
-            self.python.make(layout.python, None)
+            python.make(layout.python, None)
             return
         # Ordinary tasks write to theirs, and would decide what elevated ones execute as root.
-        self.python.make(layout.elevated_python, None)
-        self.python.make(layout.python, self.owner, layout.elevated_python)
+        python.make(layout.elevated_python, None)
+        python.make(layout.python, self.owner, layout.elevated_python)
         above = takewhile(lambda folder: folder != self.folder, layout.root.parents)
         for folder in (layout.applications, layout.workitems, layout.root, *above):
             _make_passable(folder)

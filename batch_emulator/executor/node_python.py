@@ -18,7 +18,7 @@ from batch_emulator.folders import Owner, read_end_below, remove_tree
 
 _PROBE = "import encodings, sys; print(*sys.version_info[:2])"
 _PROBE_S = 30.0
-_OLDEST = (3, 10)
+OLDEST = (3, 10)  # of nodes
 
 _PIP_COMMAND = '#!/bin/sh\nexec "${0%/*}/python3" -m pip "$@"\n'
 
@@ -84,6 +84,7 @@ class BasePython:
 
     executable: Path
     version: tuple[int, int]
+    packages: tuple[str, ...] = ()  # folders of packages that environments also find
 
     def make(self, folder: Path, owner: Owner | None, below: Path | None = None) -> None:
         """Create the environment at `folder` for `owner`, unless it exists. Raises OSError.
@@ -95,6 +96,8 @@ class BasePython:
             "include-system-site-packages = false\n"
             f"version = {self.version[0]}.{self.version[1]}\n"
         )
+        if self.packages:  # a key that Python ignores, and a changed image changes
+            settings += f"packages = {':'.join(self.packages)}\n"
         written = folder / "pyvenv.cfg"
         if read_end_below(written, folder.parent, 2 * len(settings)) == settings.encode():
             # it may be from another isolation mode
@@ -116,6 +119,9 @@ class BasePython:
             found = str(below / packages.relative_to(folder))
             line = f"import site; site.addsitedir({found!r})\n"
             (packages / "elevated-tasks.pth").write_text(line, encoding="utf-8")
+        if self.packages:
+            lines = (f"import site; site.addsitedir({one!r})\n" for one in self.packages)
+            (packages / "image.pth").write_text("".join(lines), encoding="utf-8")
         for command in ("pip", "pip3"):
             (programs / command).write_text(_PIP_COMMAND, encoding="utf-8")
             (programs / command).chmod(0o755)
@@ -141,7 +147,7 @@ def python_for(owner: Owner, candidates: Iterable[Path] | None = None) -> BasePy
     for candidate in candidates:
         executable = Path(os.path.realpath(candidate))
         version = _version_as(owner, executable) if executable.is_file() else None
-        if version is not None and version >= _OLDEST:
+        if version is not None and version >= OLDEST:
             return BasePython(executable, version)
     return None
 

@@ -70,7 +70,7 @@ class NodeSetup:
         self,
         steps: Sequence[Step] = (),
         blobs: BlobMounts | None = None,
-        prepare: Callable[[NodeLayout], None] = lambda _: None,
+        prepare: Callable[[NodeLayout, Mapping[str, Any]], None] = lambda _, __: None,
     ) -> None:
         self._steps = tuple(steps)
         self._blobs = blobs or BlobMounts(None)
@@ -165,7 +165,7 @@ class NodeSetup:
 
         def make() -> None:
             node.layout.create()
-            self._prepare(node.layout)
+            self._prepare(node.layout, node.spec)
 
         async with self._making:
             try:

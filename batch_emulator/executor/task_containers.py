@@ -10,7 +10,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,10 @@ from batch_emulator.executor.container_engine import (
     full_name,
     inherited,
     remove_all,
+    server_of,
 )
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
-from batch_emulator.folders import read_end_below
+from batch_emulator.folders import make_real_folder, read_end_below
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class TaskContainers:
         self._run_options = tuple(run_options)
         self._engine: asyncio.Future[Engine | None] | None = None
         self._pulls: dict[str, asyncio.Lock] = {}
+        self._names: dict[str, tuple[Path, str]] = {}  # node and wished name, by container
 
     @property
     def _engine_file(self) -> Path:
@@ -106,20 +108,40 @@ class TaskContainers:
         """Create a container, with a pulled image, and return its id. Raises ExecutionError."""
         engine = await self.require()
         await self.fetch(container.image, container.registries)
+        self._take_name(container, name)
+        if engine.is_podman:  # docker makes them itself
+            _make_volumes(container)
         env_file = container.node_root.parent / f"{name}.env"
         user = container.user or engine.user
-        arguments = create_arguments(container, name, env_file, user=user, extra=self._run_options)
+        arguments = create_arguments(
+            container, name, env_file,
+            user=user, extra=self._run_options, podman=engine.is_podman,
+        )  # fmt: skip
         try:
             _write_secret(env_file, env_file_text(container.environment))
             passed = inherited(container.environment)
             created = await engine.run(*arguments, environment=passed)
         except OSError as err:
+            self._names.pop(name, None)
             raise ExecutionError(invalid_settings(str(err))) from err
         finally:
             env_file.unlink(missing_ok=True)
         if created.code != 0:
+            self._names.pop(name, None)
             raise ExecutionError(invalid_settings(created.why))
         return created.out.strip()
+
+    def _take_name(self, container: ContainerSpec, name: str) -> None:
+        """Give a container the name that its task wishes. A node has each name once, as docker.
+
+        Raises ExecutionError.
+        """
+        wished = (container.node_root, container.name)
+        if wished in self._names.values():
+            why = f'The container name "/{container.name}" is already in use on this node.'
+            raise ExecutionError(invalid_settings(f"Conflict. {why}"))
+        if container.name:
+            self._names[name] = wished
 
     async def words_of(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return entry point and command of an image; each is empty if the image has none."""
@@ -140,12 +162,14 @@ class TaskContainers:
         engine = await self.require()
         await self.kill(name)  # because podman waits ten seconds before it kills
         await engine.run("rm", "--force", name)
+        self._names.pop(name, None)
 
     async def finish(self, name: str) -> ContainerExit | None:
         """Remove a container and return its outcome, or None if the engine does not know it."""
         engine = await self.require()
         answer = await engine.run("container", "inspect", name)
         removed = await engine.run("rm", "--force", name)
+        self._names.pop(name, None)
         if removed.code != 0:
             log.warning("container %s is left: %s", name, removed.why)
         found = _inspected(answer.out)
@@ -163,7 +187,11 @@ class TaskContainers:
         return ContainerExit(document, started, error, int(state.get("ExitCode") or 0))
 
     async def fetch(self, image: str, registries: Iterable[RegistryCredentials]) -> None:
-        """Pull an image unless it is on this machine. Raises ExecutionError."""
+        """Pull an image unless it is on this machine. Raises ExecutionError.
+
+        An image of a registry without a password here is pulled with the logins of the engine on
+        this machine. So are those of a registry that nodes use with an identity [S].
+        """
         async with self._pulls.setdefault(image, asyncio.Lock()):
             engine = await self.require()
             known = await engine.run("image", "inspect", "--format={{.Id}}", image)
@@ -171,7 +199,8 @@ class TaskContainers:
                 return
             with tempfile.TemporaryDirectory(prefix="batch-emulator-") as folder:
                 config = Path(folder)
-                asked = await log_in(engine, registries, config)
+                servers = await log_in(engine, registries, config)
+                asked = server_of(image) in servers
                 name = full_name(image) if engine.is_podman else image
                 pulled = await engine.run(
                     "pull", name, config_dir=config if asked else None, timeout_s=_PULL_S
@@ -208,11 +237,13 @@ def _inspected(output: str) -> dict[str, Any] | None:
         return None
 
 
-async def log_in(engine: Engine, registries: Iterable[RegistryCredentials], config: Path) -> bool:
-    """Write credentials below `config`. Return True if there are any. Raises ExecutionError."""
-    asked = False
+async def log_in(
+    engine: Engine, registries: Iterable[RegistryCredentials], config: Path
+) -> set[str]:
+    """Write credentials below `config`. Return their registries. Raises ExecutionError."""
+    servers: set[str] = set()
     for registry in registries:
-        asked = True
+        servers.add(registry.server)
         user = f"--username={registry.username}"
         answer = await engine.run(
             "login", user, "--password-stdin", registry.server,
@@ -222,7 +253,17 @@ async def log_in(engine: Engine, registries: Iterable[RegistryCredentials], conf
             details = (("ContainerRegistry", registry.server), ("Message", answer.why))
             message = "One or more container registries specified are invalid"
             raise ExecutionError(container_failure("ContainerInvalidRegistry", message, *details))
-    return asked
+    return servers
+
+
+def _make_volumes(container: ContainerSpec) -> None:
+    """Make missing folders of the node that the options mount, as docker does."""
+    for option in container.run_options:
+        name, _, value = option.partition("=")
+        source = Path(value.partition(":")[0])
+        if name == "--volume" and source.is_relative_to(container.node_root):
+            with suppress(OSError):  # then the engine says what is wrong
+                make_real_folder(source, container.node_root)
 
 
 def configuration(spec: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -402,16 +443,9 @@ class InstanceContainers:
 
 def _without_entry_point(options: tuple[str, ...]) -> tuple[list[str], tuple[str, ...] | None]:
     """Split options into the others and the entry point, of which the last one counts."""
-    rest: list[str] = []
-    entry: tuple[str, ...] | None = None
-    given = iter(options)
-    for option in given:
-        name, _, value = option.partition("=")
-        if name != "--entrypoint":
-            rest.append(option)
-            continue
-        entry = _entry_words(value if "=" in option else next(given, ""))
-    return rest, entry
+    found = [one.partition("=")[2] for one in options if one.startswith("--entrypoint=")]
+    rest = [one for one in options if not one.startswith("--entrypoint=")]
+    return rest, _entry_words(found[-1]) if found else None
 
 
 def _entry_words(value: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.domain.clock import wall_now
 from batch_emulator.domain.shared_key import SignedRequest
-from batch_emulator.domain.values import http_date
+from batch_emulator.domain.values import http_date, raw_headers
 from batch_emulator.files_share import faults
 from batch_emulator.files_share.auth import Grant, query_of, verify_sas, verify_shared_key
 from batch_emulator.files_share.call import Content, FilesCall, FilesHandler, FilesReply
@@ -234,10 +234,11 @@ _FAULT_OF = {
 
 
 class FilesApp:
-    """Answer the requests for the shares of one storage account."""
+    """Answer the requests for the shares of one storage account, to `any_host` or to loopback."""
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: Shares, *, any_host: bool = False) -> None:
         self._shares = shares
+        self._any_host = any_host
         self._threads = ThreadPoolExecutor(_THREADS, "files")
         self._copies = asyncio.Semaphore(_COPIES)
 
@@ -264,7 +265,7 @@ class FilesApp:
 
     async def _answer(self, request: SignedRequest, receive: Receive, now: datetime) -> FilesReply:
         headers = request.headers
-        refused = reason_to_refuse(headers)
+        refused = reason_to_refuse(headers, any_host=self._any_host)
         if refused:
             raise FilesFault("AuthorizationFailure", {"Reason": refused})
         body = await _read(receive, headers)
@@ -317,8 +318,7 @@ class FilesApp:
         try:
             length = content.length if content else len(reply.body)
             headers = {"Content-Length": str(length), **common, **reply.headers}
-            raw = [(n.lower().encode("latin-1"), v.encode("latin-1", "replace"))
-                   for n, v in headers.items()]  # fmt: skip
+            raw = raw_headers(headers)
             await send({"type": "http.response.start", "status": reply.status, "headers": raw})
             if content and method != "HEAD":
                 await self._stream(content, send)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from batch_emulator.gateway.client_variables import bundle_of, client_variables
+from batch_emulator.gateway.java import OwnUserPort, java_variables, trust_store
 from batch_emulator.gateway.proxy import Gateway
 from batch_emulator.gateway.services import LocalServices
 from batch_emulator.gateway.sign_in import (
@@ -69,9 +70,15 @@ def environment_of(gateway: Gateway, bundle: Path, inherited: Mapping[str, str])
 
 def run(gateway: Gateway, command: list[str]) -> int:
     """Run the command to its end and return its exit code, 128 and the signal if one ended it."""
-    with tempfile.TemporaryDirectory(prefix="azure-names-") as folder:
-        bundle = Path(folder) / "authorities.pem"
+    with (
+        tempfile.TemporaryDirectory(prefix="azure-names-") as folder,
+        OwnUserPort(gateway) as port,
+    ):
+        bundle, store = Path(folder) / "authorities.pem", Path(folder) / "authorities.p12"
         bundle.write_bytes(bundle_of(gateway))
+        store.write_bytes(trust_store(bundle.read_bytes()))
+        environment = environment_of(gateway, bundle, os.environ)
+        environment |= java_variables(port.port, store, os.environ)
         process: subprocess.Popen[bytes] | None = None
         asked_to_end = False
 
@@ -86,7 +93,7 @@ def run(gateway: Gateway, command: list[str]) -> int:
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, end)
         try:
-            process = subprocess.Popen(command, env=environment_of(gateway, bundle, os.environ))
+            process = subprocess.Popen(command, env=environment)
         except OSError as err:
             sys.stderr.write(f"error: cannot run {command[0]}: {err.strerror}\n")
             return _NOT_FOUND if isinstance(err, FileNotFoundError) else _NOT_EXECUTABLE

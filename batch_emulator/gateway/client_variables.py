@@ -28,6 +28,7 @@ def client_variables(gateway: Gateway, bundle: str) -> dict[str, str]:
     return {
         **dict.fromkeys(("HTTPS_PROXY", "https_proxy"), gateway.proxy_url),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), _DIRECT),
+        "NODE_USE_ENV_PROXY": "1",  # Node.js from 22.21 and 24 on reads HTTPS_PROXY only with it
         **dict.fromkeys(BUNDLES, bundle),
         "IDENTITY_ENDPOINT": f"{gateway.url}{IDENTITY_PATH}",
         "IDENTITY_HEADER": gateway.tokens.identity_header,

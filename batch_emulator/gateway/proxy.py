@@ -77,7 +77,7 @@ class Gateway(ThreadingHTTPServer):
     request_queue_size = 1024  # clients open many connections at once
 
     def __init__(self, services: LocalServices, *, for_nodes: bool = False) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), ProxyConnection)
         self.services = services
         self.for_nodes = for_nodes
         self.tokens = Tokens()
@@ -113,7 +113,7 @@ class Gateway(ThreadingHTTPServer):
         """Ignore connections that clients close early."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class ProxyConnection(BaseHTTPRequestHandler):
     """One connection of the command: CONNECT, then requests over TLS."""
 
     protocol_version = "HTTP/1.1"
@@ -121,9 +121,13 @@ class _Handler(BaseHTTPRequestHandler):
     _host = ""
     _begun = False  # True once the answer to the request has begun
 
+    def is_admitted(self) -> bool:
+        """Return True if the connection may use the proxy."""
+        return self.server.admits(self.headers.get("Proxy-Authorization", ""))
+
     def do_CONNECT(self) -> None:
         """Serve a host over TLS if it is one of the local services, else tunnel or refuse."""
-        if not self._host and not self.server.admits(self.headers.get("Proxy-Authorization", "")):
+        if not self._host and not self.is_admitted():
             self._ask_for_password()
             return
         name, _, port = self.path.rpartition(":")

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
@@ -236,6 +237,12 @@ def _resources(account: NamedAccounts) -> dict[str, Json]:
             "accountEndpoint": account.batch_host,
             "poolAllocationMode": "BatchService",
             "dedicatedCoreQuota": None,
+            # the account of the same name is linked: its keys are always in step here
+            "autoStorage": {
+                "storageAccountId": resource_id("Microsoft.Storage/storageAccounts", account),
+                "authenticationMode": "StorageKeys",
+                "lastKeySync": datetime.now(UTC).isoformat(timespec="seconds"),
+            },
             **done,
         },
         "Microsoft.Storage/storageAccounts": {

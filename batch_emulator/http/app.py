@@ -11,7 +11,9 @@ import inspect
 import json
 import logging
 import sqlite3
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import uuid4
 
@@ -20,13 +22,14 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.domain.clock import wall_now
+from batch_emulator.domain.fault_rules import FaultKind, FaultRule
 from batch_emulator.domain.faults import Fault, error_body, no_room, not_implemented
 from batch_emulator.domain.launch import NO_SPACE
 from batch_emulator.domain.model import key_of
 from batch_emulator.domain.shared_key import SignedRequest
-from batch_emulator.domain.values import http_date
+from batch_emulator.domain.values import http_date, raw_headers
 from batch_emulator.emulator import Emulator
-from batch_emulator.http import auth, versions
+from batch_emulator.http import auth, connections, versions
 from batch_emulator.http.call import Call, Handler, NotModified, Reply
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
@@ -37,11 +40,12 @@ log = logging.getLogger(__name__)
 
 # The REST reference of addtaskcollection says 1 MB; only a comment in the SDKs says 4 MB [X].
 MAX_BODY_BYTES = 1024 * 1024
-JSON_TYPE = "application/json;odata=minimalmetadata"
+JSON_TYPE = "application/json; odata=minimalmetadata"
 # How long a request that was carried out waits for its commit if the disk has become full: less
 # than the timeouts of clients, and long enough for most of them to get the answer.
 _COMMITS_WITHIN_S = 30.0
 _INTERNAL = 500
+_WITHOUT_CONTENT = (204, 304)
 # The key of a scope by which the page says that it only looks. No HTTP request can set it.
 LOOKING = "batch_emulator.looking"
 # Operations that create work. With a nearly full disk all others are accepted, so that a client can
@@ -75,14 +79,13 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        now = self.emulator.clock.now()
+        now, begin_s = self.emulator.clock.now(), time.perf_counter()
         request = SignedRequest.of_scope(scope)
         request_id = str(uuid4())
         base_url = f"{scope['scheme']}://{request.headers.get('host', 'localhost')}"
-        reply, body = Reply(), _Body(receive)
+        reply, body, met = Reply(), _Body(receive), _Met(may_fail=LOOKING not in scope)
         try:
-            is_look = LOOKING in scope
-            reply = await self._answer(request, body, request_id, base_url, is_look=is_look)
+            reply = await self._answer(request, body, request_id, base_url, met)
         except NotModified as unchanged:
             reply = Reply(304, None, unchanged.headers)
         except Fault as fault:
@@ -96,24 +99,40 @@ class App:
         await body.drain()  # a client that still sends would not read the answer
         common = _common_headers(request.headers, request_id, now)
         _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
-        await _response(reply, common)(scope, receive, send)
+        response = _response(reply, common)
+        kind = met.rule and met.rule.kind
+        if met.may_fail:
+            is_whole = kind not in connections.BROKEN
+            status = str(reply.status) if is_whole else "dropped"
+            took_s = time.perf_counter() - begin_s
+            self.emulator.requests.observe(met.operation or "none", status, took_s)
+        if not connections.has_connection(scope):
+            await response(scope, receive, send)
+        elif kind in (FaultKind.RESET, FaultKind.LOST_ANSWER):
+            await connections.reset(scope, receive)
+        elif kind is FaultKind.HALF_ANSWER:
+            await connections.answer_half(response, scope, receive, send)
+        else:
+            await response(scope, receive, send)
 
     async def _answer(
-        self, request: SignedRequest, body: _Body, request_id: str, base_url: str, *, is_look: bool
+        self, request: SignedRequest, body: _Body, request_id: str, base_url: str, met: _Met
     ) -> Reply:
         method, raw_path, headers = request.method, request.raw_path, request.headers
-        if reason := reason_to_refuse(headers):
+        if reason := reason_to_refuse(headers, any_host=self.emulator.settings.exposed):
             raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
         query = versions.selection_in_current_names(auth.query_of(request.raw_query))
         content, stream, operation, is_open = b"", None, "", False
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
             handler, is_open, takes_room = route.handler, route.open, method == "PUT"
+            met.operation = f"{method} {route.path}"
             content, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
             content = await body.read()
             only_job = self._authenticate(request)
             handler, operation, params = self._find(method, raw_path, query)
+            met.operation = operation
             takes_room = operation in _NEEDS_ROOM
             self._require_room(takes_room)
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
@@ -136,10 +155,13 @@ class App:
             self._write()  # so that the handler finds all changes in the store
             self._require_room(takes_room)
         try:
-            if operation and not is_look:
-                await self._meet_planned_fault(operation)
-            result = handler(call)
-            reply = await result if inspect.isawaitable(result) else result
+            if operation and met.may_fail:
+                await self._meet_fault(operation, met, call)
+            if met.rule is not None and met.rule.kind is FaultKind.TWICE:
+                with contextlib.suppress(Fault, NotModified):
+                    await _handled(handler, call)
+                self._write()
+            reply = await _handled(handler, call)
         finally:
             if not is_open:
                 await self._commit(method)
@@ -161,16 +183,19 @@ class App:
             raise not_implemented(route.operation)
         return route.handler, route.operation, params
 
-    async def _meet_planned_fault(self, operation: str) -> None:
-        """Delay or refuse a request if the admin API has planned that. Raises Fault."""
-        planned = self.emulator.request_faults.take(operation)
-        if planned is None:
+    async def _meet_fault(self, operation: str, met: _Met, call: Call) -> None:
+        """Delay or refuse a request that a rule hits. Raises Fault.
+
+        A request from within this process has no connection to reset: it is refused.
+        """
+        rule = self.emulator.account.faults.of_request(operation, call.path, call.now)
+        met.rule = rule
+        if rule is None:
             return
-        if planned.delay_s:
-            await asyncio.sleep(planned.delay_s)
-        fault = planned.fault()
-        if fault is not None:
-            raise fault
+        if rule.delay_s:
+            await asyncio.sleep(rule.delay_s)
+        if rule.kind in (FaultKind.ERROR, FaultKind.RESET):
+            raise rule.fault()
 
     def _find_admin(
         self, method: str, path: str, headers: Mapping[str, str]
@@ -227,6 +252,20 @@ class App:
         settings = self.emulator.settings
         auth.verify(request, settings.account, settings.key, wall_now())
         return None
+
+
+@dataclass(slots=True)
+class _Met:
+    """What a request met: an operation, and a rule for faults if it may meet one."""
+
+    may_fail: bool
+    operation: str = ""
+    rule: FaultRule | None = None
+
+
+async def _handled(handler: Handler, call: Call) -> Reply:
+    result = handler(call)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> None:
@@ -292,8 +331,14 @@ def _common_headers(request: Mapping[str, str], request_id: str, now: datetime) 
 def _response(reply: Reply, common: dict[str, str]) -> Response:
     headers = common | reply.headers
     if reply.stream is not None:
-        return StreamingResponse(reply.stream, reply.status, headers)
-    if reply.body is None:
-        return Response(None, reply.status, headers)
-    text = json.dumps(reply.body, separators=(",", ":"), ensure_ascii=False)
-    return Response(text.encode("utf-8", "replace"), reply.status, headers, JSON_TYPE)
+        response = StreamingResponse(reply.stream, reply.status)
+    elif reply.body is None:
+        response = Response(None, reply.status)
+    else:
+        text = json.dumps(reply.body, separators=(",", ":"), ensure_ascii=False)
+        response = Response(text.encode("utf-8", "replace"), reply.status)
+        headers = {"Content-Type": JSON_TYPE, **headers}
+    if reply.stream is None and reply.status not in _WITHOUT_CONTENT:
+        headers = {"Content-Length": str(len(response.body)), **headers}
+    response.raw_headers = raw_headers(headers)  # starlette would convert names to lower case
+    return response

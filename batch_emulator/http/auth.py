@@ -110,8 +110,9 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
 def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
     """Return the strings that may have been signed, the most likely first.
 
-    Clients differ in two harmless points: an absent body signs as `0` or as nothing, and query
-    names are lower-case, as the documentation says, or not, as in the SDK.
+    Clients differ in harmless points: an absent body signs as `0` or as nothing, and query names
+    are lower-case, as the documentation says, or not, as in the SDK for Python, which leaves out
+    parameters with a blank value, too. Those for Java and JavaScript sign them (`$filter:`).
     """
     method, headers = request.method.upper(), request.headers
     length = headers.get("content-length") or "0"
@@ -120,10 +121,11 @@ def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
     else:
         lengths = [length, ""] if length == "0" else [length]
     ocp = "".join(f"{n}:{v}\n" for n, v in sorted(headers.items()) if n.startswith("ocp-") and v)
-    values = {name: value for name, value in query_of(request.raw_query).items() if value}
-    lowered = {name.lower(): value for name, value in values.items()}
+    sent = query_of(request.raw_query)
+    filled = {name: value for name, value in sent.items() if value}
+    signed_queries = (filled, _lowered(filled), sent, _lowered(sent))
     texts: list[str] = []
-    for query in (values, lowered):
+    for query in signed_queries[: 4 if len(filled) < len(sent) else 2]:
         tail = "".join(f"\n{name}:{query[name]}" for name in sorted(query))
         for one in lengths:
             signed = {**headers, "content-length": one}
@@ -132,3 +134,7 @@ def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
             if text not in texts:
                 texts.append(text)
     return texts
+
+
+def _lowered(query: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in query.items()}

@@ -50,10 +50,13 @@ def names_linked_storage(value: Any, name: str = "") -> bool:
 
 
 def check_identities(body: Json, *, known: bool) -> None:
-    """Refuse wrong identity references, or all if no identity is `known`. Raises Fault."""
+    """Refuse wrong identity references, or all if no identity is `known`. Raises Fault.
+
+    Those of container registries are always accepted: the engine has logins of its own.
+    """
     for where, reference in _identity_references(body, ""):
         problem = identity_problem(reference)
-        if not known:
+        if not known and where.split("/")[-2:-1] not in (["registry"], ["containerRegistries"]):
             raise not_implemented(where)
         if problem is not None:
             raise bad_property(where, reference, problem)

@@ -58,7 +58,12 @@ class Call:
     stream: AsyncIterator[bytes] | None = None  # the body of a request that may be large
 
     def json(self, *, optional: bool = False) -> Json:
-        """Return the body, checked and coerced, with today's names. Raises Fault."""
+        """Return the body, checked and coerced, with today's names. Raises Fault.
+
+        Handlers read it before they look for an entity: the service refuses a resize without
+        targets also if the pool does not exist (BatchErrorTests of azure-compute-batch, the SDK for
+        Java, read 2026-11-30).
+        """
         decoded = bodies.parse(self.body, optional=optional)
         checked = check_body(self.operation, self.query.get("api-version", ""), decoded)
         body = versions.to_current_names(checked, self.query)

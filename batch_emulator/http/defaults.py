@@ -4,13 +4,15 @@ Bodies of clients are stored unchanged and become canonical here, when they are 
 and times are normalised, sizes and most words are in lower case, and some words have the case of
 the service's own enumerations. Sources: the examples of the OpenAPI description, and recorded
 answers of the service in the tests of the SDKs for Python, .NET and JavaScript
-(github.com/Azure/azure-sdk-assets, 2025-03 to 2026-02, read 2026-11-22). Where neither shows a
-value, it is our choice [S].
+(github.com/Azure/azure-sdk-assets, 2025-03 to 2026-02, read 2026-11-22) and for Java
+(`test-recordings` of microsoft-azure-batch, github.com/Azure/azure-sdk-for-java, 2020-10 to
+2024-09, read 2026-11-30). Where neither shows a value, it is our choice [S].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from batch_emulator.domain.model import Json, part
@@ -78,13 +80,21 @@ def _completed(body: Json, **completions: Callable[[Json], Json]) -> Json:
     return shown
 
 
+def _filled(body: Json) -> Json:
+    """Return an object without its empty lists.
+
+    The service returns none, except for the certificates of a pool (recorded 2022 to 2023).
+    """
+    kept = "certificateReferences"
+    return {name: value for name, value in body.items() if value != [] or name == kept}
+
+
 def pool(spec: Json) -> Json:
     """Return the body of a pool with defaults and canonical values, except its targets."""
     shown: Json = {
         "enableAutoScale": False,
         "enableInterNodeCommunication": False,
         "taskSlotsPerNode": 1,
-        "certificateReferences": [],
         **_pool(spec),
     }
     if shown["enableAutoScale"]:
@@ -109,16 +119,45 @@ def pool_specification(spec: Json) -> Json:
 def _pool(spec: Json) -> Json:
     policy = {"nodeFillType": "spread", "jobDefaultOrder": "none"}
     shown = {
-        **_spelt(spec),
+        **_spelt(_filled(spec)),
         "vmSize": str(spec["vmSize"]).lower(),
         "taskSchedulingPolicy": _spelt({**policy, **part(spec, "taskSchedulingPolicy")}),
     }
     return _completed(
         shown,
         startTask=start_task,
+        userAccounts=partial(_user_account, windows=_is_windows(spec)),
         virtualMachineConfiguration=_machine,
         networkConfiguration=_network,
+        applicationPackageReferences=_package,
     )
+
+
+def _package(reference: Json) -> Json:
+    """Return a reference, with the id of an application in lower case (recorded of a task).
+
+    A resource id, as pools may have it, stays as it is [S].
+    """
+    given = str(reference["applicationId"])
+    return {**reference, "applicationId": given if "/" in given else given.lower()}
+
+
+def _is_windows(spec: Json) -> bool:
+    agent = part(spec, "virtualMachineConfiguration").get("nodeAgentSKUId")
+    return "windows" in str(agent).lower()
+
+
+def _user_account(account: Json, *, windows: bool) -> Json:
+    """Return a user account without the settings of the other operating system (recorded)."""
+    other = "linuxUserConfiguration" if windows else "windowsUserConfiguration"
+    shown = {"elevationLevel": "nonadmin", **account}
+    shown.pop(other, None)
+    if windows:
+        shown["windowsUserConfiguration"] = {
+            "loginMode": "batch",
+            **part(account, "windowsUserConfiguration"),
+        }
+    return shown
 
 
 def _machine(machine: Json) -> Json:
@@ -192,7 +231,8 @@ def _public_addresses(addresses: Json) -> Json:
 
 def start_task(spec: Json) -> Json:
     """Return a start task."""
-    return {"userIdentity": USER, "maxTaskRetryCount": 0, "waitForSuccess": True, **spec}
+    shown = {"userIdentity": USER, "maxTaskRetryCount": 0, "waitForSuccess": True}
+    return {**shown, **_filled(spec)}
 
 
 def job(spec: Json) -> Json:
@@ -204,7 +244,7 @@ def job(spec: Json) -> Json:
         "usesTaskDependencies": False,
         "onAllTasksComplete": "noaction",
         "onTaskFailure": "noaction",
-        **spec,
+        **_filled(spec),
         "constraints": _spelt(
             {
                 "maxWallClockTime": FOREVER_TEXT,
@@ -238,7 +278,7 @@ def _preparation(task: Json) -> Json:
         "userIdentity": USER,
         "waitForSuccess": True,
         "rerunOnNodeRebootAfterSuccess": True,
-        **task,
+        **_filled(task),
         "constraints": task_constraints(part(task, "constraints"), 0),
     }
 
@@ -249,7 +289,7 @@ def _release(task: Json) -> Json:
         "userIdentity": USER,
         "maxWallClockTime": _RELEASE_TIME,
         "retentionTime": _RETENTION,
-        **_spelt(task),
+        **_spelt(_filled(task)),
     }
 
 
@@ -263,7 +303,9 @@ def task(spec: Json, retries: int) -> Json:
     return {
         "requiredSlots": 1,
         "userIdentity": USER,
-        **_completed(spec, outputFiles=_output_file),
+        **_completed(
+            _filled(spec), outputFiles=_output_file, applicationPackageReferences=_package
+        ),
         "constraints": task_constraints(part(spec, "constraints"), retries),
     }
 

@@ -7,15 +7,18 @@ import base64
 import json
 import operator
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from batch_emulator.domain.faults import bad_query
 from batch_emulator.domain.model import Json
 from batch_emulator.domain.values import parse_time
+
+_Entity = TypeVar("_Entity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,8 +411,13 @@ def select(entity: Json, names: frozenset[str] | None) -> Json:
 
 
 def _limit(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_RESULTS:
-        raise bad_query("maxresults", text, f"1 to {MAX_RESULTS} is allowed")
+    """Return the value of `maxresults`; the reason below 1 is recorded, the others are ours."""
+    if not re.fullmatch(r"-?[0-9]{1,99}", text):
+        raise bad_query("maxresults", text, "MaxResults must be a whole number")
+    if int(text) < 1:
+        raise bad_query("maxresults", text, "MaxResults cannot be less than 1")
+    if int(text) > MAX_RESULTS:
+        raise bad_query("maxresults", text, f"MaxResults cannot be greater than {MAX_RESULTS}")
     return int(text)
 
 
@@ -457,6 +465,18 @@ def _with_link(asked: ListQuery, found: list[Json], after: str, url: str, versio
     text = base64.urlsafe_b64encode(json.dumps(token).encode()).decode()
     link = f"{url}?api-version={quote(version)}&$skiptoken={quote(text)}"
     return {"value": found, "odata.nextLink": link}
+
+
+def from_entities(entities: Mapping[str, _Entity], render: Callable[[_Entity], Json]) -> Fetch:
+    """Return a fetch over entities by key; only those that are read are rendered."""
+    known = dict(entities)  # as they are now: a page may be read in several steps
+    keys = sorted(known)
+
+    def fetch(after: str, limit: int) -> Iterable[tuple[str, Json]]:
+        start = bisect_right(keys, after)
+        return [(key, render(known[key])) for key in keys[start : start + limit]]
+
+    return fetch
 
 
 def from_sorted(entities: Iterable[tuple[str, Json]]) -> Fetch:

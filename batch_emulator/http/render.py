@@ -61,7 +61,7 @@ def pool(entity: Pool, base_url: str) -> Json:
         **_common(entity, f"{base_url}/pools/{entity.id}"),
         "allocationState": entity.allocation.value,
         "allocationStateTransitionTime": time_text(entity.allocation_time),
-        "currentNodeCommunicationMode": _communication(spec),
+        **({"currentNodeCommunicationMode": _communication(spec)} if nodes else {}),
         "resizeTimeout": canonical_duration(entity.resize_timeout),
         "currentDedicatedNodes": sum(node.dedicated for node in nodes),
         "currentLowPriorityNodes": sum(not node.dedicated for node in nodes),
@@ -73,7 +73,10 @@ def pool(entity: Pool, base_url: str) -> Json:
 
 
 def _communication(spec: Json) -> str:
-    """Return the requested mode; `default` is now always simplified (classic was retired) [S]."""
+    """Return the mode of the nodes, of which a pool without nodes has none (recorded).
+
+    `default` is now always simplified, because classic was retired [S].
+    """
     wanted = str(spec.get("targetNodeCommunicationMode", "default")).lower()
     return "classic" if wanted == "classic" else "simplified"
 
@@ -95,13 +98,10 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
         "totalTasksSucceeded": entity.tasks_succeeded,
         "runningTasksCount": len(tasks),
         "runningTaskSlotsCount": entity.used_slots,
-        "recentTasks": recent,
         "isDedicated": entity.dedicated,
-        "nodeAgentInfo": {
-            "version": "1.0.0-emulator",
-            "lastUpdateTime": time_text(entity.booted or entity.allocated),
-        },
     }
+    if recent:
+        body["recentTasks"] = recent
     machine = part(entity.pool.spec, "virtualMachineConfiguration")
     if "imageReference" in machine:
         body["virtualMachineInfo"] = {"imageReference": _node_image(machine["imageReference"])}
@@ -110,7 +110,8 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     if endpoints.is_dual_stack(entity.pool):
         body["ipv6Address"] = endpoints.ipv6_address(entity.address)
     if entity.booted is not None:
-        body["lastBootTime"] = time_text(entity.booted)
+        booted = body["lastBootTime"] = time_text(entity.booted)
+        body["nodeAgentInfo"] = {"version": "1.0.0-emulator", "lastUpdateTime": booted}
     if entity.start_task is not None:
         body["startTask"] = defaults.start_task(without_secrets(entity.start_task))
     if entity.start_info is not None:
@@ -160,11 +161,10 @@ def job(entity: Job, base_url: str) -> Json:
         execution["endTime"] = time_text(entity.ended)
     if entity.terminate_reason is not None:
         execution["terminateReason"] = entity.terminate_reason
-    return {
-        **defaults.job(without_secrets(entity.spec)),
-        **_common(entity, f"{base_url}/jobs/{entity.id}"),
-        "executionInfo": execution,
-    }
+    body = defaults.job(without_secrets(entity.spec))
+    if entity.schedule_key and entity.pool_id:  # of an auto pool, too (recorded)
+        body["poolInfo"]["poolId"] = entity.pool_id
+    return {**body, **_common(entity, f"{base_url}/jobs/{entity.id}"), "executionInfo": execution}
 
 
 def task(entity: Job, row: TaskRow, base_url: str) -> Json:

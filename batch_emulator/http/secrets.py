@@ -11,14 +11,15 @@ from batch_emulator.http import defaults
 from batch_emulator.http.bodies import renamed
 
 # The properties with these names are secrets wherever they are, except in what is the user's.
+# The uid and gid of a Linux user are returned (recorded in the tests of the SDK for Java, 2024).
 SECRET_PROPERTIES = frozenset(
     {
         "accountKey",
-        "linuxUserConfiguration",
         "password",
         "protectedSettings",
         "protectedSettingsFromKeyVault",
         "sasKey",
+        "sshPrivateKey",
     }
 )
 

@@ -218,7 +218,7 @@ ACTIONS: Mapping[str, PageAction] = {
             ActionField("retryAfterSeconds", "Retry-After, in seconds", "", "number"),
         ),
     ),
-    "forget-faults": PageAction("Forget planned faults", "DELETE", f"{PREFIX}/faults"),
+    "forget-faults": PageAction("Forget all rules for faults", "DELETE", f"{PREFIX}/faults"),
     "reset": PageAction(
         "Delete everything",
         "POST",

@@ -59,7 +59,7 @@ class ApiClient:
     """Sends requests to the application of an emulator as a client with the account key does.
 
     Requests that change something go through `recorded`, so that the request log has them. Others
-    meet no planned faults, which are for the programs under test.
+    meet no rules for faults, which are for the programs under test.
     """
 
     def __init__(self, app: ASGIApp, recorded: ASGIApp, settings: EmulatorSettings) -> None:

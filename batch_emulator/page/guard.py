@@ -98,10 +98,17 @@ def _same(one: str, other: str) -> bool:
 
 
 class Guard:
-    """Refuse requests without a session, and add the headers of every answer. ASGI."""
+    """Refuse requests without a session, and add the headers of every answer. ASGI.
 
-    def __init__(self, app: ASGIApp, sessions: Sessions, port: int) -> None:
+    With `any_host`, all hosts are accepted: other machines reach this port. A website that gives
+    its name to this address has no cookie, because browsers send one only to the host it is from.
+    """
+
+    def __init__(
+        self, app: ASGIApp, sessions: Sessions, port: int, *, any_host: bool = False
+    ) -> None:
         self._app = app
+        self._any_host = any_host
         self._sessions = sessions
         self._hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
         self.cookie = f"batch-emulator-{port}"  # browsers share cookies between ports of a host
@@ -124,7 +131,7 @@ class Guard:
         """Return the answer to a request that is refused or has a token, else None."""
         headers = Headers(scope=scope)
         host = headers.get("host", "").lower()
-        if host not in self._hosts:
+        if not self._any_host and host not in self._hosts:
             return _refused(403, f"this page does not answer for host {host[:64]!r}\n")
         session = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
         is_known = self._sessions.knows(session)

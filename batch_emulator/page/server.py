@@ -74,7 +74,8 @@ class PageServer:
         secrets = (settings.key, *((storage.key, storage.seed) if storage else ()))
         self._masks = SecretMasks(secrets)
         self.sessions = Sessions(url, settings.key, on_link)
-        self.app = Guard(self._answer, self.sessions, int(url.rpartition(":")[2]))
+        port, any_host = int(url.rpartition(":")[2]), settings.exposed
+        self.app = Guard(self._answer, self.sessions, port, any_host=any_host)
         emulator.new_page_link = self.sessions.new_link
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -37,6 +37,11 @@ class FollowTrace:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowRules:
+    """A rule about quotas or capacity begins or ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class AddNodes:
     """The pool needs `count` more nodes of a price class."""
 
@@ -135,5 +140,5 @@ class Evaluate:
 Action = (
     Advance | Preempt | ReturnNode | FollowTrace | AddNodes | Leave | EndResize | ForgetPool
     | PlaceTask | PlaceMultiInstance | Displace | TerminateJob | BeginRelease | FinishJob
-    | Sample | Evaluate | DeleteExpired
+    | Sample | Evaluate | DeleteExpired | FollowRules
 )  # fmt: skip

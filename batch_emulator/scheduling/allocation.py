@@ -46,13 +46,12 @@ def evaluation_due(pool: Pool, now: datetime) -> bool:
 
 
 def scaling_due(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
-    """Yield the sample and evaluation that are due on a pool whose timer expired."""
-    if account.pools.get(pool.key) is not pool:
-        return
-    if pool.autoscale.sample_due <= now:
-        yield Sample(pool)
-    if evaluation_due(pool, now):
-        yield Evaluate(pool)
+    """Yield the sample and evaluation that are due on a pool whose timer expired.
+
+    A pool that was read from the store is not sampled yet, so that it counts as changed.
+    """
+    if account.pools.get(pool.key) is pool:
+        yield from scaling_of_changed(pool, now)
 
 
 def scaling_of_changed(pool: Pool, now: datetime) -> Iterator[Action]:
@@ -65,7 +64,7 @@ def scaling_of_changed(pool: Pool, now: datetime) -> Iterator[Action]:
 
 def resize_error(code: str, message: str) -> Json:
     """Return one entry of a pool's `resizeErrors`."""
-    return {"code": code, "message": message, "values": []}
+    return {"code": code, "message": message}
 
 
 def resize_expired(pool: Pool, now: datetime) -> bool:
@@ -112,14 +111,19 @@ def _lacks_first_machine(node: Node) -> bool:
     return node.state is NodeState.CREATING and node.lives <= 1
 
 
+def deletion(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
+    """Yield the end of a pool that is being deleted, once its nodes and its time are over."""
+    doomed = pool.state is PoolState.DELETING and account.pools.get(pool.key) is pool
+    if doomed and not pool.nodes and now >= account.gone_at(pool):
+        yield ForgetPool(pool)
+
+
 def allocate(account: Account, pool: Pool) -> Iterator[Action]:
-    """Yield the next steps of a pool that is being resized or deleted."""
+    """Yield the next steps of a pool that is being resized."""
     moving = any(
         node.state in (NodeState.CREATING, NodeState.LEAVING_POOL) for node in pool.nodes.values()
     )
     if pool.state is PoolState.DELETING:
-        if not pool.nodes:
-            yield ForgetPool(pool)
         return
     if pool.allocation is AllocationState.STOPPING:
         yield EndResize(pool, (resize_error("ResizeStopped", "The resize was stopped"),))

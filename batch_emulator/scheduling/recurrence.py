@@ -69,7 +69,7 @@ def decide_schedule(
         return
     job = job_schedules.active_job(account, schedule)
     if schedule.state is ScheduleState.DELETING:
-        if not job_schedules.jobs_of(account, schedule):
+        if now >= account.gone_at(schedule) and not job_schedules.jobs_of(account, schedule):
             yield EndSchedule(schedule)
     elif schedule.state is ScheduleState.TERMINATING:
         if job is None:

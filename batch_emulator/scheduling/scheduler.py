@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from batch_emulator.domain.account import Account, DeleteExpiredFolders, RetentionTimer
+from batch_emulator.domain.account import Account, DeleteExpiredFolders, RetentionTimer, RuleTimer
 from batch_emulator.domain.model import (
     AllocationState,
     Job,
@@ -21,6 +21,7 @@ from batch_emulator.domain.model import (
     JobState,
     Node,
     NodeState,
+    Pool,
     PoolState,
     Stop,
     Task,
@@ -29,6 +30,7 @@ from batch_emulator.domain.transitions import (
     autoscale,
     eviction,
     executions,
+    fault_rules,
     job_preparation,
     jobs,
     nodes,
@@ -46,6 +48,7 @@ from batch_emulator.scheduling.actions import (
     EndResize,
     Evaluate,
     FinishJob,
+    FollowRules,
     FollowTrace,
     ForgetPool,
     Leave,
@@ -69,27 +72,36 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
             actions += allocation.node_due(entity, now)
         elif isinstance(entity, Job):
             actions += _job_deadline(account, entity, now)
+            actions += _job_due(account, entity, now)
         elif isinstance(entity, RetentionTimer):
             actions.append(DeleteExpired())
+        elif isinstance(entity, RuleTimer):
+            actions.append(FollowRules())
         elif isinstance(entity, JobSchedule):
             actions += decide_schedule(account, entity, now)
         else:
-            if eviction.trace_due(account, entity, now):
-                actions.append(FollowTrace(entity))
-            if resize_expired(entity, now):
-                actions.append(EndResize(entity, tuple(timeout_errors(entity))))
-            actions += allocation.scaling_due(account, entity, now)
+            actions += _pool_due(account, entity, now)
     for job in account.dirty_jobs.values():
-        actions += _job(job)
+        actions += _job(account, job, now)
     for schedule in account.dirty_schedules.values():
         actions += decide_schedule(account, schedule, now)
     for pool in account.dirty_pools.values():
         actions += allocation.returning_nodes(pool)
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
+        actions += allocation.deletion(account, pool, now)
         actions += choose_placements(account, pool)
         actions += allocation.scaling_of_changed(pool, now)
     return actions
+
+
+def _pool_due(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
+    if eviction.trace_due(account, pool, now):
+        yield FollowTrace(pool)
+    if resize_expired(pool, now):
+        yield EndResize(pool, tuple(timeout_errors(pool)))
+    yield from allocation.scaling_due(account, pool, now)
+    yield from allocation.deletion(account, pool, now)
 
 
 # -- jobs
@@ -101,12 +113,17 @@ def _job_deadline(account: Account, job: Job, now: datetime) -> Iterator[Action]
         yield TerminateJob(job, "MaxWallClockTimeExpiry")
 
 
-def _job(job: Job) -> Iterator[Action]:
+def _job_due(account: Account, job: Job, now: datetime) -> Iterator[Action]:
+    timed = job.state in (JobState.ACTIVE, JobState.DELETING)
+    if timed and account.jobs.get(job.key) is job:
+        yield from _job(account, job, now)
+
+
+def _job(account: Account, job: Job, now: datetime) -> Iterator[Action]:
     if job.state is JobState.ACTIVE:
-        done = not (job.tasks.active or job.tasks.running)
-        if done and job.spec.get("onAllTasksComplete") == "terminatejob":
-            # an empty job ends at once (docs: onAllTasksComplete)
-            yield TerminateJob(job, "AllTasksComplete")
+        if jobs.terminates(job) and jobs.all_complete(job, now):
+            # recorded, and read by a test of the .NET SDK; the docs have AllTasksComplete
+            yield TerminateJob(job, "AllTasksCompleted")
     elif job.state is JobState.ENABLING:
         yield FinishJob(job)
     elif job.state is JobState.DISABLING:
@@ -115,7 +132,9 @@ def _job(job: Job) -> Iterator[Action]:
     elif job.state in (JobState.TERMINATING, JobState.DELETING) and not jobs.tasks_running(job):
         if not job.released:
             yield BeginRelease(job)
-        elif not job.executions:
+        elif not job.executions and (
+            job.state is not JobState.DELETING or now >= account.gone_at(job)
+        ):
             yield FinishJob(job)
 
 
@@ -150,12 +169,14 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
         case DeleteExpired():
             account.deletion_due = None
             account.effects.append(DeleteExpiredFolders())
+        case FollowRules():
+            fault_rules.follow(account, now)
         case TerminateJob(job, reason) if job.state in jobs.TERMINABLE:
             jobs.terminate(account, job, reason, now)
         # otherwise the job was terminated in the same turn
-        case BeginRelease(job) if action in _job(job):
+        case BeginRelease(job) if action in _job(account, job, now):
             job_preparation.begin_release(account, job, now)
-        case FinishJob(job) if action in _job(job):
+        case FinishJob(job) if action in _job(account, job, now):
             jobs.finish(account, job, now)
             pools.job_ended(account, job, now)
         case AddNodes() | Leave() | EndResize() | ForgetPool() | Sample() | Evaluate():

@@ -3,31 +3,29 @@
 To delete a job, its row is deleted first. From then on its tasks belong to no job; those that a
 crash leaves are deleted when the store is opened again.
 
-This module opens the data dir, commits changes, and reads the state at a start; `tasks` reads and
-writes tasks. There is one connection, so a read sees writes before their commit.
+This module opens the data dir and commits changes; `state_reader` reads the state at a start, and
+`tasks` reads and writes tasks. There is one connection, so a read sees writes before their commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from batch_emulator.autoscale.samples import KEPT, PERIOD
-from batch_emulator.autoscale.values import Timestamp
-from batch_emulator.domain.account import Journal, SampleRun
-from batch_emulator.domain.model import Job, Json, Pool, UsageKey
-from batch_emulator.domain.values import time_of, time_text
+from batch_emulator.domain.account import Journal
+from batch_emulator.domain.model import Job
+from batch_emulator.domain.values import time_text
 from batch_emulator.folders import open_database
 from batch_emulator.storage.records import dump, job_record, pool_record, record_of
-from batch_emulator.storage.tasks import TaskTable
+from batch_emulator.storage.state_reader import StateReader
 from batch_emulator.storage.transaction import BlockedError, Transaction
 
 _T = TypeVar("_T")
@@ -58,6 +56,9 @@ CREATE TABLE IF NOT EXISTS usage (
 # Raised when the tables above or the fields of a record change, or when the schema of requests
 # refuses a body that may be stored: no version reads the state of another.
 FORMAT = 3
+TABLES = ("pools", "nodes", "jobs", "tasks", "samples", "schedules", "usage")
+ENDPOINT_FILE = "blob_endpoint"  # of the last start
+_ACCOUNT_FILE = "account"  # its name at the last start
 ERASED_AT_ONCE = 1000  # rows; 5 to 10 ms
 _ORPHANED = """
 WITH RECURSIVE owners(job) AS (
@@ -106,13 +107,6 @@ def _write_schedules(database: sqlite3.Connection, journal: Journal) -> None:
 
 log = logging.getLogger(__name__)
 
-_NEWEST = (
-    "SELECT max(json_extract(record, '$.lastModified')) FROM tasks",
-    "SELECT max(json_extract(record, '$.modified')) FROM jobs",
-    "SELECT max(json_extract(record, '$.state_time')) FROM nodes",
-    "SELECT max(json_extract(record, '$.allocation_time')) FROM pools",
-)
-
 
 class StoreInUseError(Exception):
     """Another emulator uses this data dir."""
@@ -122,7 +116,21 @@ class StoreFormatError(Exception):
     """The data dir was written by another version of the emulator."""
 
 
-class AccountStore:
+def stored_name(folder: Path) -> str:
+    """Return the name of the account in a data dir, empty without one. Raises OSError."""
+    path = folder / _ACCOUNT_FILE
+    return path.read_text("utf-8", errors="replace").strip() if path.is_file() else ""
+
+
+def store_name(folder: Path, account: str) -> None:
+    """Store the name of the account in a data dir. Raises OSError."""
+    if stored_name(folder) != account:
+        part = folder / f"{_ACCOUNT_FILE}.part"
+        part.write_text(account, "utf-8")
+        part.rename(folder / _ACCOUNT_FILE)
+
+
+class AccountStore(StateReader):
     """The database of one data dir, locked for this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -140,7 +148,7 @@ class AccountStore:
             self._lock.close()
             raise
         self.folder = folder
-        self.tasks = TaskTable(self._db)
+        super().__init__(self._db)
         self._transaction = Transaction(self._db, folder)
         self._committed: asyncio.Future[None] | None = None
         self.failed = False
@@ -167,7 +175,7 @@ class AccountStore:
 
         Their URLs and variables name the port of the blob service, which may have another one now.
         """
-        remembered = self.folder / "blob_endpoint"
+        remembered = self.folder / ENDPOINT_FILE
         before = remembered.read_text("utf-8") if remembered.exists() else endpoint
         if before != endpoint:
             self._db.execute("BEGIN IMMEDIATE")
@@ -183,6 +191,25 @@ class AccountStore:
             )
             self._db.execute("COMMIT")
         remembered.write_text(endpoint, "utf-8")
+
+    def take(self, exported: Path) -> None:
+        """Replace all rows by those of an exported account, which was checked, in one transaction.
+
+        An empty account has rows, too: the usage of nodes that it had. Raises sqlite3.Error, and
+        nothing is replaced then.
+        """
+        self._transaction.commit()
+        self._db.execute("ATTACH ? AS exported", (str(exported),))
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for table in TABLES:
+                self._db.execute(f"DELETE FROM main.{table}")  # noqa: S608 - a constant
+                self._db.execute(f"INSERT INTO main.{table} SELECT * FROM exported.{table}")  # noqa: S608 - a constant
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._db.execute("DETACH exported")
 
     def close(self) -> None:
         """Commit, unless a write failed half-way, and release the data dir."""
@@ -325,45 +352,3 @@ class AccountStore:
         """Stop answering: memory is ahead of the disk."""
         self.failed = True
         log.critical("cannot write the state: %s", err)
-
-    # -- reading
-
-    def newest(self) -> datetime | None:
-        """Return the last time at which anything changed, or None.
-
-        The clock continues from there: if it ran faster than that of the machine, the machine's
-        time would be earlier.
-        """
-        found = [self._db.execute(query).fetchone()[0] for query in _NEWEST]
-        times = [time_of(text) for text in found if text is not None]
-        sampled = self._db.execute(
-            "SELECT max(first + (count - 1) * ?) FROM samples", (PERIOD,)
-        ).fetchone()[0]
-        if sampled is not None:
-            times.append(Timestamp(sampled).time())
-        return max(times, default=None)
-
-    def records(self, table: str) -> Iterator[tuple[str, Json]]:
-        """Yield key and record of each row; the key of a node is that of its pool."""
-        query = {
-            "pools": "SELECT pool, record FROM pools",
-            "nodes": "SELECT pool, record FROM nodes",
-            "jobs": "SELECT job, record FROM jobs",
-            "schedules": "SELECT schedule, record FROM schedules",
-        }[table]
-        for key, record in self._db.execute(query):
-            yield key, json.loads(record)
-
-    def samples(self, pool: Pool) -> Iterator[SampleRun]:
-        """Yield the samples of a pool, oldest first, without those of an earlier pool of the same
-        id.
-        """
-        query = "SELECT first, count, record FROM samples WHERE pool=? AND first>=? ORDER BY first"
-        since = Timestamp.of(pool.created).ticks
-        for first, count, record in self._db.execute(query, (pool.key, since)):
-            yield SampleRun(pool.key, first, count, json.loads(record))
-
-    def usage(self) -> Iterator[tuple[UsageKey, float]]:
-        """Yield node-seconds by pool, VM size and start of the interval."""
-        for pool_id, vm_size, start, node_s in self._db.execute("SELECT * FROM usage"):
-            yield (pool_id, vm_size, time_of(start)), node_s

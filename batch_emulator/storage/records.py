@@ -39,7 +39,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _NOT_STORED: Mapping[type, frozenset[str]] = {
     Pool: frozenset({"autoscale", "available", "nodes", "waiting"}),
     PoolAutoscaling: frozenset({"history", "sample_due", "sampling", "values"}),
-    Node: frozenset({"executions", "pool", "rehearsal", "used_slots"}),
+    Node: frozenset({"executions", "faults", "pool", "rehearsal", "used_slots"}),
     Job: frozenset(
         {"dependencies", "erasing", "executions", "live", "queues", "slots", "tasks", "visits"}
     ),

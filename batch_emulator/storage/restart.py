@@ -6,19 +6,38 @@ that was booting boots again; running tasks are requeued as after the loss of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, AwaitRetention
-from batch_emulator.domain.model import Job, JobSchedule, JobState, Node, NodeState, Task, TaskState
-from batch_emulator.domain.transitions import autoscale, metering, task_admission, tasks
+from batch_emulator.domain.model import (
+    AllocationState,
+    Job,
+    JobSchedule,
+    JobState,
+    Node,
+    NodeState,
+    PoolState,
+    ScheduleState,
+    Task,
+    TaskState,
+)
+from batch_emulator.domain.transitions import (
+    autoscale,
+    jobs,
+    metering,
+    pools,
+    task_admission,
+    tasks,
+)
 from batch_emulator.domain.transitions.eviction import begin_trace
 from batch_emulator.domain.transitions.nodes import drained, forget
-from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
+from batch_emulator.domain.transitions.states import count_new, queue_restored, refresh_queue
 from batch_emulator.domain.transitions.tasks import requeue
-from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.records import entity_from, job_from, pool_from
-from batch_emulator.storage.tasks import task_from
+from batch_emulator.storage.state_reader import StateReader
 
 _BOOTING = (
     NodeState.CREATING,
@@ -30,24 +49,31 @@ _BOOTING = (
 _WORKING = (NodeState.IDLE, NodeState.RUNNING)
 _TIMED = (NodeState.PREEMPTED, NodeState.DEALLOCATING, NodeState.UNUSABLE)
 _ENDING = (JobState.TERMINATING, JobState.DELETING)
+_POOLS_AT_ONCE = 100  # 10 to 30 ms
+_BETWEEN_POOLS = timedelta(seconds=0.2)
+
+
+@contextmanager
+def without_collection() -> Generator[None]:
+    """Suspend the garbage collector, which would go through all new tasks again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def load(
     account: Account,
-    store: AccountStore,
+    store: StateReader,
     now: datetime,
     has_disk: Callable[[Node], bool] = lambda _: True,
 ) -> None:
     """Fill an empty account from the store. A node for which `has_disk` is False boots again."""
     account.restore_counters(store.tasks.highest_order(), 0)
-    for _, record in store.records("pools"):
-        pool = pool_from(record)
-        account.restore_counters(0, pool.etag)
-        account.pools[pool.key] = pool
-        account.dirty_pools[pool.key] = pool
-        if pool.resize_deadline is not None:
-            account.set_timer(pool.resize_deadline, pool)
-        autoscale.resume(account, pool, store.samples(pool))
+    _load_pools(account, store, now)
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
         if pool is not None:
@@ -73,11 +99,43 @@ def load(
         _restore_job(account, job)
     if account.pools or account.jobs or account.schedules:
         account.reseed_after_restart(now)
+    _resume_deletions(account)
     for pool in account.pools.values():
         begin_trace(account, pool, now)
         for node in list(pool.nodes.values()):
             if node.next_state is not None:  # its executions have ended
                 drained(account, node, now)
+
+
+def _load_pools(account: Account, store: StateReader, now: datetime) -> None:
+    for _, record in store.records("pools"):
+        pool = pool_from(record)
+        account.restore_counters(0, pool.etag)
+        account.pools[pool.key] = pool
+        if pool.state is not PoolState.ACTIVE or pool.allocation is not AllocationState.STEADY:
+            account.dirty_pools[pool.key] = pool
+        if pool.resize_deadline is not None:
+            account.set_timer(pool.resize_deadline, pool)
+        elif pool.allocation is AllocationState.RESIZING and pool.state is PoolState.ACTIVE:
+            pools.begin_resize(account, pool, {"resizeTimeout": pool.resize_timeout}, now)
+        autoscale.resume(account, pool, store.samples(pool), now)
+
+
+def spread_samples(account: Account, now: datetime) -> None:
+    """Have the scheduler read loaded pools that are quiet a few at a time, the first ones now.
+
+    Each gets a sample, and its formula is evaluated if that was due while the emulator was down.
+    All at once, thousands of pools would keep every request waiting.
+    """
+    quiet = [pool for pool in account.pools.values() if pool.key not in account.dirty_pools]
+    for number, pool in enumerate(quiet):
+        account.set_timer(now + number // _POOLS_AT_ONCE * _BETWEEN_POOLS, pool)
+
+
+def _resume_deletions(account: Account) -> None:
+    for entity in (*account.pools.values(), *account.jobs.values(), *account.schedules.values()):
+        if entity.state in (PoolState.DELETING, JobState.DELETING, ScheduleState.DELETING):
+            account.await_deletion(entity)
 
 
 def _restore_node(
@@ -108,27 +166,24 @@ def _restore_node(
     account.save_node(node)
 
 
-def _load_tasks(account: Account, store: AccountStore, job: Job, now: datetime) -> None:
+def _load_tasks(account: Account, store: StateReader, job: Job, now: datetime) -> None:
     for result, count, slots in store.tasks.finished_counts(job):
         name = "succeeded" if result == "success" else "failed"
         setattr(job.tasks, name, getattr(job.tasks, name) + count)
         setattr(job.slots, name, getattr(job.slots, name) + slots)
     if job.dependencies is not None:
         job.dependencies.restore(store.tasks.satisfying(job))
+    job.live = store.tasks.live(job)
     interrupted: list[Task] = []
-    for task_id, slots, order, record in store.tasks.live(job):
-        task = task_from(job, task_id, slots, order, record)
-        job.live[task.key] = task
-        count_new(task)
+    for task in job.live.values():
         if task.blocked:
-            row = store.tasks.find(job, task.key)
-            task_admission.admit(task, {} if row is None else row.body)
+            task_admission.admit(task, store.tasks.body(job, task.key) or {})
             if not task.blocked:  # its dependencies were satisfied already
                 account.save_task(task)
-        if task.state is TaskState.ACTIVE:
-            enqueue(account, task)
-        else:
+        if task.state is not TaskState.ACTIVE:
+            count_new(task)
             interrupted.append(task)
+    queue_restored(job)  # `_restore_job` tells the pool
     for task in reversed(interrupted):  # each goes to the front of the queue
         requeue(account, task, now, counted=False)
 
@@ -143,6 +198,8 @@ def _restore_job(account: Account, job: Job) -> None:
             account.save_job(job)
     if job.deadline is not None and job.state is not JobState.COMPLETED:
         account.set_timer(job.deadline, job)
+    if job.state is not JobState.COMPLETED:
+        jobs.await_completion(account, job)
     if job.spec.get("allowTaskPreemption"):
         account.preemptible[job.key] = job
     refresh_queue(account, job)

@@ -74,8 +74,7 @@ def _execution(task: Task) -> Json:
 
 def task_text(task: Task) -> str:
     """Return the record of a task as JSON; cached for the many tasks that were just added."""
-    fresh = task.previous is None and task.place is None and task.used is None
-    if not fresh or task.blocked or task.satisfies or task.wants or task.group:
+    if not _never_ran(task):
         return dump(task_record(task))
     return (
         f'{{"eTag":{task.etag},"lastModified":"{time_text(task.modified)}",'
@@ -83,6 +82,12 @@ def task_text(task: Task) -> str:
         f'"stateTransitionTime":"{time_text(task.state_time)}",'
         f'"executionInfo":{{"retryCount":{task.retry_count},"requeueCount":{task.requeue_count}}}}}'
     )
+
+
+def _never_ran(task: Task) -> bool:
+    """Return True if the record of a task has nothing but its times and counts."""
+    fresh = task.previous is None and task.place is None and task.used is None
+    return fresh and not (task.blocked or task.satisfies or task.wants or task.group)
 
 
 def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> Task:
@@ -199,6 +204,13 @@ class TaskTable:
         ).fetchone()
         return None if row is None else _task_row(row)
 
+    def body(self, job: Job, key: str) -> Json | None:
+        """Return the body of one task, or None if there is no such task."""
+        row = self._database.execute(
+            "SELECT body FROM tasks WHERE job=? AND task=?", (job.key, key)
+        ).fetchone()
+        return None if row is None else json.loads(row[0])
+
     def list_after(self, job: Job, key: str, limit: int, state: str | None = None) -> list[TaskRow]:
         """Return up to `limit` tasks (in a state) after `key`, in the order of their keys."""
         rows = self._database.execute(
@@ -208,15 +220,29 @@ class TaskTable:
         ).fetchall()
         return [_task_row(row) for row in rows]
 
-    def live(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
-        """Yield id, slots, order and record of the tasks that are not completed, in queue order."""
+    def live(self, job: Job) -> dict[str, Task]:
+        """Return the tasks that are not completed by their keys, in queue order."""
         rows = self._database.execute(
-            "SELECT id, slots, ord, record FROM tasks"
+            "SELECT task, id, slots, ord, record FROM tasks"
             " WHERE job=? AND state <> 'completed' ORDER BY ord",
             (job.key,),
         )
-        for task_id, slots, order, record in rows:
-            yield task_id, slots, order, json.loads(record)
+        found: dict[str, Task] = {}
+        # Tasks that were added together and never ran differ in their entity tags only.
+        known: dict[str, tuple[datetime, datetime, datetime]] = {}
+        for key, task_id, slots, order, record in rows:
+            etag, _, rest = record.partition(",")
+            times = known.get(rest)
+            if times is not None:
+                created, modified, state_time = times
+                number = int(etag[len('{"eTag":') :])
+                found[key] = Task(job, task_id, slots, created, modified, number, order, state_time)
+                continue
+            task = found[key] = task_from(job, task_id, slots, order, json.loads(record))
+            is_new = not (task.retry_count or task.requeue_count or task.evicted)
+            if is_new and _never_ran(task) and record == task_text(task):
+                known[rest] = task.created, task.modified, task.state_time
+        return found
 
     def satisfying(self, job: Job) -> list[str]:
         """Return keys of the completed tasks that satisfy their dependent tasks."""

@@ -7,6 +7,7 @@ import secrets
 import statistics
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import cast
 
@@ -14,6 +15,7 @@ import psutil
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+from bench.emulator.add_collection import echo
 from bench.emulator.task_rate import parallel_rate, pool_of, require_parallel, until
 from bench.report import Ratio
 from bench.services import Emulator, emulator_on
@@ -24,7 +26,7 @@ PARALLEL_TASKS = 1_000
 LISTED_TASKS = 100_000
 CHUNK = 100  # tasks of one request
 PAGES = 10  # at the start and at the end of the list
-RESTART_BOUND_S = 5.0
+RESTART_BOUND_S, EMPTY_BOUND_S = 1.0, 0.4
 BYTES_BOUND = 4096
 
 
@@ -37,6 +39,8 @@ def measure() -> Iterator[Ratio]:
             yield from _run(service)
             yield _list(service)
         yield _restart(folder, key)
+    with tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder:
+        yield _start(folder, key, "start without state", EMPTY_BOUND_S)
 
 
 def _client(service: Emulator) -> BatchClient:
@@ -116,11 +120,24 @@ def _list(service: Emulator) -> Ratio:
 
 
 def _restart(folder: str, key: str) -> Ratio:
-    start = time.perf_counter()
+    found = _start(folder, key, "start with 110,000 tasks", RESTART_BOUND_S)
     with emulator_on(folder, key) as service:
-        took_s = time.perf_counter() - start
         assert _client(service).get_job_task_counts("long").task_counts.active == LISTED_TASKS
+    return found
+
+
+def _start(folder: str, key: str, name: str, bound_s: float) -> Ratio:
+    """Measure the second start: the first compiles the modules, if they were not compiled."""
+    took_s = alone_s = 0.0
+    for _ in range(2):
+        start = time.perf_counter()
+        with emulator_on(folder, key):
+            took_s = time.perf_counter() - start
+        start = time.perf_counter()
+        with echo() as url:
+            urllib.request.urlopen(url, data=b"{}", timeout=30).close()
+            alone_s = time.perf_counter() - start
     return Ratio(
-        "start with 110,000 tasks", "s", took_s, "the bound", RESTART_BOUND_S,
-        "<= 1x", took_s <= RESTART_BOUND_S,
+        name, "s", took_s, "its server software alone", alone_s, f"<= {bound_s} s",
+        took_s <= bound_s,
     )  # fmt: skip

@@ -288,7 +288,7 @@ def job_managers():
     manager = {"id": "manager", "commandLine": MANAGER, "killJobOnCompletion": False,
                "authenticationTokenSettings": token}  # fmt: skip
     name = job(jobManagerTask=manager, onAllTasksComplete="terminatejob")
-    check(wait_job(name)["terminateReason"] == "AllTasksComplete", "all done")
+    check(wait_job(name)["terminateReason"] == "AllTasksCompleted", "all done")
     found = {t["id"] for t in az("task", "list", "--job-id", name)}
     check(found == {"manager", "child"}, found)
 

@@ -135,7 +135,7 @@ def task_dependencies():
         ended = client.task.get(name, before).execution_info.end_time
         check(ended <= last.start_time, (before, ended, last.start_time))
     lone = job()
-    refused("TaskDependenciesNotSpecifiedOnJob", client.task.add, lone,
+    refused("UnsupportedProperty", client.task.add, lone,
             models.TaskAddParameter(id="t", command_line="x", depends_on=after))  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def job_managers():
         authentication_token_settings=models.AuthenticationTokenSettings(access=["job"]),
     )
     name = job(job_manager_task=manager, on_all_tasks_complete="terminateJob")
-    check(wait_job(name).execution_info.terminate_reason == "AllTasksComplete", "all done")
+    check(wait_job(name).execution_info.terminate_reason == "AllTasksCompleted", "all done")
     found = {t.id: t.execution_info.exit_code for t in client.task.list(name)}
     check(found == {"manager": 0, "child": 0}, found)
     ends = job(job_manager_task=models.JobManagerTask(id="m", command_line="/bin/true"))

@@ -274,7 +274,7 @@ def job_managers():
     info = models.BatchPoolInfo(pool_id=pool())
     old = client_of(api_version="2024-02-01.19.0")
     old.create_job(models.BatchJobCreateOptions(id=name, pool_info=info, **settings))
-    check(wait_job(name).termination_reason == "AllTasksComplete", "all done")
+    check(wait_job(name).termination_reason == "AllTasksCompleted", "all done")
     found = {t.id: t.execution_info.exit_code for t in client.list_tasks(name)}
     check(found == {"manager": 0, "child": 0}, found)
 

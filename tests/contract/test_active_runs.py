@@ -10,6 +10,7 @@ from azure.batch import BatchClient
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import unfinished_tasks
+from runner.contract import MOVER_POOL
 from runner.flows.environment.deploy import Remains, refuse_active_runs
 from runner.protocol.errors import RunnerError
 from tests.contract.server import Things
@@ -50,6 +51,11 @@ def test_waiting_and_running_tasks_are_found_without_finished_ones(
     pools = ["a-pool-that-is-not-there"]
     few = unfinished_tasks(cast("Connection", _Signed(client)), 1000, pools, per_job=2)
     assert [job for job, _ in few] == [waiting, waiting]
+
+    mover = things.job(MOVER_POOL)
+    things.task(mover, "/bin/true")
+    assert not [job for job, _ in active(client, 1000) if job == mover]
+    things.end_job(mover)
 
     things.end_job(waiting)
     assert not [job for job, _ in active(client, 1000) if job == waiting]

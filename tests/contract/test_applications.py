@@ -168,12 +168,9 @@ def test_pool_with_an_unknown_package_reference_is_refused(
     assert caught.value.status_code == 409
     assert code_of(caught.value) == "InvalidApplicationPackageReferences"
     named = f"{app}:{version}" if version else app
-    why = "The specified version of the application does not exist"
+    why = "The specified application package does not exist."
     assert values_of(caught.value) == {
-        "ApplicationPackageReference": named,
-        "Reason": why
-        if version
-        else "No version was specified and the application has no default version",
+        named: why if version else "The specified application has no default version."
     }
 
 
@@ -188,7 +185,7 @@ BROKEN = {"no zip": b"not a zip", "slip": archive(**{"..__..__out": "x"})}
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_package_makes_nodes_of_its_pool_unusable(
-    client: BatchClient, store: Store, things: Things, content: bytes
+    running: Running, store: Store, things: Things, content: bytes
 ) -> None:
     name = things.id("broken")
     store.put(name, "1", content).raise_for_status()
@@ -202,8 +199,7 @@ def test_broken_package_makes_nodes_of_its_pool_unusable(
     details = {str(one.name): str(one.value) for one in error.error_details or []}
     assert details["ApplicationPackageReference"] == f"{name}:1"
     assert details["Message"].startswith("Resource extraction failed")
-    listed = [str(f.name) for f in client.list_node_files(pool, str(node.id), recursive=True)]
-    assert not [name for name in listed if name.startswith("applications/")]
+    assert not [*running.emulator.launches.layout(pool, str(node.id)).applications.iterdir()]
 
 
 def test_package_deleted_after_pool_creation_fails_new_nodes(

@@ -1,9 +1,12 @@
 """Shared key authentication, as a client of the official SDK meets it."""
 
 import base64
+import hashlib
+import hmac
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -11,7 +14,9 @@ from azure.batch import BatchClient
 from azure.core.exceptions import HttpResponseError
 from azure.core.pipeline import PipelineRequest
 
+from tests import plain_http
 from tests.contract.emulation import Emulation
+from tests.contract.server import ACCOUNT, KEY, Running
 
 OTHER_KEY = base64.b64encode(b"another key of the right length.").decode()
 
@@ -100,3 +105,24 @@ def test_every_operation_is_authenticated_before_it_is_parsed(
             call()
         assert refused.value.status_code == 403
     assert [pool.id for pool in emulation.client.list_pools()] == ["pool"]
+
+
+@pytest.mark.parametrize("signed", ["\n$filter:\napi-version:{v}", "\napi-version:{v}"])
+@pytest.mark.parametrize("query", ["$filter=&", "%24Filter&"])
+def test_blank_query_value_is_accepted_signed_or_not(
+    running: Running, signed: str, query: str
+) -> None:
+    date, version = format_datetime(datetime.now(UTC), usegmt=True), "2024-02-01.19.0"
+    resource = f"/{ACCOUNT}/supportedimages{signed.format(v=version)}"
+    text = "\n".join(["GET", *[""] * 11, f"ocp-date:{date}\n{resource}"])
+    digest = hmac.digest(base64.b64decode(KEY), text.encode(), hashlib.sha256)
+    headers = {
+        "ocp-date": date,
+        "authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}",
+    }
+    url = f"{running.url}/supportedimages?{query}api-version={version}"
+    answer = plain_http.request("GET", url, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["value"]) > 10
+    refused = plain_http.request("GET", f"{url}&$select=osType", headers=headers)
+    assert refused.status_code == 403

@@ -141,6 +141,13 @@ def test_jobs_of_a_schedule_share_its_auto_pool(client: BatchClient, things: Thi
     job_id = f"{schedule_id}:job-1"
     eventually(lambda: list(client.list_jobs_from_schedule(schedule_id)))
     pool_id = pool_of(client, job_id)
+    shown: Any = client.get_job(job_id).as_dict()["poolInfo"]
+    assert shown["poolId"] == pool_id
+    client.update_job(job_id, wire(poolInfo=shown, priority=7))  # as it was shown
+    assert pool_of(client, job_id) == pool_id
+    with pytest.raises(HttpResponseError) as caught:
+        client.update_job(job_id, wire(poolInfo={**shown, "poolId": "other"}))
+    assert code_of(caught.value) == "InvalidPropertyValue"
     things.end_job(job_id)
     assert client.get_pool(pool_id).state == "active"
     client.begin_delete_job_schedule(schedule_id, polling_interval=POLL_S).wait()

@@ -54,6 +54,14 @@ def thumbprint(running: Running, things: Things) -> str:
     return digest
 
 
+def test_new_certificate_is_located_in_the_case_of_the_service(running: Running) -> None:
+    digest = hashlib.sha1(b"located", usedforsecurity=False).hexdigest()
+    added, named = add(running, digest), f"(ThumbprintAlgorithm=sha1,Thumbprint={digest})"
+    assert added.headers["location"] == f"{running.url}/certificates{named}"
+    assert added.headers["dataserviceid"] == added.headers["location"]
+    assert get(running, digest).json()["url"] == f"{running.url}{path_of(digest)}"
+
+
 def pool_with(running: Running, things: Things, thumbprint: str, **changes: Any) -> str:
     pool = things.id("pool")
     reference = {"thumbprint": thumbprint, "thumbprintAlgorithm": "sha1", **changes}
@@ -140,7 +148,7 @@ def test_failed_deletion_of_a_used_certificate_can_be_cancelled(
     assert (early.status_code, early.json()["code"]) == (409, "CertificateStateActive")
     assert send(running.url, "DELETE", path_of(thumbprint)).status_code == 202
     shown = get(running, thumbprint).json()
-    assert (shown["state"], shown["previousState"]) == ("deletefailed", "active")
+    assert (shown["state"], shown["previousState"]) == ("deletefailed", "deleting")
     assert shown["deleteCertificateError"]["code"] == "PoolsReferencingCertificate"
     assert shown["deleteCertificateError"]["values"] == [{"name": "Pools", "value": pool}]
     assert post(running, cancel).status_code == 204

@@ -21,7 +21,7 @@ from tests.contract.container_engines import (
     inside,
     serving_on,
 )
-from tests.contract.server import Things, code_of, eventually, wire
+from tests.contract.server import Things, code_of, eventually, values_of, wire
 from tests.contract.test_restart import process
 from tests.processes import alive
 from tests.repetition import slow_after
@@ -93,6 +93,38 @@ def test_only_the_engine_sees_the_password_of_a_registry(
     assert any("--password-stdin" in call for call in machine.calls())
 
 
+IDENTITY = (
+    "/subscriptions/s/resourceGroups/g/providers"
+    "/Microsoft.ManagedIdentity/userAssignedIdentities/nodes"
+)
+
+
+def test_registry_of_an_identity_has_the_logins_of_this_machine(tmp_path: Path) -> None:
+    machine = fake(tmp_path / "engine", "docker", logged_in=["private.example"])
+    own = models.BatchNodeIdentityReference(resource_id=IDENTITY)
+    server = "private.example"
+    by_identity = models.ContainerRegistryReference(registry_server=server, identity_reference=own)
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        pool = container_pool(things, config={"container_registries": [by_identity]})
+        job = things.job(pool)
+        task = things.task(job, "/bin/true", container_settings=inside(PRIVATE))
+        done = things.wait_task(job, task)
+        assert done.execution_info is not None
+        assert done.execution_info.exit_code == 0
+        for wrong in (
+            models.BatchNodeIdentityReference(resource_id="/subscriptions/s"),
+            models.BatchNodeIdentityReference(resource_id=IDENTITY),
+        ):
+            both = models.ContainerRegistryReference(
+                registry_server=server, identity_reference=wrong, username="robot", password="x"
+            )
+            with pytest.raises(HttpResponseError) as caught:
+                things.task(job, "x", container_settings=inside(PRIVATE, registry=both))
+            assert code_of(caught.value) == "InvalidPropertyValue"
+            assert "identityReference" in values_of(caught.value)["PropertyName"]
+
+
 def test_wrong_password_makes_the_node_unusable(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
@@ -156,7 +188,7 @@ def test_invalid_container_settings_are_refused(things: Things) -> None:
             {},
             "InvalidPropertyValue",
         ),
-        (inside(registry=registry(identity_reference=identity)), {}, "NotImplemented"),
+        (inside(registry=registry(identity_reference=identity)), {}, "InvalidPropertyValue"),
     ]
     for settings, options, code in refused:
         with pytest.raises(HttpResponseError) as error:
@@ -175,13 +207,15 @@ def test_invalid_container_settings_are_refused(things: Things) -> None:
         assert code_of(error.value) == code
 
 
-def test_task_cannot_choose_the_container_name(machine: Machine, tmp_path: Path) -> None:
+def test_task_cannot_hide_its_container_from_the_emulator(machine: Machine, tmp_path: Path) -> None:
     with serving_on(machine, tmp_path / "data") as running:
         things = Things(running.client)
         job = things.job(container_pool(things))
-        settings = inside(container_run_options="--name=mine")
-        task = things.task(job, "/bin/true", container_settings=settings)
-        assert failure_of(things.wait_task(job, task))[0] == "ContainerInvalidSettings"
+        hiding = "--name=mine --label=batch-emulator.data=/other"
+        settings = inside(container_run_options=hiding)
+        task = things.task(job, "/bin/sh -c 'echo up; sleep 600'", container_settings=settings)
+        eventually(lambda: things.said(job, task) == "up\n")
+        assert len(machine.left(running.emulator.settings.data_dir)) == 1
         assert not any("--name=mine" in call for call in machine.calls())
 
 

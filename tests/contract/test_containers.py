@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from azure.batch import models
 
 from tests.contract.container_engines import (
+    ENGINES,
     ENTRY,
     IMAGE,
     Machine,
     container_pool,
-    fake,
-    forget_images,
     inside,
-    podman,
+    installed_engine,
     serving_on,
 )
 from tests.contract.server import POLL_S, Running, Things, eventually, wire
-from tests.repetition import slow_after
 
 LINES = 'one\n two "quoted" $HOME #three\n\nend\n'
 
 
-@pytest.fixture(scope="module", params=slow_after(2, ["fake docker", "podman", "fake podman"]))
+@pytest.fixture(scope="module", params=ENGINES)
 def machine(request: pytest.FixtureRequest) -> Generator[Machine]:
-    folder = Path(tempfile.mkdtemp(prefix="engine-"))
-    if request.param != "podman":
-        yield fake(folder, request.param.split()[1])
-    else:
-        found, why = podman(folder)
-        if found is None:
-            pytest.skip(why)
-        yield found
-        forget_images(found)
-    shutil.rmtree(folder)
+    with installed_engine(request.param) as machine:
+        yield machine
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +112,52 @@ def test_options_refused_by_the_engine_fail_the_task(things: Things, job: str) -
     info = info_of(things.wait_task(job, task))
     assert info.failure_info is not None
     assert info.failure_info.code == "ContainerInvalidSettings"
+
+
+def test_options_are_read_as_docker_reads_them(things: Things, job: str, machine: Machine) -> None:
+    options = (
+        "--name mine_1 -l a=b --label=c=d --rm -v $AZ_BATCH_TASK_WORKING_DIR/in:/input:ro "
+        "--mount type=bind,source=$AZ_BATCH_NODE_SHARED_DIR,target=/data "
+        "--workdir ${AZ_BATCH_TASK_DIR} --cidfile=$AZ_BATCH_TASK_DIR/id"
+    )
+    settings = inside(container_run_options=options)
+    task = things.task(job, "/bin/sh -c 'pwd; test -d wd/in'", container_settings=settings)
+    info = info_of(things.wait_task(job, task))
+    assert info.exit_code == 0, info.failure_info
+    assert things.text(job, task).splitlines()[0].endswith(f"/{task}")
+    assert info.container_info is not None
+    assert things.text(job, task, "id") == info.container_info.container_id
+
+
+@pytest.mark.slow
+def test_name_is_taken_while_a_container_of_the_node_has_it(
+    things: Things, job: str, running: Running, machine: Machine
+) -> None:
+    settings = inside(container_run_options="--name=only_one")
+    first = things.task(job, "/bin/sh -c 'echo up; sleep 600'", container_settings=settings)
+    eventually(lambda: things.said(job, first) == "up\n")
+    second = info_of(
+        things.wait_task(job, things.task(job, "/bin/true", container_settings=settings))
+    )
+    assert second.failure_info is not None
+    assert second.failure_info.code == "ContainerInvalidSettings"
+    [why] = [one.value for one in second.failure_info.details or () if one.name == "Message"]
+    assert "only_one" in (why or "")
+    things.client.terminate_task(job, first)
+    things.wait_task(job, first)
+    third = things.task(job, "/bin/true", container_settings=settings)
+    assert info_of(things.wait_task(job, third)).exit_code == 0
+    assert machine.left(running.emulator.settings.data_dir) == []
+
+
+@pytest.mark.slow
+def test_gpu_options_need_no_gpu_on_this_machine(things: Things) -> None:
+    settings = inside(container_run_options="--gpus all --runtime nvidia")
+    pool = container_pool(things, vm_size="Standard_NC4as_T4_v3")
+    things.wait_nodes(pool, 1)
+    job = things.job(pool)
+    task = things.task(job, "/bin/true", container_settings=settings)
+    assert info_of(things.wait_task(job, task)).exit_code == 0
 
 
 @pytest.mark.slow

@@ -54,11 +54,109 @@ def test_pool_has_the_defaults_of_the_service(running: Running, things: Things) 
     assert (shown["enableAutoScale"], shown["enableInterNodeCommunication"]) == (False, False)
 
 
-def test_certificate_references_are_empty_before_their_removal(
+def test_user_account_without_an_elevation_level_is_not_elevated(
     running: Running, things: Things
 ) -> None:
-    assert shown_pool(running, things, BEFORE)["certificateReferences"] == []
-    assert "certificateReferences" not in shown_pool(running, things)
+    """The first two are the user accounts of a recorded answer."""
+    users = [{"name": "one"}, {"name": "two", "elevationLevel": "admin"}]
+    given = [{"password": "kt#_gahr!@aGERDXA", **user} for user in users]
+    expected = [{"elevationLevel": "nonadmin", **user} for user in users]
+    assert shown_pool(running, things, userAccounts=given)["userAccounts"] == expected
+    pool = {**POOL, "userAccounts": given}
+    auto = {"poolLifetimeOption": "job", "pool": pool}
+    job = shown_job(running, things, poolInfo={"autoPoolSpecification": auto})
+    shown = job["poolInfo"]["autoPoolSpecification"]["pool"]
+    assert shown["userAccounts"] == expected
+
+
+def test_user_of_a_linux_pool_is_returned_without_its_private_key(
+    running: Running, things: Things
+) -> None:
+    """The user account of a recorded answer; the key is a secret (docs)."""
+    user = {"name": "test-user", "elevationLevel": "admin"}
+    linux = {"uid": 5, "gid": 5}
+    given = {**user, "password": "p", "linuxUserConfiguration": {**linux, "sshPrivateKey": "k"}}
+    shown = shown_pool(running, things, userAccounts=[given])
+    assert shown["userAccounts"] == [{**user, "linuxUserConfiguration": linux}]
+
+
+def test_update_of_properties_resets_the_communication_mode(
+    running: Running, things: Things
+) -> None:
+    """It is shown although the request had none (recorded)."""
+    for mode in ({}, {"targetNodeCommunicationMode": "classic"}):
+        pool = shown_pool(running, things, BEFORE, **mode)
+        assert pool.get("targetNodeCommunicationMode") == mode.get("targetNodeCommunicationMode")
+        path, empty = f"/pools/{pool['id']}", {name: [] for name in LISTS}
+        assert call(running, "POST", f"{path}/updateproperties", empty, BEFORE).status_code == 204
+        assert call(running, "GET", path, version=BEFORE).json()["targetNodeCommunicationMode"] == (
+            "default"
+        )
+        chosen = {**empty, "targetNodeCommunicationMode": "simplified"}
+        assert call(running, "POST", f"{path}/updateproperties", chosen, BEFORE).status_code == 204
+        assert call(running, "GET", path, version=BEFORE).json()["targetNodeCommunicationMode"] == (
+            "simplified"
+        )
+
+
+def test_id_of_an_application_is_returned_in_lower_case(running: Running, things: Things) -> None:
+    """Recorded of a task; a resource id, which pools may have, stays as it is [S]."""
+    packages = [{"applicationId": "MSMPI"}, {"applicationId": "Blender", "version": "2.7A"}]
+    expected = [{"applicationId": "msmpi"}, {"applicationId": "blender", "version": "2.7A"}]
+    task: dict[str, Any] = {"id": "t", "commandLine": "true"}
+    task["applicationPackageReferences"] = packages
+    job = shown_job(running, things, jobManagerTask={**task, "id": "m"})
+    assert job["jobManagerTask"]["applicationPackageReferences"] == expected
+    tasks = f"/jobs/{job['id']}/tasks"
+    assert call(running, "POST", tasks, task).status_code == 201
+    assert call(running, "GET", f"{tasks}/t").json()["applicationPackageReferences"] == expected
+    [*_, listed] = call(running, "GET", tasks).json()["value"]
+    assert listed["applicationPackageReferences"] == expected
+    resource = {"applicationId": "/subscriptions/0/resourceGroups/G/applications/App"}
+    pool = {**POOL, "applicationPackageReferences": [*packages, resource]}
+    auto = {"poolLifetimeOption": "job", "pool": pool}
+    job = shown_job(running, things, poolInfo={"autoPoolSpecification": auto})
+    shown = job["poolInfo"]["autoPoolSpecification"]["pool"]
+    assert shown["applicationPackageReferences"] == [*expected, resource]
+
+
+LISTS = ("metadata", "applicationPackageReferences", "certificateReferences")
+
+
+def test_empty_lists_are_absent_except_certificates_that_were_sent(
+    running: Running, things: Things
+) -> None:
+    start = {"commandLine": "/bin/true", "resourceFiles": [], "environmentSettings": []}
+    sent = {name: list[Any]() for name in LISTS}
+    unset = shown_pool(running, things, BEFORE)
+    shown = shown_pool(running, things, BEFORE, startTask=start, **sent)
+    assert not {*LISTS} & {*unset}
+    assert {*LISTS} & {*shown} == {"certificateReferences"}
+    assert not {"resourceFiles", "environmentSettings"} & {*shown["startTask"]}
+    manager = {"id": "m", "commandLine": "/bin/true", "resourceFiles": []}
+    job = shown_job(running, things, metadata=[], jobManagerTask=manager)
+    assert "metadata" not in job
+    assert "resourceFiles" not in job["jobManagerTask"]
+    task = {"id": "t", "commandLine": "/bin/true", "environmentSettings": []}
+    assert call(running, "POST", f"/jobs/{job['id']}/tasks", task).status_code == 201
+    answer = call(running, "GET", f"/jobs/{job['id']}/tasks/t")
+    assert "environmentSettings" not in answer.json()
+    assert "dataserviceid" not in answer.headers
+
+
+def test_properties_of_nodes_are_absent_before_they_are_known(
+    running: Running, things: Things, pool: str
+) -> None:
+    mode = "currentNodeCommunicationMode"
+    empty = shown_pool(running, things, BEFORE, targetNodeCommunicationMode="default")
+    assert mode not in empty
+    assert empty["targetNodeCommunicationMode"] == "default"
+    [node] = things.wait_nodes(pool, 1)
+    fresh = shown_pool(running, things, targetDedicatedNodes=1)["id"]
+    assert "recentTasks" not in node_of(running, fresh)
+    found = call(running, "GET", f"/pools/{pool}", version=BEFORE).json()
+    assert found[mode] == "simplified"
+    assert call(running, "GET", f"/pools/{pool}/nodes/{node.id}").json()["nodeAgentInfo"]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +248,43 @@ def test_data_disk_of_an_older_version_names_its_storage_itself(
         "caching": "none",
         "storageAccountType": "premium_lrs",
     }
+
+
+WINDOWS: dict[str, Any] = {
+    "imageReference": {
+        "publisher": "microsoftwindowsserver",
+        "offer": "windowsserver",
+        "sku": "2022-datacenter",
+    },
+    "nodeAgentSKUId": "batch.node.windows amd64",
+}
+
+
+def test_user_accounts_get_the_defaults_of_their_system(running: Running, things: Things) -> None:
+    """Recorded for Windows, with a user of Linux that a change adds (.NET SDK, 2025-09)."""
+    password = {"password": "Password1234!"}
+    pool = shown_pool(running, things, virtualMachineConfiguration=WINDOWS)
+    users: list[dict[str, Any]] = [
+        {"name": "plain", **password},
+        {"name": "high", "elevationLevel": "admin", **password},
+        {"name": "linux", "linuxUserConfiguration": {"sshPrivateKey": "AAAA=="}, **password},
+        {"name": "seen", "windowsUserConfiguration": {"loginMode": "interactive"}, **password},
+    ]
+    answer = call(running, "PATCH", f"/pools/{pool['id']}", {"userAccounts": users})
+    assert answer.status_code == 200, answer.text
+    batch = {"windowsUserConfiguration": {"loginMode": "batch"}}
+    assert call(running, "GET", f"/pools/{pool['id']}").json()["userAccounts"] == [
+        {"name": "plain", "elevationLevel": "nonadmin", **batch},
+        {"name": "high", "elevationLevel": "admin", **batch},
+        {"name": "linux", "elevationLevel": "nonadmin", **batch},
+        {
+            "name": "seen",
+            "elevationLevel": "nonadmin",
+            "windowsUserConfiguration": {"loginMode": "interactive"},
+        },
+    ]
+    linux = shown_pool(running, things, userAccounts=users[:1])
+    assert linux["userAccounts"] == [{"name": "plain", "elevationLevel": "nonadmin"}]
 
 
 def test_manager_preparation_and_release_tasks_get_defaults(

@@ -1,19 +1,21 @@
 """The envelope of answers: headers, `odata.metadata`, and the properties of the api-version.
 
 Expected values are those of recorded answers of the service, in the tests of azure-batch (2018 to
-2023), azure-cli (2020 and 2024) and the SDK for JavaScript (2018 and 2020).
+2023), azure-cli (2020 and 2024) and the SDKs for JavaScript (2018 and 2020) and Java (2021 and
+2023).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.parse import unquote
 
 import httpx
 import pytest
 
-from tests.contract.server import Running, Things, eventually
+from tests.contract.server import ACCOUNT, Running, Things, eventually
 from tests.contract.signed import send
 
 _ENTITIES = "Microsoft.Azure.Batch.Protocol.Entities"
@@ -125,6 +127,30 @@ def test_url_of_a_file_is_percent_encoded(running: Running, things: Things, pool
     assert found["ocp-batch-file-isdirectory"] == "False"
     found = send(running.url, "HEAD", f"/jobs/{job}/tasks/{task}/files/wd").headers
     assert found["ocp-batch-file-isdirectory"] == "True"
+
+
+def test_header_names_have_the_case_of_the_service(
+    running: Running, things: Things, pool: str
+) -> None:
+    job = things.job(pool)
+    task = things.task(job)
+    things.wait_task(job, task)
+    path = f"/jobs/{job}/tasks/{task}"
+    body = json.dumps({"id": "b", "commandLine": "/bin/true"}).encode()
+    ids = {"client-request-id": "mine", "return-client-request-id": "true"}
+    answers = [
+        send(running.url, "POST", f"/jobs/{job}/tasks", body=body),
+        send(running.url, "GET", path, headers=ids),
+        send(running.url, "HEAD", f"{path}/files/stdout.txt"),
+        send(running.url, "GET", f"{path}/files/stdout.txt"),
+        send(running.url, "GET", "/pools/none"),
+    ]
+    names = {name.decode() for answer in answers for name, _ in answer.headers.raw}
+    assert names - {"server"} == {
+        *("Content-Length", "Content-Type", "DataServiceId", "DataServiceVersion", "Date", "ETag"),
+        *("Last-Modified", "Location", "client-request-id", "request-id", "ocp-creation-time"),
+        *("ocp-batch-file-isdirectory", "ocp-batch-file-mode", "ocp-batch-file-url"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -258,5 +284,26 @@ def test_upload_of_service_logs_is_accepted_for_a_missing_container(
     answer = eventually(lambda: send(running.url, "POST", path, body=json.dumps(body).encode()))
     assert metadata(answer) == f"{_ENTITIES}.UploadBatchServiceLogsResult"
     found = answer.json()
-    assert found["virtualDirectoryName"].endswith(f"/{answer.headers['request-id']}")
+    first, *rest = found["virtualDirectoryName"].split("/")
+    assert re.fullmatch(rf"{ACCOUNT}-[0-9A-F]{{16}}", first)
+    assert rest == [pool.lower(), node.id, answer.headers["request-id"]]
     assert found["numberOfFilesUploaded"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("period", "files"),
+    [
+        ({"startTime": "2100-01-01T00:00:00Z"}, 1),
+        ({"startTime": "2100-01-01T00:00:00Z", "endTime": "2100-01-02T00:00:00Z"}, 1),
+        ({"startTime": "2000-01-01T00:00:00Z", "endTime": "2000-01-02T00:00:00Z"}, 0),
+    ],
+)
+def test_log_that_is_still_written_is_uploaded_for_a_later_period(
+    running: Running, things: Things, pool: str, period: dict[str, str], files: int
+) -> None:
+    """The service uploads one for a period that begins later (recorded); a file is sent whole."""
+    [node] = things.wait_nodes(pool, 1)
+    body = json.dumps({"containerUrl": "http://127.0.0.1:1/account/logs", **period}).encode()
+    path = f"/pools/{pool}/nodes/{node.id}/uploadbatchservicelogs"
+    answer = eventually(lambda: send(running.url, "POST", path, body=body))
+    assert answer.json()["numberOfFilesUploaded"] == files

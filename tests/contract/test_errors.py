@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from azure.batch import BatchClient
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from tests.contract.server import POOL, Things, body_of, code_of, values_of, wire
+from batch_emulator.domain.validation.body_schema import body_types
+from batch_emulator.http.routes.table import ROUTES, Route
+from tests.contract.server import POOL, Running, Things, body_of, code_of, values_of, wire
+from tests.contract.signed import send
 
 
 def fault_of(caught: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None, str]:
@@ -39,6 +44,38 @@ def test_missing_property_is_named(client: BatchClient, things: Things) -> None:
     assert values == {"PropertyName": "vmSize"}
 
 
+def test_resize_without_targets_is_refused_also_of_an_unknown_pool(running: Running) -> None:
+    """Code, text and value are those that the tests of the SDK for Java expect of the service."""
+    refused = send(running.url, "POST", "/pools/none/resize", body=b"{}")
+    error = refused.json()
+    assert (refused.status_code, error["code"]) == (400, "MissingRequiredProperty")
+    assert "A required property was not specified in the request body." in error["message"]["value"]
+    [value] = error["values"]
+    assert value["value"] == "targetDedicatedNodes and/or targetLowPriorityNodes"
+    body = b'{"targetDedicatedNodes": 1, "targetLowPriorityNodes": 1}'
+    unknown = send(running.url, "POST", "/pools/none/resize", body=body).json()
+    assert (unknown["code"], unknown.get("values")) == ("PoolNotFound", None)
+
+
+_ENTITY = re.compile(r"[{][^}]+[}]")
+_SINCE = "api-version=2024-07-01.20.0"  # deallocate
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        one
+        for one in ROUTES
+        if one.operation in body_types("2024-07-01")[0] and _ENTITY.search(one.path)
+    ],
+    ids=lambda route: route.operation,
+)
+def test_body_is_checked_before_the_entity_is_looked_for(running: Running, route: Route) -> None:
+    path = _ENTITY.sub("none", route.path)
+    refused = send(running.url, route.method, path, body=b'{"wrong": 1}', version=_SINCE)
+    assert (refused.status_code, refused.json()["code"]) == (400, "InvalidRequestBody")
+
+
 def test_numbers_are_accepted_as_text(client: BatchClient, things: Things) -> None:
     pool_id = things.id("text")
     client.create_pool(  # as `az batch` sends them
@@ -60,11 +97,21 @@ def test_priority_out_of_range_is_refused(things: Things, pool: str, priority: i
     assert caught.value.status_code == 400
 
 
-@pytest.mark.parametrize("limit", [0, 1001])
-def test_page_size_out_of_range_is_refused(client: BatchClient, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (-5, "MaxResults cannot be less than 1"),  # recorded
+        (0, "MaxResults cannot be less than 1"),
+        (1001, "MaxResults cannot be greater than 1000"),
+    ],
+)
+def test_page_size_out_of_range_is_refused(client: BatchClient, limit: int, reason: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         list(client.list_pools(max_results=limit))
     assert fault_of(caught) == (400, "InvalidQueryParameterValue")
+    values = {"QueryParameterName": "maxresults", "QueryParameterValue": str(limit)}
+    assert values_of(caught.value) == values | {"Reason": reason}
+    assert "Value for one of the query parameters" in str(caught.value.message)  # recorded
 
 
 def test_invalid_filter_is_refused(client: BatchClient) -> None:

@@ -44,6 +44,7 @@ NOT_GIVEN: Mapping[str, str] = {
     r"value\.batchSupportEndOfLife": "the images that we list have no end yet",
     r"(value\.)?publicData": "what is public of a pfx needs its password to be read",
     r"odata\.nextLink": "one page holds everything",
+    r"currentNodeCommunicationMode": "the pool of the example has a node, and ours has none",
 }
 
 

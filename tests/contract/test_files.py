@@ -182,7 +182,7 @@ def _content(emulation: Emulation, job_id: str) -> bytes | None:
         return None
 
 
-def test_files_of_a_task_without_a_run_are_unavailable(emulation: Emulation) -> None:
+def test_files_of_a_task_without_a_run_are_refused(emulation: Emulation) -> None:
     job_id = emulation.job()
     emulation.client.begin_disable_job(
         job_id,
@@ -194,7 +194,7 @@ def test_files_of_a_task_without_a_run_are_unavailable(emulation: Emulation) -> 
     )
     with pytest.raises(HttpResponseError) as refused:
         list(emulation.client.list_task_files(job_id, "t"))
-    assert code_of(refused.value) == (409, "TaskFilesUnavailable")
+    assert code_of(refused.value) == (409, "OperationInvalidForCurrentState")
 
 
 def test_files_of_a_node_are_listed_and_read(emulation: Emulation, task: tuple[str, str]) -> None:

@@ -55,6 +55,15 @@ def test_wrong_key_is_refused_with_the_error_of_the_service(files: Files) -> Non
     assert refusal(raised)[0] == 403
 
 
+def test_header_names_keep_the_case_of_the_service(files: Files) -> None:
+    share = files.share()
+    share.get_file_client("f").upload_file(b"abc")
+    answer = files.send("GET", f"/{share.share_name}/f", "")
+    names = {name.decode() for name, _ in answer.headers.raw}
+    assert {"Content-Length", "Content-Type", "ETag", "Last-Modified", "x-ms-version"} <= names
+    assert not names & {"content-length", "content-type", "etag", "last-modified"}
+
+
 def test_request_without_credentials_is_refused(files: Files) -> None:
     answer = plain("GET", f"{files.url}/?comp=list")
     assert code_of(answer) == (401, "NoAuthenticationInformation")

@@ -62,7 +62,7 @@ def test_manager_adds_tasks_with_its_own_token(
     assert {task.id for task in client.list_tasks(job_id)} == {"manager", "child"}
     assert things.text(job_id, "manager") == "201\n"
     assert job.execution_info is not None
-    assert job.execution_info.termination_reason == "AllTasksComplete"
+    assert job.execution_info.termination_reason == "AllTasksCompleted"
 
 
 def test_job_ends_with_its_manager(client: BatchClient, things: Things, pool: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.batch import BatchClient, models
@@ -15,7 +17,8 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
-from tests.contract.server import POLL_S, Things, code_of, eventually, wire
+from tests.contract.server import POLL_S, Things, code_of, eventually, serving, wire
+from tests.manual_clock import ManualClock
 
 
 def start_of(task: models.BatchTask) -> datetime.datetime:
@@ -168,11 +171,94 @@ def test_disabled_job_moves_to_another_pool_with_its_requeued_tasks(
     assert job.execution_info.pool_id == other
 
 
-def test_empty_job_with_automatic_termination_completes_at_once(things: Things, pool: str) -> None:
-    job_id = things.job(pool, all_tasks_complete_mode="terminatejob")
+def ending(things: Things, **options: Any) -> str:
+    """Create a job that terminates by itself, on a pool that does not exist."""
+    return things.job("none", all_tasks_complete_mode="terminatejob", **options)
+
+
+def test_empty_job_with_automatic_termination_takes_tasks_for_a_minute(tmp_path: Path) -> None:
+    with serving(tmp_path, clock=ManualClock()) as running:
+        things, client = Things(running.client), running.client
+        empty, filled, held, off = (ending(things) for _ in range(4))
+        later = things.job("none")
+        disable(client, held, "wait")
+        disable(client, off, "wait")
+        running.push(59)
+        things.task(filled)
+        client.update_job(later, wire(onAllTasksComplete="terminatejob"))
+        client.begin_enable_job(held, polling_interval=POLL_S).wait()
+        running.push(1)
+        job = things.wait_job(empty)
+        assert job.execution_info is not None
+        assert job.execution_info.termination_reason == "AllTasksCompleted"
+        running.push(58)
+        assert [client.get_job(one).state for one in (later, held)] == ["active", "active"]
+        assert client.get_job(off).state == "disabled"
+        running.push(1)
+        things.wait_job(later)
+        things.wait_job(held)
+        assert client.get_job(filled).state == "active"
+
+
+def test_minute_of_an_empty_job_goes_on_after_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with serving(tmp_path, clock=clock) as before:
+        job_id = ending(Things(before.client))
+        before.push(30)
+    with serving(tmp_path, clock=clock) as after:
+        things = Things(after.client)
+        after.push(29)
+        assert after.client.get_job(job_id).state == "active"
+        after.push(1)
+        things.wait_job(job_id)
+        with pytest.raises(HttpResponseError) as caught:
+            things.task(job_id)
+        assert code_of(caught.value) == "JobCompleted"
+
+
+def test_enabled_job_without_tasks_can_be_terminated(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    """The service answered `active` and executed a termination after it (recorded)."""
+    job_id = things.job(pool)
+    disable(client, job_id, "requeue")
+    client.update_job(job_id, wire(onAllTasksComplete="terminatejob"))
+    client.begin_enable_job(job_id, polling_interval=POLL_S).wait()
+    assert client.get_job(job_id).state == "active"
+    reason = wire(terminateReason="myreason")
+    client.begin_terminate_job(job_id, options=reason, polling_interval=POLL_S).wait()
     job = things.wait_job(job_id)
     assert job.execution_info is not None
-    assert job.execution_info.termination_reason == "AllTasksComplete"
+    assert job.execution_info.termination_reason == "myreason"
+
+
+def test_previous_state_of_a_job_is_never_a_passing_one(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    """A job that was disabled, enabled and terminated (recorded)."""
+    job_id = things.job(pool)
+    task_id = things.task(job_id, "sleep 60")
+    things.wait_task(job_id, task_id, "running")
+    created = client.get_job(job_id)
+    wait = models.BatchJobDisableOptions(disable_tasks="wait")
+    disabling = client.begin_disable_job(job_id, wait, polling_interval=POLL_S)
+
+    def states() -> tuple[str | None, str | None, datetime.datetime | None]:
+        job = client.get_job(job_id)
+        return job.state, job.previous_state, job.previous_state_transition_time
+
+    before = created.state_transition_time
+    assert states() == ("disabling", "active", before)
+    client.terminate_task(job_id, task_id)
+    disabling.wait()
+    assert states() == ("disabled", "active", before)
+    disabled = client.get_job(job_id).state_transition_time
+    client.begin_enable_job(job_id, polling_interval=POLL_S).wait()
+    assert states() == ("active", "disabled", disabled)
+    enabled = client.get_job(job_id).state_transition_time
+    why = wire(terminateReason="enough")
+    client.begin_terminate_job(job_id, options=why, polling_interval=POLL_S).wait()
+    assert states() == ("completed", "active", enabled)
 
 
 def test_job_completes_after_its_last_task(client: BatchClient, things: Things, pool: str) -> None:
@@ -322,7 +408,7 @@ def test_status_of_preparation_needs_a_preparation_task(
     job_id = things.job(pool)
     with pytest.raises(HttpResponseError) as caught:
         list(client.list_job_preparation_and_release_task_status(job_id))
-    assert code_of(caught.value) == "JobPreparationTaskNotSpecified"
+    assert code_of(caught.value) == "JobPreparationTaskOrReleaseTaskNotSpecified"
 
 
 def test_job_waits_until_its_pool_exists(things: Things) -> None:

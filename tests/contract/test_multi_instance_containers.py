@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,35 +11,25 @@ from azure.batch import models
 
 from tests import plain_http
 from tests.contract.container_engines import (
+    ENGINES,
     ENTRY,
     Machine,
     container_pool,
-    fake,
-    forget_images,
     inside,
-    podman,
+    installed_engine,
     serving_on,
 )
 from tests.contract.server import KEY, Running, Things, eventually
 from tests.contract.test_restart import process
 from tests.processes import alive
-from tests.repetition import slow_after
 
 LEAVE = "sleep 600 </dev/null >/dev/null 2>&1 &"  # how a shell starts a daemon
 
 
-@pytest.fixture(scope="module", params=slow_after(2, ["fake docker", "podman", "fake podman"]))
+@pytest.fixture(scope="module", params=ENGINES)
 def machine(request: pytest.FixtureRequest) -> Generator[Machine]:
-    folder = Path(tempfile.mkdtemp(prefix="engine-"))
-    if request.param != "podman":
-        yield fake(folder, request.param.split()[1])
-    else:
-        found, why = podman(folder)
-        if found is None:
-            pytest.skip(why)
-        yield found
-        forget_images(found)
-    shutil.rmtree(folder)
+    with installed_engine(request.param) as machine:
+        yield machine
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Planned faults of the admin API: errors and delays that clients meet."""
+"""Rules for faults, over the admin API: errors and delays that clients meet."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def _plan(running: Running, **body: Any) -> httpx.Response:
 
 
 def _planned(running: Running) -> list[dict[str, Any]]:
+    """Return the rules that hit more requests."""
     answer = plain_http.get(f"{running.url}/_emulator/faults", headers=BEARER)
-    return answer.json()["value"]
+    return [rule for rule in answer.json()["value"] if rule["holds"]]
 
 
 @pytest.mark.feature(60)
@@ -37,11 +38,17 @@ def test_next_requests_of_an_operation_get_the_error(running: Running, client: B
     answer = _plan(running, operation="Pool_List", code="ServerBusy", count=2, retryAfterSeconds=3)
     assert answer.json()["value"] == [
         {
+            "name": "rule-1",
+            "fault": "error",
             "operation": "Pool_List",
             "count": 2,
             "code": "ServerBusy",
             "status": 503,
             "retryAfterSeconds": 3,
+            "holds": True,
+            "matched": 0,
+            "hits": 0,
+            "newest": [],
         }
     ]
     list(client.list_jobs())
@@ -114,3 +121,11 @@ def test_event_of_a_running_task_names_its_node(running: Running, things: Any, p
     mine = {e["value"]: e.get("node") for e in found if e["entity"] == f"{job}/{task}"}
     assert mine["running"].startswith(f"{pool}/")
     assert mine["completed"] is None
+
+
+def test_rule_replaces_one_of_its_name_that_is_over(running: Running, client: BatchClient) -> None:
+    for _ in range(2):
+        _plan(running, name="once", operation="Pool_List", delaySeconds=0.001)
+        list(client.list_pools())
+    found = plain_http.get(f"{running.url}/_emulator/faults", headers=BEARER).json()["value"]
+    assert [rule["name"] for rule in found] == ["once"]

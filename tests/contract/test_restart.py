@@ -22,7 +22,7 @@ from tests.processes import alive
 def command(data_dir: Path, *options: str) -> list[str]:
     return [
         sys.executable, "-m", "batch_emulator", "--account", ACCOUNT, "--data-dir", str(data_dir),
-        "--boot-seconds", "0.05", *options,
+        "--boot-seconds", "0.05", "--delete-seconds", "0", *options,
     ]  # fmt: skip
 
 
@@ -130,6 +130,7 @@ def test_second_emulator_on_the_same_data_dir_is_refused(tmp_path: Path) -> None
         second = refused(tmp_path / "data")
     assert second.returncode == 1
     assert "another emulator is running" in second.stderr
+    assert "fix: use that emulator, stop it, or use another --data-dir" in second.stderr
 
 
 @pytest.mark.slow

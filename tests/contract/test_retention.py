@@ -100,6 +100,7 @@ def test_node_is_removed_after_the_retention_of_its_tasks(tmp_path: Path) -> Non
         )
         [leaving] = things.wait_nodes(pool_id, 1, "leavingpool")
         assert folder(running, done).is_dir(), f"{leaving.id} waits for it"
+        assert b"".join(client.download_task_file(job_id, str(done.id), "stderr.txt")) == b""
         running.push(HOUR.total_seconds())
         assert things.wait_nodes(pool_id, 0) == []
         assert eventually(lambda: client.get_pool(pool_id).allocation_state == "steady")

@@ -200,6 +200,7 @@ def test_terminated_schedule_ends_its_job_with_the_reason(timed: Running) -> Non
     [job_id] = jobs_of(timed, schedule_id, 1)
     timed.client.begin_terminate_job_schedule(schedule_id, polling_interval=POLL_S).wait()
     schedule = wait(timed, schedule_id, "completed")
+    assert schedule.previous_state == "active"  # not terminating (recorded)
     assert schedule.execution_info is not None
     assert schedule.execution_info.next_run_time is None
     job = timed.client.get_job(job_id)

@@ -6,7 +6,7 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
-from tests.contract.server import Things, code_of
+from tests.contract.server import Things, code_of, values_of, wire
 
 
 def on(*ids: str, ranges: list[tuple[int, int]] | None = None) -> models.BatchTaskDependencies:
@@ -68,7 +68,34 @@ def test_terminated_waiting_task_can_satisfy_a_dependency(
 def test_dependencies_need_a_job_that_uses_them(things: Things, pool: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.task(things.job(pool), depends_on=on("other"))
-    assert code_of(caught.value) == "TaskDependenciesNotSpecifiedOnJob"
+    assert code_of(caught.value) == "UnsupportedProperty"
+    assert values_of(caught.value)["PropertyName"] == "dependsOn"
+
+
+def test_empty_dependencies_are_accepted_by_every_job(things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    empty = (on(), on(ranges=[]), models.BatchTaskDependencies())
+    added = {things.task(job_id, depends_on=depends_on) for depends_on in empty}
+    assert {task.id for task in things.client.list_tasks(job_id)} == added
+
+
+def test_collection_refuses_only_the_task_with_dependencies(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    added = client.create_task_collection(
+        job_id,
+        wire(
+            value=[
+                {"id": "one", "commandLine": "x", "dependsOn": {"taskIds": []}},
+                {"id": "two", "commandLine": "x", "dependsOn": {"taskIds": ["one"]}},
+            ]
+        ),
+    )
+    by_id = {one.task_id: one for one in added.result_values or ()}
+    assert by_id["one"].status == "Success"
+    assert by_id["two"].error is not None
+    assert by_id["two"].error.code == "UnsupportedProperty"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +139,6 @@ def test_automatic_termination_can_be_enabled_but_not_disabled(
     things.task(job_id, id="b")
     job = things.wait_job(job_id)
     assert job.execution_info is not None
-    assert job.execution_info.termination_reason == "AllTasksComplete"
+    assert job.execution_info.termination_reason == "AllTasksCompleted"
     counts = client.get_job_task_counts(job_id).task_counts
     assert (counts.succeeded, counts.active) == (2, 0)

@@ -182,6 +182,37 @@ def test_terminated_task_is_killed_and_completed(
     assert code_of(caught.value) == "TaskCompleted"
 
 
+@pytest.mark.parametrize(
+    "command", ["sleep 600", "/bin/sh -c 'trap : TERM; sleep 600 & wait; wait'"]
+)
+def test_terminated_task_is_completed_when_the_request_is_answered(
+    client: BatchClient, things: Things, pool: str, command: str
+) -> None:
+    job_id = things.job(pool)
+    task_id = things.task(job_id, command)
+    things.wait_task(job_id, task_id, "running")
+    client.terminate_task(job_id, task_id)
+    assert client.get_task(job_id, task_id).state == "completed"
+    client.reactivate_task(job_id, task_id)  # no TaskNotCompleted
+    things.wait_task(job_id, task_id, "running")
+    client.terminate_task(job_id, task_id)
+
+
+def test_terminated_multi_instance_task_is_completed_when_the_request_is_answered(
+    things: Things,
+) -> None:
+    client = things.client
+    pool_id = things.pool(target_dedicated_nodes=2, enable_inter_node_communication=True)
+    job_id = things.job(pool_id)
+    settings = models.MultiInstanceSettings(
+        number_of_instances=2, coordination_command_line="/bin/true"
+    )
+    task_id = things.task(job_id, "sleep 600", multi_instance_settings=settings)
+    things.wait_task(job_id, task_id, "running")
+    client.terminate_task(job_id, task_id)
+    assert client.get_task(job_id, task_id).state == "completed"
+
+
 def test_failed_task_can_be_reactivated_and_a_successful_one_not(
     client: BatchClient, things: Things, pool: str
 ) -> None:
@@ -241,14 +272,14 @@ def test_task_slots_limit_concurrent_tasks(client: BatchClient, things: Things) 
     things.wait_task(job_id, narrow)
 
 
-def test_files_of_a_waiting_task_are_unavailable(
+def test_files_of_a_waiting_task_are_refused(
     client: BatchClient, things: Things, pool: str
 ) -> None:
     job_id = things.job(pool)
     task_id = things.task(job_id, required_slots=5)
     with pytest.raises(HttpResponseError) as caught:
         things.text(job_id, task_id)
-    assert code_of(caught.value) == "TaskFilesUnavailable"
+    assert code_of(caught.value) == "OperationInvalidForCurrentState"
 
 
 def test_job_action_needs_on_task_failure_of_the_job(things: Things, pool: str) -> None:

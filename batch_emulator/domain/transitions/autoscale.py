@@ -158,8 +158,8 @@ def sample(account: Account, pool: Pool, now: datetime) -> None:
         account.set_timer(state.sample_due, pool)
 
 
-def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
-    """Continue after a restart with the stored samples; an evaluation may be due.
+def resume(account: Account, pool: Pool, kept: Iterable[SampleRun], now: datetime) -> None:
+    """Continue after a restart with the stored samples. The caller has overdue formulas evaluated.
 
     Samples that were due while the emulator was down equal the last one, as in quiet times [S]:
     with gaps, formulas would remove the nodes, and a restart of the service has no such effect.
@@ -169,7 +169,7 @@ def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
         state.history.fill(known.first, known.count, known.values)
         state.sample_due = Timestamp(known.first + known.count * PERIOD).time()
         state.values = known.values
-    if state.due is not None:
+    if state.due is not None and state.due > now:
         account.set_timer(state.due, pool)
 
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import re
 from datetime import datetime, timedelta
+from functools import lru_cache
 from uuid import UUID
 
 from batch_emulator.domain.account import Account
-from batch_emulator.domain.chance import draw_wait
+from batch_emulator.domain.chance import draw_uniform, draw_wait
 from batch_emulator.domain.eviction_trace import TraceEntry, planned_evictions
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import (
@@ -40,7 +42,12 @@ from batch_emulator.domain.values import http_date
 IMDS_VARIABLE = "BATCH_EMULATOR_IMDS"
 IMDS_PATH = "/_emulator/imds"
 IMDS_VERSIONS = ("2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
+# With rebalance recommendations. The page about them (learn.microsoft.com, spot-eviction-risk-
+# notifications, read 2026-11-29) says "a different version" and gives none: any later date [S].
+_LATER_VERSION = re.compile(r"\d{4}-\d\d-\d\d(?:-preview)?")
 _EVENT_DESCRIPTION = "The spot virtual machine is being evicted"
+_REBALANCE_DESCRIPTION = "The spot virtual machine has a higher risk of being evicted"
+_UNREQUESTED = frozenset({"rate", "rule", "trace"})  # why a node is evicted
 
 
 def blocks_metadata(pool: Pool) -> bool:
@@ -55,6 +62,7 @@ def blocks_metadata(pool: Pool) -> bool:
     return bool(agent.get("enabled")) and mode.lower() == "enforce"
 
 
+@lru_cache(maxsize=1024)  # each task of a node gets the URL
 def imds_secret(key: str, pool_id: str, node_id: str) -> str:
     """Return the secret in a node's base URL.
 
@@ -69,26 +77,56 @@ def imds_url(account_url: str, key: str, pool_id: str, node_id: str) -> str:
     return f"{account_url}{IMDS_PATH}/{pool_id}/{node_id}/{imds_secret(key, pool_id, node_id)}"
 
 
-def scheduled_events(node: Node) -> Json:
+def is_events_version(version: str, now: datetime) -> bool:
+    """Return True if the metadata service answers requests of this api-version."""
+    return version in IMDS_VERSIONS or _has_recommendations(version, now)
+
+
+def _has_recommendations(version: str, now: datetime) -> bool:
+    is_date = _LATER_VERSION.fullmatch(version) is not None
+    return is_date and IMDS_VERSIONS[-1] < version[:10] <= f"{now:%Y-%m-%d}"
+
+
+def scheduled_events(node: Node, version: str, now: datetime) -> Json:
     """Return the answer to `GET /metadata/scheduledevents`.
 
     Its DocumentIncarnation changes whenever the events change.
     """
-    notice = node.notice
-    if notice is None:
-        return {"DocumentIncarnation": 2 * node.lives - 1, "Events": []}
-    event = {
-        "EventId": notice.event_id,
-        "EventType": "Preempt",
+    notice, events = node.notice, list[Json]()
+    if notice is not None:
+        at, text = http_date(notice.not_before), _EVENT_DESCRIPTION
+        events.append(_event(node, notice.event_id, "Preempt", at, text))
+    recommended = bool(node.rebalance) and _has_recommendations(version, now)
+    if recommended:
+        text = _REBALANCE_DESCRIPTION
+        events.append(_event(node, node.rebalance, "SpotRebalanceRecommendation", "", text))
+    incarnation = 4 * node.lives - 3 + 2 * recommended + (notice is not None)
+    return {"DocumentIncarnation": incarnation, "Events": events}
+
+
+def _event(node: Node, event_id: str, kind: str, not_before: str, text: str) -> Json:
+    return {
+        "EventId": event_id,
+        "EventType": kind,
         "ResourceType": "VirtualMachine",
         "Resources": [node.id],
         "EventStatus": "Scheduled",
-        "NotBefore": http_date(notice.not_before),
-        "Description": _EVENT_DESCRIPTION,
+        "NotBefore": not_before,
+        "Description": text,
         "EventSource": "Platform",
         "DurationInSeconds": -1,
     }
-    return {"DocumentIncarnation": 2 * node.lives, "Events": [event]}
+
+
+def recommend_rebalance(account: Account, node: Node, now: datetime) -> None:
+    """Recommend to leave the machine of a spot node, which may or may not be evicted later."""
+    node.rebalance = _new_event_id(account)
+    account.events.add(now, "node.notice", f"{node.pool.id}/{node.id}", "rebalance", "admin")
+    account.save_node(node)
+
+
+def _new_event_id(account: Account) -> str:
+    return str(UUID(int=account.random.getrandbits(128), version=4)).upper()
 
 
 def evictable(node: Node) -> bool:
@@ -107,15 +145,42 @@ def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
 
     Without a trace, the capacity that an earlier one set no longer applies.
     """
-    if not account.limits.trace and pool.spot_capacity is not None:
+    if not account.limits.trace:
+        _set_capacity(account, pool, None, now, "trace")
+    while trace_due(account, pool, now):
+        follow_trace(account, pool, now)
+    follow_capacity(account, pool, now)
+    _set_trace_timer(account, pool)
+
+
+def follow_capacity(account: Account, pool: Pool, now: datetime) -> None:
+    """Set the capacity of a rule that holds now; without one, that of the trace."""
+    loaded = account.faults.capacity(pool.key, now)
+    if loaded is None:
+        entries = [entry for entry in account.limits.trace if entry.concerns(pool.key)]
+        known = [e.capacity for e in entries[: pool.traced] if e.capacity is not None]
+        _set_capacity(account, pool, known[-1] if known else None, now, "trace")
+    elif pool.spot_capacity != loaded.rule.nodes:
+        loaded.matched += 1
+        loaded.hit(pool.id, now)
+        _set_capacity(account, pool, loaded.rule.nodes, now, "rule")
+
+
+def _set_capacity(
+    account: Account, pool: Pool, capacity: int | None, now: datetime, why: str
+) -> None:
+    """Set for how many spot nodes there is capacity, None for any number; evict the others."""
+    if pool.spot_capacity == capacity:
+        return
+    if capacity is None:
         for node in waiting(pool):
             node.due = now
             account.set_timer(now, node)
-        pool.spot_capacity = None
-        account.save_pool(pool)
-    while trace_due(account, pool, now):
-        follow_trace(account, pool, now)
-    _set_trace_timer(account, pool)
+    pool.spot_capacity = capacity
+    if capacity is not None:
+        for node in pick(account, pool, max(0, int(-room(pool)))):
+            evict(account, node, now, why=why)
+    account.save_pool(pool)
 
 
 def _set_trace_timer(account: Account, pool: Pool) -> None:
@@ -162,15 +227,31 @@ def evict(
     """Give notice, or preempt the node at once if the notice is 0."""
     node.evict_at = None
     node.away_s = _away_s(account, node) if away_s is None else away_s
-    notice_s = account.limits.notice_s if notice_s is None else notice_s
+    notice_s = _notice_s(account, node, why) if notice_s is None else notice_s
     if notice_s <= 0:
         preempt(account, node, now, why)
         return
-    event_id = UUID(int=account.random.getrandbits(128), version=4)
-    node.notice = EvictionNotice(str(event_id).upper(), now + timedelta(seconds=notice_s), why)
-    account.set_timer(node.notice.not_before, node)
+    _set_notice(account, node, now + timedelta(seconds=notice_s), why)
     account.events.add(now, "node.notice", f"{node.pool.id}/{node.id}", "preempt", why)
     account.save_node(node)
+
+
+def _notice_s(account: Account, node: Node, why: str) -> float:
+    """Return the seconds of notice: drawn for evictions that nobody requested, else the longest.
+
+    Notices are often below 10 s: "minimum notice is actually a maximum" (azure/karpenter-provider-
+    azure issue 1769, read 2026-11-29).
+    """
+    longest, shortest = account.limits.notice_s, account.limits.shortest_notice_s
+    if shortest is None or why not in _UNREQUESTED:
+        return longest
+    key = account.chance("notice", node.pool.key)
+    return shortest + (longest - shortest) * draw_uniform(key, node.number, nodes.machine_of(node))
+
+
+def _set_notice(account: Account, node: Node, at: datetime, why: str) -> None:
+    node.notice = EvictionNotice(_new_event_id(account), at, why)
+    account.set_timer(at, node)
 
 
 def _away_s(account: Account, node: Node) -> float:
@@ -186,8 +267,24 @@ def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
     if node.state in nodes.WITHOUT_MACHINE or node.pool.nodes.get(node.key) is not node:
         return
     node.notice = node.evict_at = None
+    shows_unusable = node.state is not NodeState.UNUSABLE and node.next_state is None
+    if account.limits.unusable_s > 0 and shows_unusable:
+        _lose(account, node, now, why)
+        return
     account.events.add(now, "node.evict", f"{node.pool.id}/{node.id}", "preempted", why)
     nodes.drain_into(account, node, NodeState.PREEMPTED, Stop.LOST, now)
+
+
+def _lose(account: Account, node: Node, now: datetime, why: str) -> None:
+    """Make the node unusable before it is preempted, as a node may be on Azure [S].
+
+    Its machine is gone already, so nothing reads the notice that keeps the time (MicrosoftDocs/
+    azure-docs pull request 128508, read 2026-11-29).
+    """
+    nodes.fail(account, node, [], now)
+    node.due = None  # it does not recover
+    _set_notice(account, node, now + timedelta(seconds=account.limits.unusable_s), why)
+    account.save_node(node)
 
 
 def return_node(account: Account, node: Node, now: datetime) -> None:

@@ -122,6 +122,7 @@ def delete(account: Account, schedule: JobSchedule, now: datetime) -> None:
     if schedule.state is ScheduleState.DELETING:
         raise Fault("JobScheduleBeingDeleted")
     set_schedule(account, schedule, ScheduleState.DELETING, now)
+    account.await_deletion(schedule)
     for job in jobs_of(account, schedule):
         if job.state is not JobState.DELETING:
             jobs.delete(account, job, now)

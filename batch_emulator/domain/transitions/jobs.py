@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, DeleteTaskFolder, EraseTasks
 from batch_emulator.domain.dependency_graph import DependencyGraph
@@ -45,6 +45,11 @@ def _add_manager_task(account: Account, job: Job, now: datetime) -> None:
     task_admission.add(account, job, body, now, wants)
 
 
+# A job without tasks that terminates by itself ends this long after its creation or last change:
+# the service looks once a minute (recorded in the tests of azbatch 0.1.0 for Go: jobs ended 60 to
+# 63 s after their creation, and took tasks before). One that was enabled is active until then, too
+# (recorded in the tests of the SDK for Java, 2024).
+_EMPTY_FOR = timedelta(minutes=1)
 TERMINABLE = (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED, JobState.ENABLING)
 
 
@@ -64,6 +69,7 @@ def add(account: Account, body: Json, now: datetime, *, pool_id: str = "") -> Jo
     account.jobs[job.key] = job
     account.events.add(now, "job.state", job.id, job.state.value)
     account.save_job(job)
+    await_completion(account, job)
     _add_manager_task(account, job, now)
     return job
 
@@ -106,6 +112,26 @@ def update(account: Account, job: Job, spec: Json, now: datetime) -> None:
         raise Fault("JobNotDisabled", {"Reason": "poolInfo changes only on a disabled job"})
     apply_spec(account, job, spec)
     touch(account, job, now)
+    await_completion(account, job)
+
+
+def await_completion(account: Account, job: Job) -> None:
+    """Set the timer that ends a job without tasks, if it terminates by itself."""
+    if terminates(job):
+        account.set_timer(job.modified + _EMPTY_FOR, job)
+
+
+def terminates(job: Job) -> bool:
+    """Return True if the job ends when all of its tasks are completed."""
+    return job.spec.get("onAllTasksComplete") == "terminatejob"
+
+
+def all_complete(job: Job, now: datetime) -> bool:
+    """Return True if all tasks of the job are completed, and if it has none, for long enough."""
+    if job.tasks.active or job.tasks.running:
+        return False
+    has_tasks = bool(job.tasks.succeeded or job.tasks.failed)
+    return has_tasks or now >= job.modified + _EMPTY_FOR
 
 
 def raise_state(job: Job) -> None:
@@ -138,6 +164,7 @@ def enable(account: Account, job: Job, now: datetime) -> None:
         raise_state(job)
     if job.state in (JobState.DISABLED, JobState.DISABLING):
         set_job(account, job, JobState.ENABLING, now)
+        await_completion(account, job)
 
 
 def terminate(account: Account, job: Job, reason: str, now: datetime) -> None:
@@ -154,6 +181,7 @@ def delete(account: Account, job: Job, now: datetime) -> None:
     if job.state is JobState.DELETING:
         raise Fault("JobBeingDeleted")
     set_job(account, job, JobState.DELETING, now)
+    account.await_deletion(job)
     _stop_tasks(account, job, Stop.DISCARD)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import (
@@ -12,6 +13,7 @@ from batch_emulator.domain.account import (
     Start,
 )
 from batch_emulator.domain.chance import draw_wait
+from batch_emulator.domain.fault_rules import FaultKind, FaultRule
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.launch import DISK_FULL, ExecutionOutcome
 from batch_emulator.domain.model import (
@@ -68,6 +70,8 @@ def create(
     """Get a new machine for the node, also after it was preempted or deallocated."""
     node.allocated = now
     node.lives += 1
+    node.rebalance = ""
+    node.faults = account.faults.of_machine(node.pool.key, f"{node.pool.id}/{node.id}", now)
     if not node.dedicated:
         # Another node may have had this number; its random draws must not be repeated.
         machines = node.pool.machines
@@ -89,8 +93,16 @@ def machine_of(node: Node) -> int:
 def boot(account: Account, node: Node, state: NodeState, now: datetime) -> None:
     """Enter one of the two states through which a node boots."""
     set_node(account, node, state, now)
-    _set_due(account, node, now, account.limits.boot_s / 2)
+    slower_s = sum(rule.delay_s for rule in node.faults if rule.kind is FaultKind.SLOW_BOOT)
+    if state is NodeState.STARTING and _fault(node, FaultKind.NO_BOOT) is not None:
+        node.due = None  # it stays so
+    else:
+        _set_due(account, node, now, (account.limits.boot_s + slower_s) / 2)
     account.save_node(node)
+
+
+def _fault(node: Node, kind: FaultKind) -> FaultRule | None:
+    return next((rule for rule in node.faults if rule.kind is kind), None)
 
 
 def _set_due(account: Account, node: Node, now: datetime, seconds: float) -> None:
@@ -125,7 +137,11 @@ def set_up(
     """
     if node.state is not NodeState.STARTING or node.booted != booted or _has_left(account, node):
         return
-    if errors:
+    unusable = _fault(node, FaultKind.UNUSABLE)
+    if unusable is not None and unusable.code:
+        message = f"The rule '{unusable.name}' makes this node unusable"
+        errors = [*errors, {"code": unusable.code, "message": message, "errorDetails": []}]
+    if errors or unusable is not None:
         fail(account, node, errors, now)
         return
     node.start_task = node.pool.spec.get("startTask")
@@ -173,7 +189,12 @@ def _make_ready(account: Account, node: Node, now: datetime) -> None:
 
 def _run_start_task(account: Account, node: Node) -> None:
     key = f"{node.key}/start/{account.token()}"
-    execution = Execution(key=key, kind=ExecutionKind.START, node=node, body=node.start_task or {})
+    body, rule = node.start_task or {}, _fault(node, FaultKind.START_TASK)
+    if rule is not None:
+        said = shlex.quote(f"the rule '{rule.name}' fails this start task")
+        script = shlex.quote(f"echo {said} >&2; exit {rule.exit_code}")
+        body = {**body, "commandLine": f"/bin/sh -c {script}"}
+    execution = Execution(key=key, kind=ExecutionKind.START, node=node, body=body)
     account.executions[key] = execution
     node.executions[key] = execution
     account.effects.append(Start(execution))
@@ -291,6 +312,7 @@ def drained(account: Account, node: Node, now: datetime) -> None:
                 _set_due(account, node, now, node.away_s)
             account.save_node(node)
         else:
+            node.faults = ()
             boot(account, node, state, now)
     else:
         settle_node(account, node, now)

@@ -44,6 +44,7 @@ def add(account: Account, body: Json, now: datetime) -> Pool:
         allocation_time=now,
         slots_per_node=body.get("taskSlotsPerNode") or 1,
         pack=part(body, "taskSchedulingPolicy").get("nodeFillType") == "pack",
+        image=account.image_of(body),
     )
     account.pools[pool.key] = pool
     for job in account.jobs.values():
@@ -163,6 +164,7 @@ def delete(account: Account, pool: Pool, now: datetime) -> None:
     pool.dedicated_target = pool.spot_target = 0
     set_allocation(account, pool, AllocationState.RESIZING, now)
     touch(account, pool, now)
+    account.await_deletion(pool)
     for node in list(pool.nodes.values()):
         nodes.leave(account, node, Stop.LOST, now)
 

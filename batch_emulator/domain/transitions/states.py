@@ -76,10 +76,16 @@ _REQUESTED_SCHEDULE_STATES = (
 )
 
 
+# states on the way to another one, which no job or schedule has as its previous state: a disabled
+# job was active before, not disabling (recorded in the tests of the SDK for Java, 2019 to 2024)
+_PASSING_JOB_STATES = (JobState.DISABLING, JobState.ENABLING, JobState.TERMINATING)
+
+
 def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
     """Move a job to another state. It is modified if the state was requested."""
     if job.state is not state:
-        job.previous, job.previous_time = job.state, job.state_time
+        if job.state not in _PASSING_JOB_STATES:
+            job.previous, job.previous_time = job.state, job.state_time
         job.state, job.state_time = state, now
         account.events.add(now, "job.state", job.id, state.value)
     if state in _REQUESTED_JOB_STATES:
@@ -94,7 +100,8 @@ def set_schedule(
 ) -> None:
     """Move a job schedule to another state. It is modified if the state was requested."""
     if schedule.state is not state:
-        schedule.previous, schedule.previous_time = schedule.state, schedule.state_time
+        if schedule.state is not ScheduleState.TERMINATING:
+            schedule.previous, schedule.previous_time = schedule.state, schedule.state_time
         schedule.state, schedule.state_time = state, now
         account.events.add(now, "schedule.state", schedule.id, state.value)
     if state in _REQUESTED_SCHEDULE_STATES:
@@ -139,14 +146,17 @@ def count_gone(task: Task) -> None:
 
 
 def _count(task: Task, by: int) -> None:
-    name, tasks, slots = _bucket(task), task.job.tasks, task.job.slots
+    tasks, slots = task.job.tasks, task.job.slots
+    if task.state is TaskState.ACTIVE:  # of every task that is added
+        tasks.active += by
+        slots.active += by * task.slots
+        return
+    name = _bucket(task)
     setattr(tasks, name, getattr(tasks, name) + by)
     setattr(slots, name, getattr(slots, name) + by * task.slots)
 
 
 def _bucket(task: Task) -> str:
-    if task.state is TaskState.ACTIVE:
-        return "active"
     if task.state is TaskState.COMPLETED:
         return "succeeded" if task.result == "success" else "failed"
     return "running"
@@ -154,16 +164,29 @@ def _bucket(task: Task) -> str:
 
 def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
     """Add an active task to its job's queue; a task that returns goes to the front [S]."""
-    if task.blocked:
-        return
-    job = task.job
-    queue = job.queues.get(task.queue_key)
+    if not task.blocked:
+        queue = _queue_of(task)
+        queue[task.key] = task
+        if first:
+            queue.move_to_end(task.key, last=False)
+        refresh_queue(account, task.job)
+
+
+def _queue_of(task: Task) -> OrderedDict[str, Task]:
+    queues, queue_key = task.job.queues, task.queue_key
+    queue = queues.get(queue_key)
     if queue is None:
-        queue = job.queues[task.queue_key] = OrderedDict()
-    queue[task.key] = task
-    if first:
-        queue.move_to_end(task.key, last=False)
-    refresh_queue(account, job)
+        queue = queues[queue_key] = OrderedDict()
+    return queue
+
+
+def queue_restored(job: Job) -> None:
+    """Count and queue the active tasks of a job that was read from disk. The pool is not told."""
+    for key, task in job.live.items():
+        if task.state is TaskState.ACTIVE:
+            count_new(task)
+            if not task.blocked:
+                _queue_of(task)[key] = task
 
 
 def dequeue(account: Account, task: Task) -> None:

@@ -210,7 +210,11 @@ def settle(
     """
     task.execution = None
     if stop is Stop.DISCARD:
-        if task.key not in task.job.live:  # otherwise a new task has this id
+        now_there = task.job.live.get(task.key)  # another task if the id was used again
+        if now_there is task:  # its job is being deleted, which takes a while
+            exit_code = None if outcome is None else outcome.exit_code
+            _complete(account, task, now, None, exit_code=exit_code, failure=ENDED)
+        elif now_there is None:
             _delete_folders(account, task)
     elif stop in (Stop.REQUEUE, Stop.LOST):
         requeue(account, task, now, counted=stop is Stop.REQUEUE)

@@ -25,6 +25,7 @@ from batch_emulator.domain.validation.task_rules import (
     check_reserved_id,
     check_start_task,
     check_token_settings,
+    check_user_identity,
 )
 from batch_emulator.domain.values import parse_duration, parse_time
 
@@ -128,6 +129,7 @@ def _check_manager(job: Json) -> None:
     require_id(task)
     check_command(task, "jobManagerTask")
     require_range(task, "requiredSlots", 1, MAX_SLOTS)
+    check_user_identity(task)
     check_constraints(task)
     check_token_settings(task)
     check_packages(task)

@@ -12,6 +12,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -103,8 +104,12 @@ def _expanded(pattern: str) -> Iterator[str]:
             yield f"{before}{choice}{end}"
 
 
-def check_machine(pool: Json, choice: MachineChoice) -> None:
-    """Refuse a pool whose nodes the service would not create. Raises Fault."""
+def check_machine(pool: Json, choice: MachineChoice, *, new: bool = True) -> None:
+    """Refuse a pool whose nodes the service would not create. Raises Fault.
+
+    A change of a pool (`new` is false) may add users of the other operating system, without effect
+    (recorded, 2025-09).
+    """
     if pool.get("cloudServiceConfiguration"):
         return  # check_pool refuses it
     require(pool, "virtualMachineConfiguration")
@@ -113,16 +118,26 @@ def check_machine(pool: Json, choice: MachineChoice) -> None:
     if not choice.any_machine:
         _check_size(str(pool["vmSize"]), choice)
         _check_slots(pool)
-        _check_image(machine, choice)
-        _check_users(pool, windows="windows" in str(machine["nodeAgentSKUId"]).lower())
-    if choice.strict:
+        if new:  # before the image (recorded 2023-05-23)
+            _check_users(pool, windows=_is_windows(machine))
+        _check_image_id(machine)
+    if choice.strict:  # before the node agent: what the SDK for JavaScript tests
         _check_shared_key(pool)
+    if not choice.any_machine:
+        _check_image(machine, choice)
+        if "windowsConfiguration" in machine and not _is_windows(machine):  # docs
+            raise bad_property("windowsConfiguration", "", "allowed for images of Windows only")
     _check_encryption(machine)
     _check_inbound(pool)
 
 
+def _is_windows(machine: Json) -> bool:
+    return "windows" in str(machine["nodeAgentSKUId"]).lower()
+
+
 def _check_size(size: str, choice: MachineChoice) -> None:
-    if size.lower() not in vm_sizes() | {name.lower() for name in choice.sizes}:
+    given = size.lower()
+    if given not in vm_sizes() and given not in {name.lower() for name in choice.sizes}:
         reason = "The specified VM size is not supported by Batch (--vm-size NAME accepts another)"
         raise bad_property("vmSize", size, reason)
 
@@ -162,11 +177,8 @@ _FROM_GALLERIES = ("virtualMachineImageId", "sharedGalleryImageId", "communityGa
 def _check_image(machine: Json, choice: MachineChoice) -> None:
     reference = part(machine, "imageReference")
     agent = str(machine["nodeAgentSKUId"])
-    given = [name for name in _FROM_GALLERIES if reference.get(name)]
-    if given:
-        _check_gallery_image(reference, given)
-        accepted = (one for one in supported_images() if not (choice.strict and one.retired))
-        if agent.lower() not in {one.agent for one in accepted}:
+    if any(reference.get(name) for name in _FROM_GALLERIES):
+        if agent.lower() not in {one.agent for one in supported_images()}:
             raise bad_property("nodeAgentSKUId", agent, "The specified node agent SKU is unknown")
         return
     require(reference, "publisher", "offer", "sku")
@@ -194,7 +206,12 @@ def _check_image(machine: Json, choice: MachineChoice) -> None:
 _KEYS = ("publisher", "offer", "sku")
 
 
-def _check_gallery_image(reference: Json, given: list[str]) -> None:
+def _check_image_id(machine: Json) -> None:
+    """Refuse an ARM id beside another image, and one of another form. Raises Fault."""
+    reference = part(machine, "imageReference")
+    given = [name for name in _FROM_GALLERIES if reference.get(name)]
+    if not given:
+        return
     others = [name for name in _KEYS if reference.get(name)]
     if len(given) > 1 or others:
         reason = f"exclusive with {', '.join([*given[1:], *others])}"
@@ -205,6 +222,31 @@ def _check_gallery_image(reference: Json, given: list[str]) -> None:
         formats = f"{', '.join(first)}, or {last}"
         reason = f"The specified resource id must be of the format {formats}"
         raise bad_property(given[0], value, reason)
+
+
+_OTHER_GALLERIES = re.compile(
+    r"/(?:shared|community)galleries/[^/]+/images/[^/]+(?:/versions/[^/]+)?"
+)
+
+
+def why_unknown_image(reference: str, choice: MachineChoice) -> str | None:
+    """Return why no pool can have an image, or None.
+
+    The reference is `publisher:offer:sku`, maybe with a version, or an ARM id, in lower case.
+    """
+    if reference.startswith("/"):
+        known = _IMAGE_ID.fullmatch(reference) or _OTHER_GALLERIES.fullmatch(reference)
+        return None if known else "it is not the ARM id of an image"
+    names = reference.split(":")
+    if len(names) not in (3, 4) or not all(names):
+        return "publisher:offer:sku, publisher:offer:sku:version or an ARM id is expected"
+    if choice.any_machine or tuple(names[:3]) in _images():
+        return None
+    known = [":".join(one) for one in _images()]
+    near = get_close_matches(":".join(names[:3]), known, n=1, cutoff=0.3)
+    return (
+        f"the service lists no such image; the nearest is {near[0]}" if near else "it is unlisted"
+    )
 
 
 def _check_shared_key(pool: Json) -> None:
@@ -229,7 +271,7 @@ def _check_encryption(machine: Json) -> None:
     wanted = {str(target).lower() for target in targets}
     if not wanted:
         return
-    windows = "windows" in str(machine["nodeAgentSKUId"]).lower()
+    windows = _is_windows(machine)
     if windows and wanted != {"osdisk", "temporarydisk"}:
         reason = "On Windows both osdisk and temporarydisk must be specified"
         raise bad_property("diskEncryptionConfiguration/targets", sorted(wanted), reason)
@@ -250,6 +292,10 @@ def _check_inbound(pool: Json) -> None:
     """Refuse ports and rules that the service refuses for endpoints of nodes."""
     network = part(pool, "networkConfiguration")
     nat_pools = parts(part(network, "endpointConfiguration"), "inboundNATPools")
+    provision = part(network, "publicIPAddressConfiguration").get("provision")
+    if nat_pools and str(provision).lower() == "nopublicipaddresses":  # docs: inboundNATPools
+        reason = "not allowed for nodes without public IP addresses"
+        raise bad_property(_NAT_POOLS, len(nat_pools), reason)
     if len(nat_pools) > _MAX_NAT_POOLS:
         raise bad_property(_NAT_POOLS, len(nat_pools), f"at most {_MAX_NAT_POOLS} are allowed")
     ranges: list[range] = []

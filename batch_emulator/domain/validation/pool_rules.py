@@ -143,6 +143,10 @@ def check_pool(body: Json) -> None:
     check_packages(body)
     if "startTask" in body:
         check_start_task(body["startTask"])
+        user = part(body["startTask"], "userIdentity").get("username")
+        if user and user not in {account["name"] for account in parts(body, "userAccounts")}:
+            reason = "the pool has no user account of this name"  # [S]
+            raise bad_property("startTask/userIdentity/username", user, reason)
 
 
 def check_targets(body: Json) -> None:

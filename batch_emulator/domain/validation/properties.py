@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from batch_emulator.domain.faults import Fault, bad_property, not_implemented
+from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, part, parts
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -88,8 +88,9 @@ def _check_image(name: str, image: str) -> None:
 
 
 def _check_registry(registry: Json, where: str) -> None:
-    if registry.get("identityReference"):
-        raise not_implemented(f"{where}.identityReference")
+    if registry.get("identityReference") and registry.get("username"):
+        reason = "an identity is used instead of username and password"  # docs
+        raise bad_property(f"{where}/identityReference", registry["username"], reason)
     if str(registry.get("registryServer") or "").startswith("-"):
         raise bad_property(f"{where}/registryServer", registry["registryServer"], "not a server")
 

@@ -1,34 +1,37 @@
-"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, planned faults,
+"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, rules for faults,
 Scheduled Events, reset.
 
-`GET /_emulator/health` is open. Other requests need `Authorization: Bearer <account key>`, because
-they can end tasks. Answers are plain JSON; errors have the form of the service's errors.
+`GET /_emulator/health` and `openapi.json` are open, and paths of Scheduled Events have a secret of
+the node. Other requests need `Authorization: Bearer <account key>`, because they can end tasks.
+Answers are plain JSON; errors have the form of the service's errors.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, cast
 
 from batch_emulator import __version__
-from batch_emulator.domain.faults import FAULTS, Fault, bad_property, bad_query
-from batch_emulator.domain.model import Json, Node
-from batch_emulator.domain.request_faults import (
-    EVERY_OPERATION,
-    LONGEST_DELAY_S,
-    MOST_PLANNED,
-    MOST_REQUESTS,
-    PlannedFault,
-    is_error_status,
+from batch_emulator.domain.fault_rules import (
+    MOST_RULES,
+    RuleError,
+    RuleSet,
+    parse_rule,
+    parse_rules,
 )
-from batch_emulator.domain.transitions import eviction, nodes, pools
+from batch_emulator.domain.faults import Fault, bad_property, bad_query
+from batch_emulator.domain.model import Json, Node
+from batch_emulator.domain.transitions import eviction, fault_rules, nodes, pools
 from batch_emulator.domain.values import parse_duration, time_text
-from batch_emulator.http.call import Call, Handler, Reply
-from batch_emulator.http.routes import applications
-from batch_emulator.http.routes.table import ROUTES
+from batch_emulator.http.call import Call, Reply
+from batch_emulator.http.metrics import CONTENT_TYPE, metrics_text
+from batch_emulator.http.routes import applications, state
+from batch_emulator.http.routes.openapi import AdminRoute, openapi_document
+from batch_emulator.http.routes.table import OPERATIONS
 from batch_emulator.scheduling.allocation import resize_error
 
 _LONGEST_S = 366 * 86400.0
@@ -47,6 +50,7 @@ def _node_view(node: Node) -> Json:
         "state": node.state.value,
         "spot": not node.dedicated,
         "evictable": eviction.evictable(node),
+        "image": node.pool.image,
     }
 
 
@@ -55,6 +59,14 @@ def evict_node(call: Call) -> Reply:
     node = call.node()
     eviction.require_evictable(node)
     return _evict(call, [node], _eviction_times(call))
+
+
+def recommend_rebalance(call: Call) -> Reply:
+    """Show tasks of a spot node the recommendation to leave it."""
+    node = call.node()
+    eviction.require_evictable(node)
+    eviction.recommend_rebalance(call.emulator.account, node, call.now)
+    return Reply(202, {"value": [_evicted(node) | {"eventId": node.rebalance}]})
 
 
 def evict_some(call: Call) -> Reply:
@@ -131,7 +143,10 @@ def leave_resize_error(call: Call) -> Reply:
 def get_scheduled_events(call: Call) -> Reply:
     """GET /metadata/scheduledevents of a node."""
     refused = _check_metadata_request(call)
-    return refused or Reply(200, eviction.scheduled_events(call.node()), dict(_JSON))
+    version = call.query.get("api-version", "")
+    return refused or Reply(
+        200, eviction.scheduled_events(call.node(), version, call.now), dict(_JSON)
+    )
 
 
 def acknowledge(call: Call) -> Reply:
@@ -177,7 +192,7 @@ def _check_metadata_request(call: Call) -> Reply | None:
         return _bad_metadata_request("Required metadata header not specified")
     if "x-forwarded-for" in call.headers:
         return _bad_metadata_request("X-Forwarded-For is not allowed")
-    if call.query.get("api-version") not in eviction.IMDS_VERSIONS:
+    if not eviction.is_events_version(call.query.get("api-version", ""), call.now):
         versions = list(reversed(eviction.IMDS_VERSIONS))
         body = {"error": "Bad request. api-version was not specified in the request or is invalid"}
         return Reply(400, body | {"newest-versions": versions[:3]}, dict(_JSON))
@@ -197,18 +212,6 @@ _EVENTS = eviction.IMDS_PATH + "/{poolId}/{nodeId}/{secret}/metadata/scheduledev
 _LONGEST_PUSH = timedelta(days=366)
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRoute:
-    """One request of the admin API and its handler; `open` ones need no key."""
-
-    method: str
-    path: str
-    summary: str
-    handler: Handler
-    open: bool = False
-    streamed: bool = False  # the body may be large: the handler reads `call.stream`
-
-
 def authenticate(authorization: str, key: str) -> None:
     """Refuse requests without the account key. Raises Fault."""
     if not hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
@@ -219,7 +222,7 @@ def authenticate(authorization: str, key: str) -> None:
 def health(call: Call) -> Reply:
     """Return whether the emulator can store its state, with `reason` if it accepts no work."""
     emulator = call.emulator
-    trouble = emulator.trouble
+    trouble = emulator.starting or emulator.trouble
     uptime_s = (call.now - emulator.started).total_seconds()
     body = {
         "version": __version__,
@@ -231,7 +234,8 @@ def health(call: Call) -> Reply:
     }
     if trouble is not None:
         body["reason"] = trouble
-    return Reply(200 if emulator.healthy and emulator.store.blocked is None else 503, body)
+    ready = emulator.healthy and emulator.store.blocked is None and emulator.starting is None
+    return Reply(200 if ready else 503, body)
 
 
 def events(call: Call) -> Reply:
@@ -264,50 +268,76 @@ async def push_clock(call: Call) -> Reply:
     return clock(call)
 
 
-def planned_faults(call: Call) -> Reply:
-    """Return the planned faults that requests have not met yet."""
-    planned = call.emulator.request_faults.planned
-    return Reply(200, {"value": [one.document() for one in planned]})
+def list_rules(call: Call) -> Reply:
+    """Return the rules in order, with what each has hit."""
+    return Reply(200, call.emulator.account.faults.document(call.now))
 
 
-def plan_fault(call: Call) -> Reply:
-    """Plan an error, a delay or both for the next requests of an operation."""
-    body, found = call.json(), call.emulator.request_faults
-    if len(found.planned) >= MOST_PLANNED:
-        raise bad_property("operation", "", f"{MOST_PLANNED} faults are planned already")
-    operation, code = body.get("operation", EVERY_OPERATION), body.get("code", "")
-    known = {EVERY_OPERATION, *(route.operation for route in ROUTES)}
-    if not isinstance(operation, str) or operation not in known:
-        raise bad_property("operation", operation, "a name such as Task_Add, or *, is expected")
-    if not isinstance(code, str) or (code and code not in FAULTS and "status" not in body):
-        raise bad_property("code", code, "a code of the service, or any with a status, is expected")
-    if "status" in body and not is_error_status(body["status"]):
-        raise bad_property("status", body["status"], "a number from 400 to 599 is expected")
-    count = _number(body, "count", 1, MOST_REQUESTS)
-    delay_s = _number(body, "delaySeconds", 0, LONGEST_DELAY_S)
-    if not code and not delay_s:
-        raise bad_property("code", code, "a code, delaySeconds or both are expected")
-    retry_after_s = None
-    if "retryAfterSeconds" in body:
-        retry_after_s = _number(body, "retryAfterSeconds", 0, _LONGEST_S)
-    status = body.get("status")
-    found.add(PlannedFault(operation, code, int(count), status, delay_s, retry_after_s))
-    return planned_faults(call)
+def add_rule(call: Call) -> Reply:
+    """Load one more rule. Without `rate`, `every`, `count` and times it hits once."""
+    account = call.emulator.account
+    body: dict[str, Any] = call.json()
+    often = {"rate", "every", "count", "afterSeconds", "untilSeconds"}
+    if not often & body.keys() and not {"nodes", "quota"} & body.keys():
+        body["count"] = 1
+    loaded = account.faults.rules
+    before = [one.rule for one in loaded if not one.exhausted]
+    try:
+        rule = parse_rule(body, OPERATIONS, before, account.faults.next_number)
+    except RuleError as err:
+        raise _refused(err, body.get(err.key, "")) from err
+    over = [one for one in loaded if one.exhausted]
+    # hits are counted by name, so an exhausted rule of this name goes first
+    replaced = next((one for one in over if one.rule.name == rule.name), None)
+    if replaced is None and over and len(loaded) >= MOST_RULES:
+        replaced = over[0]
+    if replaced is not None:
+        loaded.remove(replaced)
+    fault_rules.add(account, rule, call.now)
+    return list_rules(call)
 
 
-def _number(body: Json, name: str, least: int, most: float) -> float:
-    """Return a number of the body, by default the least one. Raises Fault."""
-    value = body.get(name, least)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:
-        raise bad_property(name, value, f"a number from {least} to {most:.0f} is expected")
-    return float(value)
+def replace_rules(call: Call) -> Reply:
+    """Load the rules of a document instead of all others."""
+    try:
+        found = parse_rules(call.json(), OPERATIONS)
+    except RuleError as err:
+        raise _refused(err, "") from err
+    fault_rules.load(call.emulator.account, found, call.now)
+    return list_rules(call)
 
 
-def forget_faults(call: Call) -> Reply:
-    """Forget the planned faults."""
-    call.emulator.request_faults.clear()
+def forget_rules(call: Call) -> Reply:
+    """Forget all rules. What they did to nodes stays."""
+    fault_rules.load(call.emulator.account, RuleSet(), call.now)
     return Reply(204)
+
+
+def _refused(err: RuleError, value: object) -> Fault:
+    return bad_property(err.key, value, str(err))
+
+
+def openapi(call: Call) -> Reply:
+    """Return the OpenAPI document of this emulator."""
+    document = openapi_document(ADMIN_ROUTES, call.base_url)
+    return _text(json.dumps(document, separators=(",", ":")), _JSON["Content-Type"])
+
+
+def metrics(call: Call) -> Reply:
+    """Return the metrics for Prometheus."""
+
+    return _text(metrics_text(call.emulator, call.now), CONTENT_TYPE)
+
+
+def _text(text: str, kind: str) -> Reply:
+    """Return an answer that is sent as it is, whatever the api-version."""
+    content = text.encode()
+
+    async def whole() -> AsyncIterator[bytes]:
+        yield content
+
+    headers = {"Content-Type": kind, "Content-Length": str(len(content))}
+    return Reply(200, None, headers, whole())
 
 
 def create_page_link(call: Call) -> Reply:
@@ -340,6 +370,21 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute(
         "GET", f"{PREFIX}/health", "200 when ready and able to store its state", health, open=True
     ),
+    AdminRoute("GET", f"{PREFIX}/export", "the account as one file", state.export_account),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}/import",
+        "take over an exported account, the body; this one must be empty",
+        state.import_account,
+        streamed=True,
+    ),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}/seed",
+        "add pools, jobs and job schedules, all or none; those that exist stay as they are",
+        state.seed,
+        streamed=True,
+    ),
     AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
     AdminRoute("GET", f"{PREFIX}/clock", "the emulator's time", clock),
     AdminRoute("POST", f"{PREFIX}/clock", '`{"push": "PT15M"}` lets time pass', push_clock),
@@ -359,6 +404,12 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         evict_node,
     ),
     AdminRoute(
+        "POST",
+        f"{PREFIX}{_NODE}/rebalance",
+        "show the tasks of a spot node a SpotRebalanceRecommendation",
+        recommend_rebalance,
+    ),
+    AdminRoute(
         "POST", f"{PREFIX}{_NODE}/fail", "make a node unusable, `?code=DiskFull`", fail_node
     ),
     AdminRoute(
@@ -369,15 +420,29 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     ),
     AdminRoute("GET", _EVENTS, "Scheduled Events of a node", get_scheduled_events, open=True),
     AdminRoute("POST", _EVENTS, "acknowledge an event", acknowledge, open=True),
-    AdminRoute("GET", f"{PREFIX}/faults", "planned faults with requests left", planned_faults),
+    AdminRoute("GET", f"{PREFIX}/faults", "rules for faults, with what each has hit", list_rules),
     AdminRoute(
         "POST",
         f"{PREFIX}/faults",
-        '`{"operation": "Task_Add", "code": "ServerBusy", "count": 3, "delaySeconds": 1}` gives '
-        "the next requests of an operation (`*`: of any) an error, a delay or both",
-        plan_fault,
+        '`{"operation": "Task_Add", "code": "ServerBusy", "count": 3, "delaySeconds": 1}` adds a '
+        "rule; without `rate`, `every`, `count` and times it hits once",
+        add_rule,
     ),
-    AdminRoute("DELETE", f"{PREFIX}/faults", "forget planned faults", forget_faults),
+    AdminRoute(
+        "PUT",
+        f"{PREFIX}/faults",
+        'replace all rules by `{"seed": 7, "rules": [...]}`',
+        replace_rules,
+    ),
+    AdminRoute("DELETE", f"{PREFIX}/faults", "forget all rules", forget_rules),
+    AdminRoute("GET", f"{PREFIX}/metrics", "metrics for Prometheus, which needs the key", metrics),
+    AdminRoute(
+        "GET",
+        f"{PREFIX}/openapi.json",
+        "the OpenAPI document of these requests and of the operations of Batch",
+        openapi,
+        open=True,
+    ),
     AdminRoute(
         "POST", f"{PREFIX}/page-links", "a link that signs a browser in once", create_page_link
     ),

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-from batch_emulator.domain.applications import Application, certificate_url, shown_certificate
+from batch_emulator.domain.applications import Application, Certificates, shown_certificate
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import Json
 from batch_emulator.http import odata
 from batch_emulator.http.call import Call, Reply
 
 
+def _certificates(call: Call) -> Certificates:
+    """Return the certificates as they are at the time of the request."""
+    call.emulator.certificates.settle(call.emulator.account.pools.values(), call.now)
+    return call.emulator.certificates
+
+
 def add_certificate(call: Call) -> Reply:
     """Certificate_Add."""
-    thumbprint = call.emulator.certificates.add(call.json(), call.now)
-    url = certificate_url(call.base_url, thumbprint)
+    thumbprint = _certificates(call).add(call.json(), call.now)
+    # in other case than the URL that reads return (recorded)
+    url = f"{call.base_url}/certificates(ThumbprintAlgorithm=sha1,Thumbprint={thumbprint})"
     return Reply(201, None, {"Location": url, "DataServiceId": url})
 
 
 async def list_certificates(call: Call) -> Reply:
     """Certificate_List."""
-    found = call.emulator.certificates.sorted()
+    found = _certificates(call).sorted()
     rendered = [(key, shown_certificate(record, call.base_url)) for key, record in found]
     return await call.listing(odata.CERTIFICATE_FIELDS, odata.from_sorted(rendered))
 
 
 def get_certificate(call: Call) -> Reply:
     """Certificate_Get."""
-    record = call.emulator.certificates.find(call.params["certificate"])
+    record = _certificates(call).find(call.params["certificate"])
     return call.entity(shown_certificate(record, call.base_url), {})
 
 
 def delete_certificate(call: Call) -> Reply:
     """Certificate_Delete."""
-    certificates = call.emulator.certificates
+    certificates = _certificates(call)
     record = certificates.find(call.params["certificate"])
-    certificates.delete(record, call.emulator.account.pools.values(), call.now)
+    certificates.delete(record, call.now, call.emulator.account.limits.delete_s)
     return Reply(202)
 
 
 def cancel_deletion(call: Call) -> Reply:
     """Certificate_CancelDeletion."""
-    certificates = call.emulator.certificates
+    certificates = _certificates(call)
     certificates.cancel_deletion(certificates.find(call.params["certificate"]), call.now)
     return Reply(204, None, call.data_service_id())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from batch_emulator.domain.faults import Fault, bad_query
-from batch_emulator.domain.model import Json, TaskState, key_of
+from batch_emulator.domain.model import Json, Node, NodeState, TaskState, key_of
 from batch_emulator.domain.transitions import tasks
 from batch_emulator.domain.values import etag_text, http_date, time_text
 from batch_emulator.executor import node_files
@@ -20,12 +20,27 @@ from batch_emulator.http import odata
 from batch_emulator.http.call import Call, Handler, Reply
 
 Root = Callable[[Call], tuple[Path, str]]
+_NOT_READY = frozenset(
+    {
+        NodeState.REBOOTING,
+        NodeState.REIMAGING,
+        NodeState.UNUSABLE,
+        NodeState.UNKNOWN,
+        NodeState.PREEMPTED,
+        NodeState.LEAVING_POOL,
+        NodeState.UPGRADING_OS,
+        NodeState.DEALLOCATING,
+        NodeState.DEALLOCATED,
+    }
+)
 
 
 def task_root(call: Call) -> tuple[Path, str]:
     """Return the folder of a task and the URL of its files. Raises Fault.
 
-    A task that has not run has no files; the files of a node that has left are lost (docs).
+    A task that has not run has no files: github.com/MicrosoftDocs/azure-docs/issues/53298 has the
+    code, and Batch Shipyard waits for its end (convoy/batch.py; both read 2026-11-30). The files of
+    a node that has left are lost (docs).
     """
     job = call.job()
     row = call.emulator.store.tasks.find(job, key_of(call.params["taskId"]))
@@ -33,10 +48,12 @@ def task_root(call: Call) -> tuple[Path, str]:
         raise Fault("TaskNotFound")
     place = row.record.get("place")
     if place is None or row.record["state"] in (TaskState.ACTIVE, TaskState.PREPARING):
-        raise Fault("TaskFilesUnavailable", {"State": row.record["state"]})
+        raise Fault("OperationInvalidForCurrentState", {"State": row.record["state"]})
     pool = call.emulator.account.pools.get(key_of(place[0]))
-    if pool is None or key_of(place[1]) not in pool.nodes:
+    node = None if pool is None else pool.nodes.get(key_of(place[1]))
+    if node is None:
         raise Fault("TaskFilesCleanedup", {"NodeId": place[1]})
+    _require_ready(node)
     if tasks.retention_over(row.record, row.body, call.now):
         # docs: "for example because the retention period has expired"; cleaned up fits too [X]
         raise Fault("TaskFilesUnavailable", {"Reason": "the retention time is over"})
@@ -47,9 +64,22 @@ def task_root(call: Call) -> tuple[Path, str]:
     return folder, f"{call.base_url}/jobs/{job.id}/tasks/{row.id}/files"
 
 
+def _require_ready(node: Node) -> None:
+    """Refuse to read the files of a node that does not answer. Raises Fault.
+
+    Sources: github.com/microsoft/haste/pull/124 (a node that leaves its pool) and
+    github.com/microsoft/CromwellOnAzure/issues/243 (unusable), read 2026-11-30. A node that waits
+    for its tasks, or keeps their files (`retaineddata`), before it leaves still answers [S].
+    """
+    waits = node.state is NodeState.LEAVING_POOL and (node.executions or node.keeps_data)
+    if node.state in _NOT_READY and not waits:
+        raise Fault("NodeNotReady", {"State": node.state.value})
+
+
 def node_root(call: Call) -> tuple[Path, str]:
     """Return the root folder of a node and the URL of its files. Raises Fault."""
     node = call.node()
+    _require_ready(node)
     if node.booted is None:
         raise Fault("NodeFilesUnavailable", {"State": node.state.value})
     layout = call.emulator.launches.layout(node.pool.id, node.id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from batch_emulator.domain.account import require_active_job_quota
 from batch_emulator.domain.faults import Fault, bad_property
-from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, key_of
+from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, key_of, part
 from batch_emulator.domain.transitions import job_schedules, jobs, pools
 from batch_emulator.domain.validation import job_rules, machine_rules, properties
 from batch_emulator.http import odata, render, secrets
@@ -59,9 +61,8 @@ def lifetime_statistics(call: Call) -> Reply:
 
 async def list_all(call: Call) -> Reply:
     """Job_List."""
-    found = sorted(call.emulator.account.jobs.items())
-    pairs = ((key, rendered(call, job)) for key, job in found)
-    return await call.listing(odata.JOB_FIELDS, odata.from_sorted(pairs))
+    fetch = odata.from_entities(call.emulator.account.jobs, partial(rendered, call))
+    return await call.listing(odata.JOB_FIELDS, fetch)
 
 
 def get(call: Call) -> Reply:
@@ -73,17 +74,27 @@ def get(call: Call) -> Reply:
 
 def patch(call: Call) -> Reply:
     """Job_Patch: absent properties stay."""
-    job = call.checked(call.job())
-    return _change(call, job, {**job.spec, **call.json()})
+    body, job = call.json(), call.checked(call.job())
+    return _change(call, job, {**job.spec, **body})
 
 
 def put(call: Call) -> Reply:
     """Job_Update: absent properties are cleared."""
-    job = call.checked(call.job())
-    kept = {name: value for name, value in job.spec.items() if name not in _REPLACED}
     body = call.json()
     properties.require(body, "poolInfo")
+    job = call.checked(call.job())
+    kept = {name: value for name, value in job.spec.items() if name not in _REPLACED}
     return _change(call, job, {**kept, **body})
+
+
+def _without_shown_pool(job: Job, spec: Json) -> Json:
+    """Return a body without the auto pool's id that a job of a schedule shows beside it."""
+    info = part(spec, "poolInfo")
+    if "autoPoolSpecification" not in info or not job.schedule_key:
+        return spec
+    if key_of(str(info.get("poolId", ""))) != key_of(job.pool_id):
+        return spec
+    return {**spec, "poolInfo": {n: value for n, value in info.items() if n != "poolId"}}
 
 
 def _change(call: Call, job: Job, spec: Json) -> Reply:
@@ -91,7 +102,7 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
     for name in _FIXED:
         spec.pop(name, None)
         spec |= {name: job.spec[name]} if name in job.spec else {}
-    spec = secrets.with_secrets(spec, job.spec)
+    spec = _without_shown_pool(job, secrets.with_secrets(spec, job.spec))
     job_rules.check_job_specification(spec, scheduled=bool(job.schedule_key))
     machine_rules.check_auto_pool(spec, call.emulator.account.limits.machines, job.spec)
     _check_completion(job, spec)
@@ -112,9 +123,9 @@ delete = deletion(Call.job, jobs.delete)
 
 def disable(call: Call) -> Reply:
     """Job_Disable."""
-    job = call.checked(call.job())
     body = call.json()
     properties.require(body, "disableTasks")
+    job = call.checked(call.job())
     jobs.disable(call.emulator.account, job, body["disableTasks"].lower(), call.now)
     return call.changed(job, 202)
 
@@ -124,8 +135,8 @@ enable = transition(Call.job, jobs.enable, 202)
 
 def terminate(call: Call) -> Reply:
     """Job_Terminate."""
-    job = call.checked(call.job())
     reason = call.json(optional=True).get("terminateReason") or DEFAULT_TERMINATE_REASON
+    job = call.checked(call.job())
     jobs.terminate(call.emulator.account, job, reason, call.now)
     return call.changed(job, 202)
 
@@ -138,8 +149,8 @@ def task_counts(call: Call) -> Reply:
 async def preparation_status(call: Call) -> Reply:
     """Job_ListPreparationAndReleaseTaskStatus."""
     job = call.job()
-    if "jobPreparationTask" not in job.spec:
-        raise Fault("JobPreparationTaskNotSpecified")
+    if "jobPreparationTask" not in job.spec:  # without one there is no release task (docs)
+        raise Fault("JobPreparationTaskOrReleaseTaskNotSpecified")  # recorded
     rendered = render.preparation_status(job, call.base_url)
     return await call.listing(odata.PREPARATION_FIELDS, odata.from_sorted(rendered))
 
@@ -184,9 +195,8 @@ def _render(call: Call, schedule: JobSchedule) -> Json:
 
 async def list_schedules(call: Call) -> Reply:
     """JobSchedule_List."""
-    found = sorted(call.emulator.account.schedules.items())
-    rendered = ((key, _render(call, one)) for key, one in found)
-    return await call.listing(odata.SCHEDULE_FIELDS, odata.from_sorted(rendered))
+    fetch = odata.from_entities(call.emulator.account.schedules, partial(_render, call))
+    return await call.listing(odata.SCHEDULE_FIELDS, fetch)
 
 
 def get_schedule(call: Call) -> Reply:
@@ -204,15 +214,15 @@ def schedule_exists(call: Call) -> Reply:
 
 def patch_schedule(call: Call) -> Reply:
     """JobSchedule_Patch: absent properties stay."""
-    schedule = call.checked(_schedule(call))
-    return _change_schedule(call, schedule, {**schedule.spec, **call.json()})
+    body, schedule = call.json(), call.checked(_schedule(call))
+    return _change_schedule(call, schedule, {**schedule.spec, **body})
 
 
 def put_schedule(call: Call) -> Reply:
     """JobSchedule_Update: absent properties are cleared; the schedule becomes the default one."""
-    schedule = call.checked(_schedule(call))
     body = call.json()
     properties.require(body, "jobSpecification")
+    schedule = call.checked(_schedule(call))
     kept = {
         name: value for name, value in schedule.spec.items() if name not in _REPLACED_OF_SCHEDULE
     }

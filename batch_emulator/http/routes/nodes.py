@@ -7,6 +7,7 @@ node's state and the output of its start task [S].
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from batch_emulator.domain.account import Account, Event, Events
@@ -44,9 +46,8 @@ def _render(call: Call, node: Node) -> Json:
 
 async def list_all(call: Call) -> Reply:
     """ComputeNode_List."""
-    found = sorted(call.pool().nodes.items())
-    rendered = ((key, _render(call, node)) for key, node in found)
-    return await call.listing(odata.NODE_FIELDS, odata.from_sorted(rendered))
+    fetch = odata.from_entities(call.pool().nodes, partial(_render, call))
+    return await call.listing(odata.NODE_FIELDS, fetch)
 
 
 def get(call: Call) -> Reply:
@@ -60,8 +61,8 @@ def _with_option(
     """Run an operation whose body has one property, by default `requeue` (docs)."""
 
     def handler(call: Call) -> Reply:
-        node = call.node()
         option = str(call.json(optional=True).get(name) or "requeue").lower()
+        node = call.node()
         operation(call.emulator.account, node, option, call.now)
         return Reply(status, None, call.data_service_id())
 
@@ -90,15 +91,16 @@ def enable_scheduling(call: Call) -> Reply:
 
 def add_user(call: Call) -> Reply:
     """ComputeNode_AddUser."""
-    name = node_operations.add_user(call.emulator.account, call.node(), call.json(), call.now)
+    body = call.json()
+    name = node_operations.add_user(call.emulator.account, call.node(), body, call.now)
     url = f"{call.base_url}{call.path}/{name}"
     return Reply(201, None, {"Location": url, "DataServiceId": url})
 
 
 def update_user(call: Call) -> Reply:
     """ComputeNode_UpdateUser."""
-    name = call.params["userName"]
-    node_operations.update_user(call.emulator.account, call.node(), name, call.json(), call.now)
+    name, body = call.params["userName"], call.json()
+    node_operations.update_user(call.emulator.account, call.node(), name, body, call.now)
     return Reply(200, None, call.data_service_id())
 
 
@@ -142,11 +144,6 @@ _START_TASK_FILES = ("stdout.txt", "stderr.txt")
 _Log = tuple[str, Path, Path]  # name, file, and a folder above it that tasks cannot replace
 
 
-def _in_period(when: datetime, start: datetime, end: datetime | None) -> bool:
-    """Return True if the period contains a message of that time."""
-    return start <= when and (end is None or when <= end)
-
-
 def _collect_logs(
     folder: Path,
     events: Events,
@@ -156,11 +153,14 @@ def _collect_logs(
 ) -> list[_Log]:
     """Return the logs with a message in the period; write the agent's log to `folder`.
 
-    A file is sent whole, so it may hold more than requested (docs).
+    A file is sent whole, so it may hold more than requested (docs). The agent's log is still being
+    written: it is sent unless the period ends before its first line. The service sent a file for
+    a period that begins in ten minutes (recorded in the tests of the SDK for Java, 2021 and 2023).
     """
     found: list[_Log] = []
     lines = [event for event in events.after(0) if _is_of_node(event, node)]
-    if any(_in_period(event.time, *period) for event in lines):
+    _, end = period
+    if lines and (end is None or lines[0].time <= end):
         with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".log", delete=False) as log:
             log.writelines(json.dumps(event.document()) + "\n" for event in lines)
         found.append(("agent.log", Path(log.name), folder))
@@ -190,8 +190,9 @@ def upload_service_logs(call: Call) -> Reply:
     The service does the same: it answers 200 for a container that is not accessible (recorded with
     azure-batch 14.0). Failed uploads are logged.
     """
-    node, body = call.node(), call.json()
+    body = call.json()
     require(body, "containerUrl", "startTime")
+    node = call.node()
     if not is_http_url(body["containerUrl"]):
         raise bad_property("containerUrl", "", "an http or https URL of a container is expected")
     period = (
@@ -201,7 +202,7 @@ def upload_service_logs(call: Call) -> Reply:
     if node.booted is None:
         raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
     emulator = call.emulator
-    directory = f"{node.pool.id}/{node.id}/{call.request_id}"
+    directory = _log_directory(emulator.account.name, node, call.request_id)
     emulator.service_logs.mkdir(mode=0o700, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=emulator.service_logs))
     layout = emulator.launches.layout(node.pool.id, node.id)
@@ -209,6 +210,16 @@ def upload_service_logs(call: Call) -> Reply:
     emulator.loop.spawn(_send_logs(call, body, directory, files, folder))
     found = {"virtualDirectoryName": directory, "numberOfFilesUploaded": len(files)}
     return call.entity(found, {})
+
+
+def _log_directory(account: str, node: Node, request_id: str) -> str:
+    """Return the virtual directory of an upload: `account-16 digits/pool/node/request`.
+
+    So the service names it (recorded as above), with the ID of the pool in lower case. The digits
+    are of the account; here they are a digest of its name.
+    """
+    digits = hashlib.sha256(account.encode()).hexdigest()[:16].upper()
+    return f"{account}-{digits}/{node.pool.id.lower()}/{node.id}/{request_id}"
 
 
 async def _send_logs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import quote
 
 from batch_emulator.domain.account import require_pool_quota
@@ -82,9 +83,8 @@ def lifetime_statistics(call: Call) -> Reply:
 
 async def list_all(call: Call) -> Reply:
     """Pool_List."""
-    found = sorted(call.emulator.account.pools.items())
-    rendered = ((key, _render(call, pool)) for key, pool in found)
-    return await call.listing(odata.POOL_FIELDS, odata.from_sorted(rendered))
+    fetch = odata.from_entities(call.emulator.account.pools, partial(_render, call))
+    return await call.listing(odata.POOL_FIELDS, fetch)
 
 
 def get(call: Call) -> Reply:
@@ -102,17 +102,19 @@ def exists(call: Call) -> Reply:
 
 def patch(call: Call) -> Reply:
     """Pool_Patch: absent properties stay."""
-    pool = call.checked(call.pool())
-    _change(call, pool, {**pool.spec, **call.json()})
+    body, pool = call.json(), call.checked(call.pool())
+    _change(call, pool, {**pool.spec, **body})
     return call.changed(pool, 200)
 
 
 def update_properties(call: Call) -> Reply:
-    """Pool_UpdateProperties: absent properties are cleared."""
-    pool = call.checked(call.pool())
-    body = call.json()
+    """Pool_UpdateProperties: absent properties are cleared, the communication mode is the default.
+
+    The service shows that mode afterwards (recorded in the tests of the SDK for Java, 2024-03-28).
+    """
+    body, pool = call.json(), call.checked(call.pool())
     kept = {name: value for name, value in pool.spec.items() if name not in _REPLACED}
-    _change(call, pool, {**kept, **body})
+    _change(call, pool, {**kept, "targetNodeCommunicationMode": "default", **body})
     return call.changed(pool, 204)
 
 
@@ -123,10 +125,10 @@ def _change(call: Call, pool: Pool, spec: Json) -> None:
     spec |= {name: pool.spec[name] for name in _FIXED if name in pool.spec}
     pool_rules.check_pool(spec)
     if any(spec.get(name) != pool.spec.get(name) for name in _MACHINE_PROPERTIES):
-        machine_rules.check_machine(spec, call.emulator.account.limits.machines)
+        machine_rules.check_machine(spec, call.emulator.account.limits.machines, new=False)
     if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
         call.emulator.applications.check(parts(spec, _PACKAGES))
-    call.emulator.certificates.check(parts(spec, "certificateReferences"))
+    call.emulator.check_certificates(spec)
     for name in _FIXED_WITH_NODES:
         if pool.nodes and spec.get(name) != pool.spec.get(name):
             reason = "it can be changed only while the pool has no nodes"
@@ -142,11 +144,12 @@ delete = deletion(Call.pool, pools.delete)
 
 def resize(call: Call) -> Reply:
     """Pool_Resize."""
-    pool = call.checked(call.pool())
     body = call.json()
     pool_rules.check_targets(body)
-    if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
-        raise Fault("MissingRequiredProperty", {"PropertyName": "targetDedicatedNodes"})
+    targets = ("targetDedicatedNodes", "targetLowPriorityNodes")
+    if not any(name in body for name in targets):  # the name is the service's
+        raise Fault("MissingRequiredProperty", {"PropertyName": " and/or ".join(targets)})
+    pool = call.checked(call.pool())
     if pools.grows(pool, body) and (trouble := call.emulator.trouble) is not None:
         raise no_room(trouble)
     pools.resize(call.emulator.account, pool, body, call.now)
@@ -155,9 +158,9 @@ def resize(call: Call) -> Reply:
 
 def remove_nodes(call: Call) -> Reply:
     """Pool_RemoveNodes."""
-    pool = call.checked(call.pool())
     body = call.json()
     pool_rules.check_targets(body)
+    pool = call.checked(call.pool())
     pools.remove_nodes(call.emulator.account, pool, body, call.now)
     return call.changed(pool, 202)
 
@@ -167,9 +170,7 @@ stop_resize = transition(Call.pool, pools.stop_resize, 202)
 
 async def node_counts(call: Call) -> Reply:
     """Account_ListPoolNodeCounts."""
-    found = sorted(call.emulator.account.pools.items())
-    rendered = ((key, render.node_counts(pool)) for key, pool in found)
-    fetch = odata.from_sorted(rendered)
+    fetch = odata.from_entities(call.emulator.account.pools, render.node_counts)
     return await call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
 
 
@@ -217,11 +218,10 @@ def _agent_view(agent: str, images: list[SupportedImage]) -> Json:
 
 def enable_autoscale(call: Call) -> Reply:
     """Pool_EnableAutoScale: checks settings before the pool's state, as the service does."""
-    pool = call.checked(call.pool())
     body = call.json()
-    account = call.emulator.account
     check_scaling(body)
-    autoscale.enable(account, pool, body, call.now)
+    pool = call.checked(call.pool())
+    autoscale.enable(call.emulator.account, pool, body, call.now)
     return call.changed(pool, 200)
 
 
@@ -234,9 +234,9 @@ def disable_autoscale(call: Call) -> Reply:
 
 def evaluate_autoscale(call: Call) -> Reply:
     """Pool_EvaluateAutoScale: 200 also when the evaluation fails (seen on the service)."""
-    pool = call.pool()
     body = call.json()
     require(body, "autoScaleFormula")
+    pool = call.pool()
     account, text = call.emulator.account, body["autoScaleFormula"]
     check_formula(text)
     run = autoscale.preview(account, pool, text, call.now)

@@ -224,3 +224,4 @@ def _in_versions(route: Route) -> Route:
 
 
 ROUTES: tuple[Route, ...] = tuple(map(_in_versions, _ROUTES))
+OPERATIONS = tuple(route.operation for route in ROUTES if route.handler is not None)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 
 from batch_emulator.domain.faults import Fault, error_body
-from batch_emulator.domain.model import Job, Json, Task, key_of
+from batch_emulator.domain.model import Execution, Job, Json, Task, key_of
 from batch_emulator.domain.transitions import task_admission, tasks
 from batch_emulator.domain.validation import task_rules
 from batch_emulator.domain.validation.body_schema import InvalidItem
 from batch_emulator.domain.values import etag_text, time_text
 from batch_emulator.http import odata, render
-from batch_emulator.http.call import Call, Reply, transition
+from batch_emulator.http.call import Call, Reply, entity_headers
 from batch_emulator.storage.tasks import TaskRow, restore_task
 
+# A task whose end takes longer, for a long grace period or for its output files, is completed after
+# the answer: our choice, so that clients do not repeat the request [S].
+_ENDS_WITHIN_S = 10.0
 _STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
 
 
@@ -31,7 +36,7 @@ def _find(call: Call, job: Job) -> Task:
 
 def add(call: Call) -> Reply:
     """Task_Add."""
-    job, body = call.job(), call.json()
+    body, job = call.json(), call.job()
     task_admission.require_open_job(job)
     task_rules.check_task(body, job.spec)
     if call.emulator.store.tasks.existing(job, [key_of(body["id"])]):
@@ -43,7 +48,7 @@ def add(call: Call) -> Reply:
 
 def add_collection(call: Call) -> Reply:
     """Task_AddCollection: each task succeeds or fails by itself."""
-    job, items = call.job(), call.json()["value"]
+    items, job = call.json()["value"], call.job()
     task_admission.require_open_job(job)
     named = [key_of(item.id if isinstance(item, InvalidItem) else item["id"]) for item in items]
     taken = call.emulator.store.tasks.existing(job, named)
@@ -109,7 +114,7 @@ def get(call: Call) -> Reply:
     """Task_Get."""
     job = call.job()
     task = _find(call, job)
-    headers = call.check(task.etag, task.modified) | call.data_service_id()
+    headers = call.check(task.etag, task.modified)
     row = call.emulator.store.tasks.find(job, task.key)
     if row is None:
         raise Fault("TaskNotFound")
@@ -126,10 +131,10 @@ async def list_subtasks(call: Call) -> Reply:
 
 def put(call: Call) -> Reply:
     """Task_Update: only constraints can change, and absent ones are cleared (docs)."""
-    job = call.job()
-    task = call.checked(_find(call, job))
     body = call.json()
     task_rules.check_constraints(body)
+    job = call.job()
+    task = call.checked(_find(call, job))
     row = call.emulator.store.tasks.find(job, task.key)
     if row is None:
         raise Fault("TaskNotFound")
@@ -144,19 +149,32 @@ async def delete(call: Call) -> Reply:
     task = call.checked(_find(call, call.job()))
     running = list(task.executions)
     tasks.delete(call.emulator.account, task)
+    await _ended(call, running)
+    return Reply(200)
+
+
+async def _ended(call: Call, running: list[Execution]) -> None:
+    """Wait until executions have ended that were told to end."""
     if running:
         call.emulator.loop.wake()
     for execution in running:
         await call.emulator.loop.await_end(execution)
-    return Reply(200)
 
 
-def terminate(call: Call) -> Reply:
-    """Task_Terminate."""
+async def terminate(call: Call) -> Reply:
+    """Task_Terminate; answered when the task is completed (docs: it applies synchronously)."""
     task = call.checked(_find(call, call.job()))
     row = call.emulator.store.tasks.find(task.job, task.key)
+    running = list(task.executions)
     tasks.terminate(call.emulator.account, task, call.now, None if row is None else row.body)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ENDS_WITHIN_S):
+            await _ended(call, running)
     return call.changed(task, 204)
 
 
-reactivate = transition(lambda call: _find(call, call.job()), tasks.reactivate, 204)
+def reactivate(call: Call) -> Reply:
+    """Task_Reactivate; answered without DataServiceId (recorded)."""
+    task = call.checked(_find(call, call.job()))
+    tasks.reactivate(call.emulator.account, task, call.now)
+    return Reply(204, None, entity_headers(task.etag, task.modified))

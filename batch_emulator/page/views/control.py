@@ -1,4 +1,4 @@
-"""The clock and planned faults, and the page on which an action is confirmed and carried out."""
+"""The clock and rules for faults, and the page on which an action is confirmed and carried out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_FAULT = 400
 
 
 async def control(ask: PageRequest) -> PageView:
-    """Return the clock, planned faults, and what ends everything."""
+    """Return the clock, rules for faults, and what ends everything."""
     emulator = ask.emulator
     now = emulator.clock.now()
     ahead_s = (now - wall_now()).total_seconds()
@@ -55,33 +55,35 @@ async def control(ask: PageRequest) -> PageView:
     )
     content = [
         section("Clock", clock, buttons(actions.link(ask, "push-clock"))),
-        section("Planned faults", await _faults(ask)),
+        section("Rules for faults", await _faults(ask)),
         section("Emulator", emulated, buttons(actions.link(ask, "reset"))),
     ]
     return PageView("Clock and faults", join(content), is_moving=True)
 
 
 async def _faults(ask: PageRequest) -> Markup:
-    planned = (await ask.client.read_admin("faults"))["value"]
+    rules = (await ask.client.read_admin("faults"))["value"]
     rows = [
         (
-            str(each["operation"]),
-            str(each["count"]),
-            str(each.get("code", "none")),
+            str(each["name"]),
+            str(each["fault"]),
+            str(each.get("operation") or each.get("quota") or each.get("pool", "*")),
+            str(each.get("count", "no limit")),
+            str(each["hits"]),
+            str(each.get("code", "")),
             str(each.get("status", "")),
             f"{each.get('delaySeconds', 0):g}",
-            str(each.get("retryAfterSeconds", "")),
         )
-        for each in planned
+        for each in rules
     ]
-    columns = ("Operation", "Requests left#", "Error", "Status#", "Delay in s#", "Retry-After#")
-    text = "No fault is planned. The next requests of an operation can get an error or a delay."
+    columns = ("Rule", "Fault", "Of", "Left#", "Hits#", "Error", "Status#", "Delay in s#")
+    text = "There are no rules. The next requests of an operation can get an error or a delay."
     return join(
         [
-            table("Planned faults", columns, rows, empty=text),
+            table("Rules for faults", columns, rows, empty=text),
             buttons(
                 actions.link(ask, "plan-fault"),
-                actions.link(ask, "forget-faults") if planned else None,
+                actions.link(ask, "forget-faults") if rules else None,
             ),
         ]
     )

@@ -23,11 +23,6 @@ def root_of(kind: str, first: str, second: str) -> tuple[str, ...]:
     return ("pools", first, "nodes", second, "files")
 
 
-def download_path(steps: tuple[str, ...], name: str) -> str:
-    """Return the path of the API for one file."""
-    return path_of(*root_of(*steps[:3]), name)
-
-
 async def file_list(ask: PageRequest, kind: Kind, first: str, second: str) -> Markup:
     """Return the section with the files of a task or a node: one folder of them."""
     folder = ask.query.get("folder", "").strip("/")

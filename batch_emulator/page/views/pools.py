@@ -20,7 +20,6 @@ from batch_emulator.page.layout import (
     next_page,
     section,
     table,
-    token_of,
     tree,
 )
 from batch_emulator.page.markup import Child, Markup, badge, el, join, moment, url
@@ -28,7 +27,6 @@ from batch_emulator.page.views.timeline import timeline_of
 
 POOLS = ("Pools", "/")
 _POOLS_OF_A_PAGE = "100"
-_COUNTS_AT_ONCE = "1000"
 _MOST_NODES = 500
 _NODE_STATES = (
     "creating", "starting", "waitingforstarttask", "starttaskfailed", "idle", "running",
@@ -40,7 +38,9 @@ async def pools(ask: PageRequest) -> PageView:
     """Return the list of pools, with their nodes by state."""
     query = {"maxresults": _POOLS_OF_A_PAGE, "$skiptoken": ask.query.get("next")}
     answer = await ask.client.read("pools", **query)
-    counted = await _node_counts(ask)
+    # both lists have the order of the ids, so that they have the same pools after the same link
+    counts = await ask.client.read("nodecounts", **query)
+    counted = {each["poolId"]: each for each in counts["value"]}
     rows = [
         (
             el("a", pool["id"], href=url("pools", pool["id"])),
@@ -60,20 +60,6 @@ async def pools(ask: PageRequest) -> PageView:
     )  # fmt: skip
     shown = table("Pools", columns, rows, empty=_no_pools(ask))
     return PageView("Pools", join([shown, next_page(answer, "/")]))
-
-
-async def _node_counts(ask: PageRequest) -> dict[str, Json]:
-    """Return the numbers of nodes by state of each pool."""
-    found: dict[str, Json] = {}
-    token: str | None = None
-    while True:
-        answer = await ask.client.read(
-            "nodecounts", **{"maxresults": _COUNTS_AT_ONCE, "$skiptoken": token}
-        )
-        found |= {each["poolId"]: each for each in answer["value"]}
-        token = token_of(answer)
-        if token is None:
-            return found
 
 
 def _no_pools(ask: PageRequest) -> Markup:

@@ -18,6 +18,7 @@ from runner.features.selftest.scenario import VM_SIZE
 from runner.features.selftest.selftest import CONTRACT_LIMIT_S, TRAINING_LIMIT_S
 from runner.flows.environment.plan import PoolCost, find_project, need_pulumi, plan_stack
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 
 STACK = "selftest"
 # Charged time of a node after the test: a formula is evaluated every five minutes, and removing a
@@ -98,7 +99,8 @@ def plan_own_stack(
     if usd_at_most > max_usd:
         raise RunnerError(
             "R-SELFTEST-COST",
-            f"the self-test may cost {usd_at_most:.2f} USD, more than {max_usd:.2f}",
+            f"the self-test may cost {format_usd(1e6 * usd_at_most)}, "
+            f"more than {format_usd(1e6 * max_usd)}",
             why=f"this is the price of a {VM_SIZE} in {config.location} for the maximum time",
             fix=f"--max-cost {usd_at_most + 0.01:.2f}, or use another region",
         )
@@ -152,7 +154,7 @@ def deployed_stack(
     from runner.flows.environment import deploy  # noqa: PLC0415  loads Pulumi
 
     opened = deploy.open_stack(own.settings, own.folder, env, consent)
-    changes = deploy.preview(opened, on_progress, report.warnings)
+    changes = deploy.preview(opened, on_progress, report.warnings, refresh=False).changes
     if own.is_new and {change.op for change in changes} != {"create"}:
         raise RunnerError(
             "R-SELFTEST-STACK",
@@ -162,7 +164,9 @@ def deployed_stack(
         )
     with charging(report, "storage and requests", _STORAGE_USD_PER_HOUR):
         try:
-            deploy.deploy(own.settings, opened, changes, on_progress, report.warnings)
+            deploy.deploy(
+                own.settings, opened, changes, on_progress, report.warnings, refresh=False
+            )
             yield
             report.updates += [
                 _update_pool(own, opened, pool, report, on_progress) for pool in _POOLS
@@ -187,11 +191,11 @@ def _update_pool(
     place = (own.folder, own.location, own.subscription_id)
     _write_file(*place, **{pool.replace("-", "_"): 2})
     try:
-        changes = deploy.preview(opened, on_progress, report.warnings)
+        changes = deploy.preview(opened, on_progress, report.warnings, refresh=False).changes
         ops = {change.op for change in changes}
         if ops != {"update"}:
             return PoolUpdate(pool, False, f"the preview shows {', '.join(sorted(ops)) or 'none'}")
-        deploy.deploy(own.settings, opened, changes, on_progress, report.warnings)
+        deploy.deploy(own.settings, opened, changes, on_progress, report.warnings, refresh=False)
     except RunnerError as err:
         return PoolUpdate(pool, False, err.why or err.what)
     finally:

@@ -14,7 +14,15 @@ from typing import Any
 
 from runner.core.home import not_writable
 from runner.core.progress import Warnings
+from runner.features.selftest.conformance import (
+    Conformance,
+    ConformanceStatement,
+    badge,
+    counts,
+    table,
+)
 from runner.features.selftest.contract import Compared, Leftover
+from runner.features.selftest.scenario import scenario
 from runner.features.selftest.training import TrainingReport
 from runner.protocol.errors import RunnerError
 
@@ -141,12 +149,51 @@ class SelftestReport:
         equal = len(self.steps) - len(self.different)
         return f"{equal} of {len(self.steps)} answers equal those of the emulator."
 
+    def statements(self) -> list[ConformanceStatement]:
+        """Return a statement for each operation of which answers were compared."""
+        operations = {step.name: step.operation for step in scenario()}
+        found: dict[str, list[Compared]] = {}
+        for step in self.steps:
+            if not step.target.outcome:
+                found.setdefault(operations.get(step.step, step.step), []).append(step)
+        return [_statement(name, found[name], self.started) for name in sorted(found)]
+
+    def to_conformance(self, badge_name: str) -> str:
+        """Return the comparison by operation, as the emulator's conformance page has it."""
+        statements = self.statements()
+        missing = len(self.steps) - sum(not step.target.outcome for step in self.steps)
+        lines = [
+            f"# Conformance of {self.target} and the emulator, {self.started:%Y-%m-%d}",
+            "",
+            f"![conformance]({badge_name})",
+            "",
+            (
+                "An operation is *same* if all compared answers have the same status, error code, "
+                "headers and types of properties."
+            ),
+            "",
+            *counts([("operations", statements)]),
+            "",
+            *table(("operation", "requests", "", "source"), statements),
+            "",
+            *([f"Requests without an answer to compare: {missing}.", ""] if missing else []),
+        ]
+        return "\n".join(lines)
+
     def write(self, path: Path) -> Path:
-        """Write the JSON to `path` and the page next to it. Return the path of the page."""
+        """Write the JSON to `path`, and next to it the page, whose path is returned.
+
+        If answers were compared, a conformance page and its badge are written, too.
+        """
         page = path.with_suffix(".md")
+        conformance = path.with_name(f"{path.stem}-conformance.md")
+        image = conformance.with_suffix(".svg")
         try:
             path.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
             page.write_text(self.to_markdown(), encoding="utf-8")
+            if self.steps:
+                conformance.write_text(self.to_conformance(image.name), encoding="utf-8")
+                image.write_text(badge(f"emulator and {self.target}", self.statements()), "utf-8")
         except OSError as err:
             raise not_writable(path.parent, err) from err
         return page
@@ -160,6 +207,15 @@ def charging(report: SelftestReport, what: str, usd_per_hour: float) -> Generato
         yield
     finally:
         report.bill.append(BillLine(what, time.monotonic() - began, usd_per_hour))
+
+
+def _statement(operation: str, steps: Sequence[Compared], when: datetime) -> ConformanceStatement:
+    different = [
+        f"{step.step}: {', '.join(step.differences)}" for step in steps if step.differences
+    ]
+    verdict = Conformance.DIFFERS if different else Conformance.SAME
+    source = f"recording of {when:%Y-%m-%d}"
+    return ConformanceStatement(operation, verdict, source, "; ".join(different), str(len(steps)))
 
 
 def _step(step: Compared) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Request:
     until: tuple[str, tuple[str, ...]] | None = None
     keep: Mapping[str, str] = field(default_factory=dict[str, str])
     on_node: bool = False
+    operation: str = ""
 
 
 def scenario() -> tuple[Request, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.batch.raw import send_raw
+from runner.azure.batch.pools import restart_node
 from runner.core.planning.plan import CheckedRun
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import load_recipe
@@ -200,22 +200,6 @@ class EvictedTraining:
 
     def _warn(self, text: str) -> None:
         self._say("progress", text)
-
-
-def restart_node(connection: Connection, pool_id: str, node_id: str) -> None:
-    """Reboot a node at once; its tasks return to the queue, as after an eviction.
-
-    Azure does not evict on request, and rejects the removal of nodes from a pool with autoscale.
-    """
-    path = f"/pools/{pool_id}/nodes/{node_id}/reboot"
-    answer = send_raw(connection, "POST", path, {"nodeRebootOption": "requeue"})
-    if answer.code:
-        raise RunnerError(
-            "R-SELFTEST-EVICT",
-            f"cannot restart node {node_id}",
-            why=f"the service answered {answer.status} {answer.code}",
-            fix="run the self-test again",
-        )
 
 
 def _problem(state: str, reason: str, attempts: int, file: Path | None) -> str:

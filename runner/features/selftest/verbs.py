@@ -15,6 +15,7 @@ from runner.cli.commands.environment.deploy import run_stack_checks
 from runner.cli.options import DataOption, TargetOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import ExitCode
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from runner.core.settings import Settings
@@ -95,7 +96,7 @@ def selftest(
 def _plan_stack(out: Output, settings: Settings, max_usd: float, *, check: bool) -> OwnStack:
     """Plan the stack of the test, and run the checks before its deployment."""
     from runner.features.selftest.own_stack import plan_own_stack
-    from runner.flows.environment.check import first_failure
+    from runner.flows.environment.checks.run import first_failure
 
     now = datetime.now(UTC)
     own = plan_own_stack(settings, cwd=Path.cwd(), env=os.environ, now=now, max_usd=max_usd)
@@ -109,7 +110,7 @@ def _consent(out: Output, own: OwnStack | None, *, yes: bool) -> None:
     if own is not None:
         question = (
             f"Deploy stack {own.settings.stack!r} in {own.location}, test it for at most "
-            f"{own.usd_at_most:.2f} USD, and delete it?"
+            f"{format_usd(1e6 * own.usd_at_most)}, and delete it?"
         )
     out.require(question, "R-SELFTEST-DECLINED", "nothing was started", yes=yes)
 
@@ -136,7 +137,8 @@ def _show(out: Output, found: SelftestReport, page: Path) -> None:
         )
     if found.updates:
         pairs["pool updates"] = "; ".join(f"{each.pool}: {each.answer}" for each in found.updates)
-    pairs["cost"] = f"{found.usd:.2f} USD at most, {found.usd_at_most:.2f} were allowed"
+    cost, allowed = (format_usd(1e6 * usd) for usd in (found.usd, found.usd_at_most))
+    pairs["cost"] = f"{cost} at most, {allowed} were allowed"
     pairs["report"] = str(page)
     out.panel("The self-test passed" if found.passed else "The self-test failed", pairs)
     for text in found.warnings.found:

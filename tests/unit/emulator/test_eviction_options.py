@@ -23,8 +23,20 @@ def test_options_set_evictions_and_quotas(tmp_path: Path) -> None:
     )  # fmt: skip
     limits = settings_of(parser().parse_args(words), "http://127.0.0.1:1").limits
     assert (limits.eviction_rate, limits.notice_s, limits.capacity_away_s) == (2.5, 0, 60)
+    assert (limits.shortest_notice_s, limits.unusable_s) == (0, 0)
     assert (limits.pools, limits.active_jobs) == (0, 3)
     assert limits.trace == (TraceEntry(3.0, evict=1),)
+
+
+@pytest.mark.parametrize(
+    ("given", "shortest", "longest"),
+    [((), 0, 30), (("--eviction-notice", "2-10"), 2, 10), (("--eviction-notice", "1.5"), 1.5, 1.5)],
+)
+def test_notice_is_a_number_or_a_range(
+    given: tuple[str, ...], shortest: float, longest: float
+) -> None:
+    limits = settings_of(parser().parse_args(options(*given)), "http://127.0.0.1:1").limits
+    assert (limits.shortest_notice_s, limits.notice_s) == (shortest, longest)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +45,11 @@ def test_options_set_evictions_and_quotas(tmp_path: Path) -> None:
         ("--eviction-rate", "nan", "expected a number from 0"),
         ("--eviction-rate", "-1", "expected a number from 0"),
         ("--eviction-notice", "inf", "expected a number from 0"),
+        ("--eviction-notice", "-1", "expected a number from 0"),
+        ("--eviction-notice", "10-2", "expected the shorter notice first"),
+        ("--eviction-notice", "2-", "or a range such as 2-10"),
+        ("--eviction-notice", "1e999", "expected a number from 0"),
+        ("--eviction-unusable", "-1", "expected a number from 0"),
         ("--eviction-trace", "/nowhere/at/all", "cannot be read"),
         ("--pool-quota", "-1", "expected a number from 0"),
     ],

@@ -335,3 +335,15 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("path", ["up/../../x", "other", "topmost/x"])
+def test_path_that_is_not_below_the_top_is_refused(top: Path, path: str) -> None:
+    with pytest.raises(PermissionError):
+        make_real_folder(top.parent / path, top)
+
+
+def test_relative_top_is_allowed(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(top)
+    assert make_real_folder(Path("new"), Path())
+    assert (top / "new").is_dir()

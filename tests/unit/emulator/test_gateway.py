@@ -22,14 +22,22 @@ from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import pkcs12
 
-from batch_emulator.gateway import client_variables, proxy
+from batch_emulator.gateway import client_variables, java, proxy
 from batch_emulator.gateway.__main__ import environment_of, run
 from batch_emulator.gateway.authority import Authority
 from batch_emulator.gateway.pools import pool_of
 from batch_emulator.gateway.proxy import Gateway
 from batch_emulator.gateway.services import LocalServices
-from batch_emulator.gateway.sign_in import CLIENT, IDENTITY_PATH, NamedAccounts, resource_id
+from batch_emulator.gateway.sign_in import (
+    CLIENT,
+    IDENTITY_PATH,
+    NamedAccounts,
+    answer_management,
+    resource_id,
+)
+from batch_emulator.gateway.signatures import Signatures, StorageRequest
 from batch_emulator.server import Server
 
 HOST = "mine.westeurope.batch.azure.com"
@@ -358,6 +366,17 @@ _ACCOUNT = NamedAccounts("mine", "a2V5", "a2V5")
 _POOL = f"{resource_id('Microsoft.Batch/batchAccounts', _ACCOUNT)}/pools/p"
 
 
+def test_resource_manager_shows_the_linked_storage_account() -> None:
+    batch = resource_id("Microsoft.Batch/batchAccounts", _ACCOUNT)
+    status, found = answer_management("GET", batch, _ACCOUNT)
+    linked = found["properties"]["autoStorage"]
+    assert status == 200
+    storage = resource_id("Microsoft.Storage/storageAccounts", _ACCOUNT)
+    assert linked["storageAccountId"] == storage
+    assert answer_management("GET", linked["storageAccountId"], _ACCOUNT)[0] == 200
+    assert datetime.now(UTC) - datetime.fromisoformat(linked["lastKeySync"]) < timedelta(minutes=1)
+
+
 def test_pool_of_resource_manager_has_the_format_of_the_service() -> None:
     rule = {"access": "Allow", "priority": 150, "sourceAddressPrefix": "*"}
     machine = {
@@ -546,5 +565,83 @@ def test_command_ignores_the_proxies_of_the_caller(gateway: Gateway) -> None:
         "no_proxy": "127.0.0.1,localhost",
         "HTTPS_PROXY": gateway.proxy_url,
         "https_proxy": gateway.proxy_url,
+        "NODE_USE_ENV_PROXY": "1",
     }
     assert found["IDENTITY_ENDPOINT"] == f"{gateway.url}{IDENTITY_PATH}"
+
+
+def _without_password(port: int) -> http.client.HTTPSConnection:
+    way = http.client.HTTPSConnection("127.0.0.1", port, timeout=60)
+    way.set_tunnel("example.com", 443)
+    return way
+
+
+def test_port_of_java_serves_this_user_without_a_password(gateway: Gateway) -> None:
+    with java.OwnUserPort(gateway) as own, pytest.raises(OSError, match="403"):
+        _without_password(own.port).connect()
+
+
+def test_port_of_java_closes_connections_of_other_users(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = os.geteuid() + 1
+    with java.OwnUserPort(gateway) as own:
+        monkeypatch.setattr(java.os, "geteuid", lambda: other)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            _without_password(own.port).connect()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::ffff:127.0.0.1"])
+def test_user_of_a_connection_is_found(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(family) as client:
+        port = server.getsockname()[1]
+        client.connect((host, port))
+        client_port = client.getsockname()[1]
+        assert java.user_of(client_port, port) == os.geteuid()
+        assert java.user_of(port, client_port) == os.geteuid()
+        assert java.user_of(client_port, client_port) is None
+
+
+def test_trust_store_has_the_certificates_that_can_be_read(gateway: Gateway) -> None:
+    company = Authority(timedelta(days=1)).pem
+    broken = b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+    store = java.trust_store(b"\n".join([company, broken, gateway.authority.pem]))
+    found = pkcs12.load_pkcs12(store, b"changeit").additional_certs
+    wanted = {x509.load_pem_x509_certificate(one) for one in (company, gateway.authority.pem)}
+    assert {one.certificate for one in found} == wanted
+    assert len({one.friendly_name for one in found}) == 2
+
+
+def test_java_options_follow_those_of_the_caller() -> None:
+    store, elsewhere = Path("/tmp/of me/a.p12"), "-Dhttps.proxyHost=elsewhere"
+    found = java.java_variables(8443, store, {"_JAVA_OPTIONS": elsewhere, "JAVA_HOME": "/jdk"})
+    ours = found["JAVA_TOOL_OPTIONS"]
+    assert ours.startswith("-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=8443 ")
+    assert ' "-Djavax.net.ssl.trustStore=/tmp/of me/a.p12" ' in ours
+    assert found == {"JAVA_TOOL_OPTIONS": ours, "_JAVA_OPTIONS": f"{elsewhere} {ours}"}
+
+
+@pytest.mark.usefixtures("handlers")
+def test_command_gets_a_trust_store_for_java(gateway: Gateway) -> None:
+    script = """
+import os, shlex
+given = dict(one[2:].split("=", 1) for one in shlex.split(os.environ["JAVA_TOOL_OPTIONS"]))
+assert os.path.getsize(given["javax.net.ssl.trustStore"]) > 0
+assert given["https.proxyHost"] == "127.0.0.1"
+"""
+    assert run(gateway, [sys.executable, "-c", script]) == 0
+
+
+@pytest.mark.parametrize(("authorization", "kept"), [("Bearer t", False), ("SharedKey a:b", True)])
+def test_date_is_passed_only_where_it_is_signed(
+    gateway: Gateway, authorization: str, kept: bool
+) -> None:
+    host = "mine.blob.core.windows.net"
+    headers = {"authorization": authorization, "date": "Sun, 29 Nov 2026 20:00:00 GMT"}
+    request = StorageRequest("GET", "/c?restype=container", headers)
+    Signatures(gateway.services, gateway.tokens, host).rewrite(
+        request, "/mine", needs_signature=True
+    )
+    assert ("date" in request.headers) == kept
+    assert ("x-ms-date" in request.headers) != kept

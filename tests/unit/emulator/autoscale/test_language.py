@@ -329,6 +329,13 @@ def test_seven_digits_after_the_second_are_read_in_full() -> None:
     assert value(later) == "1"
 
 
+def test_nine_digits_after_the_second_are_not_read() -> None:
+    """The source is nextflow-io/nextflow#3866 (read 2026-11-30)."""
+    problem = run('x = time("2023-04-14T10:00:00.123456789Z")').problem
+    assert problem is not None
+    assert problem.code == "AutoScalingFormulaEvaluationError"
+
+
 def test_errors_carry_line_and_column() -> None:
     text = "x = 1;\ny = 2 +\n    nothing;"
     done = run(text)

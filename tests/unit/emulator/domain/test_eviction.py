@@ -19,7 +19,7 @@ from batch_emulator.domain.model import (
     Pool,
     TaskState,
 )
-from batch_emulator.domain.transitions import eviction, pools
+from batch_emulator.domain.transitions import eviction, nodes, pools
 from batch_emulator.domain.validation.task_rules import check_files
 from tests.unit.emulator.world import World, states
 
@@ -34,22 +34,26 @@ def evict(world: World, node: Node, **options: float) -> None:
     world.settle()
 
 
+def events_of(world: World, node: Node, version: str = "2020-07-01") -> dict[str, Any]:
+    return eviction.scheduled_events(node, version, world.clock.now())
+
+
 def test_notice_precedes_the_eviction() -> None:
     world = World()
     node = world.node(spot(world))
     task = world.task(world.job(), "a")
-    quiet = eviction.scheduled_events(node)
+    quiet = events_of(world, node)
     evict(world, node)
-    [event] = eviction.scheduled_events(node)["Events"]
+    [event] = events_of(world, node)["Events"]
     assert (event["EventType"], event["EventStatus"]) == ("Preempt", "Scheduled")
     assert event["NotBefore"] == "Thu, 01 Jan 2026 00:00:40 GMT"
     assert event["Resources"] == [node.id]
-    assert eviction.scheduled_events(node)["DocumentIncarnation"] > quiet["DocumentIncarnation"]
+    assert events_of(world, node)["DocumentIncarnation"] > quiet["DocumentIncarnation"]
     world.push(29)
     assert (node.state, task.state) == (NodeState.RUNNING, TaskState.RUNNING)
     world.push(1)
     assert (task.state, task.requeue_count, task.retry_count) == (TaskState.ACTIVE, 0, 0)
-    assert eviction.scheduled_events(node)["Events"] == []
+    assert events_of(world, node)["Events"] == []
 
 
 def test_evicted_node_returns_with_its_id_and_no_disk() -> None:
@@ -341,3 +345,92 @@ def test_an_invalid_public_trace_is_refused(tmp_path: Path, text: str, why: str)
     path.write_text(text)
     with pytest.raises(TraceError, match=re.escape(why)):
         load_trace(path)
+
+
+def unrequested_notices(seed: int, **limits: Any) -> list[float]:
+    """Return when nine nodes are evicted by a trace, in seconds after the first of them."""
+    world = World(seed=seed, trace=(TraceEntry(5, evict=9),), **limits)
+    pool = spot(world, 9)
+    world.push(5)
+    nodes = sorted(pool.nodes.values(), key=lambda node: node.number)
+    times = [node.notice.not_before for node in nodes if node.notice]
+    assert len(times) == 9
+    return [(each - min(times)).total_seconds() for each in times]
+
+
+def test_notices_of_a_range_are_drawn_by_the_seed() -> None:
+    limits = {"shortest_notice_s": 1000.0, "notice_s": 1300.0}
+    found = unrequested_notices(7, **limits)
+    assert found == unrequested_notices(7, **limits)
+    assert found != unrequested_notices(8, **limits)
+    assert 90 < max(found) <= 300
+
+
+def test_requested_eviction_has_an_exact_notice() -> None:
+    world = World(shortest_notice_s=0.0, notice_s=30.0)
+    pool = spot(world, 2)
+    first, second = pool.nodes.values()
+    evict(world, first)
+    evict(world, second, notice_s=7.5)
+    left = [each.notice.not_before - world.clock.now() for each in (first, second) if each.notice]
+    assert [each.total_seconds() for each in left] == [30.0, 7.5]
+
+
+@pytest.mark.parametrize("notice_s", [0.0, 5.0])
+def test_evicted_node_may_be_unusable_first(notice_s: float) -> None:
+    world = World(unusable_s=20.0)
+    pool = spot(world)
+    node, task = world.node(pool), world.task(world.job(), "a")
+    evict(world, node, notice_s=notice_s, away_s=60)
+    world.push(notice_s)
+    assert (node.state, node.errors, task.state) == (NodeState.UNUSABLE, [], TaskState.ACTIVE)
+    assert not eviction.evictable(node)
+    world.push(19)
+    assert node.state is NodeState.UNUSABLE
+    world.push(1)
+    assert node.state is NodeState.PREEMPTED
+    for _ in range(5):
+        world.push(60)
+    assert (node.state, task.state) == (NodeState.RUNNING, TaskState.RUNNING)
+    assert (task.requeue_count, task.retry_count) == (0, 0)
+
+
+def test_node_that_is_unusable_anyway_is_preempted_at_once() -> None:
+    world = World(unusable_s=20.0)
+    node = world.node(spot(world))
+    nodes.fail(world.account, node, [{"code": "X"}], world.clock.now())
+    evict(world, node, notice_s=0, away_s=60)
+    assert node.state is NodeState.PREEMPTED
+
+
+def test_recommendation_is_shown_to_later_versions_and_evicts_nobody() -> None:
+    world = World()
+    node = world.node(spot(world))
+    later = f"{world.clock.now():%Y-%m-%d}"
+    quiet = events_of(world, node, later)
+    eviction.recommend_rebalance(world.account, node, world.clock.now())
+    [event] = events_of(world, node, later)["Events"]
+    assert (event["EventType"], event["Resources"]) == ("SpotRebalanceRecommendation", [node.id])
+    assert events_of(world, node, later)["DocumentIncarnation"] > quiet["DocumentIncarnation"]
+    assert events_of(world, node)["Events"] == []
+    evict(world, node, notice_s=30, away_s=1)
+    kinds = [each["EventType"] for each in events_of(world, node, later)["Events"]]
+    assert kinds == ["Preempt", "SpotRebalanceRecommendation"]
+    for _ in range(3):
+        world.push(60)
+    assert events_of(world, node, later)["Events"] == []  # of the next machine
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("2020-07-01", True),
+        ("2025-01-01-preview", True),
+        ("2026-01-02", False),  # tomorrow
+        ("2018-01-01", False),
+        ("latest", False),
+        ("", False),
+    ],
+)
+def test_versions_of_scheduled_events(version: str, known: bool) -> None:
+    assert eviction.is_events_version(version, World().clock.now()) is known

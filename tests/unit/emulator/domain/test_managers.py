@@ -68,7 +68,7 @@ def test_manager_without_kill_job_leaves_the_job_to_its_tasks() -> None:
     world.end(task)
     assert (job.state, other.state) == (JobState.ACTIVE, TaskState.RUNNING)
     world.end(other)
-    assert (job.state, job.terminate_reason) == (JobState.COMPLETED, "AllTasksComplete")
+    assert (job.state, job.terminate_reason) == (JobState.COMPLETED, "AllTasksCompleted")
 
 
 def test_exclusive_manager_shares_its_node_with_no_task() -> None:

@@ -305,6 +305,7 @@ def test_quotas_of_pools_and_active_jobs() -> None:
         require_pool_quota(world.account)
     assert caught.value.code == "PoolQuotaReached"
     job = world.job(onAllTasksComplete="terminatejob")
+    world.push(60)
     require_active_job_quota(world.account)  # it had no task, so it is completed already
     assert job.state == "completed"
     world.job("other")

@@ -42,7 +42,7 @@ def test_notice_ends_when_the_machine_is_deallocated() -> None:
     world.settle()
     world.push(60)
     assert node.state is NodeState.DEALLOCATED
-    assert eviction.scheduled_events(node)["Events"] == []
+    assert eviction.scheduled_events(node, "2020-07-01", world.clock.now())["Events"] == []
     node_operations.start(world.account, node, world.clock.now())
     world.push(10)
     world.push(10)

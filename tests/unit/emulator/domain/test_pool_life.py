@@ -49,6 +49,7 @@ def test_long_resize_times_out() -> None:
     world.push(1)
     assert pool.allocation is AllocationState.STEADY
     assert pool.resize_errors[0]["code"] == "AllocationTimedout"
+    assert "values" not in pool.resize_errors[0]
     assert not pool.nodes
 
 

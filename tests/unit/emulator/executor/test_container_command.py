@@ -45,8 +45,6 @@ def test_command_line_has_all_options() -> None:
     assert arguments == [
         "create",
         "--name=name",
-        f"--label=batch-emulator.node={ROOT}",
-        "--label=batch-emulator.data=/data",
         "--log-driver=none",
         "--pull=never",
         "--network=host",
@@ -57,11 +55,41 @@ def test_command_line_has_all_options() -> None:
         f"--workdir={ROOT}/wd",
         "--runtime=runc",
         "--shm-size=1g",
+        f"--label=batch-emulator.node={ROOT}",
+        "--label=batch-emulator.data=/data",
         "busybox",
         "/bin/sh",
         "-c",
         "exit 3",
     ]
+
+
+def test_labels_of_a_task_do_not_replace_ours() -> None:
+    task = replace(container("--label=batch-emulator.data=/other"), name="mine_1")
+    labels = [one for one in _arguments(task) if one.startswith("--label")]
+    assert labels[0] == "--label=batch-emulator.data=/other"
+    assert labels[-2:] == [
+        "--label=batch-emulator.data=/data",
+        "--label=batch-emulator.name=mine_1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--gpus=all", ["--device=nvidia.com/gpu=all"]),
+        ("--gpus=2", ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1"]),
+        ('--gpus="device=1,3"', ["--device=nvidia.com/gpu=1", "--device=nvidia.com/gpu=3"]),
+        ("--gpus=count=1,capabilities=utility", ["--device=nvidia.com/gpu=0"]),
+        ("--runtime=nvidia", ["--device=nvidia.com/gpu=all"]),
+        ("--runtime=crun", ["--runtime=crun"]),
+    ],
+)
+def test_gpus_are_devices_of_podman(option: str, expected: list[str]) -> None:
+    task = container(option)
+    changed = create_arguments(task, "name", Path("/e"), user="7:8", podman=True)
+    assert [one for one in changed if one in expected] == expected
+    assert option in _arguments(task)
 
 
 @pytest.mark.parametrize("option", ["--network=bridge", "--net", "--net=none"])

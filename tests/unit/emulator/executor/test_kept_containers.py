@@ -166,7 +166,7 @@ def command_of(folder: Path, wanted: ContainerSpec) -> tuple[Machine, list[str]]
         ((), ("run",), ["entry", "image", "run"]),
         ((), (), ["entry", "image", "default"]),
         (("--entrypoint=/a",), ("run",), ["/a", "run"]),
-        (("--entrypoint", "/a", "--init"), (), ["/a"]),
+        (("--entrypoint=/b", "--entrypoint=/a", "--init=true"), (), ["/a"]),
         (('--entrypoint=["/a", "b"]',), ("run",), ["/a", "b", "run"]),
         (("--entrypoint=",), ("run",), ["run"]),
     ],

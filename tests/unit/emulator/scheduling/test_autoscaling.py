@@ -332,6 +332,53 @@ def test_autoscale_and_samples_survive_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_samples_after_a_restart_are_those_of_the_nodes_that_are_left(tmp_path: Path) -> None:
+    """The pool shrank after its last sample, and the restart came before the next one."""
+    world, store = World(), AccountStore(tmp_path)
+    pool = scaling(world, "$TargetDedicatedNodes = 2;")
+    boot(world)
+    world.push(280)
+    assert len(pool.nodes) == 2
+    pool.spec["autoScaleFormula"] = "$TargetDedicatedNodes = 0;"
+    world.push(10)
+    world.push(2)
+    assert not pool.nodes
+    store = restarted(world, store, tmp_path)
+    restart.spread_samples(world.account, world.clock.now())
+    world.settle()
+    world.push(250)
+    again = world.account.pools["pool"]
+    assert value(world, again, "$CurrentDedicatedNodes.GetSample(6)") == "[0,0,0,0,0,0]"
+    store.close()
+
+
+def test_quiet_pools_are_read_a_few_at_a_time_after_a_restart(tmp_path: Path) -> None:
+    world, store = World(), AccountStore(tmp_path)
+    for number in range(250):
+        scaling(world, "$TargetDedicatedNodes = 0;", id=f"p{number}")
+    world.job(pool="p200")
+    task = world.task(world.account.jobs["job"], "a")
+    world.clock.push(3600)  # every formula is due
+    store = restarted(world, store, tmp_path)
+    restart.spread_samples(world.account, world.clock.now())
+
+    def overdue() -> set[str]:
+        now = world.clock.now()
+        found = world.account.pools.values()
+        return {p.id for p in found if p.autoscale.due is not None and p.autoscale.due <= now}
+
+    assert len(overdue()) == 250
+    world.settle()
+    assert len(overdue()) == 250 - 100 - 1
+    assert "p200" not in overdue()  # it has a task, so it is read at once
+    world.push(0.2)
+    assert len(overdue()) == 250 - 200 - 1
+    world.push(0.2)
+    assert not overdue()
+    assert task.state is TaskState.ACTIVE
+    store.close()
+
+
 def test_new_pool_has_no_samples_of_a_deleted_one_with_its_id(tmp_path: Path) -> None:
     world, store = World(), AccountStore(tmp_path)
     first = scaling(world, "$TargetDedicatedNodes = 0;")
