@@ -98,7 +98,7 @@ find_engine() {
 # this user name for Helm and ORAS (read 2026-11-21).
 sign_in() {
   case $registry in
-    *.azurecr.io) ;;
+    *.azurecr.io | *.azurecr.cn | *.azurecr.us) ;;
     *) return ;; # for other registries, use the engine's credentials
   esac
   command -v az >/dev/null ||

@@ -27,6 +27,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from azure.core.credentials import AccessToken
 
+from runner.core.pricing.machines import REGIONS
 from tests.loopback import QuietServer, read_body
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
@@ -38,6 +39,7 @@ NAMESPACES = (
     *("Microsoft.Insights", "Microsoft.ManagedIdentity", "Microsoft.Network", "Microsoft.Storage"),
     *("Microsoft.OperationalInsights", "Microsoft.VirtualMachineImages"),
     *("Microsoft.ContainerInstance", "Microsoft.KeyVault", "Microsoft.ContainerRegistry"),
+    "Microsoft.CostManagementExports",
 )
 _IMAGE_VERSIONS = (
     "providers/microsoft.compute/locations/*/publishers/*/artifacttypes/vmimage"
@@ -68,6 +70,7 @@ class ArmState:
         default_factory=lambda: dict.fromkeys(NAMESPACES, "Registered")
     )
     account_quota: int = 3
+    locations: set[str] = field(default_factory=lambda: set(REGIONS))
     token: str = TOKEN  # of every sign-in
     # Resources by ID, including Batch accounts. A list contains the resources below a path.
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -246,6 +249,7 @@ class ArmServer:
     def _route(self, method: str, path: str, below: str, query: dict[str, str], body: Any) -> Reply:
         known: list[tuple[str, Callable[[list[str]], Reply]]] = [
             ("", lambda _: (200, self._subscription())),
+            ("locations", lambda _: self._locations()),
             ("providers/microsoft.authorization/permissions", lambda _: self._permissions()),
             ("providers/microsoft.compute/skus", lambda _: self._skus(query)),
             (
@@ -282,6 +286,9 @@ class ArmServer:
             "state": self.state.subscription_state,
             "subscriptionPolicies": {"quotaId": self.state.quota_id, "spendingLimit": "Off"},
         }
+
+    def _locations(self) -> Reply:
+        return 200, {"value": [{"name": name} for name in sorted(self.state.locations)]}
 
     def _provider(self, found: list[str]) -> Reply:
         for namespace, state in self.state.providers.items():
@@ -352,7 +359,8 @@ class ArmServer:
         return fault(404, "ResourceGroupNotFound" if group else "ResourceNotFound")
 
     def _resources_below(self, path: str) -> list[dict[str, Any]]:
-        start = f"{path}/providers/".lower()
+        whole = "/resourcegroups/" not in path.lower()
+        start = f"{path}/{'resourceGroups' if whole else 'providers'}/".lower()
         return [body for key, body in self.state.resources.items() if key.lower().startswith(start)]
 
     def _directly_below(self, path: str) -> list[dict[str, Any]]:

@@ -18,14 +18,16 @@ An error that remains becomes a RunnerError, by a table of error codes.
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from collections.abc import Callable, Container, Generator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from azure.core.exceptions import (
@@ -39,8 +41,9 @@ from azure.core.exceptions import (
 )
 from azure.core.pipeline.policies import RetryPolicy
 
+from runner.core.azure.clouds import sign_in_step
 from runner.core.units import format_duration
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import FaultText, RunnerError
 
 RETRIES = 5  # after the first try
 _BATCH_BUDGET_S = 120
@@ -57,6 +60,7 @@ _REQUEST_ID = "request-id"  # a header of every response (API description)
 _TRIES = "runner_tries"
 T = TypeVar("T")
 SIGN_IN = "R-AZURE-SIGN-IN"
+SIGNING_IN = "signing in"  # what a request for a token alone does
 SERVICES_DOWN = "R-SERVICES-DOWN"
 _SERVICE_BUSY = "R-SERVICE-BUSY"
 STORAGE_FULL = "R-STORAGE-FULL"
@@ -140,24 +144,11 @@ def was_repeated(err: BaseException) -> bool:
     return getattr(getattr(response, "request", None), _TRIES, 1) > 1
 
 
-class FaultText(NamedTuple):
-    """What RunnerError says for a code of a service."""
-
-    code: str
-    what: str
-    fix: str
-
-    def error(self, why: str) -> RunnerError:
-        """Return the RunnerError."""
-        return RunnerError(self.code, self.what, why=why, fix=self.fix)
-
-
 _ACCESS = FaultText(
     "R-ACCESS-DENIED",
     "the service rejected the sign-in",
     "run `runner local down && runner local up` (local) or `az login` (Azure)",
 )
-_NO_TOKEN = FaultText(SIGN_IN, "not signed in to Azure", "az login")
 _QUOTA = FaultText(
     "R-QUOTA",
     "the Batch account has reached its quota of active jobs",
@@ -167,7 +158,7 @@ _BUSY = FaultText(_SERVICE_BUSY, "the service is overloaded", "try again in a mi
 _NO_STORE = FaultText(
     "R-CONTAINER-MISSING",
     "a storage container does not exist",
-    "run `runner local up` (local) or `runner up --refresh` (Azure)",
+    "run `runner local up` (local) or `runner up` (Azure)",
 )
 _LARGE = FaultText(
     "R-TASK-TOO-LARGE",
@@ -214,7 +205,7 @@ _TABLE: dict[str, FaultText] = {
     "PoolNotFound": FaultText(
         "R-POOL-MISSING",
         "the pool does not exist",
-        "run `runner local up` (local) or `runner up --refresh` (Azure)",
+        "run `runner local up` (local) or `runner up` (Azure)",
     ),
     "PoolBeingDeleted": FaultText(
         "R-POOL-DELETED", "the pool is being deleted", "use another pool with --pool"
@@ -267,6 +258,37 @@ def succeeds(doing: str, request: Callable[[], object], unless: Container[str]) 
         return True
 
 
+_BEING_DELETED = frozenset({"PoolBeingDeleted", "JobBeingDeleted", "JobScheduleBeingDeleted"})
+_FREE_POLL_S = 0.1
+_FREE_LONGEST_POLL_S = 2.0
+
+
+def create_when_free(create: Callable[[], object], timeout_s: float, still: RunnerError) -> None:
+    """Create an entity. While the service still deletes one of the same ID, wait and try again.
+
+    Args:
+        create: sends the request.
+        timeout_s: how long to wait in seconds.
+        still: the error if the other entity is not gone by then.
+
+    Raises:
+        HttpResponseError: the request is rejected for another reason.
+    """
+    deadline, pause_s = time.monotonic() + timeout_s, _FREE_POLL_S
+    while True:
+        try:
+            create()
+        except HttpResponseError as err:
+            if error_code(err) not in _BEING_DELETED:
+                raise
+            if time.monotonic() >= deadline:
+                raise still from err
+        else:
+            return
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _FREE_LONGEST_POLL_S)
+
+
 def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     """Return the RunnerError for an SDK error. The code of the error decides, never its text."""
     code = error_code(err)
@@ -275,9 +297,10 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     is_full = any(reason.startswith(_FULL_STORAGE) for reason in reasons)
     fault = _FULL if is_full else _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
-        # No response means that no token was sent.
-        fault = _NO_TOKEN if err.response is None else _ACCESS
-    if fault in (_ACCESS, _NO_TOKEN) and (difference := _clock_difference(err)):
+        if err.response is None:  # no token was sent
+            return not_signed_in(err, doing)
+        fault = _ACCESS
+    if fault is _ACCESS and (difference := _clock_difference(err)):
         return _wrong_clock(difference, why)
     if fault is not None:
         return fault.error(why)
@@ -295,9 +318,33 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     return RunnerError(
         "R-SERVICE",
         f"the service rejected the request: {code or _status(err)}",
-        why=f"while {doing}: {_first_line(err)}",
+        why=f"while {doing}: {first_line(err)}",
         fix="run `runner local status`, or add --debug to see the whole response",
     )
+
+
+# What the chain of credentials says about `az`, in a line of its own.
+_OF_AZ = "AzureCliCredential: "
+
+
+def not_signed_in(err: ClientAuthenticationError, doing: str) -> RunnerError:
+    """Return the error for a credential that has no token, so that no request was sent."""
+    why = _why_not_signed_in(str(err.message or err))
+    return RunnerError(
+        SIGN_IN,
+        "not signed in to Azure",
+        why=why if doing == SIGNING_IN else f"while {doing}: {why}",
+        fix=f"{sign_in_step(os.environ)}, or set ARM_CLIENT_ID, ARM_TENANT_ID and "
+        "ARM_CLIENT_SECRET",
+    )
+
+
+def _why_not_signed_in(message: str) -> str:
+    """Return one line of a credential's message; that of a chain of credentials is about `az`."""
+    lines = [line.strip() for line in message.strip().splitlines()]
+    if found := [line.removeprefix(_OF_AZ) for line in lines if line.startswith(_OF_AZ)]:
+        return f"neither variables nor `az` sign in: {found[0]}"
+    return lines[0] if lines else "no credential has a token"
 
 
 def _local_reasons(err: BaseException) -> list[str]:
@@ -344,7 +391,7 @@ def _connection_error(broken: AzureError, doing: str, err: AzureError) -> Runner
             what = "cannot connect to the services"
     elif not _is_reachable(address):
         what, fix = "the local services are not running", "runner local up"
-    return RunnerError(SERVICES_DOWN, what, why=f"while {doing}: {_first_line(err)}", fix=fix)
+    return RunnerError(SERVICES_DOWN, what, why=f"while {doing}: {first_line(err)}", fix=fix)
 
 
 def _address(err: AzureError) -> tuple[str, int] | None:
@@ -374,6 +421,7 @@ def _status(err: AzureError) -> str:
     return f"HTTP {status}" if status else type(err).__name__
 
 
-def _first_line(err: AzureError) -> str:
+def first_line(err: AzureError) -> str:
+    """Return the first line of what an SDK error says, or its class if it says nothing."""
     message = str(err.message or err).strip().splitlines()
     return message[0][:200] if message else type(err).__name__

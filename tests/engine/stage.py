@@ -18,9 +18,8 @@ from pulumi import automation
 from pulumi.automation._server import LanguageServer
 from pulumi.automation._stack import StackInitMode
 
-from tests.engine.azure_native.__main__ import FOLDER
 from tests.engine.azure_native.azure import Azure
-from tests.engine.azure_native.provider import VERSION
+from tests.engine.azure_native.provider import FOLDER, VERSION
 from tests.unit.infra.cloud import SUBSCRIPTION
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +72,7 @@ class Stage:
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "infra"))),
             "NO_COLOR": "1",
             FOLDER: str(self.folder / "azure"),
         }

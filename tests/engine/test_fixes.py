@@ -187,7 +187,8 @@ def test_printed_commands_work_on_a_deployed_stack(azure: Deployment, stage: Sta
     azure.change(("max_spot: 3", "max_spot: 3, ssh_from: [198.51.100.7]"))
     more = "  runner:storage: {file_share_gib: 100}\n  runner:nodes_add_tasks: true\n"
     azure.change(("  runner:image:", f"{more}  runner:image:"))
-    azure.ok(f"{again} -y --no-check")
+    assert azure.code(f"{again} -y --no-check") == "R-UP-ACTIVE"  # a run is active on `work`
+    azure.ok(f"{again} -y --no-check --force")
     assert template in stage.azure.ids()
     pools = {pool["poolName"]: json.dumps(pool) for pool in azure.pools()}
     assert pools.keys() == {"t4", "own", "work"}

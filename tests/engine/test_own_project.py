@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.deployed import run_in
 from tests.engine.stage import CONFIG, ROOT, Stage
+from tests.unit.infra.cloud import SUBSCRIPTION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 POLICY = ("--policy-pack", str(ROOT / "infra/runner_infra/policy"))
@@ -31,6 +33,24 @@ def project(stage: Stage) -> Path:
 def test_plain_pulumi_previews_the_project_within_its_policies(stage: Stage, project: Path) -> None:
     stage.take_policy_packs()
     shown = stage.run("preview", *POLICY, cwd=project, check=False)
+
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "azure-native:batch:Pool" in shown.stdout
+    assert "[mandatory]" not in shown.stdout
+
+
+def test_plain_pulumi_previews_what_init_writes(stage: Stage) -> None:
+    folder = stage.folder / "project"
+    folder.mkdir()
+    words = ("--subscription", SUBSCRIPTION, "--location", "West Europe", "--no-check", "--yes")
+    written = run_in(stage, "init", *words)
+    assert written.returncode == 0, written.stderr
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert names == {"Pulumi.yaml", "Pulumi.dev.yaml", "runner_stack/__main__.py"}
+
+    stage.run("stack", "init", "dev", cwd=folder)
+    stage.take_policy_packs()
+    shown = stage.run("preview", *POLICY, cwd=folder, check=False)
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "azure-native:batch:Pool" in shown.stdout

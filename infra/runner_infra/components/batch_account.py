@@ -17,6 +17,8 @@ class BatchAccountComponent(pulumi.ComponentResource):
     Since March 2026, spot nodes no longer need allocation mode UserSubscription.
     Source: github.com/Azure/Batch issue 196 and azure-docs 8aed47d (2026-04-14).
 
+    With private access, requests reach it only through its private endpoints, and so do its nodes.
+
     An adopted account is only read; its modes, identity and storage do not change.
     """
 
@@ -27,12 +29,18 @@ class BatchAccountComponent(pulumi.ComponentResource):
         store: DataStore,
         identities: Identities,
         adopted: AccountName | None = None,
+        *,
+        private: bool = False,
     ) -> None:
         super().__init__("runner:infra:BatchAccount", name)
         self.group_name: pulumi.Input[str] = (
             adopted.group if adopted else context.resource_group_name
         )
-        account = self._read(adopted) if adopted else self._account(context, store, identities)
+        account = (
+            self._read(adopted)
+            if adopted
+            else self._account(context, store, identities, private=private)
+        )
         self.account_id: pulumi.Output[str] = account.id
         self.account_name: pulumi.Output[str] = account.name
         self.endpoint = account.account_endpoint.apply(lambda host: f"https://{host}")
@@ -46,15 +54,16 @@ class BatchAccountComponent(pulumi.ComponentResource):
         )
 
     def _account(
-        self, context: StackContext, store: DataStore, identities: Identities
+        self, context: StackContext, store: DataStore, identities: Identities, *, private: bool
     ) -> batch.BatchAccount:
+        access = batch.PublicNetworkAccessType
         return batch.BatchAccount(
             "batch",
             account_name=context.names.batch_account,
             **context.placed,
             pool_allocation_mode=batch.PoolAllocationMode.BATCH_SERVICE,
             allowed_authentication_modes=[batch.AuthenticationMode.AAD],
-            public_network_access=batch.PublicNetworkAccessType.ENABLED,
+            public_network_access=access.DISABLED if private else access.ENABLED,
             identity=_identity(identities),
             auto_storage=_auto_storage(store, identities),
             # The account signs in to its storage with this role.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
@@ -14,13 +14,17 @@ from runner_infra.config.naming import Names
 
 @dataclass(frozen=True, slots=True)
 class StackContext:
-    """The resource group, location, names and tags of a component's resources."""
+    """The resource group, location, names and tags of a component's resources.
+
+    `marks` are further tags of the group and of the nodes' identity, which name the stack's state.
+    """
 
     names: Names
     location: str
     tags: Mapping[str, str]
     resource_group_name: pulumi.Output[str]
     resource_group_id: pulumi.Output[str]
+    marks: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def placed(self) -> dict[str, Any]:
@@ -58,10 +62,9 @@ def assign_role(
         opts: `parent` and `depends_on` of the resource.
         condition: limits the role to a part of the scope.
     """
-    definition = (
-        f"/subscriptions/{context.names.subscription_id}/providers/"
-        f"Microsoft.Authorization/roleDefinitions/{role}"
-    )
+    # Azure returns the definition in the subscription of the scope, which may be that of a hub.
+    there = scope.split("/")[2] if isinstance(scope, str) else context.names.subscription_id
+    definition = f"/subscriptions/{there}/providers/Microsoft.Authorization/roleDefinitions/{role}"
     return authorization.RoleAssignment(
         name,
         principal_id=principal_id,

@@ -10,6 +10,7 @@ from itertools import chain
 import pulumi
 from pulumi_azure_native import storage
 
+from runner.contract import OUTPUTS_KEY, OUTPUTS_RESOURCE
 from runner_infra.components.context import StackContext
 from runner_infra.config.naming import AccountName
 from runner_infra.config.stack import CONTAINERS, TEAM_CONTAINERS, StorageConfig
@@ -26,8 +27,11 @@ _MAX_PREFIXES = 10
 class Firewall:
     """The network and the ranges of public addresses that the storage account allows."""
 
-    subnet_id: pulumi.Input[str]
+    subnet_id: pulumi.Input[str] | None
     ranges: Sequence[str]
+
+
+_NOBODY = Firewall(None, ())
 
 
 class DataStore(pulumi.ComponentResource):
@@ -50,6 +54,8 @@ class DataStore(pulumi.ComponentResource):
         *,
         adopted: AccountName | None = None,
         teams: Sequence[str] = (),
+        private: bool = False,
+        more: Sequence[str] = (),
     ) -> None:
         """Declare the account, or only its containers if it is adopted.
 
@@ -60,20 +66,25 @@ class DataStore(pulumi.ComponentResource):
             firewall: None allows every network; blobs still require a sign-in.
             adopted: an existing account, to which `config` and `firewall` do not apply.
             teams: the teams with containers of their own.
+            private: the account has no public address; `firewall` does not apply.
+            more: further containers.
         """
         super().__init__("runner:infra:DataStore", name)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self, protect=True)
         self.adopted = adopted is not None
         self._group: pulumi.Input[str] = adopted.group if adopted else context.resource_group_name
-        account = self._read(adopted) if adopted else self._account(config, firewall)
+        account = (
+            self._read(adopted) if adopted else self._account(config, firewall, private=private)
+        )
         self.account_id: pulumi.Output[str] = account.id
         self.account_name: pulumi.Output[str] = account.name
-        service = None if adopted else self._service(config)
+        service = self._settings = None if adopted else self._service(config)
         self.teams = teams
         of_teams = (f"{kind}-{team}" for team in teams for kind in TEAM_CONTAINERS)
         self.containers = {
-            container: self._container(container, service) for container in (*CONTAINERS, *of_teams)
+            container: self._container(container, service)
+            for container in (*CONTAINERS, *of_teams, *more)
         }
         if service is not None:
             self._lifecycle(config, service)
@@ -88,6 +99,25 @@ class DataStore(pulumi.ComponentResource):
         """Return the container of a kind that nodes of a team use; None is the shared part."""
         return self.containers[f"{kind}-{team}" if team and kind in TEAM_CONTAINERS else kind]
 
+    def publish(self, outputs: pulumi.Output[str | None]) -> storage.BlobContainer:
+        """Declare the container whose metadata has the encoded outputs of the stack.
+
+        Everybody who may list containers can read it from Resource Manager, and a deployment writes
+        it without a role for blobs, which takes effect only minutes after it was assigned. It has
+        no blobs, so `pulumi destroy` deletes it.
+        """
+        return storage.BlobContainer(
+            OUTPUTS_RESOURCE,
+            account_name=self.account_name,
+            resource_group_name=self._group,
+            container_name=self._context.names.outputs_container,
+            public_access=storage.PublicAccess.NONE,
+            metadata=outputs.apply(lambda value: {OUTPUTS_KEY: value} if value else {}),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[self._settings] if self._settings else None
+            ),
+        )
+
     def _read(self, adopted: AccountName) -> pulumi.Output[storage.GetStorageAccountResult]:
         return storage.get_storage_account_output(
             account_name=adopted.name,
@@ -95,8 +125,10 @@ class DataStore(pulumi.ComponentResource):
             opts=pulumi.InvokeOutputOptions(parent=self),
         )
 
-    def _account(self, config: StorageConfig, firewall: Firewall | None) -> storage.StorageAccount:
-        context = self._context
+    def _account(
+        self, config: StorageConfig, firewall: Firewall | None, *, private: bool
+    ) -> storage.StorageAccount:
+        context, access = self._context, storage.PublicNetworkAccess
         return storage.StorageAccount(
             "storage",
             account_name=config.account_name or context.names.storage_account,
@@ -113,7 +145,9 @@ class DataStore(pulumi.ComponentResource):
             enable_https_traffic_only=True,
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
             is_local_user_enabled=False,
-            network_rule_set=_network_rules(firewall),
+            # Set in any case: Azure keeps a property that an update omits.
+            public_network_access=access.DISABLED if private else access.ENABLED,
+            network_rule_set=_network_rules(_NOBODY if private else firewall),
             # Required for shares above 5 TiB; requires locally or zone redundant storage.
             # https://learn.microsoft.com/azure/storage/files/storage-how-to-create-file-share
             # ("Enable large file shares", read 2026-11-21)
@@ -262,7 +296,9 @@ def _network_rules(firewall: Firewall | None) -> storage.NetworkRuleSetArgs:
             storage.IPRuleArgs(i_p_address_or_range=text, action=storage.Action.ALLOW)
             for text in chain.from_iterable(map(_address_rules, firewall.ranges))
         ],
-        virtual_network_rules=[
+        virtual_network_rules=[]
+        if firewall.subnet_id is None
+        else [
             storage.VirtualNetworkRuleArgs(
                 virtual_network_resource_id=firewall.subnet_id, action=storage.Action.ALLOW
             )

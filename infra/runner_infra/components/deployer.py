@@ -10,6 +10,7 @@ from typing import Any
 import pulumi
 from pulumi_azure_native import authorization
 
+from runner.core.azure.clouds import PUBLIC, cloud_named
 from runner_infra.components.identity import Operator
 from runner_infra.planning.warnings import SignedIn, public_address, token_claims
 
@@ -36,7 +37,7 @@ class Deployer:
         return SignedIn(self.operator.principal_id, self.address)
 
 
-def find_deployer() -> Deployer:
+def find_deployer(cloud: str) -> Deployer:
     """Return the signed-in principal, for every method of the provider.
 
     The token shows whether the principal is a user, because `az login` also signs in service
@@ -45,7 +46,9 @@ def find_deployer() -> Deployer:
     https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference (read
     2026-11-22).
     """
-    claims = token_claims(authorization.get_client_token().token)
+    found = cloud_named(cloud)
+    audience = None if found in (None, PUBLIC) else found.management
+    claims = token_claims(authorization.get_client_token(endpoint=audience).token)
     found = authorization.get_client_config()
     kind = PRINCIPAL_TYPES["user" if _is_user(claims) else "service_principal"]
     return Deployer(Operator(found.object_id, kind), public_address(claims))

@@ -8,13 +8,24 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_azure_native import batch
 
+from runner.contract import MOVER_POOL
 from runner_infra.components.batch_account import BatchAccountComponent
-from runner_infra.components.container_registry import ContainerRegistry
+from runner_infra.components.container_registry import AdoptedRegistry, ContainerRegistry
 from runner_infra.components.context import StackContext
 from runner_infra.components.data_store import DataStore
 from runner_infra.components.identity import Identities
+from runner_infra.components.mover import MoverIdentity
+from runner_infra.components.private_access import PrivateAccess
 from runner_infra.components.vm_image import ImageFactory
-from runner_infra.config.pool import SCENARIO, BlobMount, FilesMount, Mount, PoolConfig
+from runner_infra.config.pool import (
+    GIVEN_SIZE,
+    SCENARIO,
+    BlobMount,
+    FilesMount,
+    Mount,
+    OsDisk,
+    PoolConfig,
+)
 from runner_infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
 from runner_infra.planning.pool_plan import PoolPlan
 
@@ -43,13 +54,16 @@ class PoolDependencies:
     identities: Identities
     subnet_id: pulumi.Input[str] | None
     images: ImageFactory | None
-    registry: ContainerRegistry | None
+    registry: ContainerRegistry | AdoptedRegistry | None
+    private: PrivateAccess | None = None
+    mover: MoverIdentity | None = None
 
     @property
     def ready(self) -> list[pulumi.Resource]:
-        """The role assignments that pools depend on; without them, nodes become unusable."""
+        """What pools depend on: roles and private endpoints. Without it, nodes become unusable."""
         pulling = self.registry.ready if self.registry else []
-        return [*self.identities.ready, *pulling]
+        reached = self.private.ready if self.private else []
+        return [*self.identities.ready, *pulling, *reached]
 
 
 class GpuPool(pulumi.ComponentResource):
@@ -69,7 +83,9 @@ class GpuPool(pulumi.ComponentResource):
         super().__init__("runner:infra:GpuPool", name)
         self._dependencies = dependencies
         self._team = plan.pool.team
-        self._nodes = dependencies.identities.of_nodes(self._team)
+        mover = dependencies.mover if plan.pool.id == MOVER_POOL else None
+        self._nodes = mover.identity if mover else dependencies.identities.of_nodes(self._team)
+        self._ready = [*dependencies.ready, *(mover.ready if mover else ())]
         self.pool = self._pool(name, context, plan)
         self.register_outputs({"pool": self.pool.name})
 
@@ -103,6 +119,11 @@ class GpuPool(pulumi.ComponentResource):
             metadata=[
                 batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
                 batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
+                *(
+                    [batch.MetadataItemArgs(name=GIVEN_SIZE, value="yes")]
+                    if plan.given_size
+                    else []
+                ),
             ],
             tags={
                 **context.tags,
@@ -114,7 +135,7 @@ class GpuPool(pulumi.ComponentResource):
                 parent=self,
                 delete_before_replace=True,
                 replace_on_changes=_IMMUTABLE,
-                depends_on=dependencies.ready,
+                depends_on=self._ready,
             ),
         )
 
@@ -135,7 +156,10 @@ class GpuPool(pulumi.ComponentResource):
                     self._containers(plan.pool) if plan.pool.containers else None
                 ),
                 extensions=[_driver()] if plan.driver_extension else None,
-                security_profile=_trusted_launch() if image is None else None,
+                security_profile=_security(
+                    trusted=image is None, encrypted=plan.pool.encryption_at_host
+                ),
+                os_disk=_os_disk(plan.pool.os_disk) if plan.pool.os_disk else None,
             )
         )
 
@@ -294,9 +318,33 @@ def _driver() -> batch.VMExtensionArgs:
     )
 
 
-def _trusted_launch() -> batch.SecurityProfileArgs:
-    """Return Secure Boot and vTPM. Our image supports them: Canonical signs its driver."""
+def _security(*, trusted: bool, encrypted: bool) -> batch.SecurityProfileArgs | None:
+    """Return the security profile, or None for the defaults.
+
+    Args:
+        trusted: Secure Boot and vTPM. Our image supports them: Canonical signs its driver.
+        encrypted: the host encrypts the disks (docs of `SecurityProfile`, azure-native 3.29).
+    """
+    if not (trusted or encrypted):
+        return None
     return batch.SecurityProfileArgs(
-        security_type=batch.SecurityTypes.TRUSTED_LAUNCH,
-        uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True),
+        security_type=batch.SecurityTypes.TRUSTED_LAUNCH if trusted else None,
+        uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True)
+        if trusted
+        else None,
+        encryption_at_host=True if encrypted else None,
+    )
+
+
+_DISK_TYPES = {
+    "premium_ssd": batch.StorageAccountType.PREMIUM_LRS,
+    "standard_ssd": batch.StorageAccountType.STANDARD_SS_D_LRS,
+    "standard_hdd": batch.StorageAccountType.STANDARD_LRS,
+}
+
+
+def _os_disk(disk: OsDisk) -> batch.OSDiskArgs:
+    return batch.OSDiskArgs(
+        disk_size_gb=disk.size_gib,
+        managed_disk=batch.ManagedDiskArgs(storage_account_type=_DISK_TYPES[disk.type]),
     )

@@ -56,7 +56,29 @@ class PoolNetwork(pulumi.ComponentResource):
             ],
             opts=self._child,
         )
+        self.network_id: pulumi.Output[str] = vnet.id
+        self.endpoint_subnet = self._endpoints(config, vnet, group) if config.private else None
         self.register_outputs({"subnet": self.subnet.id})
+
+    def _endpoints(
+        self,
+        config: NetworkConfig,
+        vnet: network.VirtualNetwork,
+        group: network.NetworkSecurityGroup,
+    ) -> network.Subnet:
+        """Declare the subnet of the private endpoints."""
+        # A network changes one subnet at a time (AnotherOperationInProgress).
+        after = pulumi.ResourceOptions(parent=self, depends_on=[self.subnet])
+        return network.Subnet(
+            "subnet-endpoints",
+            subnet_name="endpoints",
+            virtual_network_name=vnet.name,
+            resource_group_name=self._context.resource_group_name,
+            address_prefix=config.endpoint_subnet,
+            default_outbound_access=False,
+            network_security_group=network.NetworkSecurityGroupArgs(id=group.id),
+            opts=after,
+        )
 
     def _gateway(self) -> network.NatGateway:
         context = self._context

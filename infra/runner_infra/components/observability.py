@@ -34,17 +34,19 @@ class Observability(pulumi.ComponentResource):
         context: StackContext,
         account: BatchAccountComponent,
         config: ObservabilityConfig,
+        adopted_workspace: str | None = None,
     ) -> None:
         super().__init__("runner:infra:Observability", name)
         self._context = context
         self._account = account
         self._child = pulumi.ResourceOptions(parent=self)
-        self.workspace = self._workspace(config)
+        # An adopted workspace may be in another subscription, so that it is not read.
+        self.workspace_id: pulumi.Input[str] = adopted_workspace or self._workspace(config).id
         monitor.DiagnosticSetting(
             "diagnostics",
             name=context.names.of("diag"),
             resource_uri=account.account_id,
-            workspace_id=self.workspace.id,
+            workspace_id=self.workspace_id,
             logs=[monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)],
             metrics=[monitor.DiagnosticsMetricSettingsArgs(category="AllMetrics", enabled=True)],
             opts=self._child,
@@ -66,7 +68,7 @@ class Observability(pulumi.ComponentResource):
             metric="TaskFailEvent",
             aggregation=monitor.AggregationTypeEnum.COUNT,
         )
-        self.register_outputs({"workspace": self.workspace.id})
+        self.register_outputs({"workspace": self.workspace_id})
 
     def _workspace(self, config: ObservabilityConfig) -> operationalinsights.Workspace:
         context = self._context

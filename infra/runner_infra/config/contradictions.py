@@ -9,10 +9,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from runner.contract import SHARED_TEAM
+from runner.contract import MOVER_POOL, SHARED_TEAM
+from runner.core.azure.clouds import cloud_of_region
+from runner.core.pricing.machines import region_name
 from runner.core.yaml_files import FieldPath, FieldProblem
+from runner_infra.config.adopt_contradictions import (
+    adopt_contradictions,
+    network_contradictions,
+)
 from runner_infra.config.pool import BlobMount, FilesMount, OfficeHours, PoolConfig
-from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, StackConfig
+from runner_infra.config.stack import BUDGET_TAG, CONTAINERS, ID_TAG, OUTPUTS_TAG, StackConfig
+from runner_infra.config.vm_sizes import size_problems
 
 # 3 to 24 lower-case letters and digits.
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
@@ -25,13 +32,10 @@ _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 _TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
 _MAX_TAGS = 40
 _RUNNER_TAGS = ("app", "stack")
-_RESERVED_TAGS = (*_RUNNER_TAGS, BUDGET_TAG)
+_RESERVED_TAGS = (*_RUNNER_TAGS, BUDGET_TAG, ID_TAG, OUTPUTS_TAG)
 # Our choice. The script is an environment variable in base64, which adds a third; Linux allows
 # 128 KiB.
 _MAX_SCRIPT_BYTES = 32 * 1024
-# Azure reserves five addresses of a subnet, and a node needs one.
-# https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
-_RESERVED_ADDRESSES = 5
 _PRIVATE_RANGES = tuple(
     map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 )
@@ -73,21 +77,34 @@ def _check_script(file: Path) -> tuple[str, str] | None:
     return None
 
 
-def _adoption_contradictions(config: StackConfig) -> Iterator[_Problem]:
-    for key in ("batch_account", "storage_account"):
-        text: str | None = getattr(config.adopted, key)
-        if text and text.split("/")[2].lower() != config.subscription_id.lower():
-            what = f"the account is in subscription {text.split('/')[2]}"
-            fix = f"use an account in the subscription of the stack, {config.subscription_id}"
-            yield ("adopt", key), what, fix
-    if config.adopted.storage_account and config.storage.model_fields_set:
-        what = "runner:storage configures a new storage account, but the stack adopts one"
-        yield ("storage",), what, "remove runner:storage, or adopt.storage_account"
+def _cloud_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    home = cloud_of_region(region_name(config.location))
+    if home.name != config.cloud:
+        what = f"region {config.location!r} is in cloud {home.name!r}, not in {config.cloud!r}"
+        fix = f"set runner:cloud: {home.name}, or use a region of cloud {config.cloud!r}"
+        yield ("location",), what, fix
+
+
+def _ci_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    if config.ci is not None and config.storage.file_share_gib is not None:
+        what = "a plan of a pull request would need the account key, which the file share needs"
+        yield ("ci",), what, "remove runner:ci, or storage.file_share_gib"
+    network = config.network
+    own = network is not None and not network.private and not config.adopted.storage_account
+    if config.ci is not None and own and network and network.storage_from is None:
+        what = (
+            "the address from which a workflow deploys is unknown, so its deployments would let "
+            "the firewall of the storage account exclude people"
+        )
+        fix = "add storage_from: the ranges that need access, such as [203.0.113.0/24], or all"
+        yield ("network",), what, fix
 
 
 def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     storage = config.storage
-    yield from _adoption_contradictions(config)
+    yield from _cloud_contradictions(config)
+    yield from _ci_contradictions(config)
+    yield from adopt_contradictions(config)
     if storage.account_name is not None and not _ACCOUNT_NAME.fullmatch(storage.account_name):
         yield (
             ("storage", "account_name"),
@@ -109,7 +126,11 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     thresholds = config.budget.thresholds_percent if config.budget is not None else ()
     if len(set(thresholds)) < len(thresholds):
         yield ("budget", "thresholds_percent"), "duplicate threshold", "list each threshold once"
-    yield from _network_contradictions(config)
+    yield from _operator_contradictions(config)
+    yield from network_contradictions(config)
+    yield from _firewall_contradictions(config)
+    for number, (key, what, fix) in size_problems(config.vm_sizes).items():
+        yield ("vm_sizes", number, key), what, fix
     yield from _team_contradictions(config)
     yield from _tag_contradictions(("tags",), config.tags, _RUNNER_TAGS)
     if not config.pools:
@@ -117,6 +138,9 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     seen: dict[str, str] = {}
     for number, pool in enumerate(config.pools):
         where = ("pools", number)
+        if pool.id.lower() == MOVER_POOL:
+            what = f"the id {pool.id!r} is reserved for the pool of the mover"
+            yield (*where, "id"), what, "use another id"
         if (first := seen.setdefault(pool.id.lower(), pool.id)) is not pool.id:
             what = f"two pools have the id {first!r} (case is ignored)"
             yield (*where, "id"), what, "give each pool a unique id"
@@ -126,7 +150,22 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
             yield (*where, key), f"pool {pool.id!r}: {what}", fix
 
 
-def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
+def _operator_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    seen: set[str] = set()
+    for number, operator in enumerate(config.operators):
+        place = ("operators", number)
+        if operator.id is None and operator.name is None:
+            yield place, "an operator has no id and no name", "add id: OBJECT_ID"
+        elif operator.id is None and operator.kind != "user":
+            what = f"only users have names, and {operator.name!r} is a {operator.kind}"
+            yield (*place, "kind"), what, "use id: OBJECT_ID"
+        given = str(operator.id or operator.name).lower()
+        if given in seen:
+            yield place, f"duplicate operator {given!r}", "list each operator once"
+        seen.add(given)
+
+
+def _firewall_contradictions(config: StackConfig) -> Iterator[_Problem]:
     if config.network is None:
         return
     if config.adopted.storage_account and config.network.storage_from is not None:
@@ -135,21 +174,6 @@ def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
     if isinstance(config.network.storage_from, tuple):
         for number, text in enumerate(config.network.storage_from):
             yield from _storage_range_problem(number, text)
-    found: dict[str, ipaddress.IPv4Network] = {}
-    for key in ("address_space", "pool_subnet"):
-        try:
-            found[key] = ipaddress.IPv4Network(getattr(config.network, key))
-        except ValueError as err:
-            yield ("network", key), f"{err}", "use a range such as 10.20.0.0/16"
-    if len(found) < 2:
-        return
-    space, subnet = found["address_space"], found["pool_subnet"]
-    if not subnet.subnet_of(space):
-        what = f"{subnet} is not part of address_space {space}"
-        yield ("network", "pool_subnet"), what, "use a part of the address space"
-    if subnet.num_addresses <= _RESERVED_ADDRESSES:
-        what = f"{subnet} has no addresses for nodes"
-        yield ("network", "pool_subnet"), what, "use /29 or larger"
 
 
 def _team_contradictions(config: StackConfig) -> Iterator[_Problem]:
@@ -248,8 +272,8 @@ def _ssh_contradictions(config: StackConfig, pool: PoolConfig) -> Iterator[tuple
             ipaddress.IPv4Network(text)
         except ValueError as err:
             yield "ssh_from", str(err), "use an address such as 203.0.113.7/32"
-    if pool.ssh_from and config.network is not None:
-        what = "nodes in the stack's network have no public address"
+    if pool.ssh_from and (config.network is not None or config.adopted.subnet is not None):
+        what = "nodes in a network have no public address"
         yield "ssh_from", what, "remove the key, and use `runner ssh` through a VPN"
 
 
@@ -263,6 +287,11 @@ def _clock_problem(hours: OfficeHours) -> str | None:
 
 
 def _missing_parts(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    if (
+        pool.image.source == "gallery"
+        and 0 < (pool.os_disk.size_gib or 0 if pool.os_disk else 0) < 64
+    ):
+        yield "os_disk", "the stack's own image needs 64 GiB", "set os_disk.size_gib to 64 or more"
     if pool.image.source == "gallery" and config.image is None:
         yield (
             "image",

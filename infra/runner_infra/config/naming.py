@@ -93,6 +93,16 @@ class Names:
         """Letters, digits, dots and underscores."""
         return f"runner_{self.slug.replace('-', '_')}"
 
+    @property
+    def nodes_identity(self) -> str:
+        """The identity of the nodes of the shared part."""
+        return self.of("id-nodes")
+
+    @property
+    def outputs_container(self) -> str:
+        """The container whose metadata has the outputs of the stack."""
+        return self.of("stack")
+
     def of(self, kind: str) -> str:
         """Return a name that is unique in the resource group, such as `vnet-runner-dev`."""
         return f"{kind}-runner-{self.slug}"

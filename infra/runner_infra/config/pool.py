@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from runner.core.yaml_files import TextField
+from runner.contract import MOVER_POOL
+from runner.core.yaml_files import Amount, TextField
 
 # Pool ids: up to 64 letters, digits, '-' and '_', compared without case.
 # https://learn.microsoft.com/rest/api/batchservice/pools/create-pool (2025-06-01)
@@ -61,6 +62,9 @@ Scenario = Literal[
 ]
 # Metadata of a pool with its scenario: the policies let `fixed` and `office_hours` keep nodes.
 SCENARIO = "runner-scenario"
+# Metadata of a pool whose VM size the stack's file describes: the policies accept it.
+GIVEN_SIZE = "runner-size-given"
+DiskType = Literal["premium_ssd", "standard_ssd", "standard_hdd"]
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
@@ -98,6 +102,17 @@ class ImageChoice(Section):
     source: Literal["marketplace", "gallery"] = "marketplace"
     sku: Literal["2204", "2204-v100", "2404"] = "2204"
     version: _ImageVersion = "latest"
+
+
+class OsDisk(Section):
+    """The OS disk of the nodes; its size is at least that of the image.
+
+    Spot nodes have no ephemeral disks (azure-docs, batch-spot-vms, 2023), so the disk is managed
+    and billed while a node exists. Azure rounds the size up to the next one on its price list.
+    """
+
+    size_gib: int | None = Field(default=None, ge=30, le=4095)
+    type: DiskType = "premium_ssd"
 
 
 class BlobMount(Section):
@@ -156,7 +171,9 @@ class PoolConfig(Section):
     pulled before a node takes tasks. `ssh_from` lists the address ranges, such as 203.0.113.0/24,
     that may reach port 22 of the nodes (`runner ssh` and `exec`). `start_script` is a file next to
     the stack's file; it runs as root at the end of the start task. Nodes of pools with the same
-    `team` share an identity and containers; None is the shared part of the stack.
+    `team` share an identity and containers; None is the shared part of the stack. Without
+    `os_disk`, Batch chooses the disk. With `encryption_at_host`, the host of a node encrypts its OS
+    disk, its temporary disk and their caches.
     """
 
     id: _PoolId
@@ -178,5 +195,41 @@ class PoolConfig(Section):
     container_images: tuple[ImageName, ...] = Field(default=(), max_length=20, strict=False)
     inter_node_communication: bool = False
     pack_tasks: bool = True
+    os_disk: OsDisk | None = None
+    encryption_at_host: bool = False
     ssh_from: tuple[str, ...] = Field(default=(), max_length=20, strict=False)
     tags: dict[str, str] = Field(default_factory=dict)
+
+
+# Adds the node for the task, and removes it at the first evaluation after its end. The formula of
+# other pools keeps nodes for the next trial of a sweep.
+_MOVER_FORMULA = """\
+{target} = min(1, max(0, $PendingTasks.GetSample(1)));
+$NodeDeallocationOption = taskcompletion;
+"""
+
+
+class MoverConfig(Section):
+    """A task that moves runs to their next pools, at an interval, while no client is attached.
+
+    Its pool has one node, which exists only for the task, and an identity of its own.
+    """
+
+    every: Annotated[int, Amount("duration", "10m", "24h")] = 1800
+    vm_size: str = "Standard_D2s_v5"
+    spot: bool = False
+    encryption_at_host: bool = False
+
+    @property
+    def pool(self) -> PoolConfig:
+        """The pool of the task. No run may use it."""
+        target = "$TargetLowPriorityNodes" if self.spot else "$TargetDedicatedNodes"
+        return PoolConfig(
+            id=MOVER_POOL,
+            vm_size=self.vm_size,
+            max_spot=int(self.spot),
+            max_dedicated=int(not self.spot),
+            scenario="formula",
+            formula=_MOVER_FORMULA.format(target=target),
+            encryption_at_host=self.encryption_at_host,
+        )

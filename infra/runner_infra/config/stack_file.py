@@ -5,8 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
+from runner.core.azure.clouds import cloud_named, cloud_of_region, find_cloud, with_cloud
 from runner.core.yaml_files import (
     Document,
     FieldPath,
@@ -29,7 +31,7 @@ _SETTINGS = {
 }
 RUNNER_KEYS = frozenset(StackConfig.model_fields) - {"stack", *_SETTINGS}
 # Sections that `null` turns off. Pulumi passes null as an empty text.
-_OPTIONAL = ("adopt", "budget", "image", "network", "observability")
+_OPTIONAL = ("adopt", "budget", "ci", "image", "network", "observability")
 # Pulumi stores scalars as text: it writes `true` as `"true"` when it first opens a stack.
 _BOOLEAN_KEYS = frozenset(
     name for name, field in StackConfig.model_fields.items() if field.annotation is bool
@@ -84,7 +86,12 @@ _DEPENDENT_POOL_KEYS = {
 
 
 def parse_stack_config(
-    values: Mapping[str, Any], *, stack: str, file: Path, azure_keys: Collection[str] = ()
+    values: Mapping[str, Any],
+    *,
+    stack: str,
+    file: Path,
+    azure_keys: Collection[str] = (),
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> StackConfig:
     """Return the checked configuration of a stack.
 
@@ -93,12 +100,14 @@ def parse_stack_config(
         stack: the name of the stack.
         file: the file that the values came from, for errors.
         azure_keys: the `azure-native:` keys without prefix.
+        env: the variables that select the cloud if `values` do not.
 
     Raises:
         RunnerError: values are missing or invalid. It names the file, and the field and fix of each
             problem; if the file can be read, also the line.
     """
     names = [("runner", name) for name in values if name not in _SETTINGS]
+    values = {**values, "cloud": values.get("cloud") or find_cloud(env).name}
     names += [("azure-native", name) for name in azure_keys]
     return _validate(values, stack, file, list(_unknown_keys(names)), {})
 
@@ -114,12 +123,8 @@ def load_stack_config(file: Path, *, env: Mapping[str, str]) -> StackConfig:
         RunnerError: the file cannot be read, or values are missing or invalid.
     """
     document = read_document(file, code=_CODE).data
-    raw: object = document.get("config", {})
-    config = cast("dict[Any, Any]", raw) if isinstance(raw, dict) else {}
-    names = [_split_key(key) for key in config]
-    given = list(zip(names, config.values(), strict=True))
-    values = {name: value for (whose, name), value in given if whose == "runner"}
-    azure = {name: value for (whose, name), value in given if whose == "azure-native"}
+    names, values, azure = _read_values(document)
+    values["cloud"] = values.get("cloud") or _provider_cloud(azure) or find_cloud(env).name
     unknown = [*_unknown_file_keys(document), *_unknown_keys(names)]
     variables: dict[str, str] = {}
     for field, (key, variable) in _SETTINGS.items():
@@ -128,6 +133,43 @@ def load_stack_config(file: Path, *, env: Mapping[str, str]) -> StackConfig:
             variables[field] = variable
     stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
     return _validate(values, stack, file, unknown, variables)
+
+
+def cloud_variables(file: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which other programs use the cloud of a stack.
+
+    They are empty for the public cloud, and for a file that cannot be read, which another command
+    reports.
+
+    Raises:
+        RunnerError: a variable contradicts the file.
+    """
+    try:
+        _, values, azure = _read_values(read_document(file, code=_CODE).data)
+    except RunnerError:
+        return {}
+    given = values.get("cloud") or _provider_cloud(azure)
+    cloud = find_cloud(env, str(given) if given else None)
+    return {name: value for name, value in with_cloud(env, cloud).items() if name not in env}
+
+
+def _read_values(
+    document: Mapping[Any, Any],
+) -> tuple[list[tuple[str, str]], dict[str, Any], dict[str, Any]]:
+    """Return the keys of a file with their namespaces, our values, and those of azure-native."""
+    raw: object = document.get("config", {})
+    config = cast("dict[Any, Any]", raw) if isinstance(raw, dict) else {}
+    names = [_split_key(key) for key in config]
+    given = list(zip(names, config.values(), strict=True))
+    values = {name: value for (whose, name), value in given if whose == "runner"}
+    azure = {name: value for (whose, name), value in given if whose == "azure-native"}
+    return names, values, azure
+
+
+def _provider_cloud(azure: Mapping[str, Any]) -> str | None:
+    """Return the cloud that `azure-native:environment` selects, the provider's own key."""
+    found = cloud_named(str(azure.get("environment") or ""))
+    return found.name if found else None
 
 
 def _split_key(key: object) -> tuple[str, str]:
@@ -205,7 +247,8 @@ def _validate(
         problems += _contradictions_elsewhere(document, [*problems, *(m[1] for m in missing)])
     problems = [*unknown, *problems, *(problem for _, problem in missing)]
     if config is not None and not problems:
-        return config.model_copy(update={"pools": _resolve_scripts(config.pools, file.parent)})
+        pools = _resolve_scripts(config.pools, file.parent)
+        return config.model_copy(update={"pools": pools}).of_file(file)
     err = fields_error(
         document,
         problems,
@@ -214,7 +257,22 @@ def _validate(
     )
     if missing:
         err.code, err.exit_code = f"{_CODE}-MISSING", ExitCode.PREFLIGHT
+        if len(problems) == len(missing) == len(_SETTINGS):
+            err.what = f"{file}: the location and the subscription are missing"
+            err.fix = f"add both to {file.name}, or run `runner init`, which replaces the file"
     raise err
+
+
+def describe_key(config: StackConfig, place: FieldPath) -> str:
+    """Return where a key of a configuration stands, such as `Pulumi.dev.yaml:9: pools.0.slots`.
+
+    The line of a missing key is that of its parent.
+    """
+    name = _field_name(place, {})
+    if (file := config.file) is None:
+        return name
+    document = Document(file, {}, lambda: _load_tree(file))
+    return f"{file}:{document.line(place)}: {name}"
 
 
 def _missing(field: str, stack: str, file: Path) -> tuple[str, FieldProblem]:
@@ -240,6 +298,8 @@ def _contradictions_elsewhere(
         return []
     data = {key: value for key, value in document.data.items() if (key,) not in wrong}
     data = {"location": "eastus", "subscription_id": str(uuid.UUID(int=0)), **data}
+    if wrong & {("cloud",), ("location",)}:
+        data["cloud"] = cloud_of_region(str(data["location"])).name
     pools = data.get("pools")
     if not isinstance(pools, list):
         return []

@@ -49,6 +49,25 @@ def has_stack(backend: str | None, stack: str) -> bool | None:
     return any(stacks.glob(f"*/{stack}.json*")) or any(stacks.glob(f"{stack}.json*"))
 
 
+def load_state(backend: str | None, stack: str) -> Mapping[str, Any] | None:
+    """Return the field `deployment` of a stack's state in a folder; empty if it has none.
+
+    Return None if the backend is not a folder, or the file is compressed or damaged.
+    """
+    folder = _state_folder(backend)
+    if folder is None:
+        return None
+    found = [*(folder / "stacks").glob(f"*/{stack}.json"), folder / f"stacks/{stack}.json"]
+    files = [path for path in found if path.is_file()]
+    if not files:
+        return None if has_stack(backend, stack) else {}
+    try:
+        state: dict[str, Any] = json.loads(files[0].read_text("utf-8"))
+        return state["checkpoint"].get("latest") or {}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
 def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
     """Return the URL of the state: PULUMI_BACKEND_URL, else a folder of `home`.
 

@@ -41,10 +41,12 @@ _PATHS_WITH_SCOPE: Mapping[str, str] = {
         "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}"
     ),
     "consumption:Budget": "{scope}/providers/Microsoft.Consumption/budgets/{budgetName}",
+    "costmanagement:Export": "{scope}/providers/Microsoft.CostManagement/exports/{exportName}",
     "monitor:DiagnosticSetting": (
         "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings/{name}"
     ),
 }
+_IDENTITY = "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}"
 _STORAGE = "Microsoft.Storage/storageAccounts/{accountName}"
 _PATHS_IN_GROUP: Mapping[str, str] = {
     "batch:BatchAccount": "Microsoft.Batch/batchAccounts/{accountName}",
@@ -52,19 +54,30 @@ _PATHS_IN_GROUP: Mapping[str, str] = {
     "compute:Gallery": "Microsoft.Compute/galleries/{galleryName}",
     "compute:GalleryImage": "Microsoft.Compute/galleries/{galleryName}/images/{galleryImageName}",
     "containerregistry:Registry": "Microsoft.ContainerRegistry/registries/{registryName}",
-    "managedidentity:UserAssignedIdentity": (
-        "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}"
+    "managedidentity:FederatedIdentityCredential": (
+        f"{_IDENTITY}/federatedIdentityCredentials/{{federatedIdentityCredentialResourceName}}"
     ),
+    "managedidentity:UserAssignedIdentity": _IDENTITY,
     "monitor:ActionGroup": "Microsoft.Insights/actionGroups/{actionGroupName}",
     "monitor:MetricAlert": "Microsoft.Insights/metricAlerts/{ruleName}",
     "network:NatGateway": "Microsoft.Network/natGateways/{natGatewayName}",
     "network:NetworkSecurityGroup": (
         "Microsoft.Network/networkSecurityGroups/{networkSecurityGroupName}"
     ),
+    "network:PrivateDnsZoneGroup": (
+        "Microsoft.Network/privateEndpoints/{privateEndpointName}/privateDnsZoneGroups/"
+        "{privateDnsZoneGroupName}"
+    ),
+    "network:PrivateEndpoint": "Microsoft.Network/privateEndpoints/{privateEndpointName}",
     "network:PublicIPAddress": "Microsoft.Network/publicIPAddresses/{publicIpAddressName}",
     "network:Subnet": "Microsoft.Network/virtualNetworks/{virtualNetworkName}/subnets/{subnetName}",
     "network:VirtualNetwork": "Microsoft.Network/virtualNetworks/{virtualNetworkName}",
     "operationalinsights:Workspace": "Microsoft.OperationalInsights/workspaces/{workspaceName}",
+    "privatedns:PrivateZone": "Microsoft.Network/privateDnsZones/{privateZoneName}",
+    "privatedns:VirtualNetworkLink": (
+        "Microsoft.Network/privateDnsZones/{privateZoneName}/virtualNetworkLinks/"
+        "{virtualNetworkLinkName}"
+    ),
     "storage:BlobContainer": f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
     "storage:BlobServiceProperties": f"{_STORAGE}/blobServices/{{blobServicesName}}",
     "storage:FileShare": f"{_STORAGE}/fileServices/default/shares/{{shareName}}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import time
 from decimal import Decimal
 
+from runner.core.azure.clouds import cloud_of_region
 from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import RunnerError
 from runner_infra.config.pool import OfficeHours, PoolConfig
@@ -89,13 +90,13 @@ def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -
     if found is not None:
         return Decimal(str(found.usd_per_hour))
     kind = "spot" if spot else "dedicated"
+    load = f"run `runner skus --refresh --region {location}`, or "
     raise RunnerError(
         "R-POOL-CAP",
         f"pool {pool.id!r} has a spend cap, but the price of its nodes is unknown",
         why=f"no {kind} price of {pool.vm_size} in {location} is in the price table",
-        fix=f"run `runner skus --refresh --region {location}`, or remove "
-        "spend_cap_usd_per_hour "
-        "and set max_spot and max_dedicated",
+        fix=f"{'' if cloud_of_region(location).prices else load}remove spend_cap_usd_per_hour and "
+        "set max_spot and max_dedicated",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.core.pricing.machines import find_machine
+from runner.core.pricing.machines import Driver
 from runner.core.recipe.builtin import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
 from runner.core.yaml_files import did_you_mean, read_document
 from runner.protocol.errors import RunnerError
@@ -41,7 +41,7 @@ class StartTask:
     variables: tuple[tuple[str, str], ...]
 
 
-def start_task(pool: PoolConfig, gpus: int) -> StartTask:
+def start_task(pool: PoolConfig, gpus: int, driver: Driver | None = "cuda") -> StartTask:
     """Return the start task, which waits for the GPUs, installs uv and preloads recipes.
 
     The script is a variable in base64, because Batch starts command lines without a
@@ -50,6 +50,7 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
     Args:
         pool: the configuration of the pool.
         gpus: the number of GPUs of a node.
+        driver: their driver; None for a size without GPUs of NVIDIA.
 
     Raises:
         RunnerError: R-POOL-PRELOAD, a recipe to preload does not exist.
@@ -64,7 +65,7 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
         (
             ("RUNNER_NODE_SETUP", _base64(_SCRIPT.read_bytes())),
             ("RUNNER_GPUS", str(gpus)),
-            ("RUNNER_GPU_WAIT", str(_driver_wait(pool))),
+            ("RUNNER_GPU_WAIT", str(_driver_wait(pool, driver))),
             ("RUNNER_UV", _base64(_UV_PIN.read_bytes())),
             *_preload_setting(pool, gpus),
             *_script_setting(pool),
@@ -82,9 +83,8 @@ def blobfuse_options(*, read_only: bool) -> str:
     return f"{shared} -o ro --file-cache-timeout-in-seconds=7200" if read_only else shared
 
 
-def _driver_wait(pool: PoolConfig) -> int:
-    machine = find_machine(pool.vm_size)
-    by_extension = machine is not None and machine.driver == "grid"
+def _driver_wait(pool: PoolConfig, driver: Driver | None) -> int:
+    by_extension = driver == "grid"
     from_marketplace = pool.image.source == "marketplace"
     return _EXTENSION_WAIT_S if by_extension and from_marketplace else _DRIVER_WAIT_S
 

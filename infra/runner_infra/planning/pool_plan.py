@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from runner.core.pricing.machines import Machine, machine
-from runner.core.pricing.prices import PriceTable
+from runner.core.pricing.machines import Machine, find_machine
+from runner.core.pricing.prices import PriceTable, disk_row
+from runner.core.yaml_files import FieldPath
 from runner.protocol.errors import RunnerError
 from runner_infra.config.pool import PoolConfig
 from runner_infra.config.stack import StackConfig
+from runner_infra.config.stack_file import describe_key
+from runner_infra.config.vm_sizes import stack_machine, with_given_prices
 from runner_infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
 from runner_infra.planning.image_source import load_versions
 from runner_infra.planning.node_setup import StartTask, start_task
@@ -55,6 +58,16 @@ class PoolPlan:
         """True if the image has no GPU driver, so that a VM extension installs it at boot."""
         return self.image is not None and self.machine.driver == "grid"
 
+    @property
+    def given_size(self) -> bool:
+        """True if the stack's file describes the VM size, which the package does not know."""
+        return find_machine(self.machine.vm_size) is None
+
+
+def disk_of(pool: PoolConfig) -> str | None:
+    """Return the row of the price of the pool's OS disk; None for Batch's default."""
+    return None if pool.os_disk is None else disk_row(pool.os_disk.size_gib, pool.os_disk.type)
+
 
 def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence[PoolPlan]:
     """Return the plan of every pool.
@@ -67,18 +80,48 @@ def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence
     Raises:
         RunnerError: a VM size, node cap, image or formula is invalid.
     """
-    if config.image is not None:
-        _check_builder(machine(config.image.build_vm_size, today))
+    check_builder(config, today)
     plans: list[PoolPlan] = []
     errors: list[RunnerError] = []
-    for pool in config.pools:
+    for number in range(len(config.all_pools)):
         try:
-            plans.append(_plan_pool(pool, config.location, prices, today))
+            plans.append(plan_pool(config, number, prices, today))
         except RunnerError as err:
             errors.append(err)
     if errors:
         raise errors[0] if len(errors) == 1 else _join_errors(errors)
     return plans
+
+
+def plan_pool(config: StackConfig, number: int, prices: PriceTable, today: date) -> PoolPlan:
+    """Return the plan of the pool at a position of `all_pools`; see `plan_pools`."""
+    pool = config.all_pools[number]
+    prices = with_given_prices(prices, config.vm_sizes, config.location, today)
+    place = ("pools", number) if number < len(config.pools) else ("mover",)
+    try:
+        size = stack_machine(pool.vm_size, config.vm_sizes, today)
+        return _plan_pool(pool, size, config.location, prices)
+    except RunnerError as err:
+        key = _KEYS.get(err.code, "vm_size")
+        is_there = key in pool.model_fields_set and place[0] == "pools"
+        raise _at_key(config, (*place, key if is_there else "vm_size"), err) from err
+
+
+# The key of a pool that an error of a plan is about, if it is not `vm_size`.
+_KEYS = {
+    "R-POOL-CAP": "spend_cap_usd_per_hour",
+    "R-POOL-CONTAINERS": "containers",
+    "R-POOL-FORMULA": "formula",
+    "R-POOL-IMAGE": "image",
+    "R-POOL-PRELOAD": "preload",
+    "R-POOL-SLOTS": "slots",
+}
+
+
+def _at_key(config: StackConfig, place: FieldPath, err: RunnerError) -> RunnerError:
+    """Return an error with the key that it is about, and the line of the key."""
+    what = f"{describe_key(config, place)}: {err.what}"
+    return RunnerError(err.code, what, why=err.why, fix=err.fix, exit_code=err.exit_code)
 
 
 def _join_errors(errors: Sequence[RunnerError]) -> RunnerError:
@@ -92,8 +135,7 @@ def _join_errors(errors: Sequence[RunnerError]) -> RunnerError:
     )
 
 
-def _plan_pool(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> PoolPlan:
-    size = machine(pool.vm_size, today)
+def _plan_pool(pool: PoolConfig, size: Machine, location: str, prices: PriceTable) -> PoolPlan:
     _check_size(pool, size)
     caps = node_caps(pool, location, prices)
     formula = formula_text(pool, caps)
@@ -101,17 +143,26 @@ def _plan_pool(pool: PoolConfig, location: str, prices: PriceTable, today: date)
     if pool.containers and image is not None and image.offer != _HPC_OFFER:
         raise _no_containers(pool, image)
     agent = _node_agent(image) if image else load_versions()["NODE_AGENT_SKU"]
-    return PoolPlan(pool, size, caps, formula, image, agent, start_task(pool, size.gpus))
+    return PoolPlan(
+        pool, size, caps, formula, image, agent, start_task(pool, size.gpus, size.driver)
+    )
 
 
-def _check_builder(size: Machine) -> None:
-    if size.driver != "cuda":
-        raise RunnerError(
-            "R-IMAGE-BUILDER",
-            f"the VM image cannot be built on {size.vm_size}",
-            why="the image is verified on a GPU with NVIDIA's CUDA driver",
-            fix="set image.build_vm_size to Standard_NC4as_T4_v3, or remove it",
-        )
+def check_builder(config: StackConfig, today: date) -> None:
+    """Raise RunnerError if the stack builds a VM image, but its `build_vm_size` cannot do that."""
+    if config.image is None:
+        return
+    try:
+        size = stack_machine(config.image.build_vm_size, config.vm_sizes, today)
+        if size.driver != "cuda":
+            raise RunnerError(
+                "R-IMAGE-BUILDER",
+                f"the VM image cannot be built on {size.vm_size}",
+                why="the image is verified on a GPU with NVIDIA's CUDA driver",
+                fix="set image.build_vm_size to Standard_NC4as_T4_v3, or remove it",
+            )
+    except RunnerError as err:
+        raise _at_key(config, ("image", "build_vm_size"), err) from err
 
 
 def _check_size(pool: PoolConfig, size: Machine) -> None:

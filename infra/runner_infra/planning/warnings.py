@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Any, cast
 
+from runner.core.azure.clouds import PUBLIC
 from runner.core.pricing.machines import REGIONS, region_name
 from runner.core.yaml_files import did_you_mean
+from runner_infra.config.address_ranges import free_addresses
 from runner_infra.config.pool import BlobMount, PoolConfig
 from runner_infra.config.stack import StackConfig
 from runner_infra.planning.pool_plan import PoolPlan
 
-# Azure reserves five addresses of a subnet, and a node needs one.
-# https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
-_RESERVED_ADDRESSES = 5
 _RANGES = "set network.storage_from to the ranges that need access, such as [203.0.113.0/24]"
 
 
@@ -46,28 +45,38 @@ class SignedIn:
 
 def stack_warnings(config: StackConfig, plans: Sequence[PoolPlan]) -> Iterator[StackWarning]:
     """Yield the warnings about a stack that depend only on its configuration."""
-    yield from _region_warnings(config)
     yield from _network_warnings(config)
     for pool in config.pools:
         for found in chain(_ssh_warnings(pool), _path_warnings(pool)):
             yield StackWarning(f"pool {pool.id!r}: {found.what}", found.fix)
     for plan in plans:
         yield from _mount_warnings(plan)
+    yield from _cloud_warnings(config)
 
 
-def _region_warnings(config: StackConfig) -> Iterator[StackWarning]:
-    for name in (config.location, *(config.image.replicate_to if config.image else ())):
+def region_warnings(config: StackConfig) -> Iterator[StackWarning]:
+    """Yield a warning for each region that this version does not know, which Azure may have.
+
+    `runner check` refuses such a region unless the subscription has it.
+    """
+    for name in config.regions:
         if (region := region_name(name)) not in REGIONS:
             fix = did_you_mean(region, REGIONS) or "run `az account list-locations -o table`"
             yield StackWarning(f"unknown region {name!r}", fix)
 
 
 def _network_warnings(config: StackConfig) -> Iterator[StackWarning]:
-    if config.network is None:
+    if config.is_private and config.registry:
+        yield StackWarning(
+            "the container registry of the stack keeps its public address, because its SKU Basic "
+            "has no private endpoints",
+            "adopt a registry that has one (adopt.registry), or accept that it requires a sign-in",
+        )
+    if config.network is None or config.adopted.subnet is not None:
         return
-    subnet = ipaddress.IPv4Network(config.network.pool_subnet)
-    room = subnet.num_addresses - _RESERVED_ADDRESSES
-    nodes = sum(pool.max_spot + pool.max_dedicated for pool in config.pools)
+    subnet = config.network.pool_subnet
+    room = free_addresses(subnet)
+    nodes = sum(pool.max_spot + pool.max_dedicated for pool in config.all_pools)
     if nodes > room:
         yield StackWarning(
             f"{subnet} has addresses for {room} nodes, but the pools may have {nodes}",
@@ -114,6 +123,21 @@ def _mount_warnings(plan: PoolPlan) -> Iterator[StackWarning]:
         )
 
 
+def _cloud_warnings(config: StackConfig) -> Iterator[StackWarning]:
+    """Yield mounts that Batch may not be able to make outside of the public cloud.
+
+    Batch has no setting for the endpoint of blobfuse, whose default is that of the public cloud:
+    https://github.com/Azure/azure-sdk-for-python/issues/41862 (read 2026-11-29).
+    """
+    mounts = any(isinstance(mount, BlobMount) for pool in config.pools for mount in pool.mounts)
+    if config.cloud != PUBLIC.name and mounts:
+        yield StackWarning(
+            f"a pool mounts a container in cloud {config.cloud!r}, where blobfuse may use the "
+            "endpoint of the public cloud, which makes its nodes unusable",
+            "use `inputs` of the recipe, or an NFS mount",
+        )
+
+
 def access_warning(config: StackConfig, deployer: SignedIn | None) -> StackWarning | None:
     """Return a warning if the firewall may exclude users of the storage account, or None.
 
@@ -121,8 +145,8 @@ def access_warning(config: StackConfig, deployer: SignedIn | None) -> StackWarni
         config: the stack's configuration.
         deployer: None if nobody is signed in, as in an offline preview.
     """
-    if config.network is None or config.network.storage_from is not None:
-        return None
+    if config.network is None or config.network.storage_from is not None or config.is_private:
+        return None  # `runner check` tests whether a machine reaches private accounts
     if config.adopted.storage_account:
         what = "the firewall of the adopted storage account may exclude the nodes"
         return StackWarning(what, "after the deployment, allow the subnet of the pools there")
@@ -130,7 +154,7 @@ def access_warning(config: StackConfig, deployer: SignedIn | None) -> StackWarni
     if deployer is not None and deployer.address is None:
         return StackWarning(f"{only}, because your public IPv4 address is unknown", _RANGES)
     own = deployer.object_id.lower() if deployer else ""
-    if all(operator.id.lower() == own for operator in config.operators):
+    if all((operator.id or "").lower() == own for operator in config.operators):
         return None
     address = (deployer and deployer.address) or "the address of the deployer"
     return StackWarning(f"{only} and {address}, which may exclude the operators", _RANGES)

@@ -14,7 +14,7 @@ from typing import Any, cast
 from batch_emulator.autoscale.values import FormulaError
 from runner.core.pricing.machines import OS_END_OF_LIFE, machine
 from runner.protocol.errors import RunnerError
-from runner_infra.config.pool import SCENARIO
+from runner_infra.config.pool import GIVEN_SIZE, SCENARIO
 from runner_infra.config.stack import BUDGET_TAG
 from runner_infra.planning.own_formula import WEEK, evaluate_idle
 
@@ -47,7 +47,8 @@ def _check_formula(formula: str, scenario: str | None, report: Report) -> None:
 
 def nothing_retired_in_pool(props: Mapping[str, Any], today: date, report: Report) -> None:
     """Report a retired VM size, node agent or managed image."""
-    size_is_current(props.get("vmSize"), today, report)
+    if _metadata(props, GIVEN_SIZE) is None:
+        size_is_current(props.get("vmSize"), today, report)
     virtual = _part(_part(props, "deploymentConfiguration"), "virtualMachineConfiguration")
     agent = virtual.get("nodeAgentSkuId")
     end = OS_END_OF_LIFE.get(agent.lower()) if isinstance(agent, str) else None
@@ -69,8 +70,12 @@ def size_is_current(vm_size: object, today: date, report: Report) -> None:
 
 
 def _scenario(props: Mapping[str, Any]) -> str | None:
+    return _metadata(props, SCENARIO)
+
+
+def _metadata(props: Mapping[str, Any], name: str) -> str | None:
     for item in cast("Sequence[Mapping[str, Any]]", props.get("metadata") or ()):
-        if item.get("name") == SCENARIO:
+        if item.get("name") == name:
             return cast("str | None", item.get("value"))
     return None
 
@@ -97,7 +102,9 @@ UNTAGGABLE = frozenset(
     {
         "authorization:RoleAssignment",
         "consumption:Budget",
+        "costmanagement:Export",
         "monitor:DiagnosticSetting",
+        "network:PrivateDnsZoneGroup",
         "network:Subnet",
         "storage:BlobContainer",
         "storage:BlobServiceProperties",
@@ -151,8 +158,10 @@ def tagged(resource_type: str, props: Mapping[str, Any], report: Report) -> None
 
 def pools_scale_to_zero(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """An idle pool has no nodes after two hours, unless its metadata says otherwise."""
+    if to_kind(resource_type) != "batch:Pool":
+        return
     scenario = _scenario(props)
-    if to_kind(resource_type) != "batch:Pool" or scenario == "fixed":
+    if scenario == "fixed":
         return
     scale = _part(props, "scaleSettings")
     nodes = sum(_to_int(_part(scale, "fixedScale").get(key)) for key in _TARGETS)

@@ -1,16 +1,16 @@
 """Azure Resource Manager over REST: requests, pages, retries, and errors by their code.
 
 The audience of a token is the endpoint, as in the SDKs (azure-mgmt-core, `get_arm_endpoints`), so a
-custom endpoint never receives a token for Azure.
+custom endpoint never receives a token for Azure. The endpoint is that of the cloud.
 
-Error codes: https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
-(2025-03-20) and .../templates/error-invalid-authentication-token. The service's message is quoted
+The meaning of error codes is in `runner.core.azure.arm_faults`. The service's message is quoted
 under `why`, since it names the missing action and scope.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,9 @@ from urllib.parse import urlsplit
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 
 from runner.azure.auth.credentials import default_credential, sdk_transport
-from runner.azure.faults import SIGN_IN, FaultText
+from runner.azure.faults import SIGNING_IN, not_signed_in
+from runner.core.azure.arm_faults import codes_in, find_fault
+from runner.core.azure.clouds import PUBLIC, Cloud, find_cloud, invalid_endpoint, with_az
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -28,130 +30,30 @@ if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
 
-_SIGN_IN_FIX = (
-    "`az login` (or set ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET, or AZURE_...)"
-)
-DENIED = "R-AZURE-DENIED"
 _WHY_LENGTH = 300
-
-
-_TOKEN = FaultText(SIGN_IN, "Azure rejected the sign-in", "run `az login`, then the command again")
-_TENANT = FaultText(
-    SIGN_IN,
-    "the sign-in belongs to a different tenant than the subscription",
-    "run `az login --tenant TENANT`; `az account list --all` shows the tenant of a subscription",
-)
-_NO_RIGHT = FaultText(
-    DENIED,
-    "the signed-in identity lacks a permission",
-    "ask an owner of the subscription for the roles Contributor and Role Based Access Control "
-    "Administrator; run `az login` again after a role was assigned",
-)
-_NO_SUBSCRIPTION = FaultText(
-    "R-AZURE-SUBSCRIPTION",
-    "the subscription does not exist, or the signed-in identity has no access to it",
-    "correct azure-native:subscriptionId; `az account list --all` lists your subscriptions",
-)
-_DISABLED = FaultText(
-    "R-AZURE-SUBSCRIPTION",
-    "the subscription is disabled",
-    "enable it in the Azure portal under Subscriptions, or use another subscription",
-)
-_PROVIDER = FaultText(
-    "R-AZURE-PROVIDER",
-    "a resource provider is not registered in the subscription",
-    "az provider register --namespace NAMESPACE --wait",
-)
-_REGION = FaultText(
-    "R-AZURE-REGION",
-    "the region does not exist, or does not offer this resource",
-    "correct azure-native:location; `az account list-locations -o table` lists all regions",
-)
-_MISSING = FaultText(
-    "R-AZURE-MISSING",
-    "the resource does not exist in Azure",
-    "run `runner up --refresh` to create it again",
-)
-_QUOTA = FaultText(
-    "R-AZURE-QUOTA",
-    "a quota of the subscription is exhausted",
-    "request a higher quota in the Azure portal under Quotas, or use another region",
-)
-_CAPACITY = FaultText(
-    "R-AZURE-CAPACITY",
-    "this VM size is currently not available to the subscription in the region",
-    "use another VM size or region; `runner skus` lists them",
-)
-_BUSY = FaultText(
-    "R-AZURE-BUSY",
-    "Azure rejected the request: too many requests",
-    "try again in a minute",
-)
-
-_TABLE: Mapping[str, FaultText] = {
-    "InvalidAuthenticationToken": _TOKEN,
-    "ExpiredAuthenticationToken": _TOKEN,
-    "AuthenticationFailed": _TOKEN,
-    "InvalidAuthenticationTokenAudience": _TOKEN,
-    "AuthenticationFailedMissingToken": _TOKEN,
-    "InvalidAuthenticationTokenTenant": _TENANT,
-    "AuthorizationFailed": _NO_RIGHT,
-    "LinkedAuthorizationFailed": _NO_RIGHT,
-    "RequestDisallowedByPolicy": _NO_RIGHT._replace(
-        what="a policy of the subscription forbids the request",
-        fix="ask the owner of the policy for an exemption, or use another subscription",
-    ),
-    "SubscriptionNotFound": _NO_SUBSCRIPTION,
-    "InvalidSubscriptionId": _NO_SUBSCRIPTION,
-    "DisabledSubscription": _DISABLED,
-    "ReadOnlyDisabledSubscription": _DISABLED,
-    "SubscriptionNotRegistered": _PROVIDER,
-    "MissingSubscriptionRegistration": _PROVIDER,
-    "InvalidResourceNamespace": _PROVIDER,
-    "NoRegisteredProviderFound": _REGION,
-    "LocationNotAvailableForResourceType": _REGION,
-    "LocationNotAvailable": _REGION,
-    "InvalidLocation": _REGION,
-    "LocationNotFound": _REGION,
-    "ResourceNotFound": _MISSING,
-    "ResourceGroupNotFound": _MISSING,
-    "ParentResourceNotFound": _MISSING,
-    "QuotaExceeded": _QUOTA,
-    "SubscriptionQuotaExceeded": _QUOTA,
-    "SkuNotAvailable": _CAPACITY,
-    "TooManyRequests": _BUSY,
-    "SubscriptionRequestsThrottled": _BUSY,
-    "ServerBusy": _BUSY,
-}
-_BY_STATUS: Mapping[int, FaultText] = {401: _TOKEN, 403: _NO_RIGHT, 429: _BUSY}
 
 
 def to_arm_error(status: int, code: str, body: Mapping[str, Any], path: str) -> RunnerError:
     """Return the error for a response with status 400 or above."""
-    fault = _TABLE.get(code) or _BY_STATUS.get(status)
+    found = find_fault([*codes_in(_error_of(body))] or [code], status)
     message = _first_lines(_error_field(body, "message"))
-    if fault is None:
+    if found is None:
         return RunnerError(
             "R-AZURE",
             f"Azure rejected the request: {code or f'HTTP {status}'}",
             why=message or f"while requesting {path}",
             fix="add --debug to see the whole response",
         )
-    why = (
-        f"{code or f'HTTP {status}'}: {message}" if message else code or f"HTTP {status} for {path}"
-    )
-    return fault.error(why)
+    shown = found[0] or f"HTTP {status}"
+    err = found[1].error(f"{shown}: {message}" if message else f"{shown} for {path}")
+    err.fix = with_az(err.fix, os.environ)
+    return err
 
 
 def service_fault(err: AzureError, doing: str) -> RunnerError:
     """Return the error for a request without a response: not signed in, or no connection."""
     if isinstance(err, ClientAuthenticationError):
-        return RunnerError(
-            SIGN_IN,
-            "not signed in to Azure",
-            why=str(err.message or err).strip().splitlines()[0],
-            fix=_SIGN_IN_FIX,
-        )
+        return not_signed_in(err, doing)
     return unreachable(doing, _first_lines(str(err.message or err)))
 
 
@@ -162,16 +64,6 @@ def unreachable(doing: str, why: str) -> RunnerError:
         "Azure cannot be reached",
         why=f"while {doing}: {why}",
         fix="check the network, the proxy (HTTPS_PROXY), and ARM_ENDPOINT if it is set",
-    )
-
-
-def invalid_endpoint(variable: str, value: str, allowed: str) -> RunnerError:
-    """Return the error for a variable that has no valid endpoint of Resource Manager."""
-    return RunnerError(
-        "R-AZURE-ENDPOINT",
-        f"invalid {variable} {value!r}",
-        why=f"allowed: {allowed}",
-        fix=f"unset {variable}, or correct it",
     )
 
 
@@ -194,14 +86,6 @@ def _first_lines(text: str) -> str:
     return line if len(line) <= _WHY_LENGTH else f"{line[: _WHY_LENGTH - 1]}…"
 
 
-# https://learn.microsoft.com/azure/azure-government/compare-azure-government-global-azure
-# (2025-02-18) and /azure/china/resources-developer-guide. The names are those of ARM_ENVIRONMENT,
-# which azure-native reads (pulumi.com/registry/packages/azure-native/installation-configuration).
-CLOUDS: Mapping[str, str] = {
-    "public": "https://management.azure.com",
-    "usgovernment": "https://management.usgovcloudapi.net",
-    "china": "https://management.chinacloudapi.cn",
-}
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _TIMEOUTS = {"connection_timeout": 10, "read_timeout": 60}
 _MAX_PAGES = 1000
@@ -216,19 +100,31 @@ class ArmResponse:
     headers: Mapping[str, str]
 
 
-def arm_endpoint(env: Mapping[str, str]) -> str:
-    """Return the endpoint of Resource Manager: `ARM_ENDPOINT`, else that of `ARM_ENVIRONMENT`.
+def open_arm(subscription_id: str, env: Mapping[str, str], cloud: str | None = None) -> ArmClient:
+    """Return the client of a subscription. Send no request.
+
+    Args:
+        subscription_id: the subscription.
+        env: the variables of the command; `ARM_ENDPOINT` replaces the endpoint of the cloud.
+        cloud: the cloud of the stack; None: the variables or `az` select it, see `find_cloud`.
 
     Raises:
-        RunnerError: R-AZURE-ENDPOINT, the value is unknown or does not use https; http is allowed
-            only for a server on this machine.
+        RunnerError: the variables name an invalid endpoint, or contradict the cloud.
+    """
+    found = find_cloud(env, cloud)
+    return ArmClient(subscription_id, endpoint=arm_endpoint(env, found), cloud=found)
+
+
+def arm_endpoint(env: Mapping[str, str], cloud: Cloud) -> str:
+    """Return the endpoint of Resource Manager: `ARM_ENDPOINT`, else that of the cloud.
+
+    Raises:
+        RunnerError: R-AZURE-ENDPOINT, it does not use https; http is allowed only for a server on
+            this machine.
     """
     given = env.get("ARM_ENDPOINT", "").rstrip("/")
     if not given:
-        cloud = env.get("ARM_ENVIRONMENT", "public").lower()
-        if cloud not in CLOUDS:
-            raise invalid_endpoint("ARM_ENVIRONMENT", cloud, f"one of {', '.join(CLOUDS)}")
-        return CLOUDS[cloud]
+        return cloud.management
     parts = urlsplit(given)
     local = parts.scheme == "http" and parts.hostname in _LOOPBACK
     if not parts.hostname or not (parts.scheme == "https" or local) or parts.path or parts.query:
@@ -239,19 +135,21 @@ def arm_endpoint(env: Mapping[str, str]) -> str:
 class ArmClient:
     """Requests to one subscription of one cloud. The constructor sends none.
 
-    If `credential` is None, DefaultAzureCredential signs in: `az login`, a managed identity, or the
-    AZURE_ variables.
+    If `credential` is None, DefaultAzureCredential signs in to the cloud: `az login`, a managed
+    identity, or the AZURE_ variables. None is the public cloud.
     """
 
     def __init__(
         self,
         subscription_id: str,
         *,
-        endpoint: str = CLOUDS["public"],
+        endpoint: str | None = None,
         credential: TokenCredential | None = None,
+        cloud: Cloud | None = None,
     ) -> None:
         self.subscription_id = subscription_id
-        self.endpoint = endpoint
+        self.cloud = cloud or PUBLIC
+        self.endpoint = endpoint or self.cloud.management
         self._given_credential = credential
 
     @property
@@ -264,7 +162,7 @@ class ArmClient:
         try:
             return self._credential.get_token(self._audience).token
         except AzureError as err:
-            raise service_fault(err, "signing in") from err
+            raise service_fault(err, SIGNING_IN) from err
 
     def get(self, path: str, api_version: str, **query: str) -> Mapping[str, Any]:
         """Return one document. Raise RunnerError if the request fails."""
@@ -324,7 +222,7 @@ class ArmClient:
 
     @cached_property
     def _credential(self) -> TokenCredential:
-        return self._given_credential or default_credential()
+        return self._given_credential or default_credential(self.cloud)
 
     @cached_property
     def _client(self) -> PipelineClient[Any, Any]:
@@ -354,9 +252,13 @@ def arm_error_code(body: Mapping[str, Any]) -> str:
 
 
 def _error_field(body: Mapping[str, Any], name: str) -> str:
+    return str(_error_of(body).get(name) or body.get(name) or "")
+
+
+def _error_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the error in a response: a document in it, or the response itself."""
     error: Any = body.get("error")
-    found: Any = cast("dict[str, Any]", error).get(name) if isinstance(error, dict) else None
-    return str(found or body.get(name) or "")
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else body
 
 
 _ABSENT = frozenset(

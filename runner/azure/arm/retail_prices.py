@@ -18,9 +18,9 @@ from azure.core.exceptions import AzureError
 from azure.core.pipeline import policies
 from azure.core.rest import HttpRequest
 
-from runner.azure.faults import JitteredRetries
+from runner.azure.faults import JitteredRetries, first_line
 from runner.core.pricing.machines import find_machine
-from runner.core.pricing.prices import OS_DISK, PUBLIC_ADDRESS, Price, PriceKey
+from runner.core.pricing.prices import PUBLIC_ADDRESS, Price, PriceKey, disk_rows
 from runner.protocol.errors import RunnerError
 
 PUBLIC = "https://prices.azure.com/api/retail/prices"
@@ -32,7 +32,7 @@ _READ_TIMEOUT_S = 15.0
 _BUDGET_S = 45  # time for one page, including retries
 # The meters of what a node has besides its machine: name, unit, and hours of the unit.
 _EXTRAS = {
-    "P10 LRS Disk": (OS_DISK, "1/Month", 730),
+    **{meter: (row, "1/Month", 730) for meter, row in disk_rows().items()},
     "Standard IPv4 Static Public IP": (PUBLIC_ADDRESS, "1 Hour", 1),
 }
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -79,7 +79,7 @@ def fetch_extras(
     endpoint: str = PUBLIC,
     read_timeout_s: float = _READ_TIMEOUT_S,
 ) -> dict[PriceKey, Price]:
-    """Return the prices per hour of OS_DISK and PUBLIC_ADDRESS in a region, as far as known.
+    """Return the prices per hour of disks and PUBLIC_ADDRESS in a region, as far as known.
 
     Raises:
         RunnerError: R-PRICES-FETCH, the service did not return prices, or an invalid one.
@@ -143,7 +143,7 @@ def _fetch_page(endpoint: str, url: str, read_timeout_s: float) -> Mapping[str, 
                 raise _fetch_error(f"HTTP {response.status_code}")
             body: Any = response.json()
     except AzureError as err:
-        raise _fetch_error(str(err.message or err).splitlines()[0]) from err
+        raise _fetch_error(first_line(err)) from err
     except ValueError as err:
         raise _fetch_error("the response is not JSON") from err
     if not isinstance(body, dict) or not isinstance(

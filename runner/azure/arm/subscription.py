@@ -15,7 +15,7 @@ from typing import Any
 from runner.azure.arm.client import ArmClient
 from runner.core.pricing.machines import family_key
 
-_BATCH = "2025-06-01"
+READ_API = "2025-06-01"  # of Batch
 _STORAGE = "2023-05-01"
 _RESOURCES = "2021-04-01"
 _SUBSCRIPTIONS = "2022-12-01"
@@ -110,6 +110,12 @@ def load_subscription(management: ArmClient) -> Subscription:
     )
 
 
+def list_locations(management: ArmClient) -> frozenset[str]:
+    """Return the names of the regions of the subscription."""
+    found = management.pages(f"{management.scope}/locations", _SUBSCRIPTIONS)
+    return frozenset(str(item["name"]) for item in found)
+
+
 def load_provider_state(management: ArmClient, namespace: str) -> str:
     """Return `Registered`, `NotRegistered`, `Registering` or `Unregistering`."""
     body = management.get(f"{management.scope}/providers/{namespace}", _RESOURCES)
@@ -119,6 +125,11 @@ def load_provider_state(management: ArmClient, namespace: str) -> str:
 def load_permissions(management: ArmClient, group: str = "") -> tuple[Permission, ...]:
     """Return the permissions of the signed-in identity in the subscription, or in a group of it."""
     scope = f"{management.scope}/resourceGroups/{group}" if group else management.scope
+    return load_permissions_of(management, scope)
+
+
+def load_permissions_of(management: ArmClient, scope: str) -> tuple[Permission, ...]:
+    """Return the permissions of the signed-in identity on a resource, by its ID."""
     path = f"{scope}/providers/Microsoft.Authorization/permissions"
     return tuple(
         Permission(tuple(item.get("actions") or ()), tuple(item.get("notActions") or ()))
@@ -137,19 +148,19 @@ def is_allowed(permissions: Iterable[Permission], action: str) -> bool:
 def load_account_limit(management: ArmClient, location: str) -> int:
     """Return the maximum number of Batch accounts of the subscription in the region."""
     path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/quotas"
-    return int(management.get(path, _BATCH)["accountQuota"])
+    return int(management.get(path, READ_API)["accountQuota"])
 
 
 def list_batch_accounts(management: ArmClient) -> tuple[BatchAccountInfo, ...]:
     """Return all Batch accounts of the subscription."""
     path = f"{management.scope}/providers/Microsoft.Batch/batchAccounts"
-    return tuple(_to_account(item) for item in management.pages(path, _BATCH))
+    return tuple(_to_account(item) for item in management.pages(path, READ_API))
 
 
 def find_batch_account(management: ArmClient, group: str, name: str) -> BatchAccountInfo | None:
     """Return one Batch account, or None if it does not exist."""
     path = _resource_path(management, group, f"Microsoft.Batch/batchAccounts/{name}")
-    body = management.find(path, _BATCH)
+    body = management.find(path, READ_API)
     return None if body is None else _to_account(body)
 
 
@@ -180,7 +191,7 @@ def list_pool_owners(management: ArmClient, group: str, account: str) -> Mapping
     """Return the stack that created each pool of a Batch account, by ID in lower case."""
     path = _resource_path(management, group, f"Microsoft.Batch/batchAccounts/{account}/pools")
     owners: dict[str, str] = {}
-    for item in management.pages(path, _BATCH):
+    for item in management.pages(path, READ_API):
         properties: Mapping[str, Any] = item.get("properties") or {}
         metadata: Iterable[Mapping[str, Any]] = properties.get("metadata") or ()
         found = {str(each.get("name")): str(each.get("value")) for each in metadata}
@@ -191,7 +202,7 @@ def list_pool_owners(management: ArmClient, group: str, account: str) -> Mapping
 def load_batch_sizes(management: ArmClient, location: str) -> Mapping[str, BatchSize]:
     """Return the VM sizes that Batch offers in the region, by name in lower case."""
     path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/virtualMachineSkus"
-    sizes = (_to_batch_size(item) for item in management.pages(path, _BATCH))
+    sizes = (_to_batch_size(item) for item in management.pages(path, READ_API))
     return {size.name.lower(): size for size in sizes}
 
 
@@ -216,13 +227,26 @@ def load_sizes_without_trusted_launch(management: ArmClient, location: str) -> f
     https://learn.microsoft.com/azure/virtual-machines/trusted-launch (read 2026-11-22): capability
     `TrustedLaunchDisabled` of a size.
     """
+    return _sizes_with(management, location, "TrustedLaunchDisabled")
+
+
+def load_sizes_with_encryption(management: ArmClient, location: str) -> frozenset[str]:
+    """Return the VM sizes, in lower case, whose host encrypts their disks.
+
+    https://learn.microsoft.com/azure/virtual-machines/disk-encryption-overview (read 2026-11-29):
+    capability `EncryptionAtHostSupported` of a size.
+    """
+    return _sizes_with(management, location, "EncryptionAtHostSupported")
+
+
+def _sizes_with(management: ArmClient, location: str, capability: str) -> frozenset[str]:
     path = f"{management.scope}/providers/Microsoft.Compute/skus"
     found = management.pages(path, _SKUS, **{"$filter": f"location eq '{location}'"})
     return frozenset(
         str(item["name"]).lower()
         for item in found
         if any(
-            each.get("name") == "TrustedLaunchDisabled" and str(each.get("value")) == "True"
+            each.get("name") == capability and str(each.get("value")) == "True"
             for each in item.get("capabilities") or ()
         )
     )
@@ -251,7 +275,7 @@ def check_batch_name(management: ArmClient, location: str, name: str) -> NameAva
     """Check the name of a new Batch account; names are unique in a region."""
     base = f"{management.scope}/providers/Microsoft.Batch/locations/{location}"
     path = f"{base}/checkNameAvailability"
-    return _check_name(management, path, _BATCH, name, "Microsoft.Batch/batchAccounts")
+    return _check_name(management, path, READ_API, name, "Microsoft.Batch/batchAccounts")
 
 
 def list_marketplace_versions(

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from azure.storage.blob import BlobServiceClient
     from azure.storage.fileshare import ShareClient, ShareServiceClient
 
+    from runner.core.azure.clouds import Cloud
     from runner.core.planning.plan import StorageScopes
 
 
@@ -124,8 +125,10 @@ def _no_outputs(settings: Settings, path: Path) -> RunnerError:
 
 
 def _outputs_fix(settings: Settings) -> str:
-    stack = f"runner up --stack {settings.stack}"
-    return stack if settings.target.has_stacks else "runner local up"
+    if not settings.target.has_stacks:
+        return "runner local up"
+    option = f"--stack {settings.stack}"
+    return f"`runner join {option}` if somebody has deployed it, or `runner up {option}`"
 
 
 def no_code_container(target: Target) -> RunnerError:
@@ -140,16 +143,26 @@ def no_code_container(target: Target) -> RunnerError:
     )
 
 
+def outputs_cloud(outputs: StackOutputs) -> Cloud:
+    """Return the cloud of a stack: that of its endpoints, or of this process for custom ones."""
+    from runner.core.azure.clouds import cloud_at, find_cloud
+
+    found = cloud_at(outputs.batch_endpoint) or cloud_at(outputs.blob_endpoint)
+    return found or find_cloud(os.environ)
+
+
+# The same in all clouds: learn.microsoft.com/rest/api/storageservices/
+# authorize-with-azure-active-directory (read 2026-11-29).
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 _MIN_LEFT_S = 300  # azure-core requests a new token within this time before the expiry
 
 
-def default_credential() -> TokenCredential:
-    """Return the credential that the variables of this process select.
+def default_credential(cloud: Cloud | None = None) -> TokenCredential:
+    """Return the credential that the variables of this process select, for a cloud.
 
-    Nothing is sent before its first use.
+    Nothing is sent before its first use. `cloud` is that of `make_credential`.
     """
-    return CachedTokens(make_credential(os.environ))
+    return CachedTokens(make_credential(os.environ, cloud))
 
 
 class CachedTokens:
@@ -271,6 +284,7 @@ COPY_LIFETIME = timedelta(hours=1)
 _KEY_LIFETIME = timedelta(days=7)
 _CLOCK_SKEW = timedelta(minutes=5)
 TASK_TOKEN = "authenticationTokenSettings"  # noqa: S105 - the name of a property
+DATA_PLANE_API = "2025-06-01"  # of the Batch SDK; a test fails if it has another one
 TOKENS_API_VERSION = "2024-02-01.19.0"  # 2025-06-01 has no authentication tokens
 # A SAS that Azurite checks with scopes.js: its version, and the text that its key is derived from.
 _SCOPED_VERSION = "runner-1"
@@ -320,6 +334,11 @@ class Connection:
     def target(self) -> Target:
         """The target that the outputs describe."""
         return target_at(self.outputs.location)
+
+    @property
+    def cloud(self) -> Cloud | None:
+        """The cloud of the accounts; None for the local services."""
+        return None if self._keys is not None else outputs_cloud(self.outputs)
 
     @property
     def code_container(self) -> str:
@@ -503,6 +522,8 @@ class Connection:
         with _MODELS_LOCK:
             _complete_models()
         credential: Any = self._token
+        if self.cloud is not None:
+            options["credential_scopes"] = [f"{self.cloud.batch_resource}/.default"]
         if self._keys is not None:
             from azure.core.credentials import AzureNamedKeyCredential
 
@@ -557,7 +578,7 @@ class Connection:
 
     @cached_property
     def _token(self) -> TokenCredential | None:
-        return default_credential() if self._keys is None else None
+        return default_credential(self.cloud) if self._keys is None else None
 
     @property
     def _proxy_options(self) -> dict[str, Any]:

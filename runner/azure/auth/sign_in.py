@@ -12,7 +12,7 @@ https://learn.microsoft.com/azure/developer/python/sdk/authentication/credential
 2026-11-23).
 """
 
-# ruff: noqa: PLC0415  azure.identity takes 0.4 s to import
+# ruff: noqa: PLC0415  azure.identity takes 0.4 s to import, and local services need no cloud
 from __future__ import annotations
 
 import json
@@ -27,8 +27,8 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
-# The audience of a token that Entra exchanges for its own.
-_EXCHANGE = "api://AzureADTokenExchange"
+    from runner.core.azure.clouds import Cloud
+
 _TIMEOUT_S = 30
 _USE_DEFAULT = "ARM_USE_DEFAULT_AZURE_CREDENTIAL"
 # For each name that azure-native reads, the variables with this meaning; the first one set wins.
@@ -36,11 +36,6 @@ _WORKLOAD = {
     "ARM_OIDC_TOKEN_FILE_PATH": ("ARM_OIDC_TOKEN_FILE_PATH", "AZURE_FEDERATED_TOKEN_FILE"),
     "ACTIONS_ID_TOKEN_REQUEST_URL": ("ARM_OIDC_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_URL"),
     "ACTIONS_ID_TOKEN_REQUEST_TOKEN": ("ARM_OIDC_REQUEST_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"),
-}
-# By ARM_ENVIRONMENT; hosts of azure.identity.AzureAuthorityHosts.
-_AUTHORITIES = {
-    "usgovernment": "https://login.microsoftonline.us",
-    "china": "https://login.chinacloudapi.cn",
 }
 
 
@@ -54,34 +49,43 @@ def describe_sign_in(env: Mapping[str, str]) -> str:
     return words.get(method, "az login or managed identity")
 
 
-def make_credential(env: Mapping[str, str]) -> TokenCredential:
+def make_credential(env: Mapping[str, str], cloud: Cloud | None = None) -> TokenCredential:
     """Return the credential that the variables select. It sends nothing before its first use.
 
     If the `ARM_` variables select none, it is DefaultAzureCredential: the `AZURE_` variables,
     workload identity, a managed identity, or `az login`.
+
+    Args:
+        env: the variables of the command.
+        cloud: the cloud that issues the tokens; None: the variables or `az` select it. A host of
+            AZURE_AUTHORITY_HOST that belongs to no cloud, such as a proxy, is used as it is.
     """
     from azure import identity
+
+    from runner.core.azure.clouds import AUTHORITY, cloud_at, find_cloud
 
     # Without a sign-in, the SDK logs fifteen lines of warnings in addition to our error.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
     client, tenant = _principal(env)
-    cloud: dict[str, Any] = {}
-    if authority := _AUTHORITIES.get(env.get("ARM_ENVIRONMENT", "").lower()):
-        cloud["authority"] = authority
+    cloud = cloud or find_cloud(env)
+    host = env.get(AUTHORITY, "")
+    at = {"authority": host if host and cloud_at(host) is None else cloud.authority}
     match _arm_method(env):
         case "certificate":
             path = env["ARM_CLIENT_CERTIFICATE_PATH"]
             password = env.get("ARM_CLIENT_CERTIFICATE_PASSWORD")
-            return identity.CertificateCredential(tenant, client, path, password=password, **cloud)
+            return identity.CertificateCredential(tenant, client, path, password=password, **at)
         case "secret":
             secret = env["ARM_CLIENT_SECRET"]
-            return identity.ClientSecretCredential(tenant, client, secret, **cloud)
+            return identity.ClientSecretCredential(tenant, client, secret, **at)
         case "oidc":
-            return identity.ClientAssertionCredential(tenant, client, _make_assertion(env), **cloud)
+            return identity.ClientAssertionCredential(
+                tenant, client, _make_assertion(env, cloud), **at
+            )
         case "msi":
             return identity.ManagedIdentityCredential(client_id=env.get("ARM_CLIENT_ID"))
         case _:
-            return identity.DefaultAzureCredential(**cloud)
+            return identity.DefaultAzureCredential(**at)
 
 
 def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -102,6 +106,20 @@ def provider_variables(env: Mapping[str, str]) -> dict[str, str]:
             return {"ARM_USE_MSI": "true"}
         case _:
             return _to_arm_variables(env)
+
+
+def workload_assertion(
+    env: Mapping[str, str], cloud: Cloud | None = None
+) -> tuple[str, str, Callable[[], str]] | None:
+    """Return client, tenant and a function that returns a token of the CI job, or None.
+
+    None: the variables select another sign-in than workload identity.
+    """
+    from runner.core.azure.clouds import find_cloud
+
+    if _arm_method(env) != "oidc":
+        return None
+    return (*_principal(env), _make_assertion(env, cloud or find_cloud(env)))
 
 
 def _to_arm_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -190,7 +208,7 @@ def _is_set(env: Mapping[str, str], name: str) -> bool:
     return env.get(name, "").lower() in ("true", "1")
 
 
-def _make_assertion(env: Mapping[str, str]) -> Callable[[], str]:
+def _make_assertion(env: Mapping[str, str], cloud: Cloud) -> Callable[[], str]:
     """Return a function that gets the token of the workload: a variable, a file, or from GitHub."""
 
     def find() -> str:
@@ -198,12 +216,12 @@ def _make_assertion(env: Mapping[str, str]) -> Callable[[], str]:
             return token
         if path := _first_value(env, *_WORKLOAD["ARM_OIDC_TOKEN_FILE_PATH"]):
             return Path(path).read_text(encoding="utf-8").strip()
-        return _request_ci_token(env)
+        return _request_ci_token(env, cloud.exchange_audience)
 
     return find
 
 
-def _request_ci_token(env: Mapping[str, str]) -> str:
+def _request_ci_token(env: Mapping[str, str], exchange: str) -> str:
     """Return a token of the CI system, as azure-native requests it.
 
     https://docs.github.com/actions/reference/security/oidc (read 2026-11-22)
@@ -217,7 +235,7 @@ def _request_ci_token(env: Mapping[str, str]) -> str:
             "ARM_USE_OIDC is set, but no token: set ARM_OIDC_TOKEN, ARM_OIDC_TOKEN_FILE_PATH, or "
             "give the workflow the permission id-token: write"
         )
-    audience = quote(env.get("ARM_OIDC_AUDIENCE") or _EXCHANGE, safe=":/")
+    audience = quote(env.get("ARM_OIDC_AUDIENCE") or exchange, safe=":/")
     joined = f"{url}{'&' if '?' in url else '?'}audience={audience}"
     request = urllib.request.Request(joined, headers={"Authorization": f"Bearer {token}"})  # noqa: S310  the CI's own
     try:

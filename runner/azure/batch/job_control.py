@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,10 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import wire_text
 from runner.azure.faults import read_or_none, service_errors, succeeds
 from runner.core.job_moves import NOTE, JobNote, JobSnapshot, Running, with_note
+from runner.protocol.task import PRIORITIES
 
-_PROPERTIES = ["id", "state", "poolInfo", "metadata", "eTag"]
+_PROPERTIES = ["id", "state", "poolInfo", "metadata", "eTag", "priority"]
+_EVICTED = "runner-evicted"  # metadata item with the priority before the first eviction
 # Another client changed the job after it was read, so read it again.
 _CHANGED_CODES = frozenset({"ConditionNotMet", "JobNotDisabled", "OperationInvalidForCurrentState"})
 
@@ -29,6 +32,7 @@ def to_snapshot(job: models.BatchJob) -> JobSnapshot:
         etag=str(job.etag or ""),
         note=note,
         other_metadata=tuple(item for item in items if item[0] != NOTE),
+        priority=job.priority or 0,
     )
 
 
@@ -58,6 +62,21 @@ def change_pool(connection: Connection, job: JobSnapshot, pool_id: str) -> bool:
     """Set the pool of a disabled job. Return False if the job has changed since it was read."""
     info = models.BatchPoolInfo(pool_id=pool_id)
     return _update(connection, job, models.BatchJobUpdateOptions(pool_info=info))
+
+
+def raise_priority(connection: Connection, job: JobSnapshot) -> bool:
+    """Raise the priority of the job of an evicted run by one step, once.
+
+    Return False if that was done before, or the job has changed since it was read. Within a
+    priority, Batch guarantees no order.
+    """
+    raised = job.priority + 1
+    if any(name == _EVICTED for name, _ in job.other_metadata) or raised not in PRIORITIES:
+        return False
+    marked = replace(job, other_metadata=(*job.other_metadata, (_EVICTED, str(job.priority))))
+    items = [models.BatchMetadataItem(name=n, value=v) for n, v in with_note(marked, job.note)]
+    changes = models.BatchJobUpdateOptions(priority=raised, metadata=items)
+    return _update(connection, job, changes)
 
 
 def _update(

@@ -28,6 +28,7 @@ from runner.azure.faults import (
     to_runner_error,
     was_repeated,
 )
+from runner.contract import MOVER_POOL
 from runner.core.job_moves import PAUSED_STATES, JobNote
 from runner.core.states import TaskView
 from runner.protocol.errors import RunnerError
@@ -171,17 +172,24 @@ class JobDisabledError(RunnerError):
 
 
 def check_pool(connection: Connection, pool_id: str) -> None:
-    """Raise RunnerError if the pool does not exist: tasks would wait for it forever."""
+    """Raise RunnerError if the pool is absent or being deleted: tasks would wait for it forever."""
     with service_errors(f"reading pool {pool_id}"):
         try:
-            connection.batch_client().get_pool(pool_id, select=["id"])
+            pool = connection.batch_client().get_pool(pool_id, select=["id", "state"])
         except ResourceNotFoundError as err:
             raise RunnerError(
                 "R-POOL-MISSING",
                 f"pool {pool_id!r} does not exist",
                 why="the stack has a pool of this name, but it was deleted from the Batch account",
-                fix="run `runner local up` (local) or `runner up --refresh` (Azure)",
+                fix="run `runner local up` (local) or `runner up` (Azure)",
             ) from err
+    if wire_text(pool.state) == "deleting":
+        raise RunnerError(
+            "R-POOL-DELETED",
+            f"pool {pool_id!r} is being deleted",
+            why="its tasks would never start",
+            fix="use another pool with --pool",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,7 +557,7 @@ def read_task_file(connection: Connection, job_id: str, task_id: str, path: str)
                 return None
             return b"".join(client.download_task_file(job_id, task_id, path))
         except HttpResponseError as err:
-            # 404: no such task; 409: the node or its files do not exist (TaskFilesUnavailable)
+            # 404: no such task; 409: the node or its files do not exist
             if err.status_code in {404, 409}:
                 return None
             raise
@@ -622,15 +630,18 @@ def unfinished_tasks(
     pool_ids: Collection[str] | None = None,
     *,
     per_job: int | None = None,
+    on_nodes: bool = False,
 ) -> list[tuple[str, str]]:
-    """Return the job ID and task ID of tasks that have not ended.
+    """Return the job ID and task ID of tasks that have not ended, without those of the mover.
 
     Args:
         connection: the account.
         limit: maximum number of tasks.
         pool_ids: pools of the tasks; None for all pools.
         per_job: maximum number of tasks of each job; None for no limit.
+        on_nodes: leave out tasks that wait for a node.
     """
+    state = "state ne 'completed'" + (" and state ne 'active'" if on_nodes else "")
     wanted = None if pool_ids is None else {each.lower() for each in pool_ids}
     client = connection.batch_client()
     found: list[tuple[str, str]] = []
@@ -640,12 +651,12 @@ def unfinished_tasks(
         )
         for job in jobs:
             where = str(job.pool_info.pool_id if job.pool_info else "")
-            if wanted is not None and where.lower() not in wanted:
-                continue
+            if where.lower() == MOVER_POOL or (wanted is not None and where.lower() not in wanted):
+                continue  # no run is in the pool of the mover
             try:
                 tasks = client.list_tasks(
                     str(job.id),
-                    filter="state ne 'completed'",
+                    filter=state,
                     select=["id"],
                     max_results=per_job,
                 )

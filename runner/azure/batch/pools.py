@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -16,13 +15,20 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.node_users import SSH_PORT
+from runner.azure.batch.raw import send_raw
 from runner.azure.batch.translate import wire_text
-from runner.azure.faults import error_code, read_or_none, service_errors, succeeds, was_repeated
+from runner.azure.faults import (
+    create_when_free,
+    error_code,
+    read_or_none,
+    service_errors,
+    succeeds,
+    was_repeated,
+)
 from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 
 _DELETE_TIMEOUT_S = 60.0
-_POLL_S = 0.1
 _LOG_LINES = 8
 _LOG_BYTES = 16_384
 # The REST documentation has one of the two names, the SDK the other one (read 2026-11-21).
@@ -40,6 +46,9 @@ FREE_STATES = frozenset({"preempted", "deallocated"})
 _KEY_ID = "runner-share-key"
 _SSH_PORTS = (40_000, 44_999)  # one for each node, from a range in which nodes do not listen
 BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
+# A spot node that is evicted may be unusable, without an error, before it is preempted
+# (MicrosoftDocs/azure-docs pull request 128508, read 2026-11-29). How long is our estimate.
+_EVICTION_TAKES = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +119,19 @@ def _image_key(found: models.BatchSupportedImage) -> tuple[str, str, str, str]:
 
 def _create_or_change(client: BatchClient, spec: PoolSpec) -> str:
     pool = _find(client, spec.id)
+    if pool is not None and wire_text(pool.state) == "deleting":  # by `runner pool rm`
+        pool = None
     if pool is not None and _same_nodes(pool, spec):
         return _change(client, pool, spec)
     if pool is not None:
         _delete(client, spec.id)
-        _await_deleted(client, spec.id)
+    still = RunnerError(
+        "R-POOL-DELETE",
+        f"pool {spec.id!r} was not deleted within {format_duration(_DELETE_TIMEOUT_S)}",
+        fix="wait a minute, then run the command again",
+    )
     try:
-        _create(client, spec)
+        create_when_free(lambda: _create(client, spec), _DELETE_TIMEOUT_S, still)
     except HttpResponseError as err:
         if error_code(err) != "PoolExists" or not was_repeated(err):
             raise
@@ -284,18 +299,6 @@ def _start_task(spec: PoolSpec) -> models.BatchStartTask:
     )
 
 
-def _await_deleted(client: BatchClient, pool_id: str) -> None:
-    deadline = time.monotonic() + _DELETE_TIMEOUT_S
-    while _find(client, pool_id) is not None:
-        if time.monotonic() > deadline:
-            raise RunnerError(
-                "R-POOL-DELETE",
-                f"pool {pool_id!r} was not deleted within {format_duration(_DELETE_TIMEOUT_S)}",
-                fix="wait a minute, then run the command again",
-            )
-        time.sleep(_POLL_S)
-
-
 _STATES = (
     *("creating", "deallocated", "deallocating", "idle", "leaving_pool", "offline", "preempted"),
     *("rebooting", "reimaging", "running", "start_task_failed", "starting", "unknown", "unusable"),
@@ -359,11 +362,15 @@ class NodeTask:
     started: datetime | None
     ended: datetime | None
     succeeded: bool
+    rank: int = 0  # of the node in a run over several
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `trouble` is why it is unusable, and `exit_code` is from its start task."""
+    """A node. `trouble` is why it is unusable, and `exit_code` is from its start task.
+
+    `may_be_evicted`: it is unusable, but as a spot node is at the beginning of its eviction.
+    """
 
     id: str
     state: str
@@ -376,6 +383,12 @@ class NodeView:
     allocated: datetime | None = None
     booted: datetime | None = None
     recent: tuple[NodeTask, ...] = ()
+    may_be_evicted: bool = False
+
+    @property
+    def is_broken(self) -> bool:
+        """True if it cannot run tasks until somebody corrects or replaces it."""
+        return self.state in BROKEN_STATES and not self.may_be_evicted
 
     @property
     def problem(self) -> str:
@@ -443,7 +456,7 @@ def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str
 
 def start_task_log(connection: Connection, pool_id: str, node: NodeView) -> tuple[str, ...]:
     """Return the last lines of the start task's output; empty unless the node is unusable."""
-    if node.state not in BROKEN_STATES:
+    if not node.is_broken:
         return ()
     for name in ("startup/stderr.txt", "startup/stdout.txt"):
         content = read_node_file(connection, pool_id, node.id, name)
@@ -479,6 +492,25 @@ def set_scheduling(connection: Connection, pool_id: str, node_id: str, *, enable
     if enabled:
         change = partial(client.enable_node_scheduling, pool_id, node_id)
     return succeeds(what, change, {"NodeAlreadyInTargetSchedulingState"})
+
+
+def restart_node(connection: Connection, pool_id: str, node_id: str) -> None:
+    """Reboot a node at once; its tasks return to the queue, as after an eviction.
+
+    Azure does not evict on request, and rejects the removal of nodes from a pool with autoscale.
+
+    Raises:
+        RunnerError: R-NODE-RESTART, the service refused it.
+    """
+    path = f"/pools/{pool_id}/nodes/{node_id}/reboot"
+    answer = send_raw(connection, "POST", path, {"nodeRebootOption": "requeue"})
+    if answer.code:
+        raise RunnerError(
+            "R-NODE-RESTART",
+            f"cannot restart node {node_id}",
+            why=f"the service answered {answer.status} {answer.code}",
+            fix="run the same command again: the node may have been evicted at this moment",
+        )
 
 
 def delete_pool(connection: Connection, pool_id: str) -> None:
@@ -630,7 +662,13 @@ def _to_node_view(node: models.BatchNode) -> NodeView:
         allocated=node.allocation_time,
         booted=node.last_boot_time,
         recent=tuple(_to_node_task(task) for task in node.recent_tasks or ()),
+        may_be_evicted=not errors and _may_be_evicted(node, node.state_transition_time),
     )
+
+
+def _may_be_evicted(node: models.BatchNode, since: datetime | None) -> bool:
+    is_lost = not node.is_dedicated and wire_text(node.state) == "unusable"
+    return is_lost and since is not None and datetime.now(UTC) - since < _EVICTION_TAKES
 
 
 def _to_node_task(task: models.BatchTaskInfo) -> NodeTask:
@@ -642,4 +680,5 @@ def _to_node_task(task: models.BatchTaskInfo) -> NodeTask:
         started=info.start_time if info else None,
         ended=info.end_time if info else None,
         succeeded=result == "success",
+        rank=task.subtask_id or 0,
     )

@@ -22,7 +22,13 @@ from runner.azure.batch.translate import (
     to_task,
     wire_text,
 )
-from runner.azure.faults import error_code, read_or_none, service_errors, was_repeated
+from runner.azure.faults import (
+    create_when_free,
+    error_code,
+    read_or_none,
+    service_errors,
+    was_repeated,
+)
 from runner.core.planning.plan import (
     RunPlan,
     StorageScopes,
@@ -31,6 +37,7 @@ from runner.core.planning.plan import (
     storage_scopes,
 )
 from runner.core.recurrence import MAX_PARTS, BatchTimes, Recurrence
+from runner.core.units import format_duration
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import CODE_FOLDER, make_run_id
@@ -272,6 +279,7 @@ def _without_signature(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DELETE_POLL_S = 1
+_DELETE_TIMEOUT_S = 300.0  # jobs with many tasks take minutes on the service
 _METADATA_NAME = "runner-schedule"
 _PARTS_METADATA_NAME = "runner-schedule-parts"  # number of job schedules, if there are several
 
@@ -351,7 +359,9 @@ def _create_part(
     client = connection.batch_client(TOKENS_API_VERSION if has_token else None)
     with service_errors(f"creating schedule {part_id}"):
         try:
-            client.create_job_schedule(body)
+            create_when_free(
+                lambda: client.create_job_schedule(body), _DELETE_TIMEOUT_S, _still_deleted(part_id)
+            )
         except HttpResponseError as err:
             if error_code(err) not in ("JobScheduleExists", "JobWithSameIdExists"):
                 raise
@@ -367,6 +377,15 @@ def _find_prefix(client: BatchClient, schedule_id: str) -> str | None:
         return None
     metadata = {item.name: item.value for item in found.metadata or ()}
     return metadata.get(_METADATA_NAME)
+
+
+def _still_deleted(schedule_id: str) -> RunnerError:
+    return RunnerError(
+        "R-SCHEDULE-EXISTS",
+        f"schedule {schedule_id!r} is still being deleted",
+        why=f"its jobs and tasks were not deleted within {format_duration(_DELETE_TIMEOUT_S)}",
+        fix="use another name, or wait a few minutes and run the command again",
+    )
 
 
 def schedule_exists(schedule_id: str) -> RunnerError:

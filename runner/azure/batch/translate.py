@@ -28,13 +28,15 @@ from runner.protocol.paths import code_blob
 from runner.protocol.task import (
     AGENT_FILE,
     CODE_ARCHIVE,
+    EVENTS_VERSION_VARIABLE,
     IMAGE_PYTHON_VARIABLE,
     JOIN_ARGUMENT,
     NODES_TOKEN_VARIABLE,
     STORAGE_VARIABLE,
+    TASK_TRIALS_VARIABLE,
     TRIAL_VARIABLE,
 )
-from runner.protocol.waiting_trials import derive, trial_setting
+from runner.protocol.waiting_trials import derive, task_trials_setting, trial_setting
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -135,7 +137,7 @@ def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOpti
             plan.secrets,
         ),
         constraints=models.BatchTaskConstraints(
-            max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
+            max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.task_retries
         ),
         depends_on=models.BatchTaskDependencies(task_ids=list(plan.depends_on))
         if plan.depends_on
@@ -150,31 +152,37 @@ def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOpti
 def to_trial_tasks(
     plan: RunPlan, connection: Connection, waiting: WaitingTrials
 ) -> Iterator[dict[str, Any]]:
-    """Return the request bodies of the trials of a sweep, derived from the task of `plan`.
+    """Return the request bodies of the tasks of a sweep, derived from the task of `plan`.
 
-    Each trial has access to its own run only.
+    Each trial has access to its own run only, also if its task runs several.
     """
     body: dict[str, Any] = to_task(plan, connection).as_dict()
     own = (_RUN_VARIABLE, STORAGE_VARIABLE)
     kept = [one for one in body["environmentSettings"] if one["name"] not in own]
     lifetime = plan.access_lifetime
 
-    def settings(run_id: str, changes: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-        scopes = storage_scopes(derive(waiting.common, changes))
-        storage = json.dumps(connection.node_storage(scopes, lifetime))
+    def storage(run_id: str) -> dict[str, Any]:
+        scopes = storage_scopes(derive(waiting.common, waiting.trials[run_id]))
+        return connection.node_storage(scopes, lifetime)
+
+    def settings(run_id: str, later: Sequence[str]) -> Iterator[dict[str, str]]:
+        access, changes = storage(run_id), waiting.trials[run_id]
         yield {"name": _RUN_VARIABLE, "value": run_id}
-        yield {"name": STORAGE_VARIABLE, "value": storage}
+        yield {"name": STORAGE_VARIABLE, "value": json.dumps(access)}
         yield from kept
         yield {"name": TRIAL_VARIABLE, "value": trial_setting(waiting.group_id, changes)}
+        if plan.task_trials > 1:
+            others = {each: (waiting.trials[each], storage(each)) for each in later}
+            yield {"name": TASK_TRIALS_VARIABLE, "value": task_trials_setting(access, others)}
 
     return (
         {
             **body,
-            "id": run_id,
-            "displayName": _display_name(plan, run_id),
-            "environmentSettings": list(settings(run_id, changes)),
+            "id": task_id,
+            "displayName": _display_name(plan, trials[0]),
+            "environmentSettings": list(settings(trials[0], trials[1:])),
         }
-        for run_id, changes in waiting.trials.items()
+        for task_id, trials in waiting.tasks().items()
     )
 
 
@@ -240,6 +248,8 @@ def agent_settings(
     """Return `settings` and access to storage. They contain secrets: never print them."""
     storage = connection.node_storage(scopes, lifetime)
     found = {**settings, STORAGE_VARIABLE: json.dumps(storage)}
+    if version := connection.outputs.events_version:
+        found[EVENTS_VERSION_VARIABLE] = version
     if secrets:
         found["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
     return [models.EnvironmentSetting(name=name, value=value) for name, value in found.items()]

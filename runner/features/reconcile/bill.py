@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,8 +130,20 @@ def load_export(path: Path, account: str) -> CostExport:
         if path.stat().st_size > _MAX_BYTES:
             raise _invalid(path, "the file is larger than 2 GiB")
         raw = path.read_bytes()
+    except OSError as err:
+        raise _invalid(path, err.strerror or str(err)) from err
+    return parse_content(raw, path, account)
+
+
+def parse_content(raw: bytes, path: Path, account: str) -> CostExport:
+    """Return the rows about `account` in the content of a file, also compressed with gzip.
+
+    Raises:
+        RunnerError: R-COST-EXPORT, as `load_export`; it names `path`.
+    """
+    try:
         if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as packed:
+            with gzip.open(io.BytesIO(raw)) as packed:
                 raw = packed.read(_MAX_BYTES + 1)
             if len(raw) > _MAX_BYTES:
                 raise _invalid(path, "the unpacked file is larger than 2 GiB")
@@ -138,6 +151,17 @@ def load_export(path: Path, account: str) -> CostExport:
     except (OSError, EOFError, UnicodeDecodeError) as err:
         raise _invalid(path, getattr(err, "strerror", None) or str(err)) from err
     return parse_export(text, path, account)
+
+
+def join_exports(exports: Sequence[CostExport]) -> CostExport:
+    """Return one export with the rows of several; there is at least one."""
+    return CostExport(
+        [row for export in exports for row in export.rows],
+        min(export.since for export in exports),
+        max(export.until for export in exports),
+        sum(export.others for export in exports),
+        frozenset(chain.from_iterable(export.currencies for export in exports)),
+    )
 
 
 def parse_export(text: str, path: Path, account: str) -> CostExport:

@@ -6,23 +6,30 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.commands.costs.cost import usd
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from runner.azure.auth.credentials import Connection
     from runner.cli.ui.output import Output
     from runner.features.reconcile.bill import Bill
     from runner.flows.costs.report import CostReport
 
 
 def reconcile(
-    out: Output, report: CostReport, path: Path, account: str, since: datetime | None
+    out: Output, report: CostReport, path: Path, connection: Connection, since: datetime | None
 ) -> None:
-    """Print the costs of pools in Azure's bill next to the recorded costs."""
-    from runner.features.reconcile.bill import compare_bills, load_export, total
+    """Print the costs of pools in Azure's bill next to the recorded costs.
 
-    export = load_export(path, account)
+    `path` is a file, or STORED for the exports in the container of the stack.
+    """
+    from runner.features.reconcile.bill import compare_bills, load_export, total
+    from runner.features.reconcile.stored import STORED, load_stored
+
+    account = connection.outputs.batch_account
+    stored = str(path) == STORED and not path.exists()
+    export = load_stored(connection) if stored else load_export(path, account)
     bills = compare_bills(export, report.ledger.lives)
     bills = tuple(bill for bill in bills if since is None or bill.day >= since.date())
     if report.is_free:
@@ -41,12 +48,12 @@ def reconcile(
             {
                 "pool": pool or f"all of {account}",
                 "days": len(days),
-                "billed": usd(summed.billed_micro),
-                "on_record": usd(summed.recorded_micro),
-                "difference": usd(summed.difference_micro),
+                "billed": format_usd(summed.billed_micro),
+                "on_record": format_usd(summed.recorded_micro),
+                "difference": format_usd(summed.difference_micro),
                 "hours_billed": "unknown" if hours is None else f"{hours:.2f}",
                 "hours_on_record": f"{summed.recorded_ms / 3_600_000:.2f}",
-                "other": usd(summed.other_micro),
+                "other": format_usd(summed.other_micro),
             }
         )
     columns = tuple(rows[0]) if rows else ("pool",)

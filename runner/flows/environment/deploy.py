@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.azure.auth.sign_in import provider_variables
+from runner.azure.auth.workload_file import workload_token_file
+from runner.azure.batch.mover_schedule import delete_mover
 from runner.azure.batch.schedules import list_schedules
 from runner.azure.storage.blobs import stored_bytes
-from runner.contract import ContractError, StackOutputs, parse_stack_outputs
+from runner.contract import MOVER_POOL, ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import write_atomically
 from runner.core.progress import OnProgress, Progress, Warnings
 from runner.core.settings import Settings, stack_option
@@ -25,10 +26,14 @@ from runner.flows.environment.images import (
     image_at,
     versions_of,
 )
+from runner.flows.environment.plan import missing_cli
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import StageState
+from runner_infra.config.stack_file import cloud_variables
 from runner_infra.engine import automation
 from runner_infra.engine.cli_archive import cli_version
+from runner_infra.engine.shared_state import backend_variables, is_remote
+from runner_infra.engine.steps import Change, EngineStep, StackPreview
 
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
 
@@ -45,16 +50,27 @@ def open_stack(
     if cli is None:
         question = f"The Pulumi CLI is not installed. Install {cli_version()} into {root}?"
         if not consent(question):
-            raise RunnerError(
-                "R-PULUMI-MISSING",
-                "the Pulumi CLI is not installed",
-                why="`runner up`, `preview` and `down` need it",
-                fix="add --yes to install it, or use `runner preview --offline`",
-            )
+            raise missing_cli()
         cli = automation.install_cli(root)
-    state = {**automation.state_settings(settings.home, env), **provider_variables(env)}
-    backend = automation.state_backend(settings.home, env)
-    return automation.PulumiStack(folder, settings.stack, cli, state, backend)
+    variables = engine_variables(settings, folder, env)
+    backend = automation.state_backend(settings.home, {**env, **variables})
+    return automation.PulumiStack(folder, settings.stack, cli, variables, backend)
+
+
+def engine_variables(settings: Settings, folder: Path, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables with which Pulumi's engine finds the state of a stack and signs in.
+
+    Args:
+        settings: home and stack.
+        folder: the folder of `Pulumi.yaml`, which may name the state.
+        env: the variables of the command.
+    """
+    added = cloud_variables(folder / f"Pulumi.{settings.stack}.yaml", env)
+    added |= backend_variables(folder, env)
+    env = {**env, **added}
+    if is_remote(env.get("PULUMI_BACKEND_URL")):
+        added |= workload_token_file(env)
+    return {**added, **automation.state_settings(settings.home, env), **provider_variables(env)}
 
 
 def preview(
@@ -62,10 +78,13 @@ def preview(
     on_progress: OnProgress,
     warnings: Warnings,
     *,
-    refresh: bool = False,
+    refresh: bool,
     replace: Sequence[str] = (),
-) -> list[automation.Change]:
-    """Return the changes of `up`.
+) -> StackPreview:
+    """Return the changes of `up`, and what others changed in Azure. The state is not written.
+
+    A stack has some tens of resources. A refresh reads each with one request, several at a time,
+    so it is on by default.
 
     Args:
         stack: the stack.
@@ -77,15 +96,11 @@ def preview(
     Raises:
         RunnerError: the engine failed.
     """
-    if refresh:
-        on_progress(Progress("refresh", "start", "comparing the state with Azure"))
-        automation.refresh(stack, partial(_add_warning, warnings))
-        on_progress(Progress("refresh", "end", ""))
     report = StepReport("preview", on_progress, None, warnings)
-    return automation.preview(stack, report.see, replace=replace)
+    return automation.preview(stack, report.see, refresh=refresh, replace=replace)
 
 
-def _add_warning(warnings: Warnings, step: automation.EngineStep) -> None:
+def _add_warning(warnings: Warnings, step: EngineStep) -> None:
     if step.phase == "warning":
         warnings.add(step.message)
 
@@ -99,7 +114,7 @@ def find_pools(stack: automation.PulumiStack, pool_ids: str | None) -> list[str]
     if pool_ids is None:
         return []
     wanted = [pool_id.strip() for pool_id in pool_ids.split(",")]
-    found = {r.name.lower(): r for r in automation.deployed(stack) if r.type == _POOL}
+    found = {r.name.lower(): r for r in automation.deployed(stack) if r.type == POOL}
     for pool_id in wanted:
         if pool_id.lower() not in found:
             known = [each.name for each in found.values()]
@@ -115,19 +130,29 @@ def find_pools(stack: automation.PulumiStack, pool_ids: str | None) -> list[str]
 def deploy(
     settings: Settings,
     stack: automation.PulumiStack,
-    changes: Sequence[automation.Change],
+    changes: Sequence[Change],
     on_progress: OnProgress,
     warnings: Warnings,
     *,
+    refresh: bool,
     replace: Sequence[str] = (),
 ) -> StackOutputs:
     """Deploy, and store the outputs, so that later commands do not need Pulumi. See `preview`."""
     total = sum(change.type.startswith("azure-native:") for change in changes)
     report = StepReport("deploy", on_progress, total, warnings)
-    outputs = _outputs(automation.up(stack, report.see, replace=replace))
+    outputs = _outputs(automation.up(stack, report.see, refresh=refresh, replace=replace))
     report.end()
     write_atomically(outputs_path(settings), outputs.to_json())
     return outputs
+
+
+def end_removed_mover(
+    settings: Settings, stack: automation.PulumiStack, changes: Sequence[Change]
+) -> None:
+    """End the schedule of the mover before its pool is deleted, if the changes do that."""
+    pools = (each.name for each in changes if each.type == POOL and each.op == "delete")
+    if f"pool-{MOVER_POOL}" in pools and (connection := deployed_connection(settings, stack)):
+        delete_mover(connection)
 
 
 def _outputs(raw: Mapping[str, object]) -> StackOutputs:
@@ -155,7 +180,7 @@ class StepReport:
         self.done = 0
         on_progress(Progress(stage, "start", "starting the engine"))
 
-    def see(self, step: automation.EngineStep) -> None:
+    def see(self, step: EngineStep) -> None:
         """Report one event of the engine."""
         _add_warning(self._warnings, step)
         if step.phase == "stopping":
@@ -163,6 +188,9 @@ class StepReport:
         change = step.change
         if change is None or change.op == "same" or not change.type.startswith("azure-native:"):
             return  # components exist only in the engine
+        if step.phase == "refresh":
+            self._report("progress", f"read {change.name}")
+            return
         if step.phase == "end":
             self.done += 1
         verb = _VERBS.get(change.op, change.op)
@@ -189,8 +217,8 @@ _BLOB_USD_PER_GB_MONTH = 0.018
 _FILE_USD_PER_GIB_MONTH = 0.06
 _GB = 1e9
 _STORAGE = "2023-05-01"
-_ACCOUNT, _CONTAINER = "azure-native:batch:BatchAccount", "azure-native:storage:BlobContainer"
-_SHARE, _POOL = "azure-native:storage:FileShare", "azure-native:batch:Pool"
+ACCOUNT, _CONTAINER = "azure-native:batch:BatchAccount", "azure-native:storage:BlobContainer"
+_SHARE, POOL = "azure-native:storage:FileShare", "azure-native:batch:Pool"
 _FIRING = frozenset({"active", "disabled"})
 
 
@@ -224,7 +252,7 @@ def find_remains(
     """Read the state of a stack; with `ask`, also active tasks, schedules and sizes from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
     resources = automation.deployed(stack)
-    connection = _deployed_connection(settings, stack) if ask and resources else None
+    connection = deployed_connection(settings, stack) if ask and resources else None
     active: Sequence[str] = ()
     schedules: Sequence[str] = ()
     sizes: Mapping[str, int] = {}
@@ -233,7 +261,7 @@ def find_remains(
         if pools is None or pools:
             on_progress(Progress("look", "progress", "checking for active runs and schedules"))
             active = find_active(connection, pools).names
-            schedules = _schedules(connection, pools)
+            schedules = firing_schedules(connection, pools)
         on_progress(Progress("look", "progress", "reading the size of stored data"))
         sizes = _sizes(connection, resources, env)
     versions = versions_of(resources, env)
@@ -246,17 +274,23 @@ def _pools_to_delete(resources: Sequence[automation.Deployed]) -> Collection[str
 
     An adopted account is not in the state, and may have other pools.
     """
-    if any(found.type == _ACCOUNT for found in resources):
+    if any(found.type == ACCOUNT for found in resources):
         return None
-    return [found.id.rpartition("/")[2] for found in resources if found.type == _POOL]
+    return [found.id.rpartition("/")[2] for found in resources if found.type == POOL]
 
 
-def _schedules(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:
+def firing_schedules(connection: Connection, pools: Collection[str] | None) -> Sequence[str]:
+    """Return the schedules that use these pools, or any pool of the account if None.
+
+    That of the mover ends with the stack, so it is left out.
+    """
     wanted = None if pools is None else {each.lower() for each in pools}
     return [
         view.schedule_id
         for view in list_schedules(connection)
-        if view.state in _FIRING and (wanted is None or view.pool.lower() in wanted)
+        if view.state in _FIRING
+        and view.schedule_id != MOVER_POOL
+        and (wanted is None or view.pool.lower() in wanted)
     ]
 
 
@@ -304,6 +338,11 @@ def destroy(
         automation.check_passphrase(stack)  # the engine would check it after this
     delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
+    pools = _pools_to_delete(going)
+    if pools is not None and MOVER_POOL in pools:  # an adopted account would keep the schedule
+        connection = deployed_connection(settings, stack)
+        if connection is not None:
+            delete_mover(connection)
     report = StepReport("down", on_progress, len(going), warnings)
     try:
         automation.down(stack, report.see, everything=everything)
@@ -314,7 +353,7 @@ def destroy(
     return automation.deployed(stack)
 
 
-def _deployed_connection(settings: Settings, stack: automation.PulumiStack) -> Connection | None:
+def deployed_connection(settings: Settings, stack: automation.PulumiStack) -> Connection | None:
     """Return the services of the stack, or None if no deployment has succeeded.
 
     They are read from the state, because cached outputs may be damaged, or belong to another stack

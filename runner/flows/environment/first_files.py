@@ -17,7 +17,9 @@ from typing import Any, Literal, cast
 
 from ruamel.yaml import YAML
 
+from runner.core.azure.clouds import PUBLIC, cloud_of_region, find_cloud
 from runner.core.home import not_writable
+from runner.core.pricing.machines import REGIONS, region_name
 from runner.core.pricing.prices import Price, load_price_table
 from runner.core.settings import Settings
 from runner.core.yaml_files import did_you_mean
@@ -28,12 +30,29 @@ from runner.protocol.errors import ExitCode, RunnerError
 _AZ_TIMEOUT_S = 60.0
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _LISTED = 8
+# Plain words that YAML reads as something else than text.
+_YAML_WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off"))
 _ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+# Our suggestions, by cloud; `runner check` tells whether the VM size is available there.
+_FIRST_REGIONS = {"public": "eastus", "china": "chinanorth3", "usgov": "usgovvirginia"}
 NEW = "new"  # the answer for a new account or group
+# Not `infra`, a name that other projects use for other programs.
+_PROGRAM = "runner_stack/__main__.py"
 _PROJECT_TEXT = """\
 name: runner
 description: Spot GPU training on Azure Batch
+main: runner_stack
 runtime: python
+"""
+# `runner up` does not need it. Plain `pulumi` starts it with the `python3` on the path.
+_PROGRAM_TEXT = """\
+\"\"\"The program of Pulumi.yaml, for the Pulumi CLI.\"\"\"
+
+from pathlib import Path
+
+from runner_infra.program import program
+
+program(Path(__file__).parents[1])
 """
 
 
@@ -134,6 +153,19 @@ def load_accounts(
     return listed
 
 
+def resource_ids(kind: str, subscription: str, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the IDs of resources of a subscription by their names in lower case.
+
+    Args:
+        kind: the words of `az` before `list`, such as `storage account` or `keyvault`.
+        subscription: the ID of the subscription.
+        env: the variables of the command.
+    """
+    found, _ = _ask_az((*kind.split(), "list", "--subscription", subscription), env)
+    ids = [str(each.get("id") or "") for each in found]
+    return {each.rpartition("/")[2].lower(): each for each in ids if each}
+
+
 def find_account(text: str, option: str, accounts: Sequence[ListedAccount]) -> str:
     """Return the ID of an account by its number in the list, its name or its ID; "" for `new`.
 
@@ -161,7 +193,8 @@ def adopt_account(answers: Answers, accounts: Sequence[ListedAccount]) -> Answer
     account = ids.get(answers.batch_account.lower())
     if account is None:
         return answers
-    return replace(answers, location=account.location, storage_account=account.storage)
+    place = region_name(account.location)
+    return replace(answers, location=place, storage_account=account.storage)
 
 
 def account_lines(accounts: Sequence[ListedAccount]) -> Sequence[str]:
@@ -223,7 +256,7 @@ def default_answers(
         Answers(),
         stack=settings.stack,
         subscription=env.get("ARM_SUBSCRIPTION_ID") or (current.id if current else ""),
-        location=env.get("ARM_LOCATION") or Answers().location,
+        location=region_name(env.get("ARM_LOCATION") or _FIRST_REGIONS[find_cloud(env).name]),
         email=user,
     )
 
@@ -270,27 +303,49 @@ def _usd(price: Price | None) -> str:
     return f"{price.usd_per_hour:.2f}" if price else "unknown"
 
 
-def check_location(location: str, known: Collection[str]) -> None:
-    """Raise RunnerError for an unknown region, if the known regions could be listed."""
-    if known and location not in known:
-        list_all = "run `az account list-locations -o table` to list all regions"
-        raise RunnerError(
-            "R-AZURE-REGION",
-            f"unknown region {location!r}",
-            why="the subscription has no such region",
-            fix=did_you_mean(location, known) or list_all,
-            exit_code=ExitCode.USAGE,
-        )
+def check_location(location: str, listed: Collection[str]) -> None:
+    """Raise RunnerError for an unknown region.
+
+    Args:
+        location: the region.
+        listed: the regions of the subscription; if it is empty, those that runner knows count.
+    """
+    known = {region_name(each) for each in listed or REGIONS}
+    if region_name(location) in known:
+        return
+    if listed:
+        why = "the subscription has no such region"
+        otherwise = "run `az account list-locations -o table` to list all regions"
+    else:
+        why = "no known region has this name, and those of the subscription could not be listed"
+        otherwise = "write it like westeurope"
+    raise RunnerError(
+        "R-AZURE-REGION",
+        f"unknown region {location!r}",
+        why=why,
+        fix=did_you_mean(region_name(location), known) or otherwise,
+        exit_code=ExitCode.USAGE,
+    )
 
 
 def size_lines(settings: Settings, location: str) -> Sequence[str]:
     """Return lines with the default size and the cheapest GPU sizes of a region."""
     today = datetime.now(UTC).date()
-    found = list_skus(settings.home, gpu=None, region=location, include_retired=False, today=today)
+    location = region_name(location)
+    # A region that only Azure knows has no prices yet.
+    priced = location in REGIONS or location in {
+        key.location for key in load_price_table(settings.home).rows
+    }
+    found = (
+        list_skus(settings.home, gpu=None, region=location, include_retired=False, today=today)
+        if priced
+        else ()
+    )
     rows = [row for row in found if row.machine.gpu]
     prices = {id(row): row.spot or row.dedicated for row in rows}
     if not any(prices.values()):
-        return (f"no prices are known; to load them: runner skus --refresh --region {location}",)
+        load = f"to load them: runner skus --refresh --region {location}"
+        return (f"no prices are known; {cloud_of_region(location).prices or load}",)
     default = Answers().vm_size.lower()
     rows.sort(
         key=lambda row: (
@@ -298,12 +353,16 @@ def size_lines(settings: Settings, location: str) -> Sequence[str]:
             price.usd_per_hour if (price := prices[id(row)]) else math.inf,
         )
     )
-    lines = [f"{'size':<30} {'GPU':<12} {'spot':>7} {'dedicated':>10}"]
-    for row in rows[:_LISTED]:
-        gpu = f"{row.machine.gpus} x {row.machine.gpu}"
-        lines.append(
-            f"{row.machine.vm_size:<30} {gpu:<12} {_usd(row.spot):>7} {_usd(row.dedicated):>10}"
-        )
+    names = [("size", "GPU")]
+    names += [(x.machine.vm_size, f"{x.machine.gpus} x {x.machine.gpu}") for x in rows[:_LISTED]]
+    usd = [("spot", "dedicated"), *((_usd(x.spot), _usd(x.dedicated)) for x in rows[:_LISTED])]
+    size_width, gpu_width = (max(map(len, column)) for column in zip(*names, strict=True))
+    lines = [
+        f"{size:<{size_width}} {gpu:<{gpu_width}} {spot:>7} {dedicated:>10}"
+        for (size, gpu), (spot, dedicated) in zip(names, usd, strict=True)
+    ]
+    noted = {row.machine.vm_size: row.machine.note for row in rows[:_LISTED] if row.machine.note}
+    lines += [f"{size}: {note}" for size, note in noted.items()]
     return lines
 
 
@@ -313,6 +372,8 @@ def render_stack(answers: Answers) -> str:
     if answers.subscription:
         lines.append(f"  azure-native:subscriptionId: {_scalar(answers.subscription)}")
     lines.append(f"  azure-native:location: {_scalar(answers.location)}")
+    if (cloud := cloud_of_region(answers.location)) is not PUBLIC:
+        lines.append(f"  runner:cloud: {cloud.name}")
     adopted = [
         f"    {key}: {_scalar(value)}"
         for key in ("resource_group", "batch_account", "storage_account")
@@ -324,7 +385,7 @@ def render_stack(answers: Answers) -> str:
         lines.append("  runner:budget: null")
     else:
         lines.append("  runner:budget:")
-        lines.append(f"    usd_per_month: {_scalar(answers.budget)}")
+        lines.append(f"    usd_per_month: {_number(answers.budget)}")
         if answers.email:
             lines.append(f"    emails: [{_scalar(answers.email)}]")
     return "\n".join(
@@ -333,16 +394,20 @@ def render_stack(answers: Answers) -> str:
             "  runner:pools:",
             "    - id: gpu",
             f"      vm_size: {_scalar(answers.vm_size)}",
-            f"      max_spot: {_scalar(answers.max_nodes)}",
+            f"      max_spot: {_number(answers.max_nodes)}",
             "",
         ]
     )
 
 
 def _scalar(text: str) -> str:
-    """Return a YAML scalar; text is quoted unless it is a plain word or number."""
-    plain = _NUMBER.fullmatch(text) or re.fullmatch(r"[A-Za-z][\w.@+-]{0,200}", text, re.ASCII)
-    return text if plain else json.dumps(text)
+    """Return a YAML scalar that is text: quoted unless it is a plain word."""
+    plain = re.fullmatch(r"[A-Za-z][\w.@+-]{0,200}", text, re.ASCII)
+    return text if plain and text.lower() not in _YAML_WORDS else json.dumps(text)
+
+
+def _number(text: str) -> str:
+    return text if _NUMBER.fullmatch(text) else _scalar(text)
 
 
 def plan_answers(answers: Answers, settings: Settings, env: Mapping[str, str]) -> Plan:
@@ -394,16 +459,21 @@ def project_folder(cwd: Path) -> Path:
 
 
 def write_files(answers: Answers, folder: Path) -> Sequence[Path]:
-    """Write the stack's file, and Pulumi.yaml if there is none. Return their paths.
+    """Write the stack's file, and Pulumi.yaml with a program if there is none. Return the paths.
 
     Each file is written atomically.
     """
     texts = {stack_file(folder, answers.stack): render_stack(answers)}
     if not (folder / PROJECT).exists():
-        texts = {folder / PROJECT: _PROJECT_TEXT, **texts}
+        texts = {
+            folder / PROJECT: _PROJECT_TEXT,
+            **texts,
+            folder / _PROGRAM: _PROGRAM_TEXT,
+        }
     parts = {path: path.with_name(f"{path.name}.{os.getpid()}.part") for path in texts}
     try:
         for path, text in texts.items():
+            path.parent.mkdir(exist_ok=True)
             parts[path].write_text(text, encoding="utf-8")
         for path, part in parts.items():
             part.replace(path)

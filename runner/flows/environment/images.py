@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.azure.arm.client import DENIED, ArmClient, arm_endpoint
+from runner.azure.arm.client import ArmClient, open_arm
 from runner.azure.arm.subscription import list_batch_accounts
 from runner.azure.faults import SIGN_IN
 from runner.contract import StackOutputs
+from runner.core.azure.arm_faults import DENIED
 from runner.core.progress import OnProgress, Progress
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner_infra.engine.automation import Change, Deployed, PulumiStack
+    from runner_infra.engine.automation import Deployed, PulumiStack
+    from runner_infra.engine.steps import Change
 
 
 def container_registry_host(outputs: StackOutputs, stack: str) -> str:
@@ -123,7 +125,7 @@ def find_template(management: ArmClient, home: ImageHome) -> str:
             "R-IMAGE-TEMPLATE",
             "the image template of the stack's VM image is missing",
             why=f"no template in resource group {home.group} distributes to {home.definition}",
-            fix="run `runner up --refresh`, which creates it again",
+            fix="run `runner up`, which creates it again",
         )
     return f"{listed}/{max(found)[1]}"
 
@@ -314,7 +316,7 @@ def deleted_images(
     from runner_infra.engine.automation import deployed  # noqa: PLC0415  pulumi
 
     resources = deployed(stack)
-    return resources, versions_of(resources, env)
+    return resources, versions_of(resources, stack.in_cloud(env))
 
 
 def versions_of(resources: Sequence[Deployed], env: Mapping[str, str]) -> list[str]:
@@ -340,7 +342,7 @@ def delete_versions_of(
 def image_at(resource_id: str, env: Mapping[str, str]) -> tuple[ArmClient, str]:
     """Return a client for the subscription of a resource, and the resource's ID."""
     subscription = resource_id.split("/")[2]
-    return ArmClient(subscription, endpoint=arm_endpoint(env)), resource_id
+    return open_arm(subscription, env), resource_id
 
 
 def has_image(resources: Sequence[Deployed]) -> bool:

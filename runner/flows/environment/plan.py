@@ -16,13 +16,16 @@ from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.progress import Warnings
 from runner.core.settings import Settings
 from runner.core.yaml_files import read_document
+from runner.flows.environment.standing_costs import StandingCost, standing_costs
 from runner.flows.extras import install_command
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.config.stack import StackConfig
 from runner_infra.config.stack_file import load_stack_config
+from runner_infra.config.vm_sizes import with_given_prices
+from runner_infra.engine.shared_state import backend_variables
 from runner_infra.engine.state_folder import has_stack, state_backend
 from runner_infra.planning.autoscale_formula import idle_nodes
-from runner_infra.planning.pool_plan import PoolPlan, plan_pools
+from runner_infra.planning.pool_plan import PoolPlan, disk_of, plan_pools
 
 if TYPE_CHECKING:
     from runner_infra.engine.offline import PreviewedResource
@@ -44,6 +47,8 @@ class PoolCost:
     (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read 2026-11-21). A sum is
     None if both prices are unknown. `idle_spot` and `idle_dedicated` are the nodes that the pool
     keeps without tasks: always with `fixed`, in office hours, or as a user's formula decides.
+    Prices include the OS disk and a public address as far as they are known; `disk` is the row of a
+    configured disk.
     """
 
     pool: str
@@ -56,6 +61,8 @@ class PoolCost:
     idle_spot: int
     idle_dedicated: int
     scenario: str
+    disk: str | None = None
+    disk_price_known: bool = True
 
     @property
     def bounded(self) -> bool:
@@ -99,6 +106,11 @@ class Plan:
     costs: Sequence[PoolCost]
     prices: PriceTable
 
+    @property
+    def standing(self) -> Sequence[StandingCost]:
+        """What the stack costs per month besides its nodes and data."""
+        return standing_costs(self.config, self.prices)
+
 
 def plan_stack(settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime) -> Plan:
     """Read the stack's file and plan its pools.
@@ -108,9 +120,10 @@ def plan_stack(settings: Settings, *, cwd: Path, env: Mapping[str, str], now: da
     """
     folder = find_project(cwd)
     config = read_stack(folder / f"Pulumi.{settings.stack}.yaml", env)
-    prices = load_price_table(settings.home)
+    stored = load_price_table(settings.home)
+    prices = with_given_prices(stored, config.vm_sizes, config.location, now.date())
     pools = plan_pools(config, prices, now.date())
-    costs = [_cost(plan, config.location, prices) for plan in pools]
+    costs = [_cost(plan, config, prices) for plan in pools]
     return Plan(folder, config, pools, costs, prices)
 
 
@@ -171,8 +184,9 @@ def offline_preview(plan: Plan, now: datetime, warnings: Warnings) -> Sequence[P
     return resources
 
 
-def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:
+def never_deployed(settings: Settings, folder: Path, env: Mapping[str, str]) -> bool:
     """Return True if the backend shows, without the engine, that the stack has no state."""
+    env = {**env, **backend_variables(folder, env)}
     return has_stack(state_backend(settings.home, env), settings.stack) is False
 
 
@@ -188,8 +202,65 @@ def need_pulumi() -> None:
             )
 
 
-def _cost(plan: PoolPlan, location: str, prices: PriceTable) -> PoolCost:
-    size = plan.machine.vm_size
+def find_missing(
+    settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime, installs: bool
+) -> Sequence[RunnerError]:
+    """Return what stops a preview: an invalid file, missing packages, the CLI, and the sign-in.
+
+    A missing CLI alone is none, because it can be installed after a question; with `installs`, it
+    is installed without one, and is never missing. The sign-in is tried only if something else is
+    missing, because it takes seconds and the engine signs in itself.
+    """
+    config: StackConfig | None = None
+    found: list[RunnerError] = []
+    try:
+        config = plan_stack(settings, cwd=cwd, env=env, now=now).config
+    except RunnerError as err:
+        found.append(err)
+    try:
+        need_pulumi()
+    except RunnerError as err:
+        return [*found, err]  # the engine needs the packages, too
+    from runner_infra.engine.automation import find_cli  # noqa: PLC0415  pulumi takes half a second to import
+
+    has_cli = find_cli(settings.home / "pulumi-cli") is not None
+    if has_cli and not found:
+        return ()
+    from runner.azure.arm.client import open_arm  # noqa: PLC0415  azure-core
+
+    try:
+        cloud = None if config is None else config.cloud
+        open_arm("" if config is None else config.subscription_id, env, cloud).sign_in()
+    except RunnerError as err:
+        found.append(err)
+    if found and not (has_cli or installs):
+        found.append(missing_cli())
+    return found
+
+
+def missing_cli() -> RunnerError:
+    """Return the error for a machine without the Pulumi CLI."""
+    return RunnerError(
+        "R-PULUMI-MISSING",
+        "the Pulumi CLI is not installed",
+        why="`runner up`, `preview` and `down` need it",
+        fix="add --yes to install it, or use `runner preview --offline`",
+    )
+
+
+def _cost(plan: PoolPlan, config: StackConfig, prices: PriceTable) -> PoolCost:
+    size, location = plan.machine.vm_size, config.location
+    disk = disk_of(plan.pool)
+    spot, dedicated = (
+        prices.find_node(
+            size,
+            location,
+            spot=spot,
+            disk=disk,
+            has_address=config.network is None and config.adopted.subnet is None,
+        )
+        for spot in (True, False)
+    )
     idle = idle_nodes(plan.pool, plan.caps, plan.formula)
     return PoolCost(
         pool=plan.pool.id,
@@ -197,9 +268,11 @@ def _cost(plan: PoolPlan, location: str, prices: PriceTable) -> PoolCost:
         gpu=plan.machine.gpu and f"{plan.machine.gpus} x {plan.machine.gpu}",
         max_spot=plan.caps.spot,
         max_dedicated=plan.caps.dedicated,
-        spot=prices.find(size, location, spot=True),
-        dedicated=prices.find(size, location, spot=False),
+        spot=spot,
+        dedicated=dedicated,
         idle_spot=idle.spot,
         idle_dedicated=idle.dedicated,
         scenario=plan.pool.scenario,
+        disk=disk,
+        disk_price_known=disk is None or prices.find_extra(disk, location) is not None,
     )

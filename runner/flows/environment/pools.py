@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection, connect, load_outputs
 from runner.azure.batch.pools import (
-    BROKEN_STATES,
     FREE_STATES,
+    NodeTask,
     NodeView,
     PoolView,
     count_node_states,
@@ -22,13 +23,19 @@ from runner.azure.batch.pools import (
     start_task_log,
 )
 from runner.azure.batch.schedules import list_schedules
+from runner.azure.storage.blobs import in_parallel
+from runner.contract import MOVER_POOL
 from runner.core.pricing.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
 from runner.flows.active_work import ActiveWork, find_active
+from runner.flows.devices import load_fresh_sample
 from runner.flows.local.state import CONTAINER_POOL_ID
+from runner.flows.runs.documents import runs_container
 from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths
 
 _MAX_NODES = 100_000
+_MAX_USES = 200  # nodes whose present use is read
 _WOULD_WAIT = "without the pool, they would wait forever"
 _ACTIVE_SHOWN = 3
 
@@ -65,10 +72,17 @@ class PoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node; `log` is the end of its start task's output if the node is unusable."""
+    """A node.
+
+    Attributes:
+        node: Its state.
+        log: The end of its start task's output if the node is unusable.
+        use: What a run there uses at present, such as `GPU 43 %, ...`; empty if it is unknown.
+    """
 
     node: NodeView
     log: tuple[str, ...] = field(default=())
+    use: str = ""
 
 
 def pool_list(settings: Settings, connection: Connection | None = None) -> Sequence[PoolStatus]:
@@ -110,11 +124,38 @@ def pool_nodes(
     connection = connection or connect(settings)
     pool = get_pool(connection, pool_id)
     nodes = sorted(list_pool_nodes(connection, pool.id), key=lambda node: node.id)
-    broken = [node.id for node in nodes if node.state in BROKEN_STATES][:most_logs]
+    broken = [node.id for node in nodes if node.is_broken][:most_logs]
+    uses = _present_use(connection, nodes)
     return [
-        NodeStatus(node, start_task_log(connection, pool.id, node) if node.id in broken else ())
+        NodeStatus(
+            node,
+            start_task_log(connection, pool.id, node) if node.id in broken else (),
+            uses.get(node.id, ""),
+        )
         for node in nodes
     ]
+
+
+def _started(task: NodeTask) -> datetime:
+    return task.started or datetime.min.replace(tzinfo=UTC)
+
+
+def _present_use(connection: Connection, nodes: Sequence[NodeView]) -> dict[str, str]:
+    """Return what runs on nodes use at present, by node; of several runs, of the newest."""
+    running: dict[str, NodeTask] = {}
+    for node in nodes:
+        tasks = [task for task in node.recent if task.started and not task.ended]
+        if node.running_tasks and tasks and len(running) < _MAX_USES:
+            running[node.id] = max(tasks, key=_started)
+    container, now = runs_container(connection), datetime.now(UTC)
+
+    def read(node: str) -> str:
+        task = running[node]
+        paths = RunPaths(task.task_id, task.rank)
+        sample = load_fresh_sample(container, paths, now)
+        return sample.describe() if sample is not None else ""
+
+    return dict(zip(running, in_parallel(read, list(running)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +270,9 @@ def plan_pool_removal(settings: Settings, pool_id: str) -> PoolRemoval:
             "R-POOL-IN-USE",
             f"pool {pool.id!r} is in use",
             why=f"schedules: {', '.join(scheduled)}; {_WOULD_WAIT}",
-            fix=f"runner schedule rm {scheduled[0]}",
+            fix="runner pool fallback --every never"
+            if scheduled[0] == MOVER_POOL
+            else f"runner schedule rm {scheduled[0]}",
         )
     made = settings.target.runs_here and (declared or pool.id == CONTAINER_POOL_ID)
     again = "runner local up" if declared else "the next run with an image"
@@ -290,12 +333,14 @@ def _priced(
     prices: PriceTable,
 ) -> PoolStatus:
     location = connection.outputs.location
+    declared = {each.id: each.os_disk for each in connection.outputs.stack_pools}
+    disk = declared.get(pool.id)
     return PoolStatus(
         pool=pool,
         states=states,
         running_tasks=running_tasks,
-        spot_price=prices.find_node(pool.vm_size, location, spot=True),
-        dedicated_price=prices.find_node(pool.vm_size, location, spot=False),
+        spot_price=prices.find_node(pool.vm_size, location, spot=True, disk=disk),
+        dedicated_price=prices.find_node(pool.vm_size, location, spot=False, disk=disk),
         is_billed=connection.target.is_billed,
     )
 

@@ -15,7 +15,7 @@ from runner.core.yaml_files import read_document
 from runner.flows.environment.plan import find_project, read_stack
 from runner.flows.environment.skus import SkuRow, list_skus, load_facts
 from runner.protocol.errors import ExitCode, RunnerError
-from runner_infra.planning.pool_plan import plan_pools
+from runner_infra.planning.pool_plan import plan_pool
 
 if TYPE_CHECKING:
     from runner_infra.config.stack import StackConfig
@@ -210,9 +210,8 @@ def _plan_refusal(
 ) -> str:
     """Return why the Pulumi program would refuse the size, or an empty text."""
     changed = _with_size(config, config.pools[number].id, row.machine.vm_size)
-    only = changed.model_copy(update={"pools": (changed.pools[number],)})
     try:
-        plan_pools(only, prices, today)
+        plan_pool(changed.of_file(None), number, prices, today)
     except RunnerError as err:
         return err.why or err.what
     return ""

@@ -10,15 +10,15 @@ from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
+from runner.core.azure.clouds import cloud_of_region
 from runner.core.home import HomePaths, not_writable, write_atomically
 from runner.core.pricing.cost import BOOT_S
-from runner.core.pricing.machines import REGIONS, Machine, machines
+from runner.core.pricing.machines import REGIONS, Machine, machines, region_name
 from runner.core.pricing.prices import (
-    OS_DISK,
-    PUBLIC_ADDRESS,
     Price,
     PriceKey,
     PriceTable,
+    is_size,
     load_price_table,
     parse_prices,
     render_prices,
@@ -104,6 +104,14 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
     """Download the prices of a region into `home` and return how many there are."""
     from runner.azure.arm.retail_prices import fetch_extras, fetch_prices  # noqa: PLC0415  azure-core, when asked for
 
+    location = region_name(location)
+    if (cloud := cloud_of_region(location)).prices:
+        raise RunnerError(
+            "R-PRICES-CLOUD",
+            f"no prices are known for {location}, a region of {cloud.title}",
+            why=cloud.prices,
+            fix="run `runner skus` without --refresh; commands show its costs as unknown",
+        )
     sizes = [each.vm_size for each in machines() if not _is_retired(each, today)]
     fetched = fetch_prices(sizes, location, today=today, endpoint=endpoint)
     if not fetched:
@@ -171,7 +179,7 @@ def refresh_all(home: Path, env: Mapping[str, str], *, today: date) -> Iterator[
         try:
             count = refresh_prices(home, region, today=today, endpoint=_prices_endpoint(env))
         except RunnerError as err:
-            if err.code == "R-PRICES-REGION":
+            if err.code in ("R-PRICES-REGION", "R-PRICES-CLOUD"):
                 in_a_row = 0
                 yield LoadedRegion(region)
             elif err.code == "R-PRICES-FETCH":
@@ -194,7 +202,7 @@ def refresh_all(home: Path, env: Mapping[str, str], *, today: date) -> Iterator[
 
 
 def _is_size(key: PriceKey) -> bool:
-    return key.vm_size not in (OS_DISK, PUBLIC_ADDRESS)
+    return is_size(key.vm_size)
 
 
 def list_skus(
@@ -208,6 +216,7 @@ def list_skus(
         RunnerError: R-SKUS-GPU, no size has the GPU; R-SKUS-UNKNOWN, the region is unknown.
     """
     table = load_price_table(home)
+    region = region_name(region) if region else None
     if region is not None and region not in REGIONS:
         _check_region(region, {key.location for key in table.rows})
     chosen = [each for each in machines() if include_retired or not _is_retired(each, today)]
@@ -228,7 +237,7 @@ def load_facts(
         RunnerError: no subscription, no sign-in, or an invalid endpoint.
     """
     from runner.azure.arm import spot, subscription  # noqa: PLC0415  azure-core, when asked for
-    from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415
+    from runner.azure.arm.client import open_arm  # noqa: PLC0415
 
     chosen = subscription_id or next(filter(None, map(env.get, _SUBSCRIPTIONS)), None)
     if chosen is None:
@@ -238,7 +247,7 @@ def load_facts(
             why=f"neither --subscription nor {' nor '.join(_SUBSCRIPTIONS)} is set",
             fix="add --subscription ID; `az account list -o table` lists them",
         )
-    management = ArmClient(chosen, endpoint=arm_endpoint(env))
+    management = open_arm(chosen, env)
     management.sign_in()
     sizes = list(dict.fromkeys(row.machine.vm_size for row in rows if row.region))
     regions = list(dict.fromkeys(row.region for row in rows if row.region))
@@ -257,8 +266,8 @@ def load_facts(
     def quotas() -> Mapping[str, int]:
         found = dict.fromkeys(regions, 0)
         for account in subscription.list_batch_accounts(management):
-            if account.location in found:
-                found[account.location] = max(found[account.location], account.spot_quota or 0)
+            if (place := region_name(account.location)) in found:
+                found[place] = max(found[place], account.spot_quota or 0)
         return found
 
     if not regions:

@@ -14,10 +14,9 @@ import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
 
 from tests.engine.azure_native.azure import Azure
-from tests.engine.azure_native.provider import AzureNative
+from tests.engine.azure_native.provider import FOLDER, AzureNative
 from tests.engine.listening import serve
 
-FOLDER = "STAND_IN_AZURE"
 FOR_STAGES = "--for-stages"
 
 

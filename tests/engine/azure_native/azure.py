@@ -25,6 +25,9 @@ _HOLDS = {
     "natGateway": "InUseNatGatewayCannotBeDeleted",
     "publicIpAddresses": "PublicIPAddressCannotBeDeleted",
     "networkSecurityGroup": "InUseNetworkSecurityGroupCannotBeDeleted",
+    "subnet": "InUseSubnetCannotBeDeleted",
+    "virtualNetwork": "InUseVirtualNetworkCannotBeDeleted",
+    "privateDnsZoneId": "InUsePrivateDnsZoneCannotBeDeleted",
 }
 
 
@@ -57,6 +60,34 @@ class Azure:
         plan["fixed"].setdefault(kind, []).append(name)
         self._write(self._folder / "plan.json", plan)
 
+    def change_by_hand(self, ending: str, path: str, value: Any) -> None:
+        """Change a property of the resource whose ID has this ending, as a user in the portal.
+
+        `path` is that of the input, such as `scaleSettings.autoScale.formula`. The change is not in
+        the journal.
+        """
+        record = self._by_ending(ending)
+        for part in ("inputs", "outputs"):
+            *outer, last = path.split(".")
+            inner: dict[str, Any] = record[part]
+            for name in outer:
+                inner = inner.setdefault(name, {})
+            inner[last] = value
+        self._write(self._file(record["id"]), record)
+
+    def delete_by_hand(self, ending: str) -> None:
+        """Delete the resource whose ID has this ending, with all below it, as a user."""
+        where = self._by_ending(ending)["id"]
+        for path in self._resources.iterdir():
+            if self._is_below(path, f"{where}/".lower()):
+                path.unlink()
+        self._file(where).unlink()
+
+    def _by_ending(self, ending: str) -> dict[str, Any]:
+        found = [self._read(path) for path in self._resources.iterdir()]
+        [record] = [each for each in found if each["id"].endswith(ending)]
+        return record
+
     def warn(self, name: str, message: str) -> None:
         """Let the provider log a warning with each check and deletion of a resource.
 
@@ -69,6 +100,10 @@ class Azure:
     def warnings_of(self, name: str) -> list[str]:
         """Return the warnings of a resource."""
         return [message for of, message in self._plan()["warnings"] if of == name]
+
+    def sign_in(self, object_id: str, idtyp: str = "user") -> None:
+        """Let another principal deploy from now on: a `user`, or an `app`, such as a CI system."""
+        self._write(self._folder / "plan.json", {**self._plan(), "principal": [object_id, idtyp]})
 
     def slow_down(self, seconds: float) -> None:
         """Set the duration of all operations, including those that have begun."""
@@ -89,6 +124,16 @@ class Azure:
         return [tuple(json.loads(line)) for line in lines]
 
     # -- for the provider
+    def principal(self) -> tuple[str, str]:
+        """Return the object ID of the principal that is signed in, and its kind in tokens."""
+        object_id, idtyp = self._plan()["principal"]
+        return object_id, idtyp
+
+    def read_by(self, token: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the resource that a function reads; None if the function reads no resource."""
+        kind = cloud.READ.get(token.rpartition(":")[2])
+        return self.get(cloud.arm_id(f"azure-native:{kind}", arguments)) if kind else None
+
     def must_be_there(self, token: str, arguments: Mapping[str, Any]) -> None:
         """Raise AzureError for a read of an account or a group that does not exist."""
         kind = cloud.READ.get(token.rpartition(":")[2])
@@ -192,8 +237,14 @@ class Azure:
 
     def _plan(self) -> dict[str, Any]:
         path = self._folder / "plan.json"
-        none = {"latency_s": 0.0, "failures": [], "fixed": {}, "warnings": []}
-        return self._read(path) if path.exists() else none
+        none = {
+            "latency_s": 0.0,
+            "failures": [],
+            "fixed": {},
+            "warnings": [],
+            "principal": [cloud.DEPLOYER, "user"],
+        }
+        return {**none, **self._read(path)} if path.exists() else none
 
     def _file(self, resource_id: str) -> Path:
         """Return the file of a resource: a hash, because IDs are long and ignore case."""
@@ -230,7 +281,7 @@ def _parents(resource_id: str) -> Iterator[str]:
 
 
 def _references(inputs: Mapping[str, Any]) -> Iterator[str]:
-    for _, text in _walk(inputs):
+    for _, text in _walk({name: value for name, value in inputs.items() if name != "tags"}):
         if _RESOURCE.match(text) and "/versions/" not in text:
             yield text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from tests.engine.azure_native.immutable import changed_keys, changed_paths, in_
 from tests.unit.infra import cloud
 from tests.unit.infra.oracle import args_class, plain, validate
 
+FOLDER = "STAND_IN_AZURE"  # the variable of a plugin that an engine starts
 VERSION = "3.29.0"
 _KINDS = provider_pb2.PropertyDiff
 
@@ -78,7 +80,10 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
         arguments = _dict(request.args)
         self._azure.must_be_there(request.tok, arguments)
         # `return` is a keyword of Python, so it is set by name.
-        response: Any = {"return": _struct(cloud.answer(request.tok, arguments))}
+        answer = cloud.answer(request.tok, arguments, *self._azure.principal())
+        if found := self._azure.read_by(request.tok, arguments):
+            answer["tags"] = found["inputs"].get("tags") or {}
+        response: Any = {"return": _struct(answer)}
         return provider_pb2.InvokeResponse(**response)
 
     def Check(self, request: Any, context: Any) -> Any:
@@ -126,8 +131,20 @@ class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
         if request.preview:
             # Values that Azure computes are unknown in advance: azure-native leaves them out, too.
             return provider_pb2.CreateResponse(id="", properties=_struct(cloud.as_answered(inputs)))
+        self._check_cloud(str(inputs.get("location", "")))
         resource_id, outputs = self._azure.create(token, plain(inputs))
         return provider_pb2.CreateResponse(id=resource_id, properties=_struct(outputs))
+
+    def _check_cloud(self, location: str) -> None:
+        """Refuse a region of another cloud than the provider was started for.
+
+        A provider that an engine attaches to has its own environment, so only its settings count.
+        """
+        used = self._config.get("environment") or os.environ.get("ARM_ENVIRONMENT") or "public"
+        attached = FOLDER not in os.environ
+        regional = location and location.lower() != "global"
+        if regional and not attached and cloud.environment_of(location.lower()) != used:
+            raise AzureError("LocationNotAvailableForResourceType", f"{location} is not in {used}")
 
     @_arm_errors
     def Read(self, request: Any, context: Any) -> Any:

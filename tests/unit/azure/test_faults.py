@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from itertools import chain, repeat
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from azure.core.exceptions import (
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NewConnectionError
 
+from runner.azure.arm.client import service_fault
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task
 from runner.azure.faults import RETRIES, SERVICES_DOWN, error_code, to_runner_error
@@ -78,6 +80,23 @@ def test_table_maps_codes(error: Any, code: str, exit_code: ExitCode) -> None:
     assert (mapped.code, mapped.exit_code) == (code, exit_code)
     assert mapped.fix
     assert "testing" in mapped.why
+
+
+@pytest.mark.parametrize("has_az", [True, False])
+def test_every_client_says_the_same_without_a_sign_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_az: bool
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if has_az:
+        (tmp_path / "az").write_text("#!/bin/sh\n")
+        (tmp_path / "az").chmod(0o700)
+    error = ClientAuthenticationError("failed\n\tAzureCliCredential: Please run 'az login'\n")
+    data, management = to_runner_error(error, "testing"), service_fault(error, "testing")
+    assert (data.code, str(data)) == ("R-AZURE-SIGN-IN", str(management))
+    assert data.why == "while testing: neither variables nor `az` sign in: Please run 'az login'"
+    begin = "run `az login`, or" if has_az else "install the Azure CLI (https://"
+    assert data.fix.startswith(begin)
+    assert "run `az login`, or set ARM_CLIENT_ID" in data.fix
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,13 @@ class Instruction:
 
 
 def instructions(framework: str) -> list[Instruction]:
+    """Return the instructions of an image in order."""
+    return instructions_of(IMAGES / framework / "Containerfile")
+
+
+def instructions_of(containerfile: Path) -> list[Instruction]:
     """Return the instructions in order, with continued lines joined and without comments."""
-    text = (IMAGES / framework / "Containerfile").read_text(encoding="utf-8")
+    text = containerfile.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [Instruction(*line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]

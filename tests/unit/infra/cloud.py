@@ -33,6 +33,10 @@ PATHS: dict[str, str] = {
     "managedidentity:UserAssignedIdentity": (
         "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}"
     ),
+    "managedidentity:FederatedIdentityCredential": (
+        "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}/"
+        "federatedIdentityCredentials/{federatedIdentityCredentialResourceName}"
+    ),
     "compute:Gallery": "Microsoft.Compute/galleries/{galleryName}",
     "compute:GalleryImage": "Microsoft.Compute/galleries/{galleryName}/images/{galleryImageName}",
     "virtualmachineimages:VirtualMachineImageTemplate": (
@@ -50,15 +54,36 @@ PATHS: dict[str, str] = {
     "network:NetworkSecurityGroup": (
         "Microsoft.Network/networkSecurityGroups/{networkSecurityGroupName}"
     ),
+    "network:PrivateEndpoint": "Microsoft.Network/privateEndpoints/{privateEndpointName}",
+    "network:PrivateDnsZoneGroup": (
+        "Microsoft.Network/privateEndpoints/{privateEndpointName}/privateDnsZoneGroups/"
+        "{privateDnsZoneGroupName}"
+    ),
+    "privatedns:PrivateZone": "Microsoft.Network/privateDnsZones/{privateZoneName}",
+    "privatedns:VirtualNetworkLink": (
+        "Microsoft.Network/privateDnsZones/{privateZoneName}/virtualNetworkLinks/"
+        "{virtualNetworkLinkName}"
+    ),
     "containerregistry:Registry": "Microsoft.ContainerRegistry/registries/{registryName}",
 }
 
 
+# Domains of storage, Batch and registries, by how the names of the cloud's regions begin.
+_PUBLIC = ("core.windows.net", "batch.azure.com", "azurecr.io")
+_SOVEREIGN = {
+    "china": ("core.chinacloudapi.cn", "batch.chinacloudapi.cn", "azurecr.cn"),
+    "us": ("core.usgovcloudapi.net", "batch.usgovcloudapi.net", "azurecr.us"),
+}
 READ = {
     "getBatchAccount": "batch:BatchAccount",
     "getStorageAccount": "storage:StorageAccount",
     "getResourceGroup": "resources:ResourceGroup",
+    "getRegistry": "containerregistry:Registry",
+    "getUserAssignedIdentity": "managedidentity:UserAssignedIdentity",
 }
+
+
+_IDENTITY = ("principalId", "tenantId")
 
 
 def short_type(token: str) -> str:
@@ -77,6 +102,9 @@ def arm_id(token: str, inputs: Mapping[str, Any]) -> str:
         return f"{inputs['scope']}/providers/Microsoft.Authorization/roleAssignments/{name}"
     if kind == "consumption:Budget":
         return f"{inputs['scope']}/providers/Microsoft.Consumption/budgets/{inputs['budgetName']}"
+    if kind == "costmanagement:Export":
+        name = inputs["exportName"]
+        return f"{inputs['scope']}/providers/Microsoft.CostManagement/exports/{name}"
     if kind == "monitor:DiagnosticSetting":
         name = inputs["name"]
         return f"{inputs['resourceUri']}/providers/Microsoft.Insights/diagnosticSettings/{name}"
@@ -93,18 +121,25 @@ def outputs(token: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def answer(token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of a provider function that the program calls."""
+def answer(
+    token: str, arguments: Mapping[str, Any], deployer: str = DEPLOYER, idtyp: str = "user"
+) -> dict[str, Any]:
+    """Return the result of a provider function that the program calls.
+
+    `deployer` is the object ID of the principal that is signed in, and `idtyp` its kind in tokens:
+    `user` or `app`.
+    """
     name = token.rpartition(":")[2]
     if name == "getClientConfig":
         return {
             "clientId": "04b07795-8ddb-461a-bbee-02f9e1bf7b46",
-            "objectId": DEPLOYER,
+            "objectId": deployer,
             "subscriptionId": SUBSCRIPTION,
             "tenantId": "72f988bf-86f1-41af-91ab-2d7cd011db47",
         }
     if name == "getClientToken":
-        return {"token": token_of({"idtyp": "user", "scp": "user_impersonation"})}
+        scope = {"scp": "user_impersonation"} if idtyp == "user" else {}
+        return {"token": token_of({"idtyp": idtyp, **scope})}
     if name == "listStorageAccountKeys":
         keys = [
             {"keyName": n, "permissions": "FULL", "value": ACCOUNT_KEY} for n in ("key1", "key2")
@@ -124,23 +159,37 @@ def token_of(claims: Mapping[str, Any]) -> str:
     return f"e30.{payload}.c2ln"
 
 
+def environment_of(location: str) -> str:
+    """Return the name that azure-native has for the cloud of a region."""
+    names = {"china": "china", "usgov": "usgovernment", "usdod": "usgovernment"}
+    return next((name for start, name in names.items() if location.startswith(start)), "public")
+
+
+def _domains(inputs: Mapping[str, Any]) -> tuple[str, str, str]:
+    found = environment_of(str(inputs.get("location")))
+    return _PUBLIC if found == "public" else _SOVEREIGN["us" if found[0] == "u" else "china"]
+
+
 def _computed(kind: str, inputs: Mapping[str, Any], resource_id: str) -> dict[str, Any]:
+    storage, batch, registries = _domains(inputs)
     if kind == "storage:StorageAccount":
         hosts = {
-            part: f"https://{inputs['accountName']}.{part}.core.windows.net/"
-            for part in ("blob", "file")
+            part: f"https://{inputs['accountName']}.{part}.{storage}/" for part in ("blob", "file")
         }
         return {"primaryEndpoints": hosts, "provisioningState": "Succeeded"}
     if kind == "batch:BatchAccount":
-        host = f"{inputs['accountName']}.{inputs['location']}.batch.azure.com"
+        host = f"{inputs['accountName']}.{inputs['location']}.{batch}"
         return {"accountEndpoint": host, "provisioningState": "Succeeded"}
     if kind == "managedidentity:UserAssignedIdentity":
         return {
             name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"{resource_id}/{name}"))
             for name in ("principalId", "clientId", "tenantId")
         }
+    if kind == "costmanagement:Export":
+        found = {n: str(uuid.uuid5(uuid.NAMESPACE_URL, f"{resource_id}/{n}")) for n in _IDENTITY}
+        return {"identity": {"type": "SystemAssigned", **found}}
     if kind == "containerregistry:Registry":
-        return {"loginServer": f"{inputs['registryName']}.azurecr.io"}
+        return {"loginServer": f"{inputs['registryName']}.{registries}"}
     return {"etag": hashlib.sha256(resource_id.encode()).hexdigest()[:16]}
 
 

@@ -272,6 +272,61 @@ GOOD: dict[str, dict[str, Any]] = {
         "publicIPAllocationMethod": "Static",
     },
     "network:NetworkSecurityGroup": {**_HERE, "networkSecurityGroupName": "runner"},
+    "network:PrivateEndpoint": {
+        **_HERE,
+        "privateEndpointName": "pe-batch",
+        "subnet": {"id": f"{NETWORK}/virtualNetworks/runner/subnets/endpoints"},
+        "privateLinkServiceConnections": [
+            {"name": "pe-batch", "privateLinkServiceId": BATCH, "groupIds": ["batchAccount"]}
+        ],
+    },
+    "network:PrivateDnsZoneGroup": {
+        "resourceGroupName": "runner-dev",
+        "privateEndpointName": "pe-batch",
+        "privateDnsZoneGroupName": "default",
+        "privateDnsZoneConfigs": [
+            {
+                "name": "privatelink-batch-azure-com",
+                "privateDnsZoneId": f"{NETWORK}/privateDnsZones/privatelink.batch.azure.com",
+            }
+        ],
+    },
+    "privatedns:PrivateZone": {
+        "resourceGroupName": "runner-dev",
+        "privateZoneName": "privatelink.batch.azure.com",
+        "location": "Global",
+        "tags": TAGS,
+    },
+    "privatedns:VirtualNetworkLink": {
+        "resourceGroupName": "runner-dev",
+        "privateZoneName": "privatelink.batch.azure.com",
+        "virtualNetworkLinkName": "runner",
+        "location": "Global",
+        "tags": TAGS,
+        "registrationEnabled": False,
+        "virtualNetwork": {"id": f"{NETWORK}/virtualNetworks/runner"},
+    },
+    "costmanagement:Export": {
+        "scope": GROUP_ID,
+        "exportName": "runner-dev",
+        "location": "westeurope",
+        "identity": {"type": "SystemAssigned"},
+        "format": "Csv",
+        "partitionData": True,
+        "definition": {
+            "type": "ActualCost",
+            "timeframe": "MonthToDate",
+            "dataSet": {"granularity": "Daily"},
+        },
+        "deliveryInfo": {
+            "destination": {"resourceId": STORAGE, "container": "costs", "rootFolderPath": "costs"}
+        },
+        "schedule": {
+            "status": "Active",
+            "recurrence": "Daily",
+            "recurrencePeriod": {"from": "2026-11-30T00:00:00Z", "to": "2036-12-31T00:00:00Z"},
+        },
+    },
     "containerregistry:Registry": {
         **_HERE,
         "registryName": "runnerdev",

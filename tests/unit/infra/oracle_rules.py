@@ -100,6 +100,31 @@ _NAMES: dict[str, tuple[str, str, str]] = {
             ("NetworkSecurityGroup", "networkSecurityGroupName"),
         )
     },
+    "network:PrivateEndpoint": (
+        "privateEndpointName",
+        r"(?=.{2,64}$)[A-Za-z0-9]([\w.-]*\w)?",
+        "2 to 64 of letters, digits, _ - and periods",
+    ),
+    "network:PrivateDnsZoneGroup": (
+        "privateDnsZoneGroupName",
+        r"(?=.{1,80}$)[A-Za-z0-9]([\w.-]*\w)?",
+        "1 to 80 of letters, digits, _ - and periods",
+    ),
+    "privatedns:PrivateZone": (
+        "privateZoneName",
+        r"(?=.{1,63}$)[a-z0-9_-]+(\.[a-z0-9_-]+)+",
+        "1 to 63 characters, labels separated by periods",
+    ),
+    "privatedns:VirtualNetworkLink": (
+        "virtualNetworkLinkName",
+        r"(?=.{1,80}$)[A-Za-z0-9]([\w.-]*\w)?",
+        "1 to 80 of letters, digits, _ - and periods",
+    ),
+    "costmanagement:Export": (
+        "exportName",
+        r"[A-Za-z0-9-_]{3,64}",
+        "3 to 64 of letters, digits, _ and -",
+    ),
     "monitor:ActionGroup": (
         "actionGroupName",
         r"(?=.{1,260}$)[^:<>+/&%\\?|]*[^:<>+/&%\\?|\s.]",
@@ -134,6 +159,14 @@ _IDS: dict[str, str | None] = {
     "networkSecurityGroup.id": "Microsoft.Network/networkSecurityGroups",
     "publicIpAddresses.id": "Microsoft.Network/publicIPAddresses",
     "ipAddressIds": "Microsoft.Network/publicIPAddresses",
+    "subnet.id": "Microsoft.Network/virtualNetworks/subnets",
+    "virtualNetwork.id": "Microsoft.Network/virtualNetworks",
+    "privateDnsZoneId": "Microsoft.Network/privateDnsZones",
+    "privateLinkServiceId": (
+        "Microsoft.Storage/storageAccounts|Microsoft.Batch/batchAccounts"
+        "|Microsoft.ContainerRegistry/registries"
+    ),
+    "destination.resourceId": "Microsoft.Storage/storageAccounts",
 }
 _GUIDS = frozenset({"principalId", "clientId", "tenantId", "objectId"})
 _DURATION = re.compile(r"P(?=.)(\d+W|(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)")
@@ -150,9 +183,17 @@ _REGIONS = """
     southafricawest southcentralus southeastasia southindia spaincentral swedencentral swedensouth
     switzerlandnorth switzerlandwest uaecentral uaenorth uksouth ukwest westcentralus westeurope
     westindia westus westus2 westus3
+    chinaeast2 chinaeast3 chinanorth2 chinanorth3 usgovarizona usgovtexas usgovvirginia
 """
 _LOCATIONS = frozenset(_REGIONS.split())
-_GLOBAL = frozenset({"monitor:ActionGroup", "monitor:MetricAlert"})  # they have no region
+_GLOBAL = frozenset(  # they have no region
+    {
+        "monitor:ActionGroup",
+        "monitor:MetricAlert",
+        "privatedns:PrivateZone",
+        "privatedns:VirtualNetworkLink",
+    }
+)
 
 
 def broken_rules(type_token: str, values: Mapping[str, Any]) -> Iterator[Found]:

@@ -29,6 +29,17 @@ ADOPTED: Mapping[str, str] = {
     "batch_account": f"{_TEAM}/Microsoft.Batch/batchAccounts/teambatch",
     "storage_account": f"{_TEAM}/Microsoft.Storage/storageAccounts/teamdata",
 }
+_NETWORK = f"{_TEAM}/Microsoft.Network/virtualNetworks/spoke"
+CENTRAL = "/subscriptions/99999999-2222-3333-4444-555555555555/resourceGroups/platform"
+# What landing zones have: accounts are the stack's own, everything around them exists.
+LANDING: Mapping[str, str] = {
+    "resource_group": "team",
+    "subnet": f"{_NETWORK}/subnets/nodes",
+    "endpoint_subnet": f"{_NETWORK}/subnets/endpoints",
+    "private_dns": CENTRAL,
+    "registry": f"{CENTRAL}/providers/Microsoft.ContainerRegistry/registries/central",
+    "log_workspace": f"{CENTRAL}/providers/Microsoft.OperationalInsights/workspaces/central",
+}
 # A stack with every feature once.
 EVERYTHING: Mapping[str, Any] = {
     "tags": {"team": "vision"},
@@ -37,10 +48,13 @@ EVERYTHING: Mapping[str, Any] = {
         {"id": cloud.DEPLOYER},  # the deployer may be named as well
     ],
     "storage": {"file_share_gib": 100, "keep_runs_days": 90},
-    "network": {},
+    "network": {"private": True},
+    "cost_export": True,
     "image": {},
     "registry": True,
     "nodes_add_tasks": True,
+    "mover": {"every": "1h", "spot": True},
+    "events_version": "2026-01-01",
     "budget": {"usd_per_month": 250, "emails": ["ops@example.com"]},
     "observability": {"emails": ["ops@example.com"]},
     "pools": [

@@ -13,9 +13,12 @@ import pulumi
 import pytest
 from pulumi.runtime.settings import reset_options
 
-from runner.contract import StackOutputs, parse_stack_outputs
+from runner.contract import MOVER_POOL, StackOutputs, parse_stack_outputs
+from runner.core.pricing.prices import load_price_table
 from runner.protocol.errors import RunnerError
 from runner_infra.components.deployer import Deployer, find_deployer
+from runner_infra.planning.own_formula import evaluate_idle
+from runner_infra.planning.pool_plan import plan_pools
 from runner_infra.program import (
     _selected_config,  # pyright: ignore[reportPrivateUsage]
     declare,
@@ -27,8 +30,10 @@ from tests.unit.infra.oracle import plain, validate
 from tests.unit.infra.recording import Recording, Registered, record
 from tests.unit.infra.stacks import (
     ADOPTED,
+    CENTRAL,
     DEPLOYER,
     EVERYTHING,
+    LANDING,
     NOW,
     T4,
     config_of,
@@ -49,7 +54,9 @@ _PROTECTED = {
 _UNTAGGED = {
     "authorization:RoleAssignment",
     "consumption:Budget",
+    "costmanagement:Export",
     "monitor:DiagnosticSetting",
+    "network:PrivateDnsZoneGroup",
     "network:Subnet",
     "storage:BlobContainer",
     "storage:BlobServiceProperties",
@@ -352,7 +359,7 @@ def signed_in_with(monkeypatch: pytest.MonkeyPatch, token: str) -> Deployer:
     seen: list[Deployer] = []
 
     def look() -> dict[str, Any]:
-        seen.append(find_deployer())
+        seen.append(find_deployer("public"))
         return {}
 
     record(look, stack="dev")
@@ -393,7 +400,7 @@ def test_container_for_code_is_added_to_a_stack_without_other_changes(stack: obj
         if any(is_code.search(text) for text in texts(each.inputs))
     }
     # The lifecycle rules are updated in place.
-    assert mention - {"lifecycle"} == {"container-code", "nodes-read-code"}
+    assert mention - {"lifecycle", "mover-reads-code"} == {"container-code", "nodes-read-code"}
 
 
 def texts(value: object) -> Iterator[str]:
@@ -420,6 +427,54 @@ def test_nodes_can_add_tasks_only_if_configured() -> None:
     assert plain_stack().exports["nodes_add_tasks"] is False
     assert granted(full_stack()) == [("batchAccounts", "48e5e92e-a480-4e71-aa9c-2778f4c13781")]
     assert full_stack().exports["nodes_add_tasks"] is True
+
+
+def test_mover_has_an_identity_of_its_own_which_no_pool_of_runs_has() -> None:
+    found = full_stack()
+    pools = {
+        pool.inputs["poolName"]: [
+            each.rsplit("/", 1)[1] for each in pool.inputs["identity"]["userAssignedIdentities"]
+        ]
+        for pool in found.of("batch:Pool")
+    }
+    assert pools.pop(MOVER_POOL) == ["id-mover-runner-everything"]
+    assert {each for names in pools.values() for each in names} == {"id-nodes-runner-everything"}
+    assert found.exports["mover_identity_id"].endswith("/id-mover-runner-everything")
+    assert found.exports["mover_every_s"] == 3600
+    assert MOVER_POOL not in {pool["id"] for pool in found.exports["pools"]}
+    assert plain_stack().exports["mover_client_id"] is None
+
+
+def test_mover_may_change_jobs_and_documents_of_runs_and_nothing_else() -> None:
+    values = {"mover": {}, "pools": [T4, {**T4, "id": "a10", "team": "vision"}]}
+    found = deploy(config_of("everything", **values))
+    roles = [
+        (*role.inputs["scope"].rsplit("/", 2)[1:], role.inputs["roleDefinitionId"].rsplit("/")[-1])
+        for role in found.of("authorization:RoleAssignment")
+        if role.name.startswith("mover-")
+    ]
+    account = found.exports["batch_account"]
+    assert sorted(roles) == [
+        ("batchAccounts", account, "48e5e92e-a480-4e71-aa9c-2778f4c13781"),  # Job Submitter
+        ("containers", "code", "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"),  # Blob Data Reader
+        ("containers", "runs", "ba92f5b4-2d11-453d-a403-e96b0029c9fe"),  # Blob Data Contributor
+        ("containers", "runs-vision", "ba92f5b4-2d11-453d-a403-e96b0029c9fe"),
+    ]
+
+
+def test_pool_of_the_mover_has_a_node_only_for_its_task() -> None:
+    for spot in (True, False):
+        config = config_of(mover={"spot": spot})
+        plan = plan_pools(config, load_price_table(None), NOW.date())[-1]
+        assert plan.formula is not None
+        busy = evaluate_idle(plan.formula, NOW)
+        assert (busy.spot, busy.dedicated, busy.problem) == (0, 0, None)
+        assert (plan.caps.spot, plan.caps.dedicated) == (int(spot), int(not spot))
+
+
+def test_version_of_scheduled_events_is_exported_for_tasks() -> None:
+    assert plain_stack().exports["events_version"] is None
+    assert full_stack().exports["events_version"] == "2026-01-01"
 
 
 @pytest.mark.feature(22)
@@ -577,7 +632,7 @@ def test_null_section_is_disabled_in_plain_pulumi(tmp_path: Path) -> None:
         }
     )
     try:
-        config = _selected_config(tmp_path)
+        config = _selected_config(tmp_path, {})
     finally:
         pulumi.runtime.set_all_config({})
     assert config.budget is None
@@ -621,7 +676,10 @@ def test_adopted_accounts_are_only_read_and_extended() -> None:
         for found in stack.of("storage:BlobContainer")
     }
     names = ("runs-runner-dev", "models-runner-dev", "data-runner-dev", "code-runner-dev")
-    assert containers == {("teamdata", name, True) for name in names}
+    assert containers == {
+        *(("teamdata", name, True) for name in names),
+        ("teamdata", "stack-runner-dev", False),  # only its metadata, the outputs of the stack
+    }
     groups = {found.inputs.get("resourceGroupName", "team") for found in stack.resources}
     assert groups == {"team"}
     outputs = parse_stack_outputs(json.dumps(stack.exports))
@@ -655,3 +713,25 @@ def test_accounts_are_adopted_independently(key: str) -> None:
     assert there == {*own} - {key}
     for account in stack.of("batch:BatchAccount"):  # which has no role on an adopted storage
         assert ("autoStorage" in account.inputs) == (key != "storage_account")
+
+
+def test_values_of_tags_fit_into_azure_with_the_longest_names() -> None:
+    stack = deploy(config_of("s" * 20, adopt={"resource_group": "g" * 90}))
+    values = [
+        text for found in stack.resources for text in (found.inputs.get("tags") or {}).values()
+    ]
+    assert any("blobServices" in text for text in values)
+    assert max(map(len, values)) <= 256
+
+
+def test_roles_on_a_registry_of_a_hub_are_those_of_its_subscription() -> None:
+    stack = deploy(config_of(adopt=LANDING, network={"private": True}))
+    roles = {
+        found.inputs["scope"]: found.inputs["roleDefinitionId"]
+        for found in stack.of("authorization:RoleAssignment")
+    }
+    hub = CENTRAL.partition("/resourceGroups")[0]
+    assert roles[LANDING["registry"]].startswith(f"{hub}/providers/")
+    assert all(
+        role.startswith(scope.partition("/resourceGroups")[0]) for scope, role in roles.items()
+    )

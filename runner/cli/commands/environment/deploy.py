@@ -5,27 +5,41 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.commands.environment.reports import (
+    drift_documents,
+    loss_documents,
+    ready_title,
+    show_drift,
+    show_quotas,
+)
 from runner.cli.options import StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
-from runner.core.progress import Warnings, ignore_progress
+from runner.contract import OUTPUTS_RESOURCE
+from runner.core.progress import OnProgress, Progress, Warnings, ignore_progress
 from runner.core.units import format_count, format_size
-from runner.protocol.errors import RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from runner.contract import StackOutputs
     from runner.core.checks import Check
     from runner.core.settings import Settings
     from runner.flows.environment.deploy import Remains
+    from runner.flows.environment.losses import PoolLoss
     from runner.flows.environment.plan import Plan, PoolCost
-    from runner_infra.engine.automation import Change, Deployed, PulumiStack
+    from runner.flows.environment.quotas import AccountQuotas
+    from runner.flows.environment.standing_costs import StandingCost
+    from runner_infra.engine.automation import Deployed, PulumiStack
     from runner_infra.engine.offline import PreviewedResource
+    from runner_infra.engine.steps import Change, StackPreview
 
 
 RESOURCE_COLUMNS = ("change", "type", "name", "part_of", "kept_by_down")
@@ -33,12 +47,19 @@ CHANGE_COLUMNS = ("change", "type", "name", "because_of")
 LEFT_COLUMNS = ("type", "name")
 REMAINING_COLUMNS = ("what", "size", "usd_per_month")
 COST_COLUMNS = ("pool", "vm_size", "gpu", "nodes", "usd_per_hour", "idle_usd", "prices_of")
+MONTHLY_COLUMNS = ("resource", "count", "usd_per_month", "also", "prices_of")
 ReplaceOption = Annotated[
     str | None,
     typer.Option(
         "--replace",
         metavar="POOL[,...]",
         help="Delete pools and create them again, for updates that Azure refuses.",
+    ),
+]
+RefreshOption = Annotated[
+    bool,
+    typer.Option(
+        help="Compare with the resources in Azure, not only with the state of the last deployment.",
     ),
 ]
 _SYMBOLS = {"create": "+", "update": "~", "replace": "±", "delete": "-"}
@@ -59,16 +80,21 @@ def resource_rows(declared: Sequence[PreviewedResource]) -> list[dict[str, Any]]
 
 
 def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """Return one row per changed resource, without the engine's components and providers."""
+    """Return one row per changed resource, without the engine's components and providers.
+
+    The container with the outputs changes with them, so an update of it is not listed.
+    """
     return [
         {
             "change": f"{_SYMBOLS.get(change.op, ' ')} {change.op}",
             "type": change.type.removeprefix("azure-native:"),
             "name": change.name,
             "because_of": ", ".join(change.keys),
+            "reverts_drift": change.reverts_drift,
         }
         for change in changes
         if change.type.startswith("azure-native:")
+        and (change.op, change.name) != ("update", OUTPUTS_RESOURCE)
     ]
 
 
@@ -77,7 +103,8 @@ def cost_documents(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
 
     `usd_per_hour_max` is the cost of all nodes that the caps allow. `idle_usd_per_hour` is the cost
     of the nodes that the pool keeps without tasks: always, in the office hours of its scenario, or
-    as its formula decides. With `upper_bound`, both use dedicated prices for spot nodes.
+    as its formula decides. With `upper_bound`, both use dedicated prices for spot nodes. `includes`
+    says which parts of a node besides its machine are counted.
     """
     return [
         {
@@ -91,6 +118,27 @@ def cost_documents(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
             "idle_usd_per_hour": cost.idle_usd_per_hour,
             "upper_bound": cost.bounded,
             "prices_of": cost.as_of.isoformat() if cost.as_of else None,
+            "includes": _includes(cost) or None,
+        }
+        for cost in costs
+    ]
+
+
+def _includes(cost: PoolCost) -> str:
+    """Return what a price has besides the machine, such as `with OS disk`; empty if nothing."""
+    used = cost.spot or cost.dedicated
+    return used.extras if used else ""
+
+
+def monthly_rows(costs: Sequence[StandingCost]) -> list[dict[str, Any]]:
+    """Return one row per kind of resource that costs money while nothing runs."""
+    return [
+        {
+            "resource": cost.what,
+            "count": cost.count,
+            "usd_per_month": cost.usd_per_month,
+            "also": cost.also,
+            "prices_of": cost.as_of.isoformat(),
         }
         for cost in costs
     ]
@@ -130,7 +178,8 @@ def _node_range(cost: PoolCost) -> str:
 
 
 def _money(usd: float | None, before: str = "") -> str:
-    return "unknown" if usd is None else f"{before}{usd:.2f}"
+    amount = None if usd is None else format_usd(1e6 * usd).removesuffix(" USD")
+    return "unknown" if amount is None else f"{before}{amount}"
 
 
 class _ShownWarnings(Warnings):
@@ -163,6 +212,31 @@ def _read_plan(stack: str | None, *, example: bool = False) -> tuple[Settings, P
     return settings, plan_stack(settings, cwd=Path.cwd(), env=env, now=datetime.now(UTC))
 
 
+def _refuse_unready(stack: str | None, *, yes: bool) -> None:
+    """Raise one error with all that a preview needs and does not find.
+
+    A machine with a valid file and the Pulumi CLI is not asked for its sign-in, which the engine
+    needs to check anyway.
+    """
+    from runner.flows.environment.plan import find_missing
+
+    settings = open_settings("azure", stack)
+    now = datetime.now(UTC)
+    found = find_missing(settings, cwd=Path.cwd(), env=os.environ, now=now, installs=yes)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise RunnerError(
+            found[0].code,
+            f"a preview needs {len(found)} things first",
+            why="\n       ".join(
+                f"{n}. {err.summary}; fix: {err.fix}" for n, err in enumerate(found, start=1)
+            ),
+            fix="correct these, or use `runner preview --offline`, which needs only a valid file",
+            exit_code=found[0].exit_code,
+        )
+
+
 def _open_stack(out: Output, settings: Settings, folder: Path, *, yes: bool) -> PulumiStack:
     """Open the engine of the stack. Asks before installing the Pulumi CLI."""
     from runner.flows.environment.plan import need_pulumi
@@ -181,14 +255,18 @@ def _show_declared(out: Output, plan: Plan, warnings: _ShownWarnings) -> None:
         need_pulumi()
     except RunnerError:  # the costs of the pools are known without it
         if out.format is OutputFormat.JSON:
-            out.record({"resources": None, "pools": cost_documents(plan.costs)})
+            monthly = monthly_rows(plan.standing)
+            out.record({"resources": None, "pools": cost_documents(plan.costs), "monthly": monthly})
         _show_costs(out, plan)
         raise
     rows = resource_rows(offline_preview(plan, datetime.now(UTC), warnings))
     _warn_of_prices(plan, warnings)
     if out.format is OutputFormat.JSON:
         costs = cost_documents(plan.costs)
-        out.record({"resources": rows, "pools": costs, "warnings": warnings.found})
+        monthly = monthly_rows(plan.standing)
+        out.record(
+            {"resources": rows, "pools": costs, "monthly": monthly, "warnings": warnings.found}
+        )
         return
     out.rows(_short_types(out, rows), RESOURCE_COLUMNS, spare=("part_of",))
     count = format_count(len(rows), "resource")
@@ -203,11 +281,13 @@ def _refuse_impossible(
 ) -> None:
     """Raise the error of the first problem that would make a deployment fail."""
     from runner.core.checks import warning_text
-    from runner.flows.environment.check import CONFIG, first_failure
+    from runner.flows.environment.checks.run import CONFIG, first_failure
+    from runner.flows.environment.checks.versions import VERSIONS
 
     checks = run_stack_checks(out, settings, plan.folder)
     for each in checks:
-        if each.state == "warning" and each.name != CONFIG:
+        # The program logs those of the configuration. A retirement without a date needs no action.
+        if each.state == "warning" and each.name not in (CONFIG, VERSIONS):
             warnings.add(warning_text(each))
     failure = first_failure(checks)
     if failure is not None:
@@ -219,7 +299,7 @@ def run_stack_checks(
     out: Output, settings: Settings, folder: Path, *, quiet: bool = False
 ) -> Sequence[Check]:
     """Run the checks of a stack, with progress on stderr unless `quiet`."""
-    from runner.flows.environment.check import run_checks
+    from runner.flows.environment.checks.run import run_checks
 
     with out.stages() as view:
         return run_checks(
@@ -232,14 +312,33 @@ def run_stack_checks(
 
 
 def _show_changes(
-    out: Output, plan: Plan, changes: Sequence[Change], warnings: _ShownWarnings
+    out: Output,
+    plan: Plan,
+    preview: StackPreview,
+    losses: Sequence[PoolLoss],
+    warnings: _ShownWarnings,
 ) -> None:
-    """Print the changes and the costs of the pools."""
-    rows = change_rows(changes)
+    """Print the drift, the changes and the costs of the pools."""
+    from runner.flows.environment.drift import describe_drift
+
+    rows, drift = change_rows(preview.changes), describe_drift(preview.drift, preview.changes)
     if out.format is OutputFormat.JSON:
-        costs = cost_documents(plan.costs)
-        out.record({"changes": rows, "pools": costs, "warnings": warnings.found})
+        out.record(
+            {
+                "changes": rows,
+                "drift": drift_documents(drift),
+                "interrupts": loss_documents(losses),
+                "pools": cost_documents(plan.costs),
+                "monthly": monthly_rows(plan.standing),
+                "warnings": warnings.found,
+            }
+        )
         return
+    if out.as_text:
+        show_drift(out, drift)
+        for row in rows:
+            if row["reverts_drift"]:
+                row["because_of"] = f"drift: {row['because_of']}" if row["because_of"] else "drift"
     out.rows(_short_types(out, rows), CHANGE_COLUMNS, empty="no changes")
     _show_costs(out, plan)
 
@@ -256,13 +355,35 @@ def _show_costs(out: Output, plan: Plan) -> None:
         return
     out.text()
     out.rows(cost_rows(plan.costs), COST_COLUMNS, spare=("prices_of", "gpu"))
+    if plan.standing:
+        out.text()
+        rows = monthly_rows(plan.standing)
+        shown = [{**row, "usd_per_month": _money(row["usd_per_month"])} for row in rows]
+        out.rows(shown, MONTHLY_COLUMNS, spare=("prices_of",))
+        total = sum(cost.usd_per_month for cost in plan.standing)
+        out.note(
+            f"{format_usd(1e6 * total)} a month while nothing runs, without stored data",
+            style="dim",
+        )
 
 
 def _warn_of_prices(plan: Plan, warnings: _ShownWarnings) -> None:
     unknown = [cost.pool for cost in plan.costs if cost.usd_per_hour_max is None]
     if unknown:
-        load = f"runner skus --refresh --region {plan.config.location}"
-        warnings.add(f"unknown price of {', '.join(unknown)}: run `{load}`")
+        from runner.core.azure.clouds import cloud_of_region
+
+        load = f"run `runner skus --refresh --region {plan.config.location}`"
+        cloud = cloud_of_region(plan.config.location)
+        why = f"{cloud.title}: {cloud.prices}" if cloud.prices else load
+        warnings.add(f"unknown price of {', '.join(unknown)}: {why}")
+    disks = [cost.pool for cost in plan.costs if not cost.disk_price_known]
+    if disks:
+        from runner.core.azure.clouds import cloud_of_region
+
+        load = f"run `runner skus --refresh --region {plan.config.location}`"
+        why = cloud_of_region(plan.config.location).prices or load
+        what = f"unknown price of the OS disk of {', '.join(disks)}, which is not counted"
+        warnings.add(f"{what}: {why}")
 
 
 def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -318,13 +439,19 @@ def up(
     stack: StackOption = None,
     yes: YesOption = False,
     check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
-    refresh: Annotated[
+    refresh: RefreshOption = True,
+    replace: ReplaceOption = None,
+    drain: Annotated[
         bool,
         typer.Option(
-            "--refresh", help="Create resources again that were deleted in Azure by other means."
+            "--drain",
+            help="Wait for the runs on pools that are replaced, and continue queued runs after it.",
         ),
     ] = False,
-    replace: ReplaceOption = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace and delete pools without a check for active runs."),
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
@@ -337,48 +464,146 @@ def up(
         if check:
             _refuse_impossible(out, settings, plan, warnings)
         opened = _open_stack(out, settings, plan.folder, yes=yes)
+        deployment = _Deployment(out, settings, plan, opened, warnings, refresh, stack, replace)
+        losses = deployment.preview(check_runs=not force)
+        outputs = deployment.deploy(losses, yes=yes, drain=drain, force=force)
+        quotas = _load_quotas(out, plan, warnings) if check else None
+        _print_outputs(out, settings, outputs, quotas, warnings)
+
+
+@dataclass
+class _Deployment:
+    """One `runner up`: the preview, the questions, and the deployment.
+
+    `stack` and `replace` are the options of the command, which printed commands repeat.
+    """
+
+    out: Output
+    settings: Settings
+    plan: Plan
+    opened: PulumiStack
+    warnings: _ShownWarnings
+    refresh: bool
+    stack: str | None
+    replace: str | None
+    _found: StackPreview = field(init=False)
+    _urns: Sequence[str] = field(init=False, default=())
+
+    def preview(self, *, check_runs: bool) -> Sequence[PoolLoss]:
+        """Find the changes, and show them with the runs that they interrupt. Return the latter."""
         from runner.flows.environment import deploy
 
-        with out.stages() as view:
-            pools = deploy.find_pools(opened, replace)
-            changes = deploy.preview(
-                opened, view.on_progress, warnings, refresh=refresh, replace=pools
+        with self.out.stages() as view:
+            self._urns = deploy.find_pools(self.opened, self.replace)
+            self._found = deploy.preview(
+                self.opened,
+                view.on_progress,
+                self.warnings,
+                refresh=self.refresh,
+                replace=self._urns,
             )
-        _warn_of_prices(plan, warnings)
-        if out.as_text:  # with a machine-readable format, stdout has only the outputs
-            _show_changes(out, plan, changes, warnings)
-        outputs = _deploy(out, settings, plan, opened, changes, warnings, pools, yes=yes)
-        _print_outputs(out, settings, outputs, warnings)
+        losses = self._losses() if check_runs else ()
+        _warn_of_prices(self.plan, self.warnings)
+        if self.out.as_text:  # with a machine-readable format, stdout has only the outputs
+            _show_changes(self.out, self.plan, self._found, losses, self.warnings)
+        return losses
 
+    def _losses(self) -> Sequence[PoolLoss]:
+        from runner.flows.environment import losses
 
-def _deploy(
-    out: Output,
-    settings: Settings,
-    plan: Plan,
-    opened: PulumiStack,
-    changes: Sequence[Change],
-    warnings: _ShownWarnings,
-    pools: Sequence[str],
-    *,
-    yes: bool,
-) -> StackOutputs:
-    """Deploy the changes after a question, which follows the warnings."""
-    from runner.flows.environment import deploy, images
-    from runner.flows.environment.plan import refuse_changed
+        try:
+            with self.out.stages() as view:
+                return losses.find_losses(
+                    self.settings, self.opened, self._found.changes, view.on_progress
+                )
+        except RunnerError as err:
+            raise losses.unknown_losses(err, stack=self.stack, replace=self.replace) from err
 
-    doomed, versions = images.deleted_images(opened, changes, os.environ)
-    _warn_of_images(versions, warnings)
-    warnings.show()
-    if count := len(change_rows(changes)):
-        question = f"Deploy {format_count(count, 'change')}"
-        if warnings.found:
-            question += f" despite {format_count(len(warnings.found), 'warning')}"
-        out.require(f"{question}?", "R-UP-DECLINED", "nothing was deployed", yes=yes)
-    refuse_changed(plan, settings, env=os.environ, now=datetime.now(UTC))
-    with out.stages() as view:
-        if versions:
-            images.delete_versions_of(doomed, os.environ, view.on_progress)
-        return deploy.deploy(settings, opened, changes, view.on_progress, warnings, replace=pools)
+    def deploy(
+        self, lost: Sequence[PoolLoss], *, yes: bool, drain: bool, force: bool
+    ) -> StackOutputs:
+        """Deploy the changes after a question, which follows the warnings.
+
+        Active runs need `drain` or `force`; `yes` does not include their loss.
+        """
+        from runner.flows.environment import images, losses
+        from runner.flows.environment.plan import refuse_changed
+
+        waits = drain and all(each.replaced for each in lost)
+        if not waits:
+            losses.refuse_losses(lost, stack=self.stack, replace=self.replace)
+        doomed, versions = images.deleted_images(self.opened, self._found.changes, os.environ)
+        _warn_of_images(versions, self.warnings)
+        for each in lost:
+            self.warnings.add(f"this {each.text}: waiting for them may take hours")
+        self.warnings.show()
+        self._ask(yes=yes)
+        refuse_changed(self.plan, self.settings, env=os.environ, now=datetime.now(UTC))
+        drained = [each.pool for each in lost]
+        try:
+            self._drain(drained)
+            if not force:  # runs may have started since the preview
+                losses.refuse_losses(self._losses(), stack=self.stack, replace=self.replace)
+            with self.out.stages() as view:
+                if versions:
+                    images.delete_versions_of(
+                        doomed, self.opened.in_cloud(os.environ), view.on_progress
+                    )
+                outputs = self._up(view.on_progress)
+        except BaseException:
+            for pool in drained:
+                from runner.core.settings import stack_option
+
+                again = f"runner pool enable {pool} --target azure{stack_option(self.stack)}"
+                self.out.note(f"queued runs of pool {pool} are paused; to continue them: {again}")
+            raise
+        if drained:
+            count = losses.continue_drained(self.settings, self.opened, drained)
+            self.out.note(f"continued {format_count(count, 'paused run')}")
+        self._schedule_mover(outputs)  # may wait for roles, so paused runs continue before
+        return outputs
+
+    def _schedule_mover(self, outputs: StackOutputs) -> None:
+        """Schedule the task that the stack may declare. It needs the deployed account."""
+        if outputs.mover_every_s is None:
+            return
+        from runner.flows.runs.moving.mover import apply_mover
+
+        try:
+            with self.out.stages() as view:
+                apply_mover(self.settings, outputs, view.on_progress)
+        except RunnerError as err:
+            self.warnings.add(f"no task moves runs yet: {err.summary}; run `runner up` again")
+
+    def _ask(self, *, yes: bool) -> None:
+        if count := len(change_rows(self._found.changes)):
+            question = f"Deploy {format_count(count, 'change')}"
+            if self.warnings.found:
+                question += f" despite {format_count(len(self.warnings.found), 'warning')}"
+            self.out.require(f"{question}?", "R-UP-DECLINED", "nothing was deployed", yes=yes)
+
+    def _drain(self, pools: Sequence[str]) -> None:
+        """Pause the queued runs of pools and wait for the running ones."""
+        if not pools:
+            return
+        from runner.flows.environment import losses
+
+        with self.out.stages() as view:
+            losses.drain_pools(self.settings, self.opened, pools, view.on_progress)
+
+    def _up(self, on_progress: OnProgress) -> StackOutputs:
+        from runner.flows.environment import deploy
+
+        deploy.end_removed_mover(self.settings, self.opened, self._found.changes)
+        return deploy.deploy(
+            self.settings,
+            self.opened,
+            self._found.changes,
+            on_progress,
+            self.warnings,
+            refresh=self.refresh,
+            replace=self._urns,
+        )
 
 
 def _warn_of_images(versions: Sequence[str], warnings: _ShownWarnings) -> None:
@@ -389,24 +614,51 @@ def _warn_of_images(versions: Sequence[str], warnings: _ShownWarnings) -> None:
         )
 
 
+def _load_quotas(out: Output, plan: Plan, warnings: Warnings) -> AccountQuotas | None:
+    """Return the quotas of the account, which exists now; None if they cannot be read."""
+    from runner.flows.environment.quotas import load_quotas
+
+    today = datetime.now(UTC).date()
+    try:
+        with out.stages() as view:
+            view.on_progress(Progress("quotas", "start", "reading the quotas of the account"))
+            found = load_quotas(plan.config, plan.pools, env=os.environ, today=today)
+            view.on_progress(Progress("quotas", "end", ""))
+    except RunnerError as err:
+        warnings.add(f"unknown quotas of the Batch account: {err.summary}")
+        return None
+    return found
+
+
 def _print_outputs(
-    out: Output, settings: Settings, outputs: StackOutputs, warnings: _ShownWarnings
+    out: Output,
+    settings: Settings,
+    outputs: StackOutputs,
+    quotas: AccountQuotas | None,
+    warnings: _ShownWarnings,
 ) -> None:
     warnings.show()
     if not out.as_text:
         import dataclasses
 
-        out.record({**dataclasses.asdict(outputs), "warnings": warnings.found})
+        from runner.flows.environment.quotas import quota_documents
+
+        shown = None if quotas is None else quota_documents(quotas)
+        out.record({**dataclasses.asdict(outputs), "quotas": shown, "warnings": warnings.found})
         return
+    if quotas is not None:
+        show_quotas(out, quotas)
+    pools = [pool.id for pool in outputs.pools]
+    blocked = quotas is not None and set(pools) <= set(quotas.blocked)
     out.panel(
-        "The environment is ready",
+        ready_title(quotas, pools),
         {
             "stack": f"{settings.stack} in {outputs.location}",
             "account": outputs.batch_endpoint,
-            "pools": ", ".join(pool.id for pool in outputs.pools),
+            "pools": ", ".join(pools),
         },
         commands=(
-            "runner train mnist --target azure",
+            "runner check" if blocked else "runner train mnist --target azure",
             "runner pool ls --target azure",
             "runner down",
         ),
@@ -421,21 +673,33 @@ def preview(
             "--offline", help="Preview a first deployment, without a sign-in or the Pulumi CLI."
         ),
     ] = False,
+    refresh: RefreshOption = True,
     replace: ReplaceOption = None,
+    expect_no_changes: Annotated[
+        bool,
+        typer.Option(
+            "--expect-no-changes",
+            help="Exit with 1 if there are changes or drift, for checks in CI.",
+        ),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="Install the Pulumi CLI without asking.")
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what `runner up` would create or change in Azure, and what it costs."""
+    """Show what `runner up` would create or change in Azure, and what it costs. Changes nothing."""
     out = Output(output)
-    if offline and replace:
-        raise RunnerError(
-            "R-PREVIEW-OPTIONS",
-            "--replace cannot be combined with --offline",
-            why="--replace needs the state of the stack, which an offline preview does not read",
-            fix="remove one of them",
-        )
+    for option, given in (("--replace", replace), ("--expect-no-changes", expect_no_changes)):
+        if offline and given:
+            raise RunnerError(
+                "R-PREVIEW-OPTIONS",
+                f"{option} cannot be combined with --offline",
+                why=f"{option} needs the state of the stack, which an offline preview does not "
+                "read",
+                fix="remove one of them",
+            )
+    if not offline:
+        _refuse_unready(stack, yes=yes)
     settings, plan = _read_plan(stack, example=offline)
     with _ShownWarnings(out) as warnings:
         if offline:
@@ -446,9 +710,34 @@ def preview(
 
         with out.stages() as view:
             pools = deploy.find_pools(opened, replace)
-            changes = deploy.preview(opened, view.on_progress, warnings, replace=pools)
+            found = deploy.preview(
+                opened, view.on_progress, warnings, refresh=refresh, replace=pools
+            )
+        lost = _warn_of_losses(out, settings, opened, found, warnings)
         _warn_of_prices(plan, warnings)
-        _show_changes(out, plan, changes, warnings)
+        _show_changes(out, plan, found, lost, warnings)
+    if expect_no_changes and (found.changes or found.drift):
+        count = len(change_rows(found.changes))
+        out.note(f"expected no changes, found {format_count(count, 'change')}", style="red")
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _warn_of_losses(
+    out: Output, settings: Settings, opened: PulumiStack, found: StackPreview, warnings: Warnings
+) -> Sequence[PoolLoss]:
+    """Return the runs that the changes would interrupt, each with a warning."""
+    from runner.flows.environment.losses import find_losses
+
+    try:
+        with out.stages() as view:
+            lost = find_losses(settings, opened, found.changes, view.on_progress)
+    except RunnerError as err:
+        warnings.add(f"unknown whether runs are active on pools that are removed: {err.summary}")
+        return ()
+    for each in lost:
+        way = "--drain or --force" if each.replaced else "--force"
+        warnings.add(f"this {each.text}: `runner up` needs {way}")
+    return lost
 
 
 def down(
@@ -468,14 +757,15 @@ def down(
     out = Output(output)
     settings = open_settings("azure", stack)
     folder = find_project(Path.cwd())
-    if never_deployed(settings, os.environ):
+    if never_deployed(settings, folder, os.environ):
         _print_not_deployed(out, settings)
         return
     opened = _open_stack(out, settings, folder, yes=yes)
     from runner.flows.environment import deploy
 
+    env = opened.in_cloud(os.environ)
     with out.stages() as view:
-        remains = deploy.find_remains(settings, opened, os.environ, view.on_progress, ask=not force)
+        remains = deploy.find_remains(settings, opened, env, view.on_progress, ask=not force)
     if not remains.resources:
         _print_not_deployed(out, settings)
         return
@@ -493,7 +783,7 @@ def down(
         out.require(question, "R-DOWN-DECLINED", "nothing was deleted", yes=yes)
         with out.stages() as view:
             left = deploy.destroy(
-                settings, opened, os.environ, view.on_progress, warnings, everything=everything
+                settings, opened, env, view.on_progress, warnings, everything=everything
             )
         _print_remaining(out, left, warnings)
 
@@ -529,7 +819,7 @@ def _remaining_row(part: tuple[str, int | None, float | None]) -> dict[str, str]
     return {
         "what": what,
         "size": "unknown" if size_bytes is None else format_size(size_bytes),
-        "usd_per_month": "unknown" if usd is None else f"{usd:.2f}",
+        "usd_per_month": _money(usd),
     }
 
 

@@ -84,12 +84,13 @@ def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABL
 
 
 def _open(stack: str | None) -> tuple[ArmClient, ImageHome]:
-    from runner.azure.arm.client import ArmClient, arm_endpoint
-    from runner.azure.auth.credentials import load_outputs
+    from runner.azure.arm.client import open_arm
+    from runner.azure.auth.credentials import load_outputs, outputs_cloud
     from runner.flows.environment.images import locate_image
 
-    home = locate_image(load_outputs(open_settings("azure", stack).for_whole_stack()))
-    return ArmClient(home.subscription, endpoint=arm_endpoint(os.environ)), home
+    outputs = load_outputs(open_settings("azure", stack).for_whole_stack())
+    home = locate_image(outputs)
+    return open_arm(home.subscription, os.environ, outputs_cloud(outputs).name), home
 
 
 def _follow(out: Output, management: ArmClient, template: str, before: BuildStatus) -> BuildStatus:

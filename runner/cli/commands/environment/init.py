@@ -19,6 +19,15 @@ from runner.cli.commands.environment.deploy import (
     run_stack_checks,
     show_checks,
 )
+from runner.cli.commands.environment.share import (
+    CiOption,
+    RepositoryOption,
+    SecretsOption,
+    StateOption,
+    extend_project,
+    read_options,
+    show_next,
+)
 from runner.cli.options import StackOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.cli.ui.terminal import is_terminal
@@ -44,7 +53,6 @@ class _Known(NamedTuple):
     accounts: Mapping[str, Sequence[ListedAccount]]  # by field of `Answers`
 
 
-_INSTALL_AZ = "https://learn.microsoft.com/cli/azure/install-azure-cli"
 _OPTIONS = {"batch_account": "--adopt"}
 _FIXES = {"budget": "use 0 for no budget, or a positive number"}
 
@@ -72,8 +80,12 @@ def init(
     max_nodes: Annotated[str | None, typer.Option(help="Maximum number of spot nodes.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget in USD per month; 0 for none.")] = None,
     email: Annotated[str | None, typer.Option(help="Address for the budget's e-mails.")] = None,
+    state: StateOption = None,
+    secrets: SecretsOption = None,
+    ci: CiOption = None,
+    repository: RepositoryOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing Pulumi.STACK.yaml.")
+        bool, typer.Option("--force", help="Replace an existing Pulumi.STACK.yaml or workflow.")
     ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask; use the defaults.")] = False,
     check: Annotated[bool, typer.Option(help="Run `runner check` afterwards.")] = True,
@@ -81,7 +93,8 @@ def init(
 ) -> None:
     """Ask for the settings of an Azure environment and write its files; create nothing in Azure.
 
-    Without a terminal, it does not ask: it uses the options and the defaults.
+    Without a terminal, it does not ask: it uses the options and the defaults. With --state,
+    --secrets or --ci, an existing Pulumi.STACK.yaml keeps its other settings.
     """
     given = {
         "subscription": subscription,
@@ -96,6 +109,21 @@ def init(
     }
     out = Output(output)
     settings = open_settings("azure", stack)
+    shared, folder = None, Path.cwd()
+    if state or secrets or ci:
+        from runner.flows.environment.first_files import project_folder, stack_file
+
+        folder = project_folder(folder)
+        shared = read_options(
+            folder, force=force, state=state, secrets=secrets, ci=ci, repository=repository
+        )
+        if stack_file(folder, settings.stack).exists() and not any(given.values()):
+            changed = extend_project(out, settings, shared, folder)
+            if not out.as_text:
+                out.record({"files": [str(path) for path in changed]})
+                return
+            show_next(out, settings, shared, folder)
+            return
     asking = not yes and is_terminal(sys.stdin)
     try:
         answers, plan, written = _ask_and_write(out, settings, given, asking=asking, force=force)
@@ -103,6 +131,9 @@ def init(
         out.note("\ninterrupted: no file was written")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     used = replace(settings, stack=answers.stack)
+    if shared is not None:
+        added = extend_project(out, used, shared, folder)
+        written = [*written, *(path for path in added if path not in written)]
     if not out.as_text:
         found = run_stack_checks(out, used, written[0].parent) if check else ()
         made = {"files": [str(path) for path in written], **asdict(answers)}
@@ -110,9 +141,16 @@ def init(
         return
     for path in written:
         out.note(f"wrote {path}")
+    for pool in plan.pools:
+        if pool.machine.note:
+            newer = f"consider {pool.machine.successor}"
+            out.note(f"{pool.machine.vm_size}: {pool.machine.note}; {newer}", style="yellow")
     found = show_checks(out, used, written[0].parent) if check else ()
     if failed := [each.name for each in found if each.state == "failed"]:
         out.note(f"correct this before `runner up`: {', '.join(failed)}", style="yellow")
+    if shared is not None:
+        show_next(out, used, shared, folder)
+        return
     _show_next(out, settings, answers, written)
 
 
@@ -124,6 +162,7 @@ def _ask_and_write(
     asking: bool,
     force: bool,
 ) -> tuple[Answers, Plan, Sequence[Path]]:
+    from runner.core.azure.clouds import sign_in_step
     from runner.flows.environment import first_files
 
     folder = first_files.project_folder(Path.cwd())
@@ -151,8 +190,7 @@ def _ask_and_write(
             "R-INIT-SUBSCRIPTION",
             "the subscription is missing",
             why=f"no --subscription was given, and {why}",
-            fix="add --subscription ID, or "
-            + ("run `az login` first" if shutil.which("az") else f"install az: {_INSTALL_AZ}"),
+            fix=f"add --subscription ID, or {sign_in_step(os.environ)} first",
         )
     if answers.budget in ("", "0"):
         answers = replace(answers, email="")  # only a budget uses it
@@ -203,8 +241,17 @@ def _choose_stack(
         out.note(f"{file} exists.")
         if out.confirm("Replace it?"):
             break
-        stack = out.ask("Name of another stack", f"{stack}-2")
+        stack = _ask_stack(out, f"{stack}-2")
     return stack
+
+
+def _ask_stack(out: Output, default: str) -> str:
+    """Ask for the name of a stack until the answer is valid."""
+    while True:
+        try:
+            return open_settings("azure", out.ask("Name of another stack", default)).stack
+        except RunnerError as err:
+            out.note(f"  {err.why}; {err.fix}", style="red")
 
 
 def _subscription_lines(subscriptions: Sequence[ListedSubscription], why: str) -> Sequence[str]:
@@ -217,6 +264,7 @@ def _subscription_lines(subscriptions: Sequence[ListedSubscription], why: str) -
 
 
 def _with_answer(answers: Answers, field: str, text: str, known: _Known) -> Answers:
+    from runner.core.pricing.machines import region_name
     from runner.flows.environment import first_files
 
     text = text.strip()
@@ -227,6 +275,8 @@ def _with_answer(answers: Answers, field: str, text: str, known: _Known) -> Answ
         text = first_files.find_account(text, _option(field), accounts)
     elif field == "resource_group" and text == first_files.NEW:
         text = ""
+    elif field == "location":
+        text = region_name(text)
     answers = replace(answers, **{field: text})
     if field == "batch_account":
         return first_files.adopt_account(answers, known.accounts.get(field, ()))
@@ -247,13 +297,16 @@ def _accept(answers: Answers, settings: Settings, field: str, locations: Collect
         plan_answers(answers, settings, os.environ)
     except RunnerError as err:
         option = _option(field)
+        why, fix = err.why or err.what, err.fix
+        if "correct line" in fix:
+            fix = f"use another {option}"
+        if not err.why and "max_spot" in fix:
+            why, fix = "the pool could have no nodes", "use 1 or more"
         raise RunnerError(
             "R-INIT-VALUE",
             f"invalid {option} {getattr(answers, field)!r}",
-            why="" if err.why.startswith("YAML") else err.why or err.what,
-            fix=_FIXES.get(field) or f"use another {option}"
-            if "correct line" in err.fix
-            else err.fix,
+            why="" if field in _FIXES or why.startswith("YAML") else why,
+            fix=_FIXES.get(field, fix),
             exit_code=err.exit_code,
         ) from err
 
@@ -273,7 +326,9 @@ def _ask(
     for line in textwrap.wrap(question.explains, width):
         out.note(line, style="dim")
     lines: Sequence[str] = ()
+    asks = question.asks
     if question.field == "subscription":
+        asks = asks if known.subscriptions else "Subscription (ID)"
         lines = _subscription_lines(known.subscriptions, known.why)
     elif question.field == "location":
         lines = region_lines(settings)
@@ -284,7 +339,7 @@ def _ask(
     for line in lines:
         out.note(f"  {line}")
     while True:
-        text = out.ask(question.asks, getattr(answers, question.field) or question.otherwise)
+        text = out.ask(asks, getattr(answers, question.field) or question.otherwise)
         try:
             found = _with_answer(answers, question.field, text, known)
             _accept(found, settings, question.field, known.locations)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.autocomplete import complete_node
-from runner.cli.options import YesOption, open_settings
+from runner.cli.options import StackOption, YesOption, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
 from runner.core.home import HomePaths
 from runner.core.units import format_size, parse_duration_flag
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from runner.flows.local.lifecycle import LocalStatus
 
 _ACTIVE_SHOWN = 5
+_SHOWN = 10
 
 app = typer.Typer(help="Start, stop and inspect the local Azure Batch and Azure Blob Storage.")
 
@@ -63,12 +66,43 @@ def up(
             show_default="as before; initially no",
         ),
     ] = None,
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rules for faults on purpose of the Batch emulator, TOML or JSON.",
+            show_default="as before; initially none",
+        ),
+    ] = None,
+    no_faults: Annotated[
+        bool, typer.Option("--no-faults", help="Remove the rules for faults.")
+    ] = False,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REFERENCE=FOLDER",
+            help="Folder with the content of a node image; all of them replace the earlier ones "
+            "(repeatable).",
+            show_default="as before; initially none",
+        ),
+    ] = None,
+    no_images: Annotated[
+        bool, typer.Option("--no-images", help="Remove the folders of node images.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start the services; omitted options keep their last values."""
     from runner.flows.local import lifecycle
+    from runner.flows.local.emulator_options import EmulatorOptions
 
     out, settings = Output(output), _settings()
+    if (faults and no_faults) or (image and no_images):
+        one, other = (
+            ("--no-faults", "--faults") if faults and no_faults else ("--no-images", "--image")
+        )
+        raise RunnerError(
+            "R-LOCAL-OPTION", f"{one} contradicts {other}", fix=f"use {one} or {other}"
+        )
     start = partial(
         lifecycle.up,
         settings,
@@ -76,8 +110,12 @@ def up(
         slots=slots,
         port=port,
         blob_port=blob_port,
-        azure_names=azure_names,
-        ui=ui,
+        options=EmulatorOptions(
+            azure_names,
+            ui,
+            False if no_faults else faults,
+            () if no_images else image or None,
+        ),
     )
     try:
         with out.stages() as view:
@@ -210,6 +248,67 @@ def evict(
 
 
 @app.command()
+def seed(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="JSON file of pools, jobs and job schedules, as Azure CLI prints them.",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TARGET", help="Copy those of this target: azure."),
+    ] = None,
+    stack: StackOption = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a seed file instead of adding the copies."),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Add pools and jobs to the local account: of a file, or of a real account.
+
+    Copies have no tasks, secrets, certificates or users. What exists stays as it is.
+    """
+    from runner.flows.local import seed as local_seed
+
+    out, left_out = Output(output), []
+    if (file is None) == (source is None) or (to is not None and source is None):
+        raise RunnerError(
+            "R-LOCAL-SEED",
+            "use either FILE or --from azure; --to only with --from",
+            fix="runner local seed --from azure",
+        )
+    if file is not None:
+        content = local_seed.load_seed(file)
+    else:
+        from runner.azure.auth.credentials import connect
+
+        with out.stages():
+            copied = local_seed.copy_account(connect(open_settings(source, stack)))
+        left_out, content = copied.left_out, json.dumps(copied.seed).encode()
+        if to is not None:
+            local_seed.save_seed(copied, to)
+    found = None if to is not None else local_seed.seed_services(_settings(), content)
+    if not out.as_text:
+        done: dict[str, Any] = asdict(found or local_seed.Seeded({}, {}))
+        out.record({**done, "left_out": left_out, "file": str(to) if to else None})
+        return
+    if found is None:
+        out.note(f"wrote {to}")
+    else:
+        for word, ids in (("added", found.added), ("exists", found.existing)):
+            for kind, names in ids.items():
+                out.note(
+                    f"{word}: {kind} {', '.join(names[:_SHOWN])}{' ...' * (len(names) > _SHOWN)}"
+                )
+    for each in left_out:
+        out.note(f"left out: {each}", style="dim")
+
+
+@app.command()
 def reset(
     yes: YesOption = False,
     state: Annotated[
@@ -311,6 +410,10 @@ def _show(out: Output, found: LocalStatus) -> None:
         if found.isolation:
             user = "your user" if found.isolation == "environment" else found.isolation
             out.note(f"tasks run as {user}", style="dim")
+        if found.faults:
+            out.note(f"faults on purpose: {found.faults}", style="dim")
+        for image in found.images:
+            out.note(f"node image: {image}", style="dim")
         if found.page:
             out.note(f"page of the emulator, for one browser: {found.page}")
         if found.refusal:

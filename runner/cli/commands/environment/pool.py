@@ -13,12 +13,13 @@ import typer
 from runner.cli.autocomplete import complete_pool
 from runner.cli.options import Invocation, StackOption, YesOption, on_target, open_settings
 from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time
+from runner.contract import MOVER_POOL
 from runner.core.home import runner_home
 from runner.core.units import format_count
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from runner.core.pricing.prices import Price
     from runner.flows.environment.pools import NodeStatus, PoolStatus
@@ -33,7 +34,7 @@ _COLUMNS = (
 )
 _SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # omitted first in a narrow terminal
 _NO_TASKS = ("preempted", "unusable", "starttaskfailed", "offline", "unknown")  # states of nodes
-_NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
+_NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "use", "problem")
 
 
 PoolArgument = Annotated[
@@ -112,6 +113,8 @@ def nodes(call: Invocation, pool: PoolArgument) -> None:
     found = pool_nodes(call.settings(), pool)
     rows = [_node_row(each, as_text=out.as_text) for each in found]
     columns = _NODE_COLUMNS if out.as_text else (*_NODE_COLUMNS, "log")
+    if out.as_text and not any(each.use for each in found):
+        columns = tuple(name for name in columns if name != "use")
     out.rows(rows, columns, empty="the pool has no nodes", spare=("tasks_run", "since"))
     if out.as_text:
         for each in found:
@@ -119,6 +122,56 @@ def nodes(call: Invocation, pool: PoolArgument) -> None:
                 out.note(f"last output of the start task on {each.node.id}:", style="bold")
                 for line in each.log:
                     out.note(f"  {line}")
+
+
+@app.command()
+@on_target
+def fallback(
+    call: Invocation,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|never",
+            help="Let a task of the account do this at an interval, without a client, or end that.",
+        ),
+    ] = None,
+) -> None:
+    """Move the runs that are due to their next pools, once or at an interval."""
+    from runner.flows.runs.moving.fallback import complete_moves
+
+    out = call.out
+    if every is not None:
+        _schedule_mover(call, every)
+        return
+    found = complete_moves(call.settings())
+    if not out.document(found.to_json()):
+        for line in found.moved:
+            out.text(line)
+        if not (found.moved or found.blocked or found.moving):
+            out.note("no run is due to move")
+        for line in (*found.blocked, *(f"still moving: {run}" for run in found.moving)):
+            out.note(line)
+        for line in found.problems:
+            out.warning(line)
+    if found.problems:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _schedule_mover(call: Invocation, every: str) -> None:
+    from runner.core.units import format_duration, parse_duration_flag
+    from runner.flows.runs.moving.mover import start_mover, stop_mover
+
+    out, settings = call.out, call.settings()
+    if every == "never":
+        ended = stop_mover(settings)
+        if not out.document({"every_s": None, "mover": "ended" if ended else "none"}):
+            out.note("no task moves runs any more" if ended else "there was no such task")
+        return
+    interval = parse_duration_flag("every", every, "1m", "24h")
+    happened = start_mover(settings, interval)
+    if not out.document({"every_s": interval.total_seconds(), "mover": happened}):
+        out.note(f"a task in pool {MOVER_POOL} moves runs every {format_duration(interval)}")
+        out.note("to end that: runner pool fallback --every never", style="dim")
 
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="ID of the node.")]
@@ -378,7 +431,7 @@ _SKU_COLUMNS = (
     *("vm_size", "gpu", "gpus", "gpu_memory_gib", "vcpus", "memory_gib", "driver", "family"),
     *("region", "spot_usd_per_hour", "spot_as_of", "usd_per_hour", "as_of"),
     *("useful_usd_per_hour", "quota_cores", "restriction", "placement_score"),
-    *("evictions_percent_per_hour", "retired"),
+    *("evictions_percent_per_hour", "retired", "note"),
 )
 
 
@@ -459,6 +512,8 @@ def skus(
         "USEFUL USD: the cheaper of a dedicated node and a spot node with its evictions",
         style="dim",
     )
+    for text, sizes in _noted_sizes(rows).items():
+        out.note(f"{text}: {', '.join(sizes)}", style="dim")
     unknown = sum(row.spot is None for row in rows if row.machine.gpu)
     if unknown:
         out.note(
@@ -466,6 +521,16 @@ def skus(
             "runner skus --refresh --all",
             style="dim",
         )
+
+
+def _noted_sizes(rows: Sequence[SkuRow]) -> dict[str, list[str]]:
+    """Return the sizes of each note, once each."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.machine.note:
+            sizes = found.setdefault(row.machine.note, [])
+            sizes += [] if row.machine.vm_size in sizes else [row.machine.vm_size]
+    return found
 
 
 def _refresh_all(out: Output, home: Path, today: date) -> None:
@@ -580,6 +645,7 @@ def _sku_row(row: SkuRow) -> dict[str, Any]:
         ],
         "retired": found.retired.isoformat() if found.retired else None,
         "successor": found.successor,
+        "note": found.note or None,
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
 from runner.azure.arm import subscription as ask
-from runner.azure.arm.client import CLOUDS, ArmClient, arm_endpoint
+from runner.azure.arm.client import ArmClient, open_arm
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
 
@@ -39,7 +39,7 @@ def test_tokens_are_requested_for_the_endpoint_only(server: ArmServer, managemen
 def test_sdk_sign_in_works_against_the_stand_in(server: ArmServer, monkeypatch: pytest.MonkeyPatch):
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    signed_in = ArmClient(SUBSCRIPTION, endpoint=arm_endpoint(server.environment()))
+    signed_in = open_arm(SUBSCRIPTION, server.environment())
     signed_in.sign_in()
     assert ask.load_subscription(signed_in).state == "Enabled"
     assert server.credential.scopes == [server.url]
@@ -97,10 +97,14 @@ def test_arm_response_other_than_json_is_an_error(server: ArmServer, management:
     assert "502" in caught.value.what
 
 
-def test_missing_sign_in_is_reported(server: ArmServer):
+def test_missing_sign_in_is_reported(server: ArmServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+
     class Nobody:
         def get_token(self, *scopes: str, **_: Any) -> Any:
-            raise ClientAuthenticationError("none of the credentials worked\nwith many lines")
+            raise ClientAuthenticationError(
+                "DefaultAzureCredential failed\n\tAzureCliCredential: Azure CLI not found on path\n"
+            )
 
     for attempt in ("sign_in", "ask"):
         management = ArmClient(SUBSCRIPTION, endpoint=server.url, credential=Nobody())
@@ -108,7 +112,8 @@ def test_missing_sign_in_is_reported(server: ArmServer):
             management.sign_in() if attempt == "sign_in" else ask.load_subscription(management)
         assert (caught.value.code, caught.value.exit_code) == ("R-AZURE-SIGN-IN", ExitCode.ACCESS)
         assert "az login" in caught.value.fix
-        assert "\n" not in caught.value.why
+        assert caught.value.fix.startswith("install the Azure CLI (https://")
+        assert caught.value.why.endswith("nor `az` sign in: Azure CLI not found on path")
 
 
 def test_unreachable_arm_endpoint_is_an_error(server: ArmServer):
@@ -124,13 +129,13 @@ def test_unreachable_arm_endpoint_is_an_error(server: ArmServer):
     ("env", "endpoint"),
     [
         ({}, "https://management.azure.com"),
-        ({"ARM_ENVIRONMENT": "USGovernment"}, CLOUDS["usgovernment"]),
+        ({"ARM_ENVIRONMENT": "USGovernment"}, "https://management.usgovcloudapi.net"),
         ({"ARM_ENDPOINT": "https://management.own.example/"}, "https://management.own.example"),
         ({"ARM_ENDPOINT": "http://127.0.0.1:8080"}, "http://127.0.0.1:8080"),
     ],
 )
 def test_arm_endpoint_follows_the_cloud(env: Mapping[str, str], endpoint: str):
-    assert arm_endpoint(env) == endpoint
+    assert open_arm(SUBSCRIPTION, env).endpoint == endpoint
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_arm_endpoint_follows_the_cloud(env: Mapping[str, str], endpoint: str):
 )
 def test_plain_http_endpoint_is_rejected(env: Mapping[str, str]):
     with pytest.raises(RunnerError) as caught:
-        arm_endpoint(env)
+        open_arm(SUBSCRIPTION, env)
     assert caught.value.code == "R-AZURE-ENDPOINT"
 
 

@@ -8,15 +8,23 @@ from datetime import date
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
+from azure.core import PipelineClient
+from azure.core.exceptions import ServiceResponseError
 
 from runner.azure.arm.retail_prices import fetch_extras, fetch_prices
 from runner.cli.main import main
 from runner.core.home import HomePaths
 from runner.core.pricing import machines as machines_module
-from runner.core.pricing.prices import OS_DISK, PUBLIC_ADDRESS, PriceKey, load_price_table
+from runner.core.pricing.prices import (
+    OS_DISK,
+    PUBLIC_ADDRESS,
+    PriceKey,
+    disk_rows,
+    load_price_table,
+)
 from runner.flows.environment import skus as skus_flow
 from runner.protocol.errors import RunnerError
 from tests.loopback import listening
@@ -202,6 +210,18 @@ def test_price_server_that_is_down_is_an_error(server: PriceServer):
     assert caught.value.code == "R-PRICES-FETCH"
 
 
+def test_sdk_error_without_a_text_is_named_by_its_class(
+    server: PriceServer, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object, **__: object) -> None:
+        raise ServiceResponseError("")
+
+    monkeypatch.setattr(PipelineClient, "send_request", fail)
+    with pytest.raises(RunnerError) as caught:
+        fetched(server)
+    assert (caught.value.code, caught.value.why) == ("R-PRICES-FETCH", "ServiceResponseError")
+
+
 @pytest.mark.parametrize("usd", [None, "free", float("nan"), -0.5])
 def test_invalid_price_is_an_error_and_not_zero(server: PriceServer, usd: Any):
     server.pages = [[item("NC4as T4 v3", 0.5), item("NC4as T4 v3 Spot", usd)]]
@@ -233,7 +253,7 @@ def test_refreshed_prices_are_stored_and_shown(
     rows = {row["vm_size"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows[T4]["spot_usd_per_hour"] == 0.18
     assert rows[T4]["spot_source"] == "Azure Retail Prices API"
-    assert rows["Standard_NC64as_T4_v3"]["usd_per_hour"] is None
+    assert rows["Standard_NC64as_T4_v3"]["spot_usd_per_hour"] is None
     kept = load_price_table(home)
     assert kept.find(T4, "westeurope", spot=False)
     assert PriceKey(T4.lower(), "eastus", spot=False) in kept.rows
@@ -282,10 +302,13 @@ def test_disk_and_address_of_a_node_have_prices_per_hour(server: PriceServer):
     found = fetch_extras("westeurope", today=TODAY, endpoint=server.url)
     usd = {key.vm_size: price.usd_per_hour for key, price in found.items()}
     assert usd == {OS_DISK: 0.027, PUBLIC_ADDRESS: 0.005}
-    assert server.asked[0]["$filter"] == (
-        "priceType eq 'Consumption' and armRegionName eq 'westeurope' and (meterName eq "
-        "'P10 LRS Disk' or meterName eq 'Standard IPv4 Static Public IP')"
-    )
+    wanted = server.asked[0]["$filter"]
+    place, _, meters = wanted.partition(" and (")
+    assert place == "priceType eq 'Consumption' and armRegionName eq 'westeurope'"
+    asked = set(meters.removesuffix(")").split(" or "))
+    names = (*disk_rows(), "Standard IPv4 Static Public IP")
+    assert asked == {f"meterName eq '{name}'" for name in names}
+    assert len(quote(wanted)) < 1800, "the whole address stays below 2,000 characters"
 
 
 def test_disk_and_address_are_stored_and_count_in_costs(home: Path, server: PriceServer):

@@ -16,6 +16,7 @@ from runner.azure.auth.sign_in import (
     make_credential,
     provider_variables,
 )
+from runner.protocol.azure.clouds import PUBLIC
 
 _ARM = {"ARM_CLIENT_ID": "c", "ARM_TENANT_ID": "00000000-0000-0000-0000-000000000001"}
 _SDK = {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}
@@ -176,10 +177,10 @@ def test_provider_uses_az_if_it_is_installed(tmp_path: Path) -> None:
 def test_token_of_a_workload_is_given_or_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
-    assert _make_assertion({"ARM_OIDC_TOKEN": "given"})() == "given"
-    assert _make_assertion({"ARM_OIDC_TOKEN_FILE_PATH": str(file)})() == "from-file"
+    assert _make_assertion({"ARM_OIDC_TOKEN": "given"}, PUBLIC)() == "given"
+    assert _make_assertion({"ARM_OIDC_TOKEN_FILE_PATH": str(file)}, PUBLIC)() == "from-file"
     with pytest.raises(ClientAuthenticationError, match="id-token: write"):
-        _make_assertion({})()
+        _make_assertion({}, PUBLIC)()
 
 
 class _Ci(BaseHTTPRequestHandler):
@@ -208,9 +209,11 @@ def ci(monkeypatch: pytest.MonkeyPatch) -> Generator[str]:
 @pytest.mark.parametrize("prefix", ["ARM_OIDC_REQUEST", "ACTIONS_ID_TOKEN_REQUEST"])
 def test_token_of_a_workload_is_requested_from_the_ci_system(ci: str, prefix: str) -> None:
     asked = {f"{prefix}_URL": ci, f"{prefix}_TOKEN": "of-the-job"}
-    token = _make_assertion(asked)()
+    token = _make_assertion(asked, PUBLIC)()
     assert token == "token for /token?api=2&audience=api://AzureADTokenExchange"
-    other = _make_assertion({**asked, "ARM_OIDC_AUDIENCE": "api://AzureADTokenExchangeUSGov"})()
+    other = _make_assertion(
+        {**asked, "ARM_OIDC_AUDIENCE": "api://AzureADTokenExchangeUSGov"}, PUBLIC
+    )()
     assert other == "token for /token?api=2&audience=api://AzureADTokenExchangeUSGov"
     with pytest.raises(ClientAuthenticationError, match="gave no token"):
-        _make_assertion({**asked, f"{prefix}_TOKEN": "of another"})()
+        _make_assertion({**asked, f"{prefix}_TOKEN": "of another"}, PUBLIC)()

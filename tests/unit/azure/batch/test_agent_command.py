@@ -63,6 +63,7 @@ def planned(form: str, agent: bytes = AGENT) -> RunPlan:
 
 def task(run: RunPlan) -> models.BatchTaskCreateOptions:
     nobody = SimpleNamespace(
+        outputs=SimpleNamespace(events_version=None),
         node_storage=lambda *_: {},
         resource_file=lambda blob, name, _: models.ResourceFile(http_url=blob, file_path=name),
     )

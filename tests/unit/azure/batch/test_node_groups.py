@@ -21,6 +21,7 @@ THREE = Resources(nodes=3)
 def task(on: PoolOutput | None = None, **changes: Any) -> models.BatchTaskCreateOptions:
     """Return a connection with unused credentials: requests are inspected instead of sent."""
     nobody = SimpleNamespace(
+        outputs=SimpleNamespace(events_version=None),
         node_storage=lambda *_: {},
         resource_file=lambda blob, name, _: models.ResourceFile(http_url=blob, file_path=name),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 
 from runner.azure.auth.credentials import outputs_path
 from runner.cli.main import main
-from runner.contract import StackOutputs
 from runner.core.settings import load_settings
 from runner.flows.environment import images
 from tests.arm_server import ArmServer, resource_id
+from tests.unit.core.recipe_maker import outputs
 
 GROUP = "rg-runner-dev"
 DEFINITION = resource_id(GROUP, "Microsoft.Compute/galleries/runner_dev/images/runner-gpu")
@@ -53,29 +54,15 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ArmServ
 
 
 def write_outputs(definition: str | None) -> None:
-    outputs = StackOutputs(
-        location="westeurope",
-        resource_group=GROUP,
-        batch_account="account",
-        batch_endpoint="https://account.westeurope.batch.azure.com",
-        storage_account="store",
-        blob_endpoint="https://store.blob.core.windows.net",
-        file_endpoint=None,
-        container_runs="runs",
-        container_models="models",
-        container_data="data",
-        container_code="code",
-        file_share=None,
-        identity_client_id=None,
-        identity_resource_id=None,
-        pools=(),
-        image_definition=definition,
-    )
+    deployed = replace(
+        outputs(), location="westeurope", resource_group=GROUP,
+        batch_account="account", storage_account="store", pools=(), image_definition=definition,
+    )  # fmt: skip
     import os
 
     path = outputs_path(load_settings({"target": "azure"}, cwd=Path.cwd(), env=os.environ))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(outputs.to_json(), encoding="utf-8")
+    path.write_text(deployed.to_json(), encoding="utf-8")
 
 
 def add_template(

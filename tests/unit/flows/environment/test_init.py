@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from runner.cli.commands.environment import init as command
 from runner.cli.main import build_app, main
+from runner.cli.options import open_settings
 from runner.flows.environment import first_files
 from runner.protocol.errors import ExitCode
 
@@ -256,8 +257,8 @@ def test_missing_subscription_is_refused_with_the_reason(
     said = capsys.readouterr().err
     assert why in said
     assert "fix: add --subscription ID, or " in said
-    assert ("install az: https://" in said) == (accounts == "no az")
-    assert ("`az login`" in said) == (accounts != "no az")
+    assert ("install the Azure CLI" in said) == (accounts == "no az")
+    assert "`az login`" in said
     assert list(folder.iterdir()) == []
 
 
@@ -265,7 +266,8 @@ def test_json_has_files_values_and_checks(folder: Path, capsys: Capture) -> None
     words = ["--subscription", CURRENT, "--stack", "lab", "--max-nodes", "1", "--budget", "20"]
     assert main(["init", *words, "-o", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made["files"] == [str(folder / name) for name in ("Pulumi.yaml", "Pulumi.lab.yaml")]
+    names = ("Pulumi.yaml", "Pulumi.lab.yaml", "runner_stack/__main__.py")
+    assert made["files"] == [str(folder / name) for name in names]
     assert (made["stack"], made["subscription"], made["budget"]) == ("lab", CURRENT, "20")
     states = {each["check"]: each["state"] for each in made["checks"]}
     assert (states["config"], states["az"]) == ("ok", "note")
@@ -277,7 +279,7 @@ def test_json_has_files_values_and_checks(folder: Path, capsys: Capture) -> None
     [
         (("--max-nodes", "-1"), "--max-nodes '-1'"),
         (("--vm-size", "big"), "--vm-size 'big'"),
-        (("--location", "East US"), "--location 'East US'"),
+        (("--location", "East/US"), "--location 'East/US'"),
         (("--budget", "1\n  x: 2"), "--budget"),
         (("--email", "somebody"), "--email 'somebody'"),
         (("--subscription", "Research"), "--subscription 'Research'"),
@@ -321,3 +323,80 @@ def test_failed_write_leaves_no_files(
         first_files.write_files(answers, folder)
     assert caught.value.why == "No space left on device"
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "region", "cloud"),
+    [
+        ("AzureChinaCloud", "chinanorth3", "china"),
+        ("AzureUSGovernment", "usgovvirginia", "usgov"),
+        ("AzureCloud", "eastus", None),
+    ],
+)
+def test_stack_is_in_the_cloud_that_az_uses(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, region: str, cloud: str | None
+) -> None:
+    settings = folder.parent / "az-settings"
+    settings.mkdir()
+    (settings / "config").write_text(f"[core]\noutput = table\n[cloud]\nname = {name}\n")
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(settings))
+    assert main(["init", "--subscription", CURRENT, "--no-check"]) == 0
+    written = YAML(typ="safe").load(folder / "Pulumi.dev.yaml")["config"]
+    assert written["azure-native:location"] == region
+    assert written.get("runner:cloud") == cloud
+
+
+@pytest.mark.parametrize("location", ["West Europe", "WestEurope", "west europe", "westeurope"])
+def test_region_is_accepted_in_every_spelling(
+    folder: Path, az: Callable[..., None], location: str
+) -> None:
+    az(_ACCOUNTS)
+    assert main(["init", "--no-check", "--location", location]) == 0
+    assert config(folder)["azure-native:location"] == "westeurope"
+
+
+def test_region_of_a_variable_is_accepted_in_every_spelling(
+    folder: Path, az: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    az(_ACCOUNTS)
+    monkeypatch.setenv("ARM_LOCATION", "East US")
+    assert main(["init", "--no-check"]) == 0
+    assert config(folder)["azure-native:location"] == "eastus"
+
+
+def test_size_without_new_capacity_is_noted(az: Callable[..., None], capsys: Capture) -> None:
+    az(_ACCOUNTS)
+    assert main(["init", "--no-check", "--vm-size", "Standard_NC24ads_A100_v4"]) == 0
+    said = capsys.readouterr().err
+    assert "Azure adds capacity only to NCads_H100_v5; consider Standard_NC40ads_H100_v5" in said
+
+
+def test_without_az_each_invalid_answer_repeats_its_question(folder: Path, ask: Ask) -> None:
+    (folder / "Pulumi.dev.yaml").touch()
+    typed = ["n", "a b", "lab", "1", CURRENT, "narnia", "west europ", "West Europe", "2", ""]
+    done = ask(answers="\n".join([*typed, "0", "3", "-5", "50", "50", "true", "a@b.example", ""]))
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "allowed: letters, digits, '.', '_' and '-'; use a value such as dev" in said
+    assert "Subscription (ID): 1" in said
+    assert "did you mean 'westeurope'" in said
+    assert said.count("VM size of the spot nodes") == 2
+    assert "the pool could have no nodes; use 1 or more" in said
+    assert "use 0 for no budget, or a positive number" in said
+    for wrong in ("put it in quotes", "yaml:", "pools.0", "error["):
+        assert wrong not in said
+    assert config(folder, "lab")["azure-native:location"] == "westeurope"
+
+
+def test_region_that_only_azure_knows_has_no_prices(tmp_path: Path) -> None:
+    settings = open_settings("azure", None)
+    (line,) = first_files.size_lines(settings, "atlantiscentral")
+    assert line.endswith("runner skus --refresh --region atlantiscentral")
+
+
+def test_columns_of_sizes_are_aligned_under_long_names() -> None:
+    lines = first_files.size_lines(open_settings("azure", None), "westeurope")
+    rows = [line for line in lines if not line.startswith("Standard_") or ": " not in line]
+    assert any("RTXPRO6000" in line for line in rows)
+    assert len({len(line) for line in rows}) == 1
+    assert max(map(len, rows)) <= 78

@@ -115,6 +115,7 @@ def test_everything_on_a_pool_is_cancelled_and_nothing_elsewhere(
     sweep = RunGroup(SWEEP, "cats", datetime(2026, 11, 25, tzinfo=UTC), SWEEP, "gpus", trials, {})
     found = {each.run_id: each.spec for each in rows}
     monkeypatch.setattr(cancel, "list_runs", lambda *_, **__: RunHistory(rows, 0))
+    monkeypatch.setattr(cancel, "find_unfinished", lambda *_: list(found))
     monkeypatch.setattr(cancel, "find_group", lambda *_: sweep)
     monkeypatch.setattr(cancel, "find_run", lambda _, run_id: found[run_id])
     monkeypatch.setattr(cancel, "cancel_group", cancel_group)

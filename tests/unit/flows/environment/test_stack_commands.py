@@ -20,6 +20,7 @@ from runner.core.settings import load_settings
 from runner.flows.environment.plan import plan_stack, refuse_changed
 from runner.protocol.errors import RunnerError
 from runner_infra.engine.state_folder import has_stack
+from tests.arm_server import ArmServer
 from tests.unit.infra.cloud import SUBSCRIPTION
 from tests.unit.infra.stacks import NOW, plain_stack
 
@@ -80,8 +81,13 @@ def test_missing_engine_names_the_preview_without_it(
 ) -> None:
     monkeypatch.setenv("ARM_SUBSCRIPTION_ID", SUBSCRIPTION)
     monkeypatch.setenv("ARM_LOCATION", "eastus")
-    assert main(["preview"]) == 3
-    assert "`runner preview --offline`" in capsys.readouterr().err
+    with ArmServer() as server:  # to which this machine is signed in
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        assert main(["preview"]) == 3
+    said = capsys.readouterr().err
+    assert "error[R-PULUMI-MISSING]" in said
+    assert "`runner preview --offline`" in said
     assert main(["preview", "--offline"]) == 0
 
 
@@ -118,12 +124,14 @@ _WITHOUT_THE_EXTRA = (
     ("preview", 3, True),
     ("preview --offline", 3, True),
     ("down", 0, False),
+    ("join", 4, False),
     ("check", 3, False),
     ("pool ls --target azure", 3, False),
     ("skus", 0, False),
     ("monitor --target azure --once", 3, False),
     ("image ls", 3, False),
     ("selftest --target azure --no-check -y", 3, True),
+    ("qualify --target azure -y", 3, False),
 )
 
 

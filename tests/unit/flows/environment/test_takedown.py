@@ -11,12 +11,14 @@ import pytest
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduleView
+from runner.contract import MOVER_POOL
 from runner.core.progress import Progress, Warnings
 from runner.core.settings import load_settings
 from runner.flows import active_work
 from runner.flows.environment import deploy
 from runner.protocol.errors import RunnerError
 from runner_infra.engine import automation
+from runner_infra.engine.steps import Change
 from tests.unit.infra.stacks import plain_stack
 
 _ACCOUNT, _POOL = "azure-native:batch:BatchAccount", "azure-native:batch:Pool"
@@ -30,9 +32,15 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def unfinished(
-        connection: Connection, most: int, pools: Collection[str] | None, *, per_job: int
+        connection: Connection,
+        most: int,
+        pools: Collection[str] | None,
+        *,
+        per_job: int,
+        on_nodes: bool,
     ) -> list[tuple[str, str]]:
         assert 0 < per_job < most
+        assert not on_nodes
         found.append(connection.outputs.batch_account)
         return [("job", task) for pool, task in _TASKS.items() if pools is None or pool in pools]
 
@@ -112,6 +120,29 @@ def test_only_the_pools_of_the_stack_count_in_an_adopted_account(
     remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
     assert len(asked) == 1
     assert (remains.active, remains.schedules) == (["run-1"], ["nightly"])
+
+
+def test_schedule_of_the_mover_does_not_block(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = ScheduleView(MOVER_POOL, "active", None, (), MOVER_POOL)
+    monkeypatch.setattr(deploy, "list_schedules", lambda _: [view])
+    remains = look(tmp_path / "home", monkeypatch, plain_stack().exports, "")
+    assert remains.schedules == []
+
+
+def test_mover_ends_before_its_pool_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr(deploy, "deployed_connection", lambda *_: "account")
+    monkeypatch.setattr(deploy, "delete_mover", ended.append)
+    nothing: Any = None
+    name = f"pool-{MOVER_POOL}"
+    for op, pool in (("update", name), ("delete", "pool-t4")):
+        change = Change(op, _POOL, pool)
+        deploy.end_removed_mover(nothing, nothing, [change])
+    assert ended == []
+    deploy.end_removed_mover(nothing, nothing, [Change("delete", _POOL, name)])
+    assert ended == ["account"]
 
 
 def test_state_without_pools_queries_no_account(

@@ -23,6 +23,7 @@ from runner.flows.costs import report
 from runner.flows.costs.report import CostQuery
 from runner.flows.data.stores import refuse_managed_container
 from runner.flows.environment import pools
+from runner.flows.runs.moving import job_steps
 from runner.flows.runs.rows import RunRow
 from runner.flows.sweeps import cancel, moves
 from runner.protocol.errors import RunnerError
@@ -71,7 +72,7 @@ def test_runs_of_another_team_are_neither_cancelled_nor_moved(
     team: str | None,
     command: Callable[[Connection], object],
 ) -> None:
-    monkeypatch.setattr(moves, "list_pools", lambda _: [_VIEW])
+    monkeypatch.setattr(job_steps, "list_pools", lambda _: [_VIEW])
     with pytest.raises(RunnerError) as caught:
         command(connect(replace(settings, team=team)))
     assert (caught.value.code, caught.value.fix.split(",")[0]) == ("R-POOL-TEAM", "--team vision")

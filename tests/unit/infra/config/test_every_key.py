@@ -12,7 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from runner_infra.config.stack import StackConfig
-from tests.unit.infra.stacks import ADOPTED, T4, config_of, deploy
+from tests.unit.infra.cloud import SUBSCRIPTION
+from tests.unit.infra.stacks import ADOPTED, LANDING, T4, config_of, deploy
 
 _DATA = {"kind": "blob", "container": "data", "path": "data"}
 _INFRA = Path(__file__).parents[4] / "infra" / "runner_infra"
@@ -24,6 +25,31 @@ _HOURS = {"days": ["mon"], "start": "08:00", "end": "18:00"}
 _OFFICE = {"scenario": "office_hours", "office_hours": _HOURS}
 _OWN = {"scenario": "formula", "formula": "$TargetLowPriorityNodes = 0;"}
 _A100 = {"vm_size": "Standard_NC24ads_A100_v4", "max_spot": 0, "max_dedicated": 4}
+
+_CI = {"github": "contoso/training"}
+_STATE = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/state/providers"
+_SUBNET = {"subnet": LANDING["subnet"]}
+_PRIVATE = {"network": {"private": True}, "adopt": _SUBNET}
+_NEW = {
+    "name": "Standard_NC80ads_NEW_v9",
+    "vcpus": 80,
+    "memory_gib": 640,
+    "gpu": "NEW",
+    "gpus": 2,
+    "driver": "cuda",
+    "usd_per_hour": 2.0,
+    "spot_usd_per_hour": 0.5,
+}
+
+
+def _with_size(**values: Any) -> dict[str, Any]:
+    """Return a stack of one pool of dedicated and spot nodes with a size of its file."""
+    pool = {
+        **{"id": "new", "vm_size": _NEW["name"], "scenario": "fixed"},
+        **{"max_spot": 9, "max_dedicated": 9, "spend_cap_usd_per_hour": 8},
+    }
+    return {"pools": [pool], "vm_sizes": [{**_NEW, **values}]}
+
 
 # Key: the settings of a stack, and the same with only this key changed.
 _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -39,11 +65,45 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "AdoptConfig.resource_group": ({}, {"adopt": {"resource_group": "team"}}),
     "AdoptConfig.batch_account": ({}, {"adopt": {"batch_account": ADOPTED["batch_account"]}}),
     "AdoptConfig.storage_account": ({}, {"adopt": {"storage_account": ADOPTED["storage_account"]}}),
+    "AdoptConfig.subnet": ({}, {"adopt": {"subnet": LANDING["subnet"]}}),
+    "AdoptConfig.endpoint_subnet": (
+        _PRIVATE,
+        {**_PRIVATE, "adopt": {**_SUBNET, "endpoint_subnet": LANDING["endpoint_subnet"]}},
+    ),
+    "AdoptConfig.private_dns": (
+        _PRIVATE,
+        {**_PRIVATE, "adopt": {**_SUBNET, "private_dns": LANDING["private_dns"]}},
+    ),
+    "AdoptConfig.registry": ({}, {"adopt": {"registry": LANDING["registry"]}}),
+    "AdoptConfig.registry_roles": (
+        {"adopt": {"registry": LANDING["registry"]}},
+        {"adopt": {"registry": LANDING["registry"], "registry_roles": False}},
+    ),
+    "AdoptConfig.log_workspace": ({}, {"adopt": {"log_workspace": LANDING["log_workspace"]}}),
     "StackConfig.storage": ({}, {"storage": {"file_share_gib": 100}}),
     "StackConfig.network": ({}, {"network": {}}),
     "StackConfig.image": ({}, {"image": {}}),
     "StackConfig.registry": ({}, {"registry": True}),
     "StackConfig.nodes_add_tasks": ({}, {"nodes_add_tasks": True}),
+    "StackConfig.mover": ({}, {"mover": {}}),
+    **{
+        f"MoverConfig.{key}": ({"mover": {}}, {"mover": {key: value}})
+        for key, value in {
+            "vm_size": "Standard_D2s_v3",
+            "spot": True,
+            "encryption_at_host": True,
+        }.items()
+    },
+    "StackConfig.cost_export": ({}, {"cost_export": True}),
+    "StackConfig.vm_sizes": (
+        {"pools": [{**T4, "vm_size": "Standard_NC24ads_A100_v4"}]},
+        {"pools": [{**T4, "vm_size": _NEW["name"]}], "vm_sizes": [_NEW]},
+    ),
+    **{
+        f"SizeConfig.{key}": (_with_size(), _with_size(**{key: value}))
+        for key, value in {"gpus": 4, "driver": "grid", "usd_per_hour": 1.0}.items()
+    },
+    "SizeConfig.spot_usd_per_hour": (_with_size(), _with_size(spot_usd_per_hour=1.0)),
     "StackConfig.budget": ({}, {"budget": {"usd_per_month": 7}}),
     "StackConfig.observability": ({}, {"observability": None}),
     "StackConfig.pools": ({}, {"pools": [T4, {**T4, "id": "more"}]}),
@@ -58,6 +118,11 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StorageConfig.cool_models_days": ({}, {"storage": {"cool_models_days": 7}}),
     "NetworkConfig.address_space": ({"network": {}}, {"network": {"address_space": "10.0.0.0/8"}}),
     "NetworkConfig.pool_subnet": ({"network": {}}, {"network": {"pool_subnet": "10.20.0.0/24"}}),
+    "NetworkConfig.private": ({"network": {}}, {"network": {"private": True}}),
+    "NetworkConfig.endpoint_subnet": (
+        {"network": {"private": True}},
+        {"network": {"private": True, "endpoint_subnet": "10.20.17.0/24"}},
+    ),
     "NetworkConfig.storage_from": ({"network": {}}, {"network": {"storage_from": "all"}}),
     "ImageConfig.build_vm_size": (
         {"image": {}},
@@ -69,6 +134,21 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "BudgetConfig.thresholds_percent": ({}, {"budget": {"thresholds_percent": [10]}}),
     "ObservabilityConfig.retention_days": ({}, {"observability": {"retention_days": 90}}),
     "ObservabilityConfig.emails": ({}, {"observability": {"emails": ["ops@example.com"]}}),
+    "StackConfig.cloud": (
+        {"location": "chinanorth3", "cloud": "china", "ci": _CI},
+        {"location": "usgovvirginia", "cloud": "usgov", "ci": _CI},
+    ),
+    "StackConfig.ci": ({}, {"ci": _CI}),
+    **{
+        f"CiConfig.{key}": ({"ci": _CI}, {"ci": {**_CI, key: value}})
+        for key, value in {
+            "github": "contoso/other",
+            "branch": "release",
+            "environment": "azure-dev",
+            "state_account": f"{_STATE}/Microsoft.Storage/storageAccounts/contosostate",
+            "key_vault": f"{_STATE}/Microsoft.KeyVault/vaults/contoso-state",
+        }.items()
+    },
     "OperatorConfig.id": (
         {"operators": [_OPERATOR]},
         {"operators": [{"id": "33333333-3333-4444-5555-666666666666"}]},
@@ -76,6 +156,14 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "OperatorConfig.kind": (
         {"operators": [_OPERATOR]},
         {"operators": [{**_OPERATOR, "kind": "service_principal"}]},
+    ),
+    "OperatorConfig.name": (
+        {"operators": [{"name": "ada@example.com"}]},
+        {"operators": ["bob@example.com"]},
+    ),
+    "OperatorConfig.access": (
+        {"operators": [_OPERATOR]},
+        {"operators": [{**_OPERATOR, "access": "none"}]},
     ),
 }
 # The same for pools. Pools with equal settings are declared alike except for their names.
@@ -101,6 +189,13 @@ _POOLS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "PoolConfig.inter_node_communication": ({}, {"inter_node_communication": True}),
     "PoolConfig.pack_tasks": ({}, {"pack_tasks": False}),
     "PoolConfig.ssh_from": ({"ssh_from": ["192.0.2.0/24"]}, {"ssh_from": ["192.0.2.7/32"]}),
+    "PoolConfig.os_disk": ({}, {"os_disk": {"size_gib": 256}}),
+    "PoolConfig.encryption_at_host": ({}, {"encryption_at_host": True}),
+    "OsDisk.size_gib": (
+        {"os_disk": {"size_gib": 128}},
+        {"os_disk": {"size_gib": 256}},
+    ),
+    "OsDisk.type": ({"os_disk": {}}, {"os_disk": {"type": "standard_ssd"}}),
     "PoolConfig.tags": ({}, {"tags": {"tier": "low"}}),
     **{
         f"OfficeHours.{key}": (_OFFICE, {**_OFFICE, "office_hours": {**_HOURS, key: value}})
@@ -145,8 +240,13 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def test_every_key_has_a_row_in_this_test() -> None:
-    # A pool's id is its name; `shared_keys` refuses stacks and declares nothing.
-    others = {"PoolConfig.id", "StorageConfig.shared_keys"}
+    # A pool's id is its name; `shared_keys` refuses stacks; the last two are only exported.
+    others = {"PoolConfig.id", "StorageConfig.shared_keys", "StackConfig.events_version"}
+    others |= {"MoverConfig.every"}
+    # Slots, quotas and texts are checked with the rest of a size; none of it is declared.
+    size = {f"SizeConfig.{key}" for key in ("name", "vcpus", "memory_gib", "family")}
+    size |= {"SizeConfig.gpu", "SizeConfig.gpu_memory_gib"}
+    others |= size
     assert {*_STACKS, *_POOLS, *others} == set(keys(StackConfig))
 
 

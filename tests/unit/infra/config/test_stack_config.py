@@ -37,6 +37,7 @@ from runner_infra.config.stack_file import (
     load_stack_config,
     parse_stack_config,
 )
+from tests.unit.infra.stacks import LANDING, config_of
 
 _AZURE = {
     "ARM_LOCATION": "westeurope",
@@ -54,6 +55,11 @@ _Load = Callable[..., StackConfig]
 
 def pool(**values: Any) -> dict[str, Any]:
     return {"id": "t4", "vm_size": "Standard_NC4as_T4_v3", **values}
+
+
+def size(**values: Any) -> dict[str, Any]:
+    given = {"name": "Standard_NC80ads_NEW_v9", "vcpus": 80, "memory_gib": 640.0, "driver": "cuda"}
+    return {**given, "gpu": "NEW", "gpus": 2, **values}
 
 
 def office(**hours: Any) -> dict[str, Any]:
@@ -202,6 +208,80 @@ def test_missing_region_or_subscription_names_key_and_variable(
         ({"network": {"pool_subnet": "10.20.0.1/20"}}, "network.pool_subnet", "host bits"),
         ({"network": {"pool_subnet": "10.20.0.0/30"}}, "network.pool_subnet", "no address"),
         ({"network": {"address_space": "ten"}}, "network.address_space", "ten"),
+        *(
+            ({"network": {"address_space": space, "pool_subnet": subnet}}, f"network.{key}", says)
+            for space, subnet, key, says in (
+                ("172.17.0.0/16", "172.17.0.0/24", "pool_subnet", "bridge network of Docker"),
+                ("172.16.0.0/12", "172.16.0.0/14", "pool_subnet", "bridge network of Docker"),
+                ("172.16.0.0/12", "172.17.255.0/24", "pool_subnet", "bridge network of Docker"),
+                ("10.0.0.0/8", "168.63.129.0/24", "pool_subnet", "168.63.129.16/32"),
+                ("168.63.0.0/16", "168.63.1.0/24", "address_space", "168.63.129.16/32"),
+                ("169.254.0.0/16", "10.0.0.0/24", "address_space", "link-local"),
+                ("224.0.0.0/8", "10.0.0.0/24", "address_space", "multicast"),
+                ("127.0.0.0/8", "10.0.0.0/24", "address_space", "loopback"),
+                ("0.0.0.0/0", "10.0.0.0/24", "address_space", "reserved"),
+            )
+        ),
+        *(
+            ({"network": {"private": True, **network}}, f"network.{key}", says)
+            for network, key, says in (
+                ({"storage_from": "all"}, "storage_from", "admits no public address"),
+                ({"endpoint_subnet": "10.30.0.0/24"}, "endpoint_subnet", "is not part of"),
+                ({"endpoint_subnet": "10.20.1.0/24"}, "endpoint_subnet", "overlaps pool_subnet"),
+                ({"endpoint_subnet": "10.20.16.0/30"}, "endpoint_subnet", "for endpoints"),
+            )
+        ),
+        *(
+            ({"adopt": {key: LANDING[key]}, **more}, place, says)
+            for key, more, place, says in (
+                ("endpoint_subnet", {}, "adopt.endpoint_subnet", "the accounts are public"),
+                ("private_dns", {}, "adopt.private_dns", "the accounts are public"),
+                ("registry", {"registry": True}, "registry", "but the stack adopts one"),
+                ("log_workspace", {"observability": None}, "adopt.log_workspace", "go nowhere"),
+                (
+                    "log_workspace",
+                    {"observability": {"retention_days": 90}},
+                    "observability.retention_days",
+                    "the owner of an adopted workspace",
+                ),
+                (
+                    "subnet",
+                    {"network": {"pool_subnet": "10.9.0.0/20"}},
+                    "network.pool_subnet",
+                    "creates no network",
+                ),
+                (
+                    "subnet",
+                    {"pools": [pool(ssh_from=["203.0.113.7/32"])]},
+                    "pools.0.ssh_from",
+                    "no public address",
+                ),
+                (
+                    "endpoint_subnet",
+                    {"network": {"private": True}},
+                    "adopt.endpoint_subnet",
+                    "creates the network of its nodes",
+                ),
+            )
+        ),
+        ({"adopt": {"registry_roles": False}}, "adopt.registry_roles", "adopts none"),
+        (
+            {"adopt": {"subnet": LANDING["subnet"].replace("1111-", "0000-", 1)}},
+            "adopt.subnet",
+            "is in subscription",
+        ),
+        ({"adopt": {"subnet": "spoke/ml"}}, "adopt.subnet", "the ID of a subnet"),
+        ({"adopt": {"private_dns": "hub"}}, "adopt.private_dns", "private DNS zones"),
+        ({"vm_sizes": [size(name="Standard_NC4as_T4_v3")]}, "vm_sizes.0.name", "a known size"),
+        ({"vm_sizes": [size(), size()]}, "vm_sizes.1.name", "duplicate size"),
+        ({"vm_sizes": [size(gpus=0)]}, "vm_sizes.0.gpus", "0 GPUs of model NEW"),
+        ({"vm_sizes": [size(gpu=None, gpus=0)]}, "vm_sizes.0.driver", "no GPU"),
+        ({"pools": [pool(os_disk={"size_gib": 8})]}, "pools.0.os_disk.size_gib", "8"),
+        (
+            {"image": {}, "pools": [pool(image={"source": "gallery"}, os_disk={"size_gib": 32})]},
+            "pools.0.os_disk",
+            "needs 64 GiB",
+        ),
         ({"budget": {"emails": ["ops"]}}, "budget.emails.0", "ops"),
         (
             {"budget": {"thresholds_percent": [1, 2, 3, 4, 5]}},
@@ -320,7 +400,7 @@ def test_non_text_key_and_empty_list_are_explained(tmp_path: Path) -> None:
         ({"pools": [pool(image={"version": "1"})]}, "'1' is not the version of", "1.4.0"),
         ({"budget": {"emails": ["me"]}}, "'me' is not an e-mail address", "@company.example"),
         ({"operators": [{"id": "me"}]}, "'me' is not an Azure ID", "00000000-1111"),
-        ({"environment": {**_AZURE, "ARM_LOCATION": "West Europe"}}, "a region", "westeurope"),
+        ({"environment": {**_AZURE, "ARM_LOCATION": "West/Europe"}}, "a region", "westeurope"),
         ({"environment": {**_AZURE, "ARM_SUBSCRIPTION_ID": "x"}}, "an Azure ID", "0000-"),
     ],
 )
@@ -447,7 +527,7 @@ def test_invalid_storage_range_does_not_allow_all_networks(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("  azure-native:location: West Europe\n", "yaml:3: azure-native:location: 'West Europe'"),
+        ("  azure-native:location: West/Europe\n", "yaml:3: azure-native:location: 'West/Europe'"),
         ("  azure-native:subscriptionId: x\n", "yaml:3: azure-native:subscriptionId: 'x'"),
     ],
 )
@@ -458,16 +538,16 @@ def test_error_of_the_region_or_subscription_names_its_line(
 
 
 def test_error_of_a_region_from_the_environment_names_the_variable(tmp_path: Path) -> None:
-    environment = {**_AZURE, "ARM_LOCATION": "West Europe"}
+    environment = {**_AZURE, "ARM_LOCATION": "West/Europe"}
     err = refused(written(tmp_path, f"config:\n{_POOLS}"), environment)
-    assert "ARM_LOCATION (environment): 'West Europe' is not" in err.what
+    assert "ARM_LOCATION (environment): 'West/Europe' is not" in err.what
 
 
 def test_all_wrong_lines_are_in_one_error(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         "config:\n"
-        "  azure-native:location: West Europe\n"
+        "  azure-native:location: West/Europe\n"
         "  azure-native:clientid: x\n"
         "  runner:pools:\n"
         "    - id: t4\n"
@@ -498,6 +578,12 @@ def test_invalid_section_causes_no_false_problems_of_pools(tmp_path: Path) -> No
         "    - {id: a, vm_size: Standard_NC4as_T4_v3, mounts: [{kind: files}]}\n",
     )
     assert "yaml:2: storage.file_share_gib: expected a whole number" in refused(file).what
+
+
+def test_file_of_a_clone_lacks_region_and_subscription(tmp_path: Path) -> None:
+    err = refused(written(tmp_path, f"config:\n{_POOLS}"), {})
+    assert err.what.endswith("the location and the subscription are missing")
+    assert "or run `runner init`" in err.fix
 
 
 def test_missing_region_is_listed_with_the_other_problems(tmp_path: Path) -> None:
@@ -553,3 +639,11 @@ def odd_stacks(odd: object, sections: dict[str, Any]) -> Iterator[dict[str, Any]
         kind = model.__name__.removesuffix("Mount").lower()
         for key in model.model_fields:
             yield {"pools": [pool(mounts=[{"kind": kind, "path": "a", key: odd}])]}
+
+
+@pytest.mark.parametrize("written", ["East US 2", "EastUS2", "(US) East US 2", "eastus2"])
+def test_regions_have_one_name_in_every_spelling(written: str) -> None:
+    found = config_of(location=written, image={"replicate_to": [written]})
+    assert found.location == "eastus2"
+    assert found.image is not None
+    assert found.image.replicate_to == ("eastus2",)

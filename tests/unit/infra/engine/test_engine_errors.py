@@ -119,3 +119,39 @@ def test_state_that_another_engine_writes_is_locked_and_not_damaged(
     with pytest.raises(RunnerError) as caught:
         automation.preview(replace(stack, backend=home.as_uri()), lambda _: None)
     assert caught.value.code == ("R-PULUMI-LOCKED" if is_running else "R-PULUMI-STATE")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "fix"),
+    [
+        ('error: Status=409 Code="ScopeLocked" Message="locked"', "R-AZURE-LOCKED", "az lock list"),
+        ('error: Code="SkuNotAvailable" Message="no"', "R-AZURE-CAPACITY", "`runner skus`"),
+        ('error: Code="PoolQuotaReached" Message="100"', "R-QUOTA", "request more in the portal"),
+        ('error: Code="Teapot" Message="short"', "R-PULUMI-FAILED", "az monitor activity-log"),
+        ("error: the disk is full", "R-PULUMI-FAILED", "add --debug"),
+        ("error: azure-native: failed to download plugin", "R-PULUMI-FAILED", "get.pulumi.com"),
+    ],
+)
+def test_refusal_of_azure_has_the_fix_of_its_code(
+    home: Path, said: str, code: str, fix: str
+) -> None:
+    err = refused(home, said)
+    assert err.code == code
+    assert fix in err.fix
+    assert "correct the cause" not in err.fix
+    assert "were created" not in err.fix  # a preview creates nothing
+
+
+def test_each_of_several_refusals_is_shown(home: Path) -> None:
+    lines = [f'error: Code="Teapot" Message="number {number}"' for number in range(4)]
+    err = refused(home, "\n".join([*lines, 'error: Code="ScopeLocked" Message="locked"']))
+    assert err.code == "R-AZURE-LOCKED"
+    assert "Teapot: number 2; and 2 more" in err.why
+
+
+def test_refused_sign_in_says_how_to_install_az_where_it_is_missing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = 'error: Code="ExpiredAuthenticationToken" Message="expired"'
+    monkeypatch.setenv("PATH", str(home))  # has no `az`
+    assert refused(home, said).fix.startswith("install the Azure CLI (https://")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner_infra.engine import automation
+from runner_infra.engine.steps import EngineStep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 _SCRIPT = """\
@@ -92,15 +93,15 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.PulumiS
     [
         automation.preview,
         automation.up,
-        automation.refresh,
+        partial(automation.preview, refresh=True),
         partial(automation.down, everything=False),
     ],
-    ids=["preview", "up", "refresh", "down"],
+    ids=["preview", "up", "preview after a refresh", "down"],
 )
 def test_operation_reports_every_warning(
     stack: automation.PulumiStack, operation: Callable[..., Any]
 ) -> None:
-    steps: list[automation.EngineStep] = []
+    steps: list[EngineStep] = []
     operation(stack, steps.append)
     assert {step.phase for step in steps} == {"warning"}
     assert sorted(step.message for step in steps) == sorted(_TOLD)

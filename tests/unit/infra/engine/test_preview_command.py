@@ -28,6 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
     (tmp_path / "config.yaml").touch()
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")  # asks no address
     for name in ("ARM_LOCATION", "ARM_SUBSCRIPTION_ID", "RUNNER_STACK"):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -208,6 +209,41 @@ def test_missing_region_of_a_real_preview_names_the_setting(
 ) -> None:
     assert main(["preview"]) == 3
     assert "set ARM_LOCATION" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "location", "parts"),
+    [
+        ((), None, ["location: the location is missing", "not signed in", "CLI is not installed"]),
+        ((), "eastus", ["not signed in", "CLI is not installed"]),
+        (("--yes",), None, ["location: the location is missing", "not signed in"]),
+        (("--yes",), "eastus", ["not signed in"]),
+    ],
+)
+def test_real_preview_names_all_that_is_missing_before_a_question(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    location: str | None,
+    parts: list[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    monkeypatch.setenv("ARM_SUBSCRIPTION_ID", "11111111-2222-3333-4444-555555555555")
+    if location is not None:
+        monkeypatch.setenv("ARM_LOCATION", location)
+    asked: list[str] = []
+    monkeypatch.setattr("runner.cli.ui.output.Output.confirm", lambda _, text: asked.append(text))
+    assert main(["preview", *words, "-o", "json"]) == (3 if location is None else 4)
+    error = json.loads(capsys.readouterr().out)["error"]
+    lines = f"{error['what']}\n{error['why']}".splitlines()
+    assert len(lines) == len(parts) + 1
+    if len(parts) > 1:
+        assert f"needs {len(parts)} things" in error["what"]
+        lines = lines[1:]
+    assert all(part in line for part, line in zip(parts, lines, strict=False))
+    assert error["fix"]
+    assert asked == []
 
 
 def test_folder_without_a_project_is_reported(

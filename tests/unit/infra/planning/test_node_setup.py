@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from runner.core.pricing.machines import find_machine
 from runner.node.environment.virtual_env import NEWER_PYTHON
 from runner.protocol.errors import ExitCode, RunnerError
 from runner_infra.config.pool import ImageChoice, PoolConfig
@@ -315,7 +316,10 @@ def test_unknown_recipe_is_an_error_with_similar_names() -> None:
     ],
 )
 def test_driver_installed_by_an_extension_is_awaited(values: dict[str, Any], seconds: str) -> None:
-    assert dict(start_task(pool(**values), 1).variables)["RUNNER_GPU_WAIT"] == seconds
+    machine = find_machine(pool(**values).vm_size)
+    assert machine is not None
+    start = start_task(pool(**values), 1, machine.driver)
+    assert dict(start.variables)["RUNNER_GPU_WAIT"] == seconds
 
 
 def test_start_task_equals_the_golden_one() -> None:

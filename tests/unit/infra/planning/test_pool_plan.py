@@ -73,6 +73,58 @@ def test_invalid_pool_is_one_error_with_a_fix(values: dict[str, Any], code: str,
     assert caught.value.fix
 
 
+_STACK = """\
+config:
+  azure-native:location: westeurope
+  azure-native:subscriptionId: 11111111-2222-3333-4444-555555555555
+  runner:image: {build_vm_size: BUILDER}
+  runner:mover:
+    vm_size: MOVER
+  runner:pools:
+    - id: first
+      vm_size: Standard_D4s_v5
+      max_spot: 1
+    - id: second
+      max_spot: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "place"),
+    [
+        ({"BUILDER": "Standard_NC6"}, "R-MACHINE-RETIRED", "4: image.build_vm_size"),
+        ({"BUILDER": "Standard_D4s_v5"}, "R-IMAGE-BUILDER", "4: image.build_vm_size"),
+        ({"MOVER": "Standard_X"}, "R-MACHINE-UNKNOWN", "6: mover.vm_size"),
+        ({"vm_size": "Standard_NC6"}, "R-MACHINE-RETIRED", "13: pools.1.vm_size"),
+        ({"vm_size": "Standard_X"}, "R-MACHINE-UNKNOWN", "13: pools.1.vm_size"),
+        ({"vm_size": "Standard_ND40rs_v2"}, "R-POOL-IMAGE", "13: pools.1.vm_size"),
+        ({"slots": "99"}, "R-POOL-SLOTS", "14: pools.1.slots"),
+        ({"image": "{sku: '2204'}"}, "R-POOL-IMAGE", "14: pools.1.image"),
+        ({"preload: [mnist, minst]": ""}, "R-POOL-PRELOAD", "14: pools.1.preload"),
+        ({"containers": "true"}, "R-POOL-CONTAINERS", "14: pools.1.containers"),
+        ({"spend_cap_usd_per_hour": "0.001"}, "R-POOL-CAP", "14: pools.1.spend_cap_usd_per_hour"),
+        (
+            {"scenario": "formula", "formula": "'$TargetDedicatedNodes = ('"},
+            "R-POOL-FORMULA",
+            "15: pools.1.formula",
+        ),
+    ],
+)
+def test_error_names_the_line_and_the_key(
+    tmp_path: Path, keys: dict[str, str], code: str, place: str
+) -> None:
+    keys = {"BUILDER": "Standard_NC4as_T4_v3", "MOVER": "Standard_D2s_v5", **keys}
+    text = _STACK.replace("BUILDER", keys.pop("BUILDER")).replace("MOVER", keys.pop("MOVER"))
+    keys = {"vm_size": "Standard_D4s_v5", **keys}
+    lines = [f"      {key}: {value}" if value else f"      {key}" for key, value in keys.items()]
+    file = tmp_path / "Pulumi.dev.yaml"
+    file.write_text("\n".join([text.rstrip(), *lines, ""]))
+    with pytest.raises(RunnerError) as caught:
+        plan_pools(load_stack_config(file, env={}), load_price_table(None), date(2026, 11, 21))
+    assert caught.value.code == code
+    assert caught.value.what.startswith(f"{file}:{place}: ")
+
+
 def test_highest_number_of_slots_is_accepted() -> None:
     config = config_of(pools=[{**T4, "slots": 16}])
     (found,) = plan_pools(config, load_price_table(None), date(2026, 11, 21))

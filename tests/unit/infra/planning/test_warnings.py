@@ -14,10 +14,11 @@ from runner_infra.planning.warnings import (
     access_warning,
     public_address,
     read_token,
+    region_warnings,
     stack_warnings,
 )
 from tests.unit.infra import cloud
-from tests.unit.infra.stacks import ADOPTED, NOW, T4, config_of
+from tests.unit.infra.stacks import ADOPTED, LANDING, NOW, T4, config_of
 
 _BLOBS = [
     {"kind": "blob", "container": "data", "path": "data"},
@@ -30,7 +31,8 @@ _OTHERS = [{"id": "22222222-3333-4444-5555-666666666666"}]
 def told(**values: Any) -> list[str]:
     config = config_of(**values)
     plans = plan_pools(config, load_price_table(None), NOW.date())
-    return [str(found) for found in stack_warnings(config, plans)]
+    found = (*region_warnings(config), *stack_warnings(config, plans))
+    return [str(each) for each in found]
 
 
 def access(deployer: SignedIn | None, **values: Any) -> str:
@@ -53,6 +55,7 @@ def access(deployer: SignedIn | None, **values: Any) -> str:
         ),
         ({"image": {"replicate_to": ["westeurop"]}}, "unknown region 'westeurop': did you mean"),
         ({"location": "eastus9"}, "unknown region 'eastus9'"),
+        ({"network": {"private": True}, "registry": True}, "keeps its public address"),
     ],
 )
 def test_suspicious_setting_is_a_warning(values: dict[str, Any], says: str) -> None:
@@ -68,6 +71,8 @@ def test_suspicious_setting_is_a_warning(values: dict[str, Any], says: str) -> N
         {"network": {"pool_subnet": "10.20.0.0/28"}},
         {"image": {"replicate_to": ["West Europe", "eastus"]}},
         {"budget": None},
+        {"network": {"private": True}},
+        {"network": {}, "adopt": {"subnet": LANDING["subnet"]}, "pools": [{**T4, "max_spot": 900}]},
     ],
 )
 def test_usual_settings_cause_no_warning(values: dict[str, Any]) -> None:
@@ -122,3 +127,8 @@ def test_claims_of_a_token_may_be_missing(token: str, read: SignedIn) -> None:
 def test_only_a_public_ipv4_address_counts() -> None:
     assert public_address({"ipaddr": "2001:4860::1"}) is None
     assert public_address({}) is None
+
+
+def test_private_accounts_admit_no_address_and_cause_no_warning() -> None:
+    assert access(replace(_ME, address=None), network={"private": True}) == ""
+    assert access(_ME, network={"private": True}, operators=_OTHERS) == ""

@@ -12,6 +12,7 @@ import pytest
 
 from runner.cli.commands.environment import deploy
 from runner.cli.main import main
+from runner.core.pricing.machines import REGIONS
 from runner.protocol.errors import ExitCode
 from runner_infra.config.naming import Names
 from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
@@ -44,9 +45,31 @@ class Project:
         text = json.dumps({"config": config}, indent=1)  # JSON is YAML
         (self.folder / "Pulumi.dev.yaml").write_text(text, encoding="utf-8")
 
+    def line_of(self, text: str) -> int:
+        """Return the number of the line of the stack's file that has the text as a value."""
+        lines = (self.folder / "Pulumi.dev.yaml").read_text(encoding="utf-8").splitlines()
+        return next(number for number, line in enumerate(lines, 1) if f'"{text}"' in line)
+
     def check(self) -> tuple[int, list[dict[str, str]]]:
         code = main(["check", "-o", "json"])
-        return code, json.loads(self.capsys.readouterr().out)
+        found = json.loads(self.capsys.readouterr().out)
+        # The warning of old API versions concerns every stack, and has tests of its own.
+        old = [each for each in found if each["check"] == "batch-api"]
+        assert "2024-07-01" in old[0]["detail"] if old else True
+        return code, [each for each in found if each not in old]
+
+    def add_group(self, **tags: str) -> None:
+        """Add the resource group of the stack to Azure."""
+        named = {f"runner-{name.replace('_', '-')}": value for name, value in tags.items()}
+        group = resource_id(NAMES.resource_group, "")
+        self.server.state.resources[group] = {"tags": {"app": "runner", **named}}
+
+    def write_state(self, inputs: Mapping[str, Any]) -> None:
+        """Write a state of Pulumi on this machine that has the group of the stack."""
+        group = {"id": resource_id(NAMES.resource_group, ""), "inputs": dict(inputs)}
+        file = self.folder / "home/pulumi/.pulumi/stacks/runner/dev.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"checkpoint": {"latest": {"resources": [group]}}}))
 
     def failures(self, exit_code: int) -> list[dict[str, str]]:
         """Return the failed checks, each of which must have a code and a fix."""
@@ -126,6 +149,51 @@ def test_a_missing_region_is_named(project: Project):
     assert "location" in failed["detail"]
 
 
+@pytest.mark.parametrize("signed_in", [True, False])
+@pytest.mark.parametrize(
+    ("keys", "near"),
+    [
+        ({"location": "westeurop"}, "'westeurope'"),
+        ({"location": "eastus9", "azure": ["eastus"]}, "'eastus'"),
+        ({"image": {"replicate_to": ["eastus", "norwayeas"]}}, "'norwayeast'"),
+    ],
+)
+def test_unknown_region_is_refused(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: dict[str, Any],
+    near: str,
+    signed_in: bool,
+):
+    if signed_in:
+        project.server.state.locations = set(keys.get("azure", REGIONS))
+    else:
+        monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "AzureCliCredential")
+        monkeypatch.setenv("PATH", "/nowhere")
+    project.write(**{key: value for key, value in keys.items() if key == "image"})
+    if location := keys.get("location"):
+        file = project.folder / "Pulumi.dev.yaml"
+        file.write_text(file.read_text().replace('"eastus"', f'"{location}"'))
+    _, found = project.check()
+    failed = [each for each in found if (each["check"], each["state"]) == ("region", "failed")]
+    (only,) = failed
+    assert only["code"] == "R-AZURE-REGION"
+    assert only["fix"].startswith("did you mean ")
+    assert near in only["fix"]
+    assert not [each for each in found if "unknown region" in each["detail"] and each is not only]
+
+
+def test_region_that_only_the_subscription_knows_is_accepted(project: Project):
+    project.server.state.locations.add("atlantiscentral")
+    project.server.add_size(T4, "standardNCASv3_T4Family", "atlantiscentral")
+    file = project.folder / "Pulumi.dev.yaml"
+    file.write_text(file.read_text().replace('"eastus"', '"atlantiscentral"'))
+    code, found = project.check()
+    assert code == 0, found
+    (region,) = [each for each in found if each["check"] == "region"]
+    assert region["state"] == "ok"
+
+
 def test_a_missing_subscription_is_named(project: Project):
     file = project.folder / "Pulumi.dev.yaml"
     text = file.read_text().replace(f'"{_AZURE}subscriptionId": "{SUBSCRIPTION}",', "")
@@ -145,8 +213,17 @@ def test_a_missing_file_is_named(project: Project):
     [("Standard_NC6s_v3", "R-MACHINE-RETIRED"), ("Standard_NC4as_T5", "R-MACHINE-UNKNOWN")],
 )
 def test_unavailable_size_is_refused(project: Project, vm_size: str, code: str):
-    project.write({**_POOL, "vm_size": vm_size})
-    assert project.only_failure(3)["code"] == code
+    project.write(_POOL, {"max_spot": 1, "id": "next", "vm_size": vm_size})
+    failed = project.only_failure(3)
+    assert failed["code"] == code
+    assert f"Pulumi.dev.yaml:{project.line_of(vm_size)}: pools.1.vm_size: " in failed["detail"]
+
+
+def test_invalid_size_of_the_image_builder_is_one_failure(project: Project):
+    project.write(_POOL, {**_POOL, "id": "next"}, image={"build_vm_size": "Standard_NC6"})
+    failed = project.only_failure(3)
+    assert (failed["check"], failed["code"]) == ("image", "R-MACHINE-RETIRED")
+    assert f"yaml:{project.line_of('Standard_NC6')}: image.build_vm_size: " in failed["detail"]
 
 
 def test_a_cap_below_one_node_is_refused(project: Project):
@@ -340,9 +417,49 @@ def test_names_used_by_the_stack_itself_pass(project: Project):
     project.server.add_batch_account(NAMES.resource_group, NAMES.batch_account, "eastus")
     storage = f"Microsoft.Storage/storageAccounts/{NAMES.storage_account}"
     project.server.state.resources[resource_id(NAMES.resource_group, storage)] = {"name": "x"}
+    project.add_group(stack_id="1")
+    project.write_state({"tags": {"runner-stack-id": "1"}})
     code, found = project.check()
     assert code == 0, found
-    assert sum("belongs to the stack" in each["detail"] for each in found) == 2
+    assert sum("is in the group of the stack" in each["detail"] for each in found) == 2
+    (owner,) = [each["detail"] for each in found if each["check"] == "owner"]
+    assert owner == "resource group rg-runner-dev belongs to this stack and its state"
+
+
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        ({"app": "runner", "runner-stack-id": "1"}, "its tag runner-stack-id is 1"),
+        ({"app": "runner"}, "an older version of runner deployed it"),
+        ({}, "it was created by other means"),
+    ],
+)
+@pytest.mark.feature(2)
+def test_stack_of_another_state_is_a_failure(project: Project, tags: dict[str, str], reason: str):
+    project.server.add_batch_account(NAMES.resource_group, NAMES.batch_account, "eastus")
+    project.server.state.resources[resource_id(NAMES.resource_group, "")] = {"tags": tags}
+    failed = project.only_failure(3)
+    assert (failed["check"], failed["code"]) == ("owner", "R-STACK-FOREIGN")
+    assert reason in failed["detail"]
+    assert "runner join --stack dev" in failed["fix"]
+
+
+def test_stack_without_a_tag_belongs_to_the_state_that_has_its_group(project: Project):
+    project.add_group()
+    project.write_state({})
+    code, found = project.check()
+    assert code == 0, found
+
+
+def test_owner_is_unknown_if_the_state_cannot_be_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "azblob://state")
+    monkeypatch.setenv("PATH", "/nowhere")
+    project.add_group(stack_id="1")
+    _, found = project.check()
+    (owner,) = [each for each in found if each["check"] == "owner"]
+    assert owner["state"] == "skipped"
 
 
 def test_unreachable_azure_is_a_failure(project: Project, monkeypatch: pytest.MonkeyPatch):
@@ -562,6 +679,28 @@ def test_foreign_pool_in_an_adopted_account_is_refused(team: Project, owner: str
     assert (code, failed) == ((0, []) if ok else (3, ["use another id in runner:pools"]))
 
 
+@pytest.mark.parametrize(("owner", "ok"), [("", False), ("other", False), ("dev", True)])
+def test_second_mover_of_an_adopted_account_is_refused(team: Project, owner: str, ok: bool):
+    metadata = [{"name": "runner-stack", "value": owner}] if owner else []
+    body = {"value": [{"name": "runner-mover", "properties": {"metadata": metadata}}]}
+    team.server.handle("GET", "/teambatch/pools", lambda path, _: (200, body, {}))
+    assert team.check()[0] == 0, "a stack without a mover ignores that of others"
+    file = team.folder / "Pulumi.dev.yaml"
+    config = json.loads(file.read_text())
+    config["config"]["runner:mover"] = {}
+    file.write_text(json.dumps(config))
+    team.server.add_size("Standard_D2s_v5", "standardDSv5Family", "eastus")
+    _, found = team.check()
+    failed = [each for each in found if each["state"] == "failed" and each["check"] == "adopt"]
+    if ok:
+        assert failed == []
+        return
+    (refused,) = failed
+    assert "has a pool runner-mover already" in refused["detail"]
+    expected = "remove runner:mover from one of the stacks" if owner else "delete pool runner-mover"
+    assert refused["fix"].startswith(expected)
+
+
 @pytest.mark.parametrize(
     ("changes", "state", "said"),
     [
@@ -590,3 +729,58 @@ def test_account_of_another_subscription_is_not_adopted(team: Project):
 def test_storage_settings_do_not_apply_to_an_adopted_account(team: Project):
     team.write(adopt=_TEAM, storage={"keep_runs_days": 30})
     assert "but the stack adopts one" in team.only_failure(3)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "region"), [("china", "chinanorth3"), ("usgov", "usgovvirginia")]
+)
+def test_stack_in_a_sovereign_cloud_passes(project: Project, cloud: str, region: str):
+    project.write(cloud=cloud)
+    file = project.folder / "Pulumi.dev.yaml"
+    file.write_text(file.read_text().replace('"eastus"', f'"{region}"'))
+    project.server.add_size(T4, "standardNCASv3_T4Family", region)
+    code, found = project.check()
+    assert code == 0, found
+    asked = " ".join(str(path) for _, path, _ in project.server.state.requests)
+    assert region in asked
+    assert "eastus" not in asked
+
+
+def test_sign_in_of_az_to_another_cloud_is_named(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    az = tmp_path / "az-settings"
+    az.mkdir()
+    (az / "config").write_text("[cloud]\nname = AzureCloud\n")
+    monkeypatch.setenv("AZURE_CONFIG_DIR", str(az))
+    project.write(cloud="china")
+    file = project.folder / "Pulumi.dev.yaml"
+    file.write_text(file.read_text().replace('"eastus"', '"chinanorth3"'))
+    failed = project.only_failure(4)
+    assert (failed["check"], failed["code"]) == ("sign-in", "R-CLOUD-AZ")
+    assert failed["fix"] == "az cloud set --name AzureChinaCloud && az login"
+
+
+def test_encryption_at_host_needs_a_size_that_has_it(project: Project):
+    project.write({**_POOL, "encryption_at_host": True})
+    failed = project.only_failure(3)
+    assert (failed["check"], failed["code"]) == ("sizes", "R-POOL-ENCRYPTION")
+    capability = {"name": "EncryptionAtHostSupported", "value": "True"}
+    project.server.state.skus[0]["capabilities"].append(capability)
+    assert project.check()[0] == 0
+
+
+def test_private_stack_that_is_not_deployed_passes(project: Project):
+    project.write(network={"private": True})
+    code, found = project.check()
+    states = {each["check"]: each["state"] for each in found}
+    assert (code, states["private"]) == (0, "skipped")
+
+
+def test_size_without_new_capacity_is_a_note(project: Project):
+    size = "Standard_NC24ads_A100_v4"
+    project.write({**_POOL, "vm_size": size, "max_spot": 1})
+    project.server.add_size(size, "StandardNCADSA100v4Family", "eastus")
+    (note,) = (each for each in project.check()[1] if size in each["detail"] and each["fix"])
+    assert (note["check"], note["state"]) == ("pool t4", "note")
+    assert "Standard_NC40ads_H100_v5" in note["fix"]

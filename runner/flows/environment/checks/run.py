@@ -8,13 +8,15 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.core.checks import Check, failed, passed, run_check, skipped, warned
-from runner.core.pricing.machines import OS_END_OF_LIFE
+from runner.contract import MOVER_POOL
+from runner.core.checks import Check, failed, noted, passed, run_check, skipped, warned
+from runner.core.pricing.machines import OS_END_OF_LIFE, Machine
 from runner.core.pricing.prices import PriceTable, load_price_table
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from runner.azure.arm.client import ArmClient
@@ -50,18 +52,6 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
     return Config(check, found[0] if found else None)
 
 
-def _api_check() -> Check:
-    """Return a check that names the version of the Batch API.
-
-    Azure lists versions before 2025-06-01 as retiring, without a date:
-    github.com/Azure/Batch/issues/140 (read 2026-11-20).
-    """
-    from runner_infra.planning.pool_plan import BATCH_API  # noqa: PLC0415  pydantic, YAML
-
-    detail = f"pools use Batch API {BATCH_API}, the newest in azure-native's SDK; "
-    return passed("batch-api", f"{detail}Azure will retire versions before 2025-06-01")
-
-
 def _config_warnings(stack: StackConfig, plans: Sequence[PoolPlan]) -> Iterator[Check]:
     from runner_infra.planning.warnings import stack_warnings  # noqa: PLC0415  pydantic, YAML
 
@@ -87,19 +77,31 @@ def check_pools(
 
     Pools are planned one at a time, so that an error in one does not hide an error in another.
     """
-    from runner_infra.planning.pool_plan import plan_pools  # noqa: PLC0415  pydantic, YAML
+    from runner.flows.environment.standing_costs import mover_cost  # noqa: PLC0415  pydantic
+    from runner_infra.planning.pool_plan import (  # noqa: PLC0415  pydantic, YAML
+        check_builder,
+        plan_pool,
+    )
 
     plans: list[PoolPlan] = []
     checks: list[Check] = []
-    for pool in stack.pools:
+    try:
+        check_builder(stack, today)
+    except RunnerError as err:
+        checks.append(failed("image", err))
+    for number, pool in enumerate(stack.all_pools):
         name = f"pool {pool.id}"
         try:
-            (plan,) = plan_pools(stack.model_copy(update={"pools": (pool,)}), prices, today)
+            plan = plan_pool(stack, number, prices, today)
         except RunnerError as err:
             checks.append(failed(name, err))
             continue
         plans.append(plan)
         checks += _pool_checks(name, plan, today)
+        cost = mover_cost(stack, prices) if pool.id == MOVER_POOL else None
+        if cost is not None:
+            text = f"{cost.what}: about {format_usd(1e6 * cost.usd_per_month)} a month"
+            checks.append(passed(name, text))
     return plans, checks
 
 
@@ -114,7 +116,13 @@ def _pool_checks(name: str, plan: PoolPlan, today: date) -> Iterator[Check]:
     if retired is not None and (retired - today).days < _SOON_DAYS:
         fix = f"change its vm_size to {plan.machine.successor}"
         yield warned(name, f"{plan.machine.vm_size} is retired on {retired}", fix)
+    if plan.machine.note:
+        yield noted(name, f"{plan.machine.vm_size}: {plan.machine.note}", _newer(plan.machine))
     yield _agent_check(name, plan.node_agent, today)
+
+
+def _newer(machine: Machine) -> str:
+    return f"consider {machine.successor}; `runner skus` compares their prices"
 
 
 def _agent_check(name: str, agent: str, today: date) -> Check:
@@ -141,6 +149,7 @@ def _agent_check(name: str, agent: str, today: date) -> Check:
 
 _AZURE_CHECKS = (
     "subscription",
+    "region",
     "budget",
     "providers",
     "permissions",
@@ -186,45 +195,68 @@ def run_checks(
     if config.stack is not None:
         prices = load_price_table(settings.home)
         pools, checks = check_pools(config.stack, prices, today)
-        checklist.add(*_config_warnings(config.stack, pools), *checks, _api_check())
-    from runner.flows.environment.check_tools import check_tools  # noqa: PLC0415  pydantic, YAML
+        checklist.add(*_config_warnings(config.stack, pools), *checks)
+        from runner.flows.environment.checks.versions import check_versions  # noqa: PLC0415  azure-core
+
+        checklist.add(*check_versions(today))
+    from runner.flows.environment.checks.tools import check_tools  # noqa: PLC0415  pydantic, YAML
 
     checklist.add(*check_tools(settings.home, env))
-    management, token = _signed_in(
-        checklist, config.stack.subscription_id if config.stack else "", env
-    )
+    management, token = _signed_in(checklist, config.stack, env)
     if config.stack is not None:
         checklist.add(*_access_warnings(config.stack, token))
     if management is None or config.stack is None:
         why = "not signed in" if management is None else "the configuration is invalid"
-        checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS))
+        bad = tuple(_unknown_regions(config.stack)) if config.stack is not None else ()
+        checklist.add(*bad)
+        skips = (name for name in _AZURE_CHECKS if not (bad and name == "region"))
+        checklist.add(*(skipped(name, why) for name in skips))
         return checklist.found
-    from runner.flows.environment.check_azure import AzureChecks  # noqa: PLC0415  azure-core
+    from runner.flows.environment.checks.azure import AzureChecks  # noqa: PLC0415  azure-core
+    from runner.flows.environment.checks.private import check_private  # noqa: PLC0415  the Batch SDK
+    from runner.flows.environment.ownership import load_earlier  # noqa: PLC0415
 
-    azure = AzureChecks(management, config.stack, pools, settings, today)
+    checklist.add(*check_private(config.stack, settings))
+    earlier = load_earlier(settings, config.stack, folder, env)
+    azure = AzureChecks(management, config.stack, pools, settings, today, earlier)
     if not checklist.add(azure.subscription()):
         why = "the subscription cannot be used"
         checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS[1:]))
         return checklist.found
     for check in (
-        *(azure.budget, azure.providers, azure.permissions),
+        *(azure.regions, azure.budget, azure.providers, azure.permissions),
         *(azure.names, azure.sizes, azure.images, azure.quotas),
     ):
         checklist.add(*check())
     return checklist.found
 
 
+def _unknown_regions(stack: StackConfig) -> Iterator[Check]:
+    """Yield a failure for each region that runner does not know, without those of Azure."""
+    from runner.flows.environment.first_files import check_location  # noqa: PLC0415  pydantic
+
+    for name in dict.fromkeys(stack.regions):
+        try:
+            check_location(name, ())
+        except RunnerError as err:
+            yield failed("region", err)
+
+
 def _signed_in(
-    checklist: _Checklist, subscription_id: str, env: Mapping[str, str]
+    checklist: _Checklist, stack: StackConfig | None, env: Mapping[str, str]
 ) -> tuple[ArmClient | None, str | None]:
     """Return the client and its token, or None for both."""
-    from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415  azure-core
+    from runner.azure.arm.client import open_arm  # noqa: PLC0415  azure-core
     from runner.azure.auth.sign_in import describe_sign_in  # noqa: PLC0415
+    from runner.core.azure.clouds import check_az  # noqa: PLC0415
 
     found: list[tuple[ArmClient, str]] = []
 
     def sign_in() -> str:
-        client = ArmClient(subscription_id, endpoint=arm_endpoint(env))
+        subscription, cloud = (stack.subscription_id, stack.cloud) if stack else ("", None)
+        client = open_arm(subscription, env, cloud)
+        if describe_sign_in(env).startswith("az login"):
+            check_az(env, client.cloud)
         found.append((client, client.sign_in()))
         return f"token for {client.endpoint} from {describe_sign_in(env)}"
 
@@ -234,8 +266,8 @@ def _signed_in(
 
 
 def first_failure(checks: Sequence[Check]) -> RunnerError | None:
-    """Return the first failed check as an error, or None."""
+    """Return the first failed check that stops a deployment as an error, or None."""
     for each in checks:
-        if each.state == "failed":
+        if each.state == "failed" and each.stops_up:
             return RunnerError(each.code, each.detail, fix=each.fix, exit_code=each.exit_code)
     return None

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runner.azure.arm import subscription as ask
+from runner.contract import MOVER_POOL
 from runner.core.checks import Check, failed, passed, run_check, warned
+from runner.core.pricing.machines import region_name
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ _BATCH = "Microsoft.Batch/batchAccounts/write"
 _STORAGE = "Microsoft.Storage/storageAccounts/write"
 _IDENTITY = "Microsoft.ManagedIdentity/userAssignedIdentities/write"
 _POOL = "Microsoft.Batch/batchAccounts/pools/write"
+_ENDPOINT = "Microsoft.Network/privateEndpoints/write"
+_EXPORT = "Microsoft.CostManagement/exports/write"
 _CONTAINER = "Microsoft.Storage/storageAccounts/blobServices/containers/write"
 # Premium accounts of this kind have only file shares.
 # https://learn.microsoft.com/azure/storage/common/storage-account-overview (read 2026-11-23)
@@ -34,6 +38,8 @@ def needed_actions(stack: StackConfig) -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {}
     own = found.setdefault(adopted.resource_group or "", [])
     own += [_IDENTITY] if adopted.resource_group else [_GROUP]
+    own += [_ENDPOINT] if stack.is_private else []
+    own += [_EXPORT] if stack.cost_export else []
     for account, create, add in (
         (stack.batch_account if adopted.batch_account else None, _BATCH, _POOL),
         (stack.storage_account if adopted.storage_account else None, _STORAGE, _CONTAINER),
@@ -59,6 +65,13 @@ def check_adopted(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
                 f"{stack.batch_account.group}, with the Batch account",
                 f"set adopt.resource_group: {stack.batch_account.group}, or create a budget there",
             )
+        if stack.cost_export and stack.batch_account.group.lower() != stack.resource_group.lower():
+            yield warned(
+                "adopt",
+                f"the cost export is for resource group {stack.resource_group}; the nodes are "
+                f"billed in {stack.batch_account.group}, with the Batch account",
+                f"set adopt.resource_group: {stack.batch_account.group}",
+            )
     if adopted.storage_account:
         yield from _storage(management, stack)
 
@@ -74,11 +87,11 @@ def _batch(management: ArmClient, stack: StackConfig) -> str:
     found = ask.find_batch_account(management, group, name)
     if found is None:
         raise _missing("Batch account", name, "batch_account", "az batch account list -o table")
-    if found.location.lower() != stack.location:
+    if region_name(found.location) != stack.location:
         raise _unfit(
             f"Batch account {name} is in {found.location}, the stack in {stack.location}",
             "the nodes of a pool are in the region of its account",
-            f"set azure-native:location: {found.location.lower()}",
+            f"set azure-native:location: {region_name(found.location)}",
         )
     if not found.sign_in:
         raise _unfit(
@@ -87,13 +100,18 @@ def _batch(management: ArmClient, stack: StackConfig) -> str:
             "allow Microsoft Entra ID in the portal (Batch account, Authentication mode)",
         )
     owners = ask.list_pool_owners(management, group, name)
-    for pool in stack.pools:
+    for pool in stack.all_pools:
         owner = owners.get(pool.id.lower(), stack.stack)
         if owner != stack.stack:
+            fix = "use another id in runner:pools"
+            if pool.id == MOVER_POOL:
+                fix = "remove runner:mover from one of the stacks: an account has one mover"
+                if not owner:
+                    fix = f"delete pool {MOVER_POOL}, or remove runner:mover"
             raise _unfit(
                 f"Batch account {name} has a pool {pool.id} already",
                 f"stack {owner} created it" if owner else "no stack created it",
-                "use another id in runner:pools",
+                fix,
             )
     return f"Batch account {name} exists; the stack adds its pools to it"
 
@@ -115,7 +133,7 @@ def _storage(management: ArmClient, stack: StackConfig) -> Iterator[Check]:
         yield failed("adopt", err)
         return
     yield passed("adopt", f"storage account {name} exists; the stack adds containers to it")
-    if found.location.lower() != stack.location:
+    if region_name(found.location) != stack.location:
         detail = f"storage account {name} is in {found.location}, the stack in {stack.location}"
         yield warned("adopt", f"{detail}: traffic between regions is billed", _ANOTHER)
     if found.hierarchical:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING
 
 from runner.azure.arm import subscription as ask
-from runner.azure.arm.client import DENIED, ArmClient
+from runner.azure.arm.client import ArmClient
 from runner.azure.auth.credentials import connect, outputs_path
+from runner.core.azure.arm_faults import DENIED
 from runner.core.checks import Check, failed, passed, run_check, skipped, warned
-from runner.core.pricing.machines import Machine, family_key, machine
+from runner.core.pricing.machines import Machine
 from runner.core.settings import Settings
-from runner.core.units import format_count
-from runner.flows.environment.check_adopted import check_adopted, needed_actions
+from runner.flows.environment.checks.adopted import check_adopted, needed_actions
+from runner.flows.environment.checks.landing import check_landing
+from runner.flows.environment.ownership import check_owner
+from runner.flows.environment.quotas import (
+    account_room,
+    builder_quota,
+    core_quotas,
+    pool_room,
+    quota_checks,
+)
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.azure.arm.subscription import BatchAccountInfo
     from runner_infra.config.naming import Names
     from runner_infra.config.stack import StackConfig
+    from runner_infra.planning.earlier import Earlier
     from runner_infra.planning.pool_plan import MarketplaceImage, PoolPlan
 
 
@@ -60,113 +70,6 @@ def _agent_verdict(
     return passed("images", f"{name} is supported{f' until {end}' if end else ''}")
 
 
-_QUOTA_FIX = "request more in the portal (Batch account, Quotas, Request quota increase)"
-# With the allocation mode BatchService, an account has one dedicated quota per family and one for
-# all families, and one quota for all spot nodes.
-# https://learn.microsoft.com/azure/batch/batch-quota-limit, "Core quotas" (read 2026-11-21)
-_USER_SUBSCRIPTION = "UserSubscription"
-
-
-def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str) -> Check:
-    """Check that the region has room for one more Batch account."""
-    here = sum(each.location.lower() == location.lower() for each in accounts)
-    if here < limit:
-        return passed("quotas", f"{here} of {limit} Batch accounts in {location} are used")
-    return failed(
-        "quotas",
-        _quota_error(
-            f"all {limit} Batch accounts of the subscription in {location} are used",
-            "",
-            "use another region, or request more in the portal (Help + support, "
-            "Service and subscription limits, Batch)",
-        ),
-    )
-
-
-def pool_room(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
-    """Check the quota of pools."""
-    if account.pool_quota is not None and account.pool_quota < len(pools):
-        wanted = format_count(len(pools), "pool")
-        fix = f"{_QUOTA_FIX}: {wanted}; or declare fewer pools"
-        what = f"the stack has {wanted}, the quota of the account is {account.pool_quota}"
-        yield failed("quotas", _quota_error(what, "", fix))
-
-
-def builder_quota(size: Machine, free: int | None, location: str) -> Check:
-    """Check the cores for building the VM image. Too few are a warning: a deployment needs none."""
-    if free is None:
-        return skipped("quotas", f"Azure lists no quota for the family of {size.vm_size}")
-    if free < size.vcpus:
-        detail = f"the VM image cannot be built: {size.vm_size} needs {size.vcpus} cores, "
-        detail += f"{free} of its family are free in {location}"
-        fix = f"request {size.vcpus} cores of {size.family} in the portal (Quotas, Compute)"
-        return warned("quotas", detail, fix)
-    return passed("quotas", f"image build: {size.vcpus} of {free} free cores of {size.family}")
-
-
-def spot_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
-    """Check the spot quota, one number for all pools."""
-    wanted = [
-        (plan.pool.id, plan.caps.spot, plan.machine.vcpus) for plan in pools if plan.caps.spot
-    ]
-    if not wanted:
-        return
-    if account.allocation_mode == _USER_SUBSCRIPTION or account.spot_quota is None:
-        yield skipped("quotas", "the account takes its cores from the subscription's own quota")
-        return
-    yield _quota_verdict("spot", account.spot_quota, wanted)
-
-
-def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
-    """Check the dedicated quota of the account, and of each family if it has such quotas."""
-    groups: dict[str, list[tuple[str, int, int]]] = {}
-    for plan in pools:
-        if plan.caps.dedicated:
-            family = plan.machine.family if account.family_quotas is not None else "dedicated"
-            each = (plan.pool.id, plan.caps.dedicated, plan.machine.vcpus)
-            groups.setdefault(family, []).append(each)
-    for family, wanted in groups.items():
-        if account.allocation_mode == _USER_SUBSCRIPTION:
-            yield skipped("quotas", "the account takes its cores from the subscription's own quota")
-        elif account.family_quotas is None:
-            yield _quota_verdict("dedicated", account.dedicated_quota or 0, wanted)
-        elif not family:
-            ids = ", ".join(pool_id for pool_id, _, _ in wanted)
-            yield skipped("quotas", f"unknown quota family: pool {ids}")
-        else:
-            # An account has no quota for a family that it does not list.
-            quota = account.family_quotas.get(family_key(family), 0)
-            yield _quota_verdict(f"dedicated {family}", quota, wanted)
-    if groups and account.family_quotas is not None and account.dedicated_quota is not None:
-        every = [each for wanted in groups.values() for each in wanted]
-        yield _quota_verdict("total dedicated", account.dedicated_quota, every)
-
-
-def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]) -> Check:
-    """Compare a quota with `wanted`: pool ID, nodes, cores per node."""
-    smallest = min(cores for _, _, cores in wanted)
-    largest = max(cores for _, _, cores in wanted)
-    everything = sum(nodes * cores for _, nodes, cores in wanted)
-    ids = ", ".join(pool_id for pool_id, _, _ in wanted)
-    if quota < smallest:
-        return failed(
-            "quotas",
-            _quota_error(
-                f"the {kind} quota of the Batch account is {quota} cores",
-                f"a node of pool {ids} needs {smallest}",
-                f"{_QUOTA_FIX}: {everything} {kind} cores",
-            ),
-        )
-    if quota < largest or quota < everything:
-        detail = f"the {kind} quota is {quota} cores; pool {ids} may use {everything}"
-        return warned("quotas", detail, f"{_QUOTA_FIX}, or lower max_spot and max_dedicated")
-    return passed("quotas", f"{kind}: {everything} of {quota} cores")
-
-
-def _quota_error(what: str, why: str, fix: str) -> RunnerError:
-    return RunnerError("R-QUOTA", what, why=why, fix=fix)
-
-
 _PROVIDERS = (
     *("Microsoft.Batch", "Microsoft.Storage", "Microsoft.Compute", "Microsoft.ManagedIdentity"),
     *("Microsoft.Network", "Microsoft.Authorization", "Microsoft.Consumption"),
@@ -201,6 +104,7 @@ class AzureChecks:
     pools: Sequence[PoolPlan]
     settings: Settings
     today: date
+    earlier: Earlier | None  # deployments of the stack; None: its state cannot be read here
 
     @property
     def _name(self) -> Names:
@@ -220,6 +124,23 @@ class AzureChecks:
             return f"{found.name} ({found.id})"
 
         return run_check("subscription", load)
+
+    def regions(self) -> Iterator[Check]:
+        """Check that the subscription has the regions of the stack."""
+        from runner.flows.environment.first_files import check_location  # noqa: PLC0415  pydantic
+
+        try:
+            listed = ask.list_locations(self.management)
+        except RunnerError as err:
+            yield failed("region", err)
+            return
+
+        def find(name: str) -> str:
+            check_location(name, listed)
+            return f"the subscription has {name}"
+
+        for name in dict.fromkeys(self.stack.regions):
+            yield run_check("region", partial(find, name))
 
     def budget(self) -> Iterator[Check]:
         """Check that the subscription has Cost Management, which a budget needs."""
@@ -252,6 +173,7 @@ class AzureChecks:
             # Without addresses, the budget notifies the owners through an action group.
             wanted += _WATCH_PROVIDERS[:1]
         wanted += ("Microsoft.ContainerRegistry",) if self.stack.registry else ()
+        wanted += ("Microsoft.CostManagementExports",) if self.stack.cost_export else ()
         good = 0
         for namespace in wanted:
             check = run_check("providers", lambda namespace=namespace: self._provider(namespace))
@@ -298,6 +220,12 @@ class AzureChecks:
         Adopted accounts are checked instead.
         """
         yield from check_adopted(self.management, self.stack)
+        yield from check_landing(self.management, self.stack)
+        owner = check_owner(self.management, self.stack, self.earlier)
+        if owner is not None:
+            yield owner
+            if owner.state == "failed":
+                return
         if not self.stack.adopted.storage_account:
             name = self.stack.storage_account.name
             yield run_check("names", lambda: self._storage_name(name))
@@ -309,7 +237,7 @@ class AzureChecks:
         if answer.available:
             return f"storage account name {name} is available"
         if self._is_ours(f"Microsoft.Storage/storageAccounts/{name}", "2023-05-01"):
-            return f"storage account {name} belongs to the stack"
+            return f"storage account {name} is in the group of the stack"
         raise _name_taken(
             "storage account", name, answer, "storage.account_name in the stack's file"
         )
@@ -320,7 +248,7 @@ class AzureChecks:
         if answer.available:
             return f"Batch account name {name} is available"
         if ask.find_batch_account(self.management, self.stack.resource_group, name):
-            return f"Batch account {name} belongs to the stack"
+            return f"Batch account {name} is in the group of the stack"
         raise _name_taken("Batch account", name, answer, "the stack's name")
 
     def _is_ours(self, resource: str, version: str) -> bool:
@@ -349,6 +277,23 @@ class AzureChecks:
                 fix = "set max_spot to 0 and max_dedicated to 1 or more, or use another VM size"
                 yield failed("sizes", RunnerError("R-MACHINE-SPOT", what, fix=fix))
         yield from self._trusted_launch()
+        yield from self._encryption()
+
+    def _encryption(self) -> Iterator[Check]:
+        """Check that sizes support encryption at host if a pool asks for it."""
+        asked = [plan for plan in self.pools if plan.pool.encryption_at_host]
+        if not asked:
+            return
+        try:
+            able = ask.load_sizes_with_encryption(self.management, self.stack.location)
+        except RunnerError as err:
+            yield failed("sizes", err)
+            return
+        for plan in asked:
+            if plan.machine.vm_size.lower() not in able:
+                what = f"pool {plan.pool.id}: {plan.machine.vm_size} has no encryption at host"
+                fix = "remove encryption_at_host from the pool, or use another VM size"
+                yield failed("sizes", RunnerError("R-POOL-ENCRYPTION", what, fix=fix))
 
     def _trusted_launch(self) -> Iterator[Check]:
         """Check that sizes support trusted launch if a pool uses the stack's custom image."""
@@ -454,8 +399,12 @@ class AzureChecks:
         """Check the quotas of pools and cores, or of accounts if the stack has none yet."""
         group, name = self.stack.batch_account.group, self.stack.batch_account.name
         if self.stack.image is not None:
-            size = machine(self.stack.image.build_vm_size, self.today)
-            yield run_check("quotas", lambda: self._builder_quota(size))
+            from runner_infra.config.vm_sizes import stack_machine  # noqa: PLC0415  pydantic
+
+            wanted, given = self.stack.image.build_vm_size, self.stack.vm_sizes
+            with suppress(RunnerError):  # the check of the stack's file reports an unknown size
+                size = stack_machine(wanted, given, self.today)
+                yield run_check("quotas", lambda: self._builder_quota(size))
         try:
             account = ask.find_batch_account(self.management, group, name)
             if account is None:
@@ -471,8 +420,7 @@ class AzureChecks:
             yield failed("quotas", err)
             return
         yield from pool_room(account, self.pools)
-        yield from spot_quota(account, self.pools)
-        yield from dedicated_quota(account, self.pools)
+        yield from quota_checks(core_quotas(account, self.pools, self.today))
 
     def _builder_quota(self, size: Machine) -> Check:
         where = self.stack.location

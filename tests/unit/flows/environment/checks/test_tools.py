@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.checks import Check
-from runner.flows.environment.check_tools import TOOLS, check_tools, how_to_install
+from runner.flows.environment.checks.tools import TOOLS, check_tools, how_to_install
 
 pytest.importorskip("pulumi")
 Install = Callable[..., None]

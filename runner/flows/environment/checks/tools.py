@@ -14,6 +14,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from runner.core.azure.clouds import INSTALL_AZ
 from runner.core.checks import Check, noted, passed, run_check
 from runner.flows.environment.plan import need_pulumi
 
@@ -48,8 +49,7 @@ TOOLS = (
         "`az login`, and the lists of `runner init`",
         (("az", "version", "--query", '"azure-cli"', "--output", "tsv"),),
         {"brew": "azure-cli", "winget": "Microsoft.AzureCLI"},
-        "https://learn.microsoft.com/cli/azure/install-azure-cli, or sign in with ARM_CLIENT_ID, "
-        "ARM_TENANT_ID and ARM_CLIENT_SECRET",
+        f"{INSTALL_AZ}, or sign in with ARM_CLIENT_ID, ARM_TENANT_ID and ARM_CLIENT_SECRET",
     ),
     Tool(
         "containers",

@@ -1,0 +1,1 @@
+"""What Azure answers, without its SDKs: shared by the client of Resource Manager and the engine."""

@@ -1,0 +1,1 @@
+"""What could fail a deployment: tools, the file, the subscription, the network. Start in `run`."""
