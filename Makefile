@@ -109,6 +109,7 @@ schema: $(READY) ## rewrite the generated files (schemas, coverage page, referen
 	$(BIN)/python -m tools.cli_reference
 	$(BIN)/python -m tools.error_reference
 	$(BIN)/python -m tools.emulator_coverage > docs/emulator-coverage.md
+	$(BIN)/python -m tools.emulator_coverage badge > docs/emulator-conformance.svg
 	$(BIN)/python -m tools.emulator_reference
 
 recipes: $(READY) ## train each built-in recipe on a part of its data, and write docs/recipes.md
@@ -144,6 +145,7 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	  --constraints requirements/infra.lock --output-file requirements/extras.lock
 	for tool in audit browser docs recording workflows; do \
 	  $(LOCK) requirements/$$tool.in --output-file requirements/$$tool.lock || exit; done
+	$(LOCK) batch_emulator/pyproject.toml --constraints requirements/dev.lock --output-file batch_emulator/image.lock
 	sed 's/ .*//' runner/flows/local/nodejs.lock | grep == | \
 	  $(LOCK) --no-deps - --output-file runner/flows/local/nodejs.lock
 

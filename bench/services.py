@@ -89,7 +89,8 @@ def emulator_on(folder: str, key: str) -> Generator[Emulator]:
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1", "--port", str(port),
-         "--account", "bench", "--data-dir", folder, "--boot-seconds", "0.1"],
+         "--account", "bench", "--data-dir", folder, "--boot-seconds", "0.1",
+         "--delete-seconds", "0"],
         env={**os.environ, **_ISOLATION, "BATCH_EMULATOR_KEY": key},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -107,5 +108,5 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             urllib.request.urlopen(url, timeout=2).close()
             return
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise RuntimeError(f"the emulator did not answer at {url}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.api import (
+        Budget,
         Command,
         Group,
         Metric,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         Table,
         Update,
         alias_model,
+        budgets,
         compare,
         get_model,
         group,
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
         pools,
         recipe,
         recipes,
+        remove_budget,
         remove_model,
         retry_failed,
         run,
         runs,
+        set_budget,
         settings,
         skus,
         submit,
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
 
 __version__: str
 __all__ = [
+    "Budget",
     "Command",
     "Group",
     "Metric",
@@ -69,6 +74,7 @@ __all__ = [
     "Table",
     "Update",
     "alias_model",
+    "budgets",
     "compare",
     "create_schedule",
     "data",
@@ -82,12 +88,14 @@ __all__ = [
     "pools",
     "recipe",
     "recipes",
+    "remove_budget",
     "remove_model",
     "retry_failed",
     "run",
     "runs",
     "schedule",
     "schedules",
+    "set_budget",
     "settings",
     "skus",
     "submit",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import dataclasses
 import json
+import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 CONTRACT_VERSION = 2
 _READ_VERSIONS = (1, CONTRACT_VERSION)  # version 1 has no container for code
 LOCAL_VM_SIZE = "local"  # VM size of the nodes on this machine
+MOVER_POOL = "runner-mover"  # pool and job schedule of the mover; no run may use it
 SHARED_TEAM = "shared"  # selects the part of a stack that belongs to no team
 
 _SELECTION = {"selection": True}  # metadata of fields that no document has
@@ -43,6 +47,7 @@ class PoolOutput:
     )
     task_nodes: int | None = None  # maximum of one task; None: unknown
     release_minutes: int | None = None  # until nodes without tasks are gone; None: unknown
+    os_disk: str | None = None  # row of its price; None: that of Batch's default
     team: str | None = None  # whose identity and containers its nodes use; None: the shared ones
 
 
@@ -87,6 +92,15 @@ class StackOutputs:
     registry_server: str | None = None
     nodes_add_tasks: bool | None = None  # nodes may add tasks to jobs: schedules of several tasks
     container_code: str | None = None  # which nodes only read
+    events_version: str | None = None  # api-version of Scheduled Events with rebalance advice
+    container_costs: str | None = None  # with Azure's cost exports
+    mover_client_id: str | None = None  # identity of the mover; None: the stack has no mover
+    mover_identity_id: str | None = None
+    mover_every_s: int | None = None
+    stack: str | None = None
+    stack_id: str | None = None  # of the state of Pulumi that deploys it
+    batch_account_id: str | None = None  # of Resource Manager, like the next; None: older stacks
+    storage_account_id: str | None = None
     teams: tuple[TeamOutput, ...] = ()
     team: str | None = field(default=None, metadata=_SELECTION)
     whole: StackOutputs | None = field(default=None, metadata=_SELECTION, repr=False)
@@ -168,6 +182,37 @@ def parse_stack_outputs(text: str) -> StackOutputs:
         TeamOutput(**_part(TeamOutput, team, f"teams[{n}]")) for n, team in teams
     )
     return StackOutputs(**fields)
+
+
+# Key of the metadata of a container that has the outputs of a stack. All metadata of a container
+# have at most 8 KiB, and their values are headers:
+# https://learn.microsoft.com/rest/api/storageservices/setting-and-retrieving-properties-and-metadata-for-blob-resources
+# (read 2026-11-29)
+OUTPUTS_KEY = "runner_outputs"
+OUTPUTS_RESOURCE = "container-stack"  # the name of this container in Pulumi
+_MAX_ENCODED = 7 * 1024
+
+
+def encode_outputs(text: str) -> str | None:
+    """Return the outputs of a stack as a value of metadata, or None if they are too long.
+
+    They are compressed only if they would be too long, because versions of zlib write different
+    bytes, which would change the container with every deployment.
+    """
+    for data in (text.encode(), zlib.compress(text.encode(), 9)):
+        encoded = base64.b64encode(data).decode()
+        if len(encoded) <= _MAX_ENCODED:
+            return encoded
+    return None
+
+
+def decode_outputs(value: str) -> str:
+    """Return the text that `encode_outputs` was given. Raise ContractError for another value."""
+    try:
+        data = base64.b64decode(value, validate=True)
+        return (data if data.startswith(b"{") else zlib.decompress(data)).decode()
+    except (binascii.Error, zlib.error, UnicodeDecodeError) as err:
+        raise ContractError(f"not the outputs of a stack: {err}") from err
 
 
 def _part(cls: type[Any], raw: object, where: str) -> dict[str, Any]:

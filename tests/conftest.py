@@ -9,6 +9,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,8 +27,33 @@ _PREFIX = len(f"{TESTS}/")
 # same time.
 LONGEST_FIRST = (
     *("proof", "e2e/test_recipes.py", "e2e/test_resume_proof.py", "engine", "e2e", "clients"),
+    "unit/test_structure.py",  # with all `SOURCE_READERS`
     *("unit/hooks", "unit/core/pricing", "unit/images", "unit/node", "contract", "unit/infra"),
 )
+
+# These parse every module of the checkout: 9 s of CPU for each worker that has one of them.
+SOURCE_READERS = frozenset(
+    f"tests/unit/{name}.py"
+    for name in (
+        *("cli/test_explain", "flows/test_child_python", "protocol/test_exit_codes"),
+        "test_clock_origins",
+        *("test_fix_situations", "test_house", "test_leftovers", "test_request_chain"),
+        *("test_sources_of_claims", "test_structure"),
+    )
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler that gives one worker the `SOURCE_READERS`, and others file by file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ReadersTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "tests/unit" if file in SOURCE_READERS else file
+
+    return ReadersTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

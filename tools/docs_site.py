@@ -29,7 +29,7 @@ _INDEX = ROOT / "docs" / "README.md"
 _PAGES = (
     *("README.md", "docs/**/*.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
     *("batch_emulator/README.md", "images/README.md", "custom_image/README.md"),
-    "requirements/README.md",
+    *("requirements/README.md", "examples/**/*.md"),
 )
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ ]*$\n?", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
@@ -122,8 +122,19 @@ def dead_links(page: Path, text: str) -> Iterator[str]:
 
 
 def check_pages() -> list[str]:
-    """Return the dead links of all pages."""
-    return [dead for page in pages() for dead in dead_links(page, page.read_text("utf-8"))]
+    """Return the dead links of all pages, and those to pages and folders outside of the site."""
+    known = pages()
+    shown = {*known, *(page.parent for page in known)}
+    dead: list[str] = []
+    for page in known:
+        text = page.read_text("utf-8")
+        dead += dead_links(page, text)
+        for link in links(text):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            is_page = target.is_dir() or (target.suffix == ".md" and target.exists())
+            if is_page and target.is_relative_to(ROOT) and target not in shown:
+                dead.append(f"{page.relative_to(ROOT)}: {link}: not in the site, see _PAGES")
+    return dead
 
 
 class Source:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the environments of the framework tests in .cache/frameworks, once per list of packages, and
 # print the variables that name their interpreters. Usage: eval "$(tools/framework_envs.sh [NAME…])"
-# NAME is keras2, tensorflow, chainer or torch; without one, all are built. An environment that cannot
+# NAME is keras2, tensorflow, chainer, torch or aim; without one, all are built. An environment that cannot
 # be built is named on stderr, its variable is not printed, and its tests are skipped. With --built nothing is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,8 @@ packages() {
     # Its build imports pkg_resources, and its code needs types that NumPy 1.24 has removed.
     chainer) printf '%s\n' "numpy<1.24 setuptools<60 wheel" "--no-build-isolation chainer==7.8.1" ;;
     torch) echo "torch transformers accelerate lightning h5py safetensors" ;;
-    *) say "unknown environment '$1': use keras2, tensorflow, chainer or torch"; exit 2 ;;
+    aim) echo "aim" ;;
+    *) say "unknown environment '$1': use keras2, tensorflow, chainer, torch or aim"; exit 2 ;;
   esac
 }
 
@@ -37,7 +38,7 @@ build() {
 is_building=1
 [[ ${1:-} != --built ]] || { is_building=; shift; }
 [[ -x $uv ]] || { say "no .venv: run make setup first"; exit 3; }
-[[ $# -gt 0 ]] || set -- keras2 tensorflow chainer torch
+[[ $# -gt 0 ]] || set -- keras2 tensorflow chainer torch aim
 mkdir -p "$folder"
 for name in "$@"; do
   wanted=$folder/$name.wanted ready=$folder/$name.ready

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Check .github/ with actionlint, zizmor and the JSON schemas of GitHub's files.
+# Check .github/ and the workflow of `runner init --ci github` with actionlint, zizmor and the JSON
+# schemas of GitHub's files.
 # Usage: tools/lint_workflows.sh FOLDER   (make installs requirements/workflows.lock there)
 # Without Go, actionlint is left out, and without a network all that is not installed yet; a line on
 # stderr says so.
@@ -10,10 +11,16 @@ folder=$1
 module=github.com/rhysd/actionlint/cmd/actionlint version=v1.7.7
 say() { printf '[workflows] %s\n' "$*" >&2; }
 
+written=$(mktemp -d)
+trap 'rm -rf "$written"' EXIT
+.venv/bin/python -m tools.written_workflow "$written"
+generated=("$written"/*.yml)
+
 if make --no-print-directory "$folder/.ready"; then
-  "$folder/bin/zizmor" --offline --no-progress --quiet --pedantic .github
+  "$folder/bin/zizmor" --offline --no-progress --quiet --pedantic .github "${generated[@]}"
   check() { "$folder/bin/check-jsonschema" --builtin-schema "vendor.$1" "${@:2}" >&2; }
-  check github-workflows .github/workflows/*.yml
+  check github-workflows .github/workflows/*.yml "${generated[@]}"
+  check github-actions .github/actions/*/action.yml
   check dependabot .github/dependabot.yml
   check github-issue-config .github/ISSUE_TEMPLATE/config.yml
   check github-issue-forms .github/ISSUE_TEMPLATE/{bug,feature}.yml
@@ -28,7 +35,10 @@ if [ ! -x "$actionlint" ] && command -v go >/dev/null; then
   GOBIN=${actionlint%/*} go install "$module@$version" || true
 fi
 if [ -x "$actionlint" ]; then
-  PATH=$PWD/.venv/bin:$PATH "$actionlint" # .venv has shellcheck, which it calls
+  export PATH=$PWD/.venv/bin:$PATH # .venv has shellcheck, which it calls
+  "$actionlint" # it does not read actions, so their scripts are checked here
+  shellcheck .github/actions/*/*.sh
+  "$actionlint" "${generated[@]}"
 else
   say "not checked by actionlint: it could not be built, or there is no Go to build it"
 fi

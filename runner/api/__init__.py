@@ -21,13 +21,20 @@ from typing import TYPE_CHECKING
 
 from runner.api import data, local
 from runner.api.arguments import checked
+from runner.api.budgets import Budget, budgets, remove_budget, set_budget
 from runner.api.catalogue import Pool, new_recipe, pool, pools, recipe, recipes, settings, skus
 from runner.api.group_object import Group, submit, sweep
 from runner.api.history import Retried, Runs, group, retry_failed, run, runs
 from runner.api.html import Table
 from runner.api.models import alias_model, get_model, model, models, remove_model, unalias_model
 from runner.api.progress import OnUpdate, RunnerWarning, Update, live
-from runner.api.requests import TrainArguments, accepts, load_call_settings, to_options
+from runner.api.requests import (
+    TrainArguments,
+    accepts,
+    connect,
+    load_call_settings,
+    to_options,
+)
 from runner.api.run_object import Command, Metric, Run
 from runner.core.features import load_feature
 from runner.protocol.errors import RunnerError
@@ -36,13 +43,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from runner.flows.runs.metrics import MetricComparison
+    from runner.protocol.run_spec import RunSpec
 
 __all__ = [
-    "Command", "Group", "Metric", "OnUpdate", "Pool", "Retried", "Run", "RunnerError",
-    "RunnerWarning", "Runs", "Table", "Update", "alias_model", "compare", "data", "get_model",
-    "group", "local", "model", "models", "new_recipe", "pool", "pools", "recipe", "recipes",
-    "remove_model", "retry_failed", "run", "runs", "settings", "skus", "submit", "sweep",
-    "tensorboard", "train", "unalias_model",
+    "Budget", "Command", "Group", "Metric", "OnUpdate", "Pool", "Retried", "Run", "RunnerError",
+    "RunnerWarning", "Runs", "Table", "Update", "alias_model", "budgets", "compare", "data",
+    "get_model", "group", "local", "model", "models", "new_recipe", "pool", "pools", "recipe",
+    "recipes", "remove_budget", "remove_model", "retry_failed", "run", "runs", "set_budget",
+    "settings", "skus", "submit", "sweep", "tensorboard", "train", "unalias_model",
 ]  # fmt: skip
 
 
@@ -107,11 +115,30 @@ def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
 
 @checked
 @contextmanager
-def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
-    """Serve TensorBoard for runs, by default the last one, during the block. Yield its URL."""
+def tensorboard(*runs: Run | Group | str, port: int | None = None) -> Generator[str]:
+    """Serve TensorBoard for runs, by default the last one, during the block. Yield its URL.
+
+    Args:
+        runs: runs and groups, or references to runs, sweeps, groups or experiments.
+        port: the port; None for 6006, or a free one.
+    """
+    from runner.flows.sweeps.groups import RunSet, find_run_or_set, load_specs
+
     show_runs = load_feature("export.tensorboard").show_runs
-    found = [each if isinstance(each, Run) else run(each) for each in runs or ("@last",)]
-    session = found[0].session
-    specs = [each.spec for each in found]
-    with show_runs(session.connection, specs, session.settings.home, port) as shown:
+    first = next((each for each in runs if not isinstance(each, str)), None)
+    session = connect(None, None) if first is None else first.session
+    specs: dict[str, RunSpec] = {}
+    for each in runs or ("@last",):
+        if isinstance(each, Run):
+            specs[each.id] = each.spec
+            continue
+        reference = each if isinstance(each, str) else each.id
+        found = find_run_or_set(session.connection, reference)
+        every = (
+            load_specs(session.connection, found, started=False)
+            if isinstance(found, RunSet)
+            else [found]
+        )
+        specs |= {spec.run_id: spec for spec in every}
+    with show_runs(session.connection, [*specs.values()], session.settings.home, port) as shown:
         yield shown.url

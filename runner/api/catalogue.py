@@ -105,6 +105,7 @@ def _sku_cells(row: SkuRow) -> dict[str, object]:
         "spot USD": f"{row.spot.usd_per_hour:.3f}" if row.spot else "unknown",
         "USD": f"{row.dedicated.usd_per_hour:.3f}" if row.dedicated else "unknown",
         "retired": found.retired,
+        "note": found.note,
     }
 
 

@@ -223,6 +223,36 @@ class Group(Mapping[str, Run]):
         move_jobs(connection, jobs, pool, note, running, ignore_progress)
         return Group(self.session, find_group(connection, self.id))
 
+    @checked
+    def export(
+        self,
+        to: Literal["mlflow", "tensorboard"],
+        uri: str | Path | None = None,
+        *,
+        artifacts: bool = True,
+        on_progress: OnUpdate | None = None,
+    ) -> dict[str, str]:
+        """Copy all runs that have started to MLflow or TensorBoard, or update the copies.
+
+        Args:
+            to: the tool.
+            uri: tracking URI of MLflow, or folder for TensorBoard.
+            artifacts: also send the outputs to MLflow.
+            on_progress: called with updates.
+
+        Returns:
+            What `Run.export` returns, by run ID; earlier runs of resumed trials are included.
+        """
+        from runner.flows.sweeps.groups import find_run_set, load_specs
+
+        connection = self.session.connection
+        specs = load_specs(connection, find_run_set(connection, self.id), started=True)
+        runs = [Run(self.session, spec) for spec in specs]
+        return {
+            each.id: each.export(to, uri, artifacts=artifacts, on_progress=on_progress)
+            for each in runs
+        }
+
     def _states(self, found: GroupView) -> dict[str, str]:
         return {task: _state(found.rows.get(task)) for task in self}
 
@@ -297,6 +327,7 @@ def sweep(
     repeat: int | None = None,
     seed: int | None = None,
     max_parallel: int | None = None,
+    trials_per_task: int | None = None,
     merge: str | Mapping[str, object] | None = None,
     target: str | None = None,
     stack: str | None = None,
@@ -319,6 +350,7 @@ def sweep(
         repeat: how often each trial runs.
         seed: of the draws.
         max_parallel: trials that run at the same time.
+        trials_per_task: trials that a task runs one after another, if they take seconds.
         merge: command after all trials, or a mapping as in train.yaml.
         target: "local" or "azure".
         stack: Pulumi stack of the target.
@@ -335,7 +367,7 @@ def sweep(
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": max_parallel, "metric": metric, "goal": goal,
-        "early_stop": early_stop, "merge": merge,
+        "early_stop": early_stop, "trials_per_task": trials_per_task, "merge": merge,
     }  # fmt: skip
     settings = load_call_settings(target, stack, typed.pool)
     if params is None or isinstance(params, Mapping):

@@ -52,10 +52,17 @@ class RunArguments(TypedDict, total=False):
     capacity: Capacity | None
     priority: int | None
     timeout: str | int | None
+    idle_timeout: str | int | None
+    keep_node: str | int | None
     retries: int | None
     max_cost: float | str | None
     keep: Sequence[str]
     pool: str | None
+    pools: Sequence[str]
+    gpu: Sequence[str]
+    fallback_after: str | int | None
+    fallback_evictions: int | None
+    notify: str | None
 
 
 class TrainArguments(RunArguments, total=False):
@@ -98,11 +105,16 @@ def to_options(given: Mapping[str, Any]) -> RunOptions:
         "set": to_overrides,
         "args": tuple,
         "keep": tuple,
+        "pools": tuple,
+        "gpu": tuple,
+        "fallback_after": str,
         "packages": tuple,
         "inputs": lambda specs: tuple(f"{name}={spec}" for name, spec in specs.items()),
         "after": lambda runs: tuple(run if isinstance(run, str) else run.id for run in runs),
         "data": lambda path: Path(path).expanduser(),
         "timeout": str,
+        "idle_timeout": str,
+        "keep_node": str,
         "max_cost": str,
     }
     typed = {name: value for name, value in given.items() if value is not None}

@@ -298,7 +298,7 @@ class Run:
         self._status = view.follow(self.events(beats=True), timeout_s)
 
     def cancel(self) -> Run:
-        """Cancel the run unless it has ended. Return the run."""
+        """Cancel the run unless it has ended, or release the node that it keeps. Return the run."""
         from runner.flows.runs.cancel import cancel_run
 
         cancel_run(self.session.connection, self.spec)
@@ -317,6 +317,8 @@ class Run:
         self,
         *,
         pool: str | None = None,
+        keep_node: str | int | None = None,
+        notify: str | None = None,
         send_env: Sequence[str] = (),
         wait: bool = False,
         on_progress: OnUpdate | None = None,
@@ -324,10 +326,14 @@ class Run:
         """Submit a run that did not succeed again, from the beginning. Return the new run.
 
         A run that was not submitted from this machine gets the variables in `send_env` only.
+        `keep_node` and `notify` are as for `runner.train`, by default as before.
         """
         from runner.flows.submit.repeat import retry_run
 
-        again = partial(retry_run, self.session.connection, self.spec, pool)
+        again = partial(
+            retry_run, self.session.connection, self.spec, pool,
+            keep_node=None if keep_node is None else str(keep_node), notify=notify,
+        )  # fmt: skip
         return self._submit_again(again, send_env, wait=wait, on_progress=on_progress)
 
     @checked
@@ -339,6 +345,8 @@ class Run:
         fresh: bool = False,
         nodes: int | None = None,
         pool: str | None = None,
+        keep_node: str | int | None = None,
+        notify: str | None = None,
         send_env: Sequence[str] = (),
         wait: bool = False,
         on_progress: OnUpdate | None = None,
@@ -351,6 +359,8 @@ class Run:
             fresh: start from the beginning, without a checkpoint.
             nodes: number of nodes; by default as before.
             pool: pool to run on; by default as before.
+            keep_node: time for which the node is kept if the run fails; by default as before.
+            notify: variable or secret with the URL of a webhook; by default as before.
             send_env: variables of this machine for a run that was not submitted from it.
             wait: return when the new run has ended.
             on_progress: called with updates.
@@ -360,6 +370,7 @@ class Run:
         again = partial(
             resume_run, self.session.connection, self.spec, pool, to_overrides(set),
             number=checkpoint, nodes=nodes, fresh=fresh,
+            keep_node=None if keep_node is None else str(keep_node), notify=notify,
         )  # fmt: skip
         return self._submit_again(again, send_env, wait=wait, on_progress=on_progress)
 

@@ -194,6 +194,7 @@ _CORE: Mapping[str, Verb] = {
     "models": Verb("Data and models", "models", "app"),
     "local": Verb("Local services", "environment.local", "app"),
     "init": Verb("Azure environment", "environment.init", "init"),
+    "join": Verb("Azure environment", "environment.join", "join"),
     "up": Verb("Azure environment", "environment.deploy", "up"),
     "preview": Verb("Azure environment", "environment.deploy", "preview"),
     "down": Verb("Azure environment", "environment.deploy", "down"),

@@ -13,7 +13,10 @@ CheckState = Literal["ok", "note", "warning", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check: `detail` is what it found, `fix` the next step."""
+    """The result of one check: `detail` is what it found, `fix` the next step.
+
+    `stops_up` is False for a failure in spite of which a deployment succeeds.
+    """
 
     name: str
     state: CheckState
@@ -21,6 +24,7 @@ class Check:
     fix: str = ""
     code: str = ""
     exit_code: ExitCode = ExitCode.OK
+    stops_up: bool = True
 
 
 def passed(name: str, detail: str) -> Check:
@@ -43,7 +47,7 @@ def skipped(name: str, why: str) -> Check:
     return Check(name, "skipped", why)
 
 
-def failed(name: str, err: RunnerError) -> Check:
+def failed(name: str, err: RunnerError, *, stops_up: bool = True) -> Check:
     """Return the result for an error that would stop the deployment or the first node.
 
     Its exit code is that of the error; invalid input counts as a failed preflight check.
@@ -52,7 +56,7 @@ def failed(name: str, err: RunnerError) -> Check:
     reasons = "; ".join(line.strip() for line in err.why.splitlines())  # a cell has one line
     detail = f"{err.what} ({reasons})" if reasons else err.what
     code = err.exit_code if serious else ExitCode.PREFLIGHT
-    return Check(name, "failed", detail, err.fix, err.code, code)
+    return Check(name, "failed", detail, err.fix, err.code, code, stops_up)
 
 
 def run_check(name: str, check: Callable[[], str | Check]) -> Check:

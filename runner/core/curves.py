@@ -33,25 +33,11 @@ class Curve:
         return _finite(self.points)
 
 
-def to_curves(
-    run_id: str, points: Iterable[MetricPoint | PlacedPoint], last: int | None = None
-) -> list[Curve]:
-    """Return one curve per metric, in order of first appearance.
-
-    Args:
-        run_id: The run of the points.
-        points: Values as they were reported. If a step was reported twice, as after an eviction,
-            the later value counts. Values without a step are counted from 1.
-        last: Number of newest steps to keep of each curve; None keeps all.
-    """
-    found = GrowingCurves()
-    for point in points:
-        found.add(point)
-    return found.curves(run_id, last)
-
-
 class GrowingCurves:
-    """The curves of `to_curves`, to which values are added in the order of their report.
+    """The curves of a run, to which values are added in the order of their report.
+
+    If a step was reported twice, as after an eviction, the later value counts. Values without a
+    step are counted from 1.
 
     Attributes:
         count: The number of values that were added.
@@ -71,7 +57,12 @@ class GrowingCurves:
         self.count += 1
 
     def curves(self, run_id: str, last: int | None = None) -> list[Curve]:
-        """Return one curve per metric."""
+        """Return one curve per metric, in order of first appearance.
+
+        Args:
+            run_id: The run of the values.
+            last: Number of newest steps to keep of each curve; None keeps all.
+        """
         return [
             Curve(run_id, name, tuple(sorted(seen.items()))[-last if last else 0 :])
             for name, seen in self._values.items()

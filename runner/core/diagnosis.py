@@ -27,6 +27,7 @@ from runner.core.states import (
 )
 from runner.core.units import format_duration
 from runner.protocol.codec import JsonDocument
+from runner.protocol.devices import DeviceSummary
 from runner.protocol.paths import stored_path
 from runner.protocol.results import RunResult
 from runner.protocol.run_spec import RunSpec
@@ -466,12 +467,44 @@ def explain_result(
         "Timeout",
         "OutOfMemory",
         "Hung",
+        "Idle",
         "NotebookCellFailed",
     )
     fix = advice_for_result(result.code, result.message)
     if result.code == "NotebookCellFailed":
         fix = _fix_cell(message) or fix
     return Failure(cause, message, fix, tuple(lines) if shows_output else ())
+
+
+_HINT_SHARE = 0.5  # of the time in which all GPUs were idle
+_HINT_S = 120.0  # shorter runs mostly start and end
+_BUSY_CORES = 0.7
+
+
+def explain_idle_gpus(used: DeviceSummary) -> Failure | None:
+    """Return a hint if the GPUs of a run were idle most of the time, or None.
+
+    The name of its cause is empty, because the run may be right.
+    """
+    share = used.gpu_idle_share
+    if share is None or share < _HINT_SHARE or used.measured_s < _HINT_S:
+        return None
+    what = "the GPU was" if used.gpus < 2 else f"all {used.gpus} GPUs were"
+    message = f"{what} idle for {share * 100:.0f} % of {format_duration(used.measured_s)}"
+    cores = used.script_cores or 0.0
+    if cores >= _BUSY_CORES:
+        return Failure(
+            "",
+            f"{message}, and {cores:.2g} cores were busy: it may wait for its data loading",
+            "load and convert data in several processes, such as with `num_workers` of a "
+            "DataLoader, or in advance in a run without a GPU",
+        )
+    return Failure(
+        "",
+        f"{message}, and so was the CPU: it may wait for storage, the network or an end",
+        "read data from the disk of the node, as `data` and `inputs` of train.yaml provide it, and "
+        "let the script exit when it has finished",
+    )
 
 
 _TASK_CAUSES = {

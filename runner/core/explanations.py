@@ -23,6 +23,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "explanations"
@@ -76,6 +77,7 @@ class EntryError(ValueError):
     """An entry does not have the form above."""
 
 
+@cache
 def load_explanations() -> Mapping[str, Explanation]:
     """Return all explanations by code, in the order of the page."""
     return {

@@ -4,22 +4,27 @@ Batch changes the pool of a job only while the job is disabled, so a move is a s
 and the client can be killed after any of them. The progress is stored in the job: a note in its
 metadata names the action, and its state and pool show how far it is. `next_step` decides from them
 alone, so the same command continues where another client stopped.
+
+A fall-back is a move that no person asked for, so several clients may begin it at the same time.
+Only one of them can: the note of a fall-back is a claim, which is written if the job has not
+changed since the decision. Whoever sees the claim takes the next step, and nobody replaces it by
+another fall-back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, get_args
 
 from runner.contract import PoolOutput
 from runner.core.planning.pool_choice import missing_resources
 from runner.core.pricing.machines import find_machine
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import PoolStay, RunSpec
 
 NOTE = "runner"  # name of the metadata item of a job
-Action = Literal["pause", "move", "drain"]
+Action = Literal["pause", "move", "drain", "fallback"]
 Running = Literal["requeue", "wait", "terminate"]  # how running tasks are treated
 PAUSED_STATES = frozenset({"disabling", "disabled"})
 _CLOSED_STATES = frozenset({"terminating", "completed", "deleting"})
@@ -30,25 +35,29 @@ class JobNote:
     """The action that a command performs on a job.
 
     Attributes:
-        action: `drain` pauses all jobs of a pool, or moves them if `to` is set.
-        name: The sweep, group or experiment; the pool if the action is `drain`.
+        action: `drain` pauses all jobs of a pool, or moves them if `to` is set. `fallback` moves
+            the job of a run to the next pool of its list.
+        name: The sweep, group or experiment; the pool if the action is `drain`, the run if it is
+            `fallback`.
         to: The pool that the job moves to; empty if it does not move.
+        why: Why a fall-back was due: `waited` or `evicted`.
     """
 
     action: Action
     name: str
     to: str = ""
+    why: str = ""
 
     def to_text(self) -> str:
         """Return the value of the metadata item."""
-        return " ".join(part for part in (self.action, self.name, self.to) if part)
+        return " ".join(part for part in (self.action, self.name, self.to, self.why) if part)
 
     @classmethod
     def parse(cls, text: str) -> JobNote | None:
         """Read the value. Return None if it is not one of ours."""
         words = text.split(" ")
         for action in get_args(Action):
-            if words[0] == action and len(words) in (2, 3):
+            if words[0] == action and len(words) in ((4,) if action == "fallback" else (2, 3)):
                 return cls(action, *words[1:])
         return None
 
@@ -57,6 +66,8 @@ class JobNote:
         """The command that continues the action or ends the pause."""
         if self.action == "pause":
             return f"runner sweep unpause {self.name}"
+        if self.action == "fallback":
+            return f"runner attach {self.name}"
         if self.action == "move":
             return f"runner sweep move {self.name} --to {self.to}"
         if self.to:
@@ -82,6 +93,7 @@ class JobSnapshot:
     etag: str = ""
     note: JobNote | None = None
     other_metadata: tuple[tuple[str, str], ...] = ()
+    priority: int = 0
 
     @property
     def disabled(self) -> bool:
@@ -136,6 +148,44 @@ def next_step(
     if is_complete:
         return JobStep.ENABLE
     return JobStep.RECORD if is_here else JobStep.MOVE
+
+
+def may_claim(job: JobSnapshot) -> bool:
+    """Return True if a fall-back may begin: no command pauses or moves the job."""
+    return job.state == "active" and job.note is None
+
+
+def is_falling_back(job: JobSnapshot) -> bool:
+    """Return True if a client has begun a fall-back of the job."""
+    return job.note is not None and job.note.action == "fallback"
+
+
+def next_fallback_step(
+    job: JobSnapshot, claim: JobNote, *, is_recorded: bool, is_requested: bool = False
+) -> JobStep:
+    """Return the next step of a claimed fall-back, for the client that claimed it or any other.
+
+    Args:
+        job: the job, which has not ended.
+        claim: the note that the client has written or found. If the job has another one by now, the
+            fall-back was completed, or a person moved or paused the job.
+        is_recorded: run.json names the pool.
+        is_requested: this client has disabled the job.
+    """
+    if job.note != claim:
+        return JobStep.DONE
+    return next_step(job, claim, is_recorded=is_recorded, is_requested=is_requested)
+
+
+def moved_spec(spec: RunSpec, to: PoolOutput, stay: PoolStay) -> RunSpec:
+    """Return the run in another pool; `stay` is its time in the present one."""
+    return replace(
+        spec,
+        pool=to.id,
+        vm_size=to.vm_size,
+        spot=to.spot,
+        moved_from=(*spec.moved_from, stay),
+    )
 
 
 def next_pause_step(

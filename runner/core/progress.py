@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from runner.protocol.results import StageState
+ProgressState = Literal["start", "progress", "end", "failed", "note", "warning", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """One step in a named stage. `done` and `total` are in `unit` (bytes, files ...).
 
-    The states `note`, `warning` and `skipped` are results of checks; they end a stage, as `end`
-    does.
+    The first four states are those of `StageState`. `note`, `warning` and `skipped` are results of
+    checks; they end a stage, as `end` does.
     """
 
     stage: str
-    state: StageState | Literal["note", "warning", "skipped"]
+    state: ProgressState
     message: str = ""
     done: float | None = None
     total: float | None = None

@@ -404,7 +404,7 @@ def parse_zone(name: str) -> tzinfo:
         return UTC
     if match := _OFFSET.fullmatch(name.upper()):
         size = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
-        if size < timedelta(hours=24):
+        if size < timedelta(hours=24) and int(match[3] or 0) < 60:
             return timezone(size if match[1] == "+" else -size)
     try:
         return ZoneInfo(name)

@@ -70,6 +70,7 @@ class TaskView:
 
 
 JOB_DISABLED = "JobDisabled"  # code of the cause: the job of the run is paused or being moved
+PAUSED_LABEL = "paused"  # of runs with this cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,11 @@ class WaitCause(JsonDocument):
     @property
     def label(self) -> str:
         """The state of the runs that wait for a user: `paused` or `stuck`."""
-        return "paused" if self.code == JOB_DISABLED else "stuck"
+        return PAUSED_LABEL if self.code == JOB_DISABLED else "stuck"
 
 
 STOPPED_LABEL = "stopped early"  # of a trial that counts as succeeded
-SHOWN_STATES = ("paused", *(state.value for state in RunState), STOPPED_LABEL, "unreadable")
+SHOWN_STATES = (PAUSED_LABEL, *(state.value for state in RunState), STOPPED_LABEL, "unreadable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,8 @@ class RunStatus:
     @property
     def shown_state(self) -> str:
         """The state for counts, which also distinguishes `paused` and `stopped early`."""
-        if self.cause is not None and self.cause.label == "paused":
-            return "paused"
+        if self.cause is not None and self.cause.label == PAUSED_LABEL:
+            return PAUSED_LABEL
         return STOPPED_LABEL if self.stopped_early else self.state.value
 
     @property
@@ -161,8 +162,16 @@ class RunStatus:
 WAITING = "waiting for a node"
 
 
+IN_ITS_TASK = "waiting for the trials before it in its task"
+
+
 def decide_status(
-    result: RunResult | None, task: TaskView | None, attempts: int, stage: str | None
+    result: RunResult | None,
+    task: TaskView | None,
+    attempts: int,
+    stage: str | None,
+    *,
+    in_turn: bool = False,
 ) -> RunStatus:
     """Return the state of a run: that of its result or, without one, of its task.
 
@@ -173,13 +182,16 @@ def decide_status(
         result: the result, or None.
         attempts: number of started attempts.
         stage: the last stage that the agent reported, or None.
+        in_turn: the task runs other trials before this one.
     """
     if result is not None:
         return RunStatus.of_result(result, task.node if task else None)
     if task is None:
         return RunStatus(RunState.LOST, "its task does not exist, and it has no result")
-    if task.phase == "active":
-        return RunStatus(RunState.QUEUED, _explain_wait(task, attempts))
+    waits_in_task = in_turn and attempts == 0 and task.phase == "running"
+    if waits_in_task or task.phase == "active":
+        why = IN_ITS_TASK if waits_in_task else _explain_wait(task, attempts)
+        return RunStatus(RunState.QUEUED, why, task.node if waits_in_task else None)
     if task.phase == "completed":
         return _ended_without_result(task, attempts)
     if task.phase == "preparing" or attempts == 0 or stage is None or stage in _PREPARING_STAGES:
@@ -266,6 +278,11 @@ _ADVICE_FOR_RESULTS = {
     "NodesMissing": "allow connections between the nodes of the pool on ports 21000 to 28999",
     "NodeUnhealthy": "set `retries`; if the node fails again, run `runner why NODE` and reboot it",
     "Hung": "read the stacks with `runner logs RUN --stderr`; raise `hang_timeout` if it was busy",
+    "GpuIdle": "see `runner metrics RUN --system`; if it had work, raise --idle-timeout, or "
+    "`idle_timeout` in train.yaml",
+    "Idle": "read the end of `runner logs RUN`; if it had work, raise --idle-timeout, or "
+    "`idle_timeout` in train.yaml",
+    "AgentKilled": "check the memory use of the script, and that it kills only its own processes",
     "NodesLate": "reduce the preparation of that node, for example with less data",
     "NodeLost": "check the memory use of the script, or set `retries`",
 }

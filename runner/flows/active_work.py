@@ -35,9 +35,16 @@ class ActiveWork:
         return self.owners or [task for _, task in self.tasks]
 
 
-def find_active(connection: Connection, pool_ids: Collection[str] | None) -> ActiveWork:
-    """Return the unfinished work on pools, or on all pools of the account if None."""
-    tasks = unfinished_tasks(connection, _MAX_EXAMINED, pool_ids, per_job=_MAX_EXAMINED_PER_JOB)
+def find_active(
+    connection: Connection, pool_ids: Collection[str] | None, *, on_nodes: bool = False
+) -> ActiveWork:
+    """Return the unfinished work on pools, or on all pools of the account if None.
+
+    With `on_nodes`, leave out work that waits for a node.
+    """
+    tasks = unfinished_tasks(
+        connection, _MAX_EXAMINED, pool_ids, per_job=_MAX_EXAMINED_PER_JOB, on_nodes=on_nodes
+    )
     owners: list[str] = []
     with suppress(RunnerError):  # the storage account may be gone
         for part in connection.parts():  # a task does not say which of them has its run

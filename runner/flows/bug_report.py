@@ -352,7 +352,7 @@ def _add_run(collector: _Collector, connection: Connection, reference: str) -> R
         collector.know(find_document_secrets(parse_json(content)))
     spec = collector.attempt("run.json", lambda: parse_run(content, run_id))
     if spec is not None:
-        variables = {ref.env for ref in spec.secrets if ref.env}
+        variables = {ref.env for ref in spec.all_secrets if ref.env}
         collector.know({collector.env.get(name, "") for name in variables} - {""})
         cause = collector.attempt("runner why", lambda: diagnose(connection, run_id).to_json())
         collector.add_json("run/why.json", cause)

@@ -48,6 +48,7 @@ from runner.protocol.paths import (
     deleting_mark,
     deleting_note,
     is_run_id,
+    task_trial_ids,
 )
 from runner.protocol.results import (
     BY_TIME_FOLDER,
@@ -64,7 +65,7 @@ from runner.protocol.waiting_trials import waiting_blob
 # Maximum time until a submission has added the task of a run.
 _SUBMITTED_WITHIN = timedelta(minutes=15)
 # A task ends soon after its run, or within its grace period after a cancellation.
-_SETTLE_S = 30.0
+SETTLE_S = 30.0
 _POLL_S = 0.5
 _NEWER = (
     "a newer version of runner wrote it",
@@ -188,7 +189,7 @@ def plan_removal(
         hidden = _hidden(container, others)
         chosen = [*rows, *(each for each in others if each in hidden or only.accepts(begun[each]))]
     unbegun = [rows[run_id] for run_id in chosen if run_id in rows]
-    kept = _find_kept(connection, container, unbegun, now, _SETTLE_S if named else 0)
+    kept = _find_kept(connection, container, unbegun, now, SETTLE_S if named else 0)
     if named:
         _refuse_used(kept, members)
     spared = {each.run_id for each in kept}
@@ -352,6 +353,8 @@ def _find_kept(
     for row in chosen:
         if not row.is_over:
             needed[row.run_id] = f"it is {row.state}", f"runner cancel {row.run_id}"
+        elif row.kept is not None:
+            needed[row.run_id] = "it has failed and keeps its node", f"runner cancel {row.run_id}"
         elif row.spec is None and _is_newer(container, row.run_id):
             needed[row.run_id] = _NEWER
     others = [row for row in chosen if row.run_id not in needed]
@@ -370,7 +373,10 @@ def _find_kept(
 def _load_tasks(
     connection: Connection, rows: Sequence[RunRow], settle_s: float
 ) -> dict[str, TaskView]:
-    """Return tasks by run ID. Wait up to `settle_s` for the tasks of runs with a result."""
+    """Return tasks by run ID. Wait up to `settle_s` for the tasks of runs with a result.
+
+    The task of a trial that runs other trials after it may take hours, so nobody waits for it.
+    """
     deadline = time.monotonic() + settle_s
     jobs = list({row.spec.job_id for row in rows if row.spec})
     while True:
@@ -387,10 +393,22 @@ def _load_tasks(
             # An active task of an ended job never starts.
             if not (task.phase == "active" and row.spec.job_id in ended)
         }
-        late = any(row.result and _is_unfinished(found.get(row.run_id)) for row in rows)
+        late = any(
+            row.result and row.spec and not _runs_others(row.spec, rows)
+            and _is_unfinished(found.get(row.run_id))
+            for row in rows
+        )  # fmt: skip
         if not late or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_S)
+
+
+def _runs_others(spec: RunSpec, chosen: Sequence[RunRow]) -> bool:
+    """Return True if the task of a trial may still run trials that are not chosen."""
+    if spec.task_trials == 1:
+        return False
+    others = {*task_trial_ids(spec.task_id, spec.task_trials)}
+    return not others <= {row.run_id for row in chosen if row.result}
 
 
 def _is_unfinished(task: TaskView | None) -> bool:
@@ -408,6 +426,9 @@ def _is_newer(container: BlobContainer, run_id: str) -> bool:
 def _unfinished_reason(row: RunRow, task: TaskView | None, now: datetime) -> tuple[str, str] | None:
     """Return why a run in a final state may still change, with the fix."""
     if _is_unfinished(task):
+        if row.spec is not None and row.spec.task_trials > 1:
+            why = "its task runs other trials of the sweep, and would repeat a deleted one"
+            return why, f"runner attach {row.spec.group}"
         return "its task has not ended", "try again in a minute; a task ends soon after its result"
     if row.spec is None or task is not None or not _is_being_submitted(row, now):
         return None

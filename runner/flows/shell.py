@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.node_users import (
@@ -42,6 +43,9 @@ from runner.flows.task_shell import capture, find_task_folder, run_apart, switch
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from runner.core.pricing.kept_node import KeptNode
 
 _SCRIPTS = Path(__file__).with_name("shell_scripts")
 
@@ -223,6 +227,7 @@ class RunLocation:
     task: TaskPlace
     expires: datetime
     host_keys: tuple[str, ...] = ()  # of the node, as it wrote them to storage
+    kept: KeptNode | None = None  # the run has failed, and keeps the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +246,7 @@ class Login:
 
 
 def find_location(connection: Connection, spec: RunSpec, node: str | None = None) -> RunLocation:
-    """Return the task, node and folder of an active run.
+    """Return the task, node and folder of an active run, or of one that keeps its node.
 
     Args:
         connection: the services.
@@ -252,7 +257,7 @@ def find_location(connection: Connection, spec: RunSpec, node: str | None = None
         RunnerError: the run is not active, has not started on the node, or has no such node.
     """
     view = load_view(connection, spec)
-    if view.status.state.final or view.status.state is RunState.QUEUED:
+    if (view.status.state.final and not view.kept) or view.status.state is RunState.QUEUED:
         raise _not_running(view)
     places = task_places(connection, spec.job_id, spec.task_id)
     if not places:
@@ -268,7 +273,8 @@ def find_location(connection: Connection, spec: RunSpec, node: str | None = None
     # The node of a run writes its records, so they decide neither folder nor pool. The agent in a
     # container sees the keys of the image.
     keys = () if spec.image is not None else starts[task.node][1].host_keys
-    return RunLocation(spec.run_id, task, _expiry(spec), keys)
+    expires = view.kept.until if view.kept else _expiry(spec)
+    return RunLocation(spec.run_id, task, expires, keys, view.kept)
 
 
 def _other_nodes(

@@ -21,6 +21,7 @@ class TaskContext:
     """What lives as long as the agent's process; all attempts of the task use it in turn.
 
     `hosts` and `nodes_token` are set for a task on several nodes, `notices` only on the primary.
+    `is_quiet` means that no process of an earlier attempt is left in the folder of the task.
     """
 
     node: NodeSettings
@@ -34,3 +35,4 @@ class TaskContext:
     hosts: Hosts | None = None
     nodes_token: str = field(default="", repr=False)
     heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
+    is_quiet: bool = False

@@ -6,6 +6,9 @@ import errno
 from collections.abc import Callable
 
 PREPARE_STAGE, COMMAND_STAGE = "prepare", "command"
+# The devices did nothing for `idle_timeout`: the GPUs, or the CPUs where there are none.
+IDLE_CODES = GPU_IDLE, CPU_IDLE = "GpuIdle", "Idle"
+AGENT_KILLED = "AgentKilled"  # of a trial whose task runs others after it
 DISK_FULL_TEXT = "No space left on device"
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -23,6 +23,7 @@ from runner.node.storage.http import TRANSIENT_STATUS, Transport
 from runner.node.storage.retries import RetryBudget, read_all
 from runner.protocol.codec import parse_json
 from runner.protocol.host import exclude_loopback
+from runner.protocol.run_spec import NOTIFY_VARIABLE
 from runner.protocol.task import (
     SECRET_VARIABLES,
     SECRETS_VARIABLE,
@@ -33,7 +34,6 @@ from runner.protocol.task import (
 STEP = "secrets"
 API_VERSION = "7.4"  # Key Vault REST docs, "Get Secret"
 TIMEOUT_S = 30.0
-VAULT_DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _REFUSAL_REASONS = {
     401: "the vault rejected the identity of the node",
@@ -44,6 +44,8 @@ _REFUSAL_REASONS = {
 
 class RunSecrets:
     """The secrets of a run, by variable. Each value is added to the redactor when it is read.
+
+    NOTIFY_VARIABLE is one of the agent: `resolve` leaves it out, and the script does not get it.
 
     Args:
         values: secrets that the task contains.
@@ -65,6 +67,8 @@ class RunSecrets:
         self._redactor = redactor
         for value in self._values.values():
             self._hide(value)
+        self._notify_url = self._values.pop(NOTIFY_VARIABLE, None)
+        self._notify_vault = self._keyvault.pop(NOTIFY_VARIABLE, None)
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(sorted({*self._values, *self._keyvault}))})"
@@ -73,6 +77,22 @@ class RunSecrets:
     def in_vaults(self) -> bool:
         """Return True if values are in a key vault."""
         return bool(self._keyvault)
+
+    @property
+    def notifies(self) -> bool:
+        """Return True if the run has a webhook for notifications."""
+        return bool(self._notify_url or self._notify_vault)
+
+    def read_notify_url(self, limit_s: float) -> str:
+        """Return the URL of the webhook. Raise StageFailedError.
+
+        `limit_s` is the time for tries at the key vault.
+        """
+        if self._notify_url is None:
+            url = self._notify_vault or ""
+            self._notify_url = self._read("of `notify`", url, RetryBudget(limit_s))
+            self._hide(self._notify_url)
+        return self._notify_url
 
     def resolve(self, retry_budget: RetryBudget) -> dict[str, str]:
         """Return the script's variables. Raise StageFailedError."""
@@ -121,18 +141,20 @@ def _resource(name: str, url: str) -> str:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    for domain in VAULT_DOMAINS:
-        if parts.scheme == "https" and host.endswith(f".{domain}"):
-            return f"https://{domain}"
+    from runner.protocol.azure.clouds import CLOUDS, PUBLIC  # noqa: PLC0415  few runs need it
+
+    for cloud in CLOUDS:
+        if parts.scheme == "https" and host.endswith(f".{cloud.vault_domain}"):
+            return cloud.vault_resource
     if parts.scheme == "http" and host in _LOOPBACK:
-        return f"https://{VAULT_DOMAINS[0]}"
+        return PUBLIC.vault_resource
     raise _secret_error(name, url, "this is not the URL of a key vault")
 
 
 def _get(url: str, headers: Mapping[str, str]) -> str:
     from urllib.request import Request, build_opener  # noqa: PLC0415  few runs need it
 
-    from runner.node.storage.redirects import RedirectPolicy  # noqa: PLC0415
+    from runner.protocol.notifying.redirects import RedirectPolicy  # noqa: PLC0415
 
     request = Request(url, headers=dict(headers))  # noqa: S310 - see _resource
     # The token must not be sent to another host, so no redirect is followed.

@@ -5,6 +5,11 @@ thirty seconds before a spot machine is deleted. The document lists the events o
 scale set, so `Resources` must contain this one. The agent never acknowledges an event
 (`StartRequests`), because Azure would then delete the machine at once, and another task of the
 node may need the remaining time.
+
+A `SpotRebalanceRecommendation` says that the machine has a higher risk of being evicted. It is only
+an advice, and comes with a later api-version, which the page about it does not name
+(learn.microsoft.com, spot-eviction-risk-notifications, read 2026-11-29): a setting of the stack has
+it. The version from before is used where the service does not know that one.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import signal
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import FrameType
@@ -23,6 +28,7 @@ from typing import Any, cast
 
 from runner.node.failures import TerminatedError
 from runner.protocol.codec import parse_json
+from runner.protocol.task import EVENTS_VERSION_VARIABLE
 
 
 class Termination:
@@ -73,7 +79,8 @@ logger = logging.getLogger(__name__)
 
 BASE_VARIABLE = "BATCH_EMULATOR_IMDS"
 BASE_URL = "http://169.254.169.254"
-EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
+EVENTS_PATH = "/metadata/scheduledevents?api-version="
+EVENTS_VERSION = "2020-07-01"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
 POLL_S = 1.0
@@ -87,6 +94,8 @@ BUSY_PAUSE_S = 2.0
 
 # The metadata security protocol of a pool refuses requests that its policy does not allow.
 _FORBIDDEN = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
+# An api-version that the service does not know: 400 by its page, 404 by its imitations.
+_UNKNOWN_VERSION = (http.client.BAD_REQUEST, http.client.NOT_FOUND)
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,8 @@ def watch_evictions(
     """Start to watch for notices. Return None on a dedicated node, which is never evicted."""
     if dedicated:
         return None
-    watch = EvictionWatch(environment.get(BASE_VARIABLE) or BASE_URL, node)
+    base_url = environment.get(BASE_VARIABLE) or BASE_URL
+    watch = EvictionWatch(base_url, node, environment.get(EVENTS_VERSION_VARIABLE) or "")
     watch.start()
     return watch
 
@@ -117,9 +127,14 @@ class EvictionWatch(threading.Thread):
     """Polls for eviction notices until the process ends. A missing service is not reported.
 
     `notice` is the current notice of this node, or None.
+
+    Args:
+        base_url: the metadata service.
+        node: ID of this node.
+        later_version: api-version that has rebalance recommendations; "" without.
     """
 
-    def __init__(self, base_url: str, node: str) -> None:
+    def __init__(self, base_url: str, node: str, later_version: str = "") -> None:
         super().__init__(name="eviction notice", daemon=True)
         parts = urllib.parse.urlsplit(base_url)
         self._host, self._port = parts.hostname or "", parts.port
@@ -134,15 +149,25 @@ class EvictionWatch(threading.Thread):
         self._lock = threading.Lock()  # for all notices and `_forgotten`
         self.notice: NodeEviction | None = None
         self._on_notice: Callable[[NodeEviction], None] | None = None
+        self._later_version = later_version
+        self._recommended = ""  # ID of the last recommendation
+        self._on_recommendation: Callable[[], None] | None = None
 
-    def notify(self, on_notice: Callable[[NodeEviction], None] | None) -> None:
+    def notify(
+        self,
+        on_notice: Callable[[NodeEviction], None] | None,
+        on_recommendation: Callable[[], None] | None = None,
+    ) -> None:
         """Call a function now if there is a notice, and in this thread for each further one.
 
-        It replaces an earlier function; None only removes that.
+        `on_recommendation` is called likewise for recommendations to leave the machine. They
+        replace earlier functions; None only removes those.
         """
-        self._on_notice = on_notice
+        self._on_notice, self._on_recommendation = on_notice, on_recommendation
         if on_notice is not None and (notice := self.notice) is not None:
             on_notice(notice)
+        if on_recommendation is not None and self._recommended:
+            on_recommendation()
 
     def forget(self) -> None:
         """Ignore the current notice from now on, because no eviction followed it."""
@@ -182,7 +207,17 @@ class EvictionWatch(threading.Thread):
             time.sleep(pause_s)
 
     def _poll(self) -> None:
-        status, date, body = self._get(EVENTS_PATH)
+        version = self._later_version or EVENTS_VERSION
+        status, date, body = self._get(EVENTS_PATH + version)
+        if status in _UNKNOWN_VERSION and self._later_version:
+            logger.warning(
+                "the node has no Scheduled Events of version %s (status %d): no rebalance "
+                "recommendations are read",
+                version,
+                status,
+            )
+            self._later_version = ""
+            status, date, body = self._get(EVENTS_PATH + EVENTS_VERSION)
         if status in _FORBIDDEN and not self._is_blocked:
             self._is_blocked = True  # warn once, but poll on: the policy may change meanwhile
             logger.warning(
@@ -194,9 +229,9 @@ class EvictionWatch(threading.Thread):
             raise ValueError(f"status {status}")
         self.has_answered = True
         events = cast("list[dict[str, Any]]", parse_json(body).get("Events") or [])
-        preempts = [event for event in events if event.get("EventType") == "Preempt"]
-        ours = next((event for event in preempts if self._is_for_this_node(event)), None)
+        ours = self._find(events, "Preempt")
         event_id = str(ours.get("EventId", "")) if ours else ""
+        self._take_recommendation(self._find(events, "SpotRebalanceRecommendation"))
         with self._lock:
             if ours is None or event_id == self._forgotten:
                 self.notice = self._remote_notice
@@ -205,6 +240,17 @@ class EvictionWatch(threading.Thread):
             self.notice = notice = NodeEviction(event_id, time.monotonic() + _left_s(ours, date))
         if is_new and self._on_notice is not None:
             self._on_notice(notice)
+
+    def _find(self, events: Sequence[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+        found = (each for each in events if each.get("EventType") == kind)
+        return next((each for each in found if self._is_for_this_node(each)), None)
+
+    def _take_recommendation(self, event: Mapping[str, Any] | None) -> None:
+        event_id = str(event.get("EventId", "")) if event else ""
+        is_new = bool(event_id) and event_id != self._recommended
+        self._recommended = event_id
+        if is_new and self._on_recommendation is not None:
+            self._on_recommendation()
 
     def _is_for_this_node(self, event: Mapping[str, Any]) -> bool:
         if not self._is_named:

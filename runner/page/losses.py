@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from runner.core.units import format_age, format_count, format_size
 from runner.page.forms import Loss, Values, texts
+from runner.protocol.host import format_usd
 
 _KEPT_SHOWN = 5
 _CHANGES_SHOWN = 20
@@ -176,6 +177,16 @@ def _submission(document: Mapping[str, Any], _: Values) -> str:
     return f"It would start {format_count(len(runs), 'run')}." if runs else ""
 
 
+def _budget(document: Any, values: Values) -> str:
+    """Say what the budget of the form has refused to exceed so far."""
+    wanted = values.get("experiment") or None
+    found = next((each for each in _rows(document) if each.get("experiment") == wanted), None)
+    if found is None:
+        return ""
+    cap, spent = (format_usd(found[key]) for key in ("cap_micros", "spent_micros"))
+    return f"Nothing would keep the costs below {cap}, of which {spent} are spent."
+
+
 SWEEP_ENDS = Loss(("sweep", "show", "{sweep}"), _trials_end)
 GROUP_ENDS = Loss(("show", "{sweep}"), _tasks_end)
 SWEEP_RUNS = Loss(("rm", "{sweep}", "--dry-run"), _runs)
@@ -184,6 +195,7 @@ RUN_ENDS = Loss(("show", "{run}"), _run_ends)
 POOL = Loss(("pool", "rm", "{pool}", "--dry-run"), _pool)
 POOL_TASKS = Loss(("pool", "show", "{pool}"), _pool_tasks)
 NODE_TASKS = Loss(("pool", "nodes", "{pool}"), _node_tasks)
+BUDGET = Loss(("budget", "ls"), _budget)
 MODELS = Loss(("models", "ls", "{model}"), _versions)
 DATA = Loss(("data", "ls", "{path}", "--recursive"), _files)
 SERVICES = Loss(("ps", "--all", "--status=queued,preparing,running"), _active)

@@ -27,6 +27,7 @@ from runner.page.charts.panels import run_classes
 from runner.page.charts.sparklines import draw_spark, main_points
 from runner.page.charts.trials import draw_curves, draw_history, draw_parallel
 from runner.page.plain_text import plain
+from runner.protocol.host import format_usd
 from runner.protocol.metrics import format_metric
 
 FOLDER = Path(__file__).parent
@@ -53,7 +54,7 @@ def templates() -> jinja2.Environment:
         "metric": _metric,
         "millis": _millis,
         "moment": moment,
-        "usd": format_usd,
+        "usd": format_dollars,
         "path": _path,
         "shell": shlex.join,
         "plain": plain,
@@ -138,12 +139,9 @@ def _parse_time(value: datetime | str) -> datetime | None:
         return None
 
 
-def format_usd(micro: int | None) -> str:
-    """Return `$1.23` for micro-dollars; small sums with more digits."""
-    if micro is None:
-        return "unknown"
-    usd = micro / 1e6
-    return f"${usd:,.2f}" if usd >= 1 or not usd else f"${usd:.4f}"
+def format_dollars(micro: float | None) -> str:
+    """Return `$1.23` for micro-dollars."""
+    return format_usd(micro, symbol=True)
 
 
 def _millis(value: int | None) -> Markup:

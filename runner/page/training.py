@@ -22,7 +22,8 @@ from runner.protocol.samplers import Method
 PREFIX_SET = "set."
 PREFIX_PARAM = "param."
 _OPTIONS = (
-    "pool", "capacity", "gpus", "nodes", "timeout", "retries", "max_cost", "experiment",
+    "pool", "capacity", "gpus", "nodes", "timeout", "idle_timeout", "retries", "max_cost",
+    "keep_node", "experiment",
 )  # fmt: skip
 _SWEEP_KEYS = ("method", "trials", "repeat", "max_parallel", "metric", "goal", "early_stop")
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -39,7 +40,12 @@ _MOST_FOLDERS = 2000
 _MOST_FOUND = 200
 
 
-_LABELS = {"gpus": "GPUs", "max_cost": "Cost cap in USD", "timeout": "Time limit"}
+_LABELS = {
+    "gpus": "GPUs",
+    "max_cost": "Cost cap in USD",
+    "timeout": "Time limit",
+    "idle_timeout": "Idle timeout",
+}
 
 
 def _label(name: str) -> str:

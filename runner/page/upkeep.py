@@ -95,6 +95,28 @@ UPKEEP_ACTIONS = (
         loss=losses.NODE_TASKS,
         takes="",
     ),
+    Action(
+        "budget-set",
+        "Set a budget",
+        ("budget", "set", "{usd}"),
+        asks="What would cost more is no longer submitted, whoever submits it.",
+        options={"experiment": "--experiment"},
+        fields=(
+            Field("usd", "Cap in USD", help="Such as 50.", required=True),
+            Field("experiment", "Experiment", usual="all runs of a calendar month"),
+        ),
+        after="/bill",
+    ),
+    Action(
+        "budget-rm",
+        "Remove the budget",
+        ("budget", "rm"),
+        asks="The budget of the experiment, or else of the month, no longer refuses submissions.",
+        options={"experiment": "--experiment"},
+        fields=(Field("experiment", "Experiment", usual="all runs of a calendar month"),),
+        after="/bill",
+        loss=losses.BUDGET,
+    ),
     Action("index-rebuild", "Rebuild the index", ("index", "rebuild"), after="/runs"),
     Action(
         "prices",

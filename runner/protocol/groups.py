@@ -64,6 +64,14 @@ class RunGroup(JsonDocument):
         """The runs of the trials of a sweep, without the run of its merge task."""
         return {name: run_id for name, run_id in self.runs.items() if name in self.trials}
 
+    def tasks(self, trials_per_task: int) -> dict[str, str]:
+        """Return the ID of the task of each run: its run ID, or that of the first of its trials."""
+        names = list(self.trial_runs)
+        first = {
+            name: names[number - number % trials_per_task] for number, name in enumerate(names)
+        }
+        return {name: self.runs[first.get(name, name)] for name in self.runs}
+
     @property
     def noun(self) -> str:
         """What users call a member: a trial of a sweep, a task of a file; else, a run."""

@@ -1,9 +1,9 @@
 """What client and agent do in the same way on the machine that they run on.
 
 Variables for the processes that they start, the deletion of folders that scripts wrote to, sizes
-for people, responses over HTTP with all of their headers, and the forms in which a text may
-contain a secret: the agent replaces them in logs, and `runner bug-report` in everything that it
-collects. The emulator, which imports nothing of ours, has its own copies in `proxies.py` and
+and costs for people, responses over HTTP with all of their headers, and the forms in which a text
+may contain a secret: the agent replaces them in logs, and `runner bug-report` in everything that
+it collects. The emulator, which imports nothing of ours, has its own copies in `proxies.py` and
 `folders.py`.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MIN_BYTES = 6
 MIN_LINE_BYTES = 8
 BASE64_WIDTHS = (76, 64)  # characters per line in MIME, as `base64` writes it, and in PEM
+_SMALLEST_MICROS = 100  # the last of four digits
+_CENTS_SUFFICE_MICROS = 100_000
 
 
 def exclude_loopback(environment: Mapping[str, str]) -> dict[str, str]:
@@ -66,6 +69,26 @@ def format_size(size_bytes: float) -> str:
         units.pop(0)
     digits = 0 if units[0] == "B" or abs(size_bytes) >= 9.95 else 1
     return f"{size_bytes:.{digits}f} {units[0]}"
+
+
+def format_usd(micros: float | None, *, symbol: bool = False) -> str:
+    """Return an amount in micro-dollars for people: `4.97 USD`, `0.0012 USD`, or `unknown`.
+
+    Amounts below 10 cents have up to four digits, so that short runs can be compared. The smallest
+    are `<0.0001 USD`, which is not the same as free.
+
+    Args:
+        micros: millionths of a US dollar; may be negative. None is unknown.
+        symbol: Write `$4.97`.
+    """
+    if micros is None:
+        return "unknown"
+    sign, size = "-" if micros < 0 else "", abs(micros)
+    if 0 < size < _SMALLEST_MICROS / 2:
+        sign, size = ">-" if micros < 0 else "<", _SMALLEST_MICROS
+    amount = f"{size / 1e6:,.2f}" if size >= _CENTS_SUFFICE_MICROS else f"{size / 1e6:.4f}"
+    amount = re.sub(r"(\.\d\d\d*?)0+$", r"\1", amount)
+    return f"{sign}${amount}" if symbol else f"{sign}{amount} USD"
 
 
 def encode_forms(value: str) -> Iterator[bytes]:

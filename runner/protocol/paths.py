@@ -83,6 +83,22 @@ def trial_prefix(group_id: str) -> str:
     return group_id[:-STAMP_LENGTH] + "-"
 
 
+def task_trial_ids(task_id: str, most: int) -> tuple[str, ...]:
+    """Return the run IDs of the trials that a task may run one after another.
+
+    Args:
+        task_id: The task, whose ID is the run ID of its first trial.
+        most: Maximum number of its trials; the others have the next numbers of the sweep.
+    """
+    found = _TRIAL_RUN.fullmatch(task_id)
+    if found is None or most == 1:
+        return (task_id,)
+    name, rest = found["name"], found["rest"]
+    first = task_id[len(name) + 1 : -len(rest)]
+    numbers = range(int(first), int(first) + most)
+    return tuple(f"{name}-{number:0{len(first)}d}{rest}" for number in numbers)
+
+
 def newest_first(run_ids: list[str]) -> list[str]:
     """Sort run IDs by their time, newest first; within a second, in reverse order."""
     return sorted(run_ids, key=_time_key, reverse=True)
@@ -186,6 +202,7 @@ class RunPaths:
         self.checkpoints = f"{self.root}checkpoints/"
         self.attempts = f"{self._node}attempts/"
         self.metrics = f"{self._node}metrics.jsonl"  # append blob: one JSON object per line
+        self.system = f"{self._node}system.jsonl"  # append blob: what the run used of the node
         self.stdout = self.log("stdout")
         self.stderr = self.log("stderr")
 
@@ -212,6 +229,10 @@ class RunPaths:
     def attempt_end(self, number: int) -> str:
         """Return the blob that says why the attempt ended."""
         return f"{self.attempt(number)}end.json"
+
+    def attempt_hold(self, number: int) -> str:
+        """Return the blob that says until when the node was kept after the attempt failed."""
+        return f"{self.attempt(number)}hold.json"
 
     def attempt_environment(self, number: int) -> str:
         """Return the blob with interpreter, packages and machine of the attempt."""

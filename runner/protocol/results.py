@@ -135,7 +135,9 @@ class RunResult(JsonDocument):
         output: Folder of the outputs, relative to the run's folder, with a slash at the end.
         partial: True if the outputs are those of a script that did not succeed.
         left_out: Files that the script wrote and runner did not keep.
+        kept_until: Latest time until which the node is kept after a failure; None if it is not.
         checkpoint: Summary of the checkpoints of the attempt.
+        devices: What the attempt used of the first node, a `DeviceSummary`.
         raw: The document that was read.
     """
 
@@ -159,6 +161,10 @@ class RunResult(JsonDocument):
     partial: bool = field(default=False, metadata=wire(omit="default"))
     left_out: tuple[LeftOut, ...] = field(default=(), metadata=wire(omit="default"))
     checkpoint: Mapping[str, Any] | None = None
+    devices: Mapping[str, Any] | None = field(default=None, metadata=wire(omit="default"))
+    kept_until: datetime | None = field(
+        default=None, metadata=wire(write=_time_text, omit="default")
+    )
     raw: Mapping[str, Any] = field(
         default_factory=dict[str, Any], compare=False, repr=False, metadata=NOT_STORED
     )
@@ -261,6 +267,19 @@ class AttemptEnd(JsonDocument):
         return read(cls, {**raw, "resume_failed": None}, resume_failed=failed, **given)
 
 
+@dataclass(frozen=True, slots=True)
+class HoldEnd(JsonDocument):
+    """`attempts/<n>/hold.json`: when the node that was kept after a failure was released.
+
+    `why` is `time`, `stopped` (Batch ended the task) or `evicted`. It is missing if the agent was
+    killed.
+    """
+
+    attempt: int
+    ended: str = ""
+    why: str = ""
+
+
 def parse_result(data: bytes, run_id: str) -> RunResult:
     """Read result.json. Raise RunnerError if it is damaged."""
     raw = parse_document(data, run_id, "result.json")
@@ -353,7 +372,7 @@ _TRIAL = ("name", "number", "params", "metric", "goal")
 _BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
 _RESULT = (
     "format", "run_id", "status", "attempt", "evicted", "exit_code", "step", "code", "error",
-    "started", "ended", "metrics",
+    "started", "ended", "metrics", "kept_until",
 )  # fmt: skip
 
 
@@ -431,7 +450,8 @@ def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
     code: Mapping[str, Any] = run.get("code") or {}
     agent: Mapping[str, Any] = run.get("agent") or {}
     trial: Mapping[str, Any] = run.get("trial") or {}
-    moved = {"moved_from": batch["moved_from"]} if batch.get("moved_from") else {}
+    optional = ("task_trials", "moved_from", "fallback")
+    moved = {name: batch[name] for name in optional if batch.get(name)}
     return {
         **{name: run[name] for name in _RUN if run.get(name) is not None},
         **({"trial": {name: trial[name] for name in _TRIAL if name in trial}} if trial else {}),

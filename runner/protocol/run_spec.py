@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from typing import Self  # the agent runs on Python 3.10
 
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
+NOTIFY_VARIABLE = "RUNNER_NOTIFY_URL"  # has the URL of `notify` among the secrets of a task
+NOTIFY_EVENTS = ("success", "failure", "evictions", "cap")
+FALLBACK_AFTER_S = 20 * 60
+FALLBACK_EVICTIONS = 3
 WORKSPACE = "dev"  # name of the recipe of `runner dev`
 _UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
 _KEYS = (
@@ -65,13 +69,17 @@ class RunSpecError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resources(JsonDocument):
-    """Minimum resources of a node; None and () accept any. `memory_bytes` is per node."""
+    """Minimum resources of a node; None and () accept any.
+
+    `memory_bytes` is per node, `gpu_memory_bytes` per GPU.
+    """
 
     gpus: int | None = None
     memory_bytes: int | None = None
     vm_sizes: tuple[str, ...] = ()
     nodes: int = 1
     capacity: Capacity | None = None
+    gpu_memory_bytes: int | None = field(default=None, metadata=wire(omit="default"))
 
 
 NO_RESOURCES = Resources()
@@ -118,6 +126,29 @@ class SecretRef(JsonDocument):
         return {"env": self.env} if self.env else {"keyvault": self.keyvault or ""}
 
 
+def _read_notify_url(raw: JsonObject | None) -> SecretRef:
+    return SecretRef.from_json(raw or {}, variable=NOTIFY_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRule(JsonDocument):
+    """Which events of a run are sent to a webhook. The URL is a secret that the script lacks.
+
+    Attributes:
+        url: Where the URL is.
+        on: Events of NOTIFY_EVENTS.
+        format: `json`, `slack` or `teams`; None is decided by the host of the URL.
+        evictions: Number of evictions within an hour for the event `evictions`.
+        cap_share: Share of a time limit or cost cap for the event `cap`.
+    """
+
+    url: SecretRef = field(metadata=wire(read=_read_notify_url, missing=_read_notify_url(None)))
+    on: tuple[str, ...] = NOTIFY_EVENTS
+    format: str | None = None
+    evictions: int = 3
+    cap_share: float = 0.8
+
+
 def _read_image(raw: JsonObject | None) -> str | None:
     return raw.get("name") if raw else None
 
@@ -146,9 +177,12 @@ class RecipeSpec(JsonDocument):
         max_cost_micros: Cap of the costs of the run's job in micro-dollars.
         processes_per_node: For launchers that start several processes. None means one per GPU.
         hang_timeout_s: Time without any progress after which the attempt fails; None is unlimited.
+        idle_timeout_s: Time with idle devices after which the run fails; None is unlimited.
+        keep_node_s: Time for which the node of a run that failed is kept; None does not keep it.
         params_as: How the script gets its parameters.
         switches: Options of the script without a value, by parameter: for true, and for false.
         image: Reference of the container image that the script runs in.
+        notify: The webhook that is told how the run goes; None sends nothing.
     """
 
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -179,6 +213,8 @@ class RecipeSpec(JsonDocument):
     launcher: Launcher = field(default="python", metadata=wire(omit="default"))
     processes_per_node: int | None = field(default=None, metadata=wire(omit="default"))
     hang_timeout_s: float | None = field(default=None, metadata=wire(omit="default"))
+    idle_timeout_s: float | None = field(default=None, metadata=wire(omit="default"))
+    keep_node_s: float | None = field(default=None, metadata=wire(omit="default"))
     params_as: ParamsAs = field(default="flags", metadata=wire(omit="default"))
     switches: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict[str, "tuple[str, ...]"], metadata=wire(omit="default")
@@ -188,6 +224,9 @@ class RecipeSpec(JsonDocument):
     resources: Resources = NO_RESOURCES
     priority: int = 0
     image: str | None = field(default=None, metadata=wire(read=_read_image, write=_image_json))
+    notify: NotifyRule | None = field(
+        default=None, metadata=wire(read=unless_empty(NotifyRule.from_json), omit="empty")
+    )
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of run.json that the recipe decides."""
@@ -212,8 +251,13 @@ class RecipeSpec(JsonDocument):
         return (self.requirements_file or "").endswith((".yml", ".yaml"))
 
     @property
+    def all_secrets(self) -> tuple[SecretRef, ...]:
+        """The secrets of the script and of the agent."""
+        return self.secrets if self.notify is None else (*self.secrets, self.notify.url)
+
+    @property
     def secret_names(self) -> frozenset[str]:
-        """Variables whose values are secret."""
+        """Variables of the script whose values are secret."""
         return frozenset(ref.variable for ref in self.secrets)
 
     @property
@@ -382,13 +426,31 @@ class PoolStay(JsonDocument):
     """A pool that the run's job was in before. Attempts on its nodes have its VM size and price.
 
     `requeued` is the number of the attempt that the move ended, which does not count as evicted, or
-    0 if none was running.
+    0 if none was running. `until` is the time of the move, and `why` its reason if no person moved
+    the run: `waited` or `evicted`. Both are empty in older documents.
     """
 
     pool: str
     vm_size: str | None = None
     spot: bool = False
     requeued: int = 0
+    until: str = field(default="", metadata=wire(omit="default"))
+    why: str = field(default="", metadata=wire(omit="default"))
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackRule(JsonDocument):
+    """The pools that a run may use, in order, and when it moves to the next one.
+
+    Attributes:
+        pools: At least two, of which the first was preferred.
+        after_s: Time in seconds that it waits for a node of one pool.
+        evictions: Number of evictions within an hour in one pool.
+    """
+
+    pools: tuple[str, ...]
+    after_s: int = FALLBACK_AFTER_S
+    evictions: int = FALLBACK_EVICTIONS
 
 
 def _read_data(raw: JsonObject | None) -> DataRef | None:
@@ -415,7 +477,10 @@ class RunSpec(RecipeSpec):
             `GitAddress.key`.
         inputs: Named inputs, as docs/run-format.md describes them.
         after: Runs that must succeed before it.
+        task_trials: How many trials of a sweep its task runs at most, one after another. The ID of
+            such a task is the run ID of its first trial.
         moved_from: Pools that the run's job was in before, oldest first.
+        fallback: The other pools that it moves to if it waits or is evicted too often.
         job_limit_s: Time limit of the job, from its creation, if the costs of the run have a cap.
         schedule: Name of the schedule that started the run.
         rehearsal: Evictions that the emulator carries out. `spec` is the text of the user, and
@@ -455,8 +520,14 @@ class RunSpec(RecipeSpec):
     spot: bool = field(default=False, metadata=wire("batch.spot"))
     job_id: str = field(default="", metadata=wire("batch.job_id"))
     task_id: str = field(default="", metadata=wire("batch.task_id"))
+    task_trials: int = field(
+        default=1, metadata=wire("batch.task_trials", read=int, omit="default")
+    )
     moved_from: tuple[PoolStay, ...] = field(
         default=(), metadata=wire("batch.moved_from", omit="default")
+    )
+    fallback: FallbackRule | None = field(
+        default=None, metadata=wire("batch.fallback", omit="empty")
     )
     job_limit_s: int | None = field(
         default=None, metadata=wire("batch.job_limit_s", read=or_none(int), omit="empty")
@@ -472,6 +543,11 @@ class RunSpec(RecipeSpec):
     raw: JsonObject = field(
         default_factory=dict[str, Any], compare=False, repr=False, metadata=NOT_STORED
     )
+
+    @property
+    def is_later_in_task(self) -> bool:
+        """True for a trial whose task runs others before it."""
+        return self.task_trials > 1 and self.run_id != self.task_id
 
     def to_json(self) -> dict[str, Any]:
         """Return run.json. In a document that was read, only changed values are replaced."""

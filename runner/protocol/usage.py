@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.protocol.codec import DAMAGED, parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptEnd, AttemptStart, sign_interval_s
+from runner.protocol.results import AttemptEnd, AttemptStart, HoldEnd, sign_interval_s
 
 USAGE_VERSION = 1
 MAX_ATTEMPTS = 10_000
@@ -42,6 +42,9 @@ class AttemptUsage:
         pool: Pool of the node. It differs from the run's if the run was moved. Empty if unknown.
         ends_by: Latest end of an attempt without `ended`: the next attempt began, or signs of life
             are missing. None if nothing limits it, and for an attempt with `ended`.
+        held: When the node was released that was kept after the attempt failed; None if it was not
+            kept, or if that is not on record.
+        held_by: Latest time of `held`; None if the node was not kept.
     """
 
     attempt: int
@@ -61,12 +64,21 @@ class AttemptUsage:
     saved: int | None = None
     pool: str = ""
     ends_by: int | None = None
+    held: int | None = None
+    held_by: int | None = None
 
     @property
     def last_sign(self) -> int:
         """Time of the last record of the attempt: it ran at least until then."""
         known = (self.started, self.command, self.seen, self.saved)
         return max((each for each in known if each is not None), default=0)
+
+    def kept_until(self, *, is_last: bool) -> int | None:
+        """Return the end of the work that is not repeated; None if all of it is.
+
+        If this is the last attempt, the next one will start from its last checkpoint.
+        """
+        return self.saved if is_last else self.kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +98,22 @@ class LostWork:
         return self.least_ms == self.most_ms
 
 
+def loses_work(usage: AttemptUsage, *, is_last: bool, is_settled: bool) -> bool:
+    """Return True if another attempt has to repeat what this one did after its last checkpoint.
+
+    The work of a script that failed is not lost: it is the price of the failure. Nor is the work
+    of the last attempt of a run that was cancelled, because nothing repeats it.
+
+    Args:
+        usage: The attempt.
+        is_last: It is the last attempt of the run.
+        is_settled: The run has a result, or its last attempt still runs.
+    """
+    return usage.why != "failed" and not (is_last and is_settled)
+
+
 def find_lost_work(usage: AttemptUsage, *, is_last: bool) -> LostWork:
-    """Return the work of an ended attempt that no other attempt continues.
+    """Return the work of an ended attempt that no other attempt continues, if it `loses_work`.
 
     Work is the time of the script: since its start, or since the checkpoint that a later attempt
     restored. An attempt that was lost before its script began loses its preparation.
@@ -96,9 +122,9 @@ def find_lost_work(usage: AttemptUsage, *, is_last: bool) -> LostWork:
         usage: The attempt.
         is_last: Its run waits for another attempt, which will start from its last checkpoint.
     """
-    since, kept = usage.started or 0, usage.saved if is_last else usage.kept
+    since = usage.started or 0
     if usage.command is not None:
-        since = max(usage.command, kept or 0)
+        since = max(usage.command, usage.kept_until(is_last=is_last) or 0)
     if usage.ended is not None:
         least = most = max(usage.ended - since, 0)
         return LostWork(least, most)
@@ -109,6 +135,7 @@ def find_lost_work(usage: AttemptUsage, *, is_last: bool) -> LostWork:
 _FIELDS = tuple(AttemptUsage.__dataclass_fields__)
 # Types of the fields that are not integers; fields that are never None.
 _KINDS = {"node": str, "why": str, "pool": str, "dedicated": bool}
+_OF_HOLD = frozenset({"held", "held_by"})  # few runs keep their node
 _PRESENT = frozenset({"attempt", "rank", "node", "why", "pool"})
 
 
@@ -125,8 +152,10 @@ def to_milliseconds(time: str | datetime | None) -> int | None:
 
 def usage_to_json(attempts: Sequence[AttemptUsage]) -> dict[str, Any]:
     """Return the attempts as rows of values, because space in the index is limited."""
-    rows = [[getattr(each, name) for name in _FIELDS] for each in attempts]
-    return {"version": USAGE_VERSION, "fields": _FIELDS, "rows": rows}
+    is_held = any(getattr(each, name) is not None for each in attempts for name in _OF_HOLD)
+    names = [name for name in _FIELDS if is_held or name not in _OF_HOLD]
+    rows = [[getattr(each, name) for name in names] for each in attempts]
+    return {"version": USAGE_VERSION, "fields": names, "rows": rows}
 
 
 def parse_usage(text: str | bytes) -> tuple[AttemptUsage, ...] | None:
@@ -176,6 +205,7 @@ def load_usage(
     status: str = "",
     ended: str | datetime | None = None,
     attempts: int = MAX_ATTEMPTS,
+    kept_until: str | datetime | None = None,
 ) -> tuple[AttemptUsage, ...]:
     """Return the attempts of a run by number and rank.
 
@@ -186,6 +216,7 @@ def load_usage(
         status: Status of its result; empty without a result.
         ended: End of the result, used for a last attempt without end.json.
         attempts: Maximum number of attempts.
+        kept_until: As in the result.
     """
     paths = RunPaths(run_id)
     found: list[_Records] = []
@@ -197,6 +228,11 @@ def load_usage(
         found.append(_load_attempt(read, paths, number, content))
     if found and found[-1].usage.ended is None and status in ("succeeded", "failed"):
         last = replace(found[-1].usage, ended=to_milliseconds(ended), why=status)
+        found[-1] = replace(found[-1], usage=last)
+    if found and (held_by := to_milliseconds(kept_until)) is not None:
+        end = HoldEnd.load(read(paths.attempt_hold(len(found))) or b"")
+        held = to_milliseconds(end.ended) if end is not None else None
+        last = replace(found[-1].usage, held=held, held_by=held_by)
         found[-1] = replace(found[-1], usage=last)
     found = _with_ends(found, read, paths, to_milliseconds(ended) if status else None)
     usage: list[AttemptUsage] = []

@@ -107,17 +107,33 @@ class WaitingTrials(JsonDocument):
         batch: Mapping[str, Any] = (self.document(run_id) or {}).get("batch") or {}
         return str(batch.get("job_id") or "")
 
+    def task_of(self, run_id: str) -> str:
+        """Return the ID of the task of a trial, which may run several trials."""
+        own: Mapping[str, Any] = self.trials[run_id].get("batch") or {}
+        common: Mapping[str, Any] = self.common.get("batch") or {}
+        return str(own.get("task_id") or common.get("task_id") or run_id)
+
+    def tasks(self) -> dict[str, list[str]]:
+        """Return the trials of each task, in their order."""
+        found: dict[str, list[str]] = {}
+        for run_id in self.trials:
+            found.setdefault(self.task_of(run_id), []).append(run_id)
+        return found
+
     def requeue(self, run_ids: Iterable[str], changes: Mapping[str, Any]) -> WaitingTrials:
         """Return the document with these trials waiting again, even if they were cancelled.
 
-        `changes` of run.json, such as the job and a newer agent, apply to all these trials.
+        `changes` of run.json, such as the job and a newer agent, apply to all these trials. Trials
+        that shared a task share one again.
         """
         place: Mapping[str, Any] = changes.get("batch") or {}
         moved: dict[str, Mapping[str, Any]] = {}
+        tasks: dict[str, str] = {}  # by the earlier one
         for run_id in run_ids:
             own = self.trials[run_id]
             before: Mapping[str, Any] = own.get("batch") or {}
-            moved[run_id] = {**own, **changes, "batch": {**before, **place}}
+            task = {"task_id": tasks.setdefault(self.task_of(run_id), run_id)}
+            moved[run_id] = {**own, **changes, "batch": {**before, **place, **task}}
         cancelled = {run_id: one for run_id, one in self.cancelled.items() if run_id not in moved}
         return replace(self, trials={**self.trials, **moved}, cancelled=cancelled)
 
@@ -150,6 +166,28 @@ class WaitingTrials(JsonDocument):
 def trial_setting(group_id: str, changes: Mapping[str, Any]) -> str:
     """Return the value of RUNNER_TRIAL, from which the agent derives run.json of a trial."""
     return json.dumps({"group": group_id, "run": changes}, separators=(",", ":"))
+
+
+def task_trials_setting(
+    first: Mapping[str, Any], later: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> str:
+    """Return the value of RUNNER_TASK_TRIALS, a secret.
+
+    Args:
+        first: RUNNER_STORAGE of the first trial of the task.
+        later: Of each trial after it: the changes as for `trial_setting`, and RUNNER_STORAGE.
+    """
+    return json.dumps(
+        [
+            {
+                "run_id": run_id,
+                "run": changes,
+                "storage": {k: v for k, v in storage.items() if first.get(k) != v},
+            }
+            for run_id, (changes, storage) in later.items()
+        ],
+        separators=(",", ":"),
+    )
 
 
 def parse_trial_setting(value: str) -> tuple[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
 
+from runner.core.pricing.budgets import Spending
 from runner.core.pricing.ledger import Gap, NodeCharge, NodeCosts
 from runner.flows.costs.bill import CostBill
 from runner.flows.costs.report import CostReport
@@ -55,6 +56,36 @@ class CostRowDocument(SpentDocument):
 
     name: str
     runs: list[str]
+
+
+class BudgetDocument(TypedDict):
+    """A budget: `runner budget ls`.
+
+    `budget` is the experiment, or `month`, for which `experiment` is None. `spent_micros` is what
+    runs have cost as far as prices are known, `running_micros` what unfinished ones may cost at
+    most, and `left_micros` what a submission may cost. `unpriced_runs` have no known price.
+    """
+
+    budget: str
+    experiment: str | None
+    cap_micros: int
+    spent_micros: int
+    running_micros: int
+    left_micros: int
+    unpriced_runs: list[str]
+
+
+def budget_document(spending: Spending) -> BudgetDocument:
+    """Return the document of a budget."""
+    return {
+        "budget": spending.experiment or "month",
+        "experiment": spending.experiment or None,
+        "cap_micros": spending.cap,
+        "spent_micros": spending.spent,
+        "running_micros": spending.running,
+        "left_micros": spending.left,
+        "unpriced_runs": list(spending.unpriced),
+    }
 
 
 class PriceDocument(TypedDict):

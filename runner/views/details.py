@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from typing_extensions import TypedDict  # pydantic describes that of `typing` from Python 3.12 on
@@ -12,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic describes that of `typing` f
 from runner.azure.auth.credentials import Connection
 from runner.core.diagnosis import Diagnosis
 from runner.core.units import format_size
+from runner.flows.devices import load_devices
 from runner.flows.models.register import RunModel, describe_models
 from runner.flows.runs.attempts import (
     AttemptRow,
@@ -27,8 +29,10 @@ from runner.flows.runs.outputs import RunFile, find_files, output_url
 from runner.flows.runs.timeline import TimelineEvent
 from runner.flows.submit.reproduce import load_environment
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
+from runner.protocol.devices import DeviceSummary
 from runner.protocol.metrics import MetricSummary
 from runner.protocol.run_spec import RunSpec
+from runner.views.devices import DeviceSummaryLine, summary_line
 from runner.views.json_text import Measured
 
 
@@ -68,6 +72,15 @@ class ModelLine(TypedDict):
     problem: str
 
 
+class KeptNodeLine(TypedDict):
+    """A node that a failed run keeps since its end; the costs are those so far and at most."""
+
+    since: str
+    until: str
+    cost_micro_usd: int | None
+    most_micro_usd: int | None
+
+
 class RunDocument(TypedDict):
     """The document of `runner show -o json`; `run` is run.json, `result` is result.json."""
 
@@ -77,6 +90,7 @@ class RunDocument(TypedDict):
     fix: str
     cause: dict[str, Any] | None
     node: str | None
+    kept_node: KeptNodeLine | None
     metrics: list[MetricLine]
     attempts: list[dict[str, Any]]
     environment: Mapping[str, Any] | None
@@ -86,6 +100,7 @@ class RunDocument(TypedDict):
     run: dict[str, Any]
     result: Mapping[str, Any] | None
     models: list[ModelLine]
+    devices: DeviceSummaryLine | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,7 @@ class RunDetails:
     checkpoints: Sequence[CheckpointManifest]
     models: Sequence[RunModel]
     checkpoint_problem: str
+    devices: DeviceSummary | None
 
 
 def load_details(connection: Connection, spec: RunSpec) -> RunDetails:
@@ -118,6 +134,7 @@ def load_details(connection: Connection, spec: RunSpec) -> RunDetails:
         list_checkpoints(container, spec.run_id),
         _models(connection, view),
         str(problem or ""),
+        load_devices(connection, spec).summary,
     )
 
 
@@ -136,6 +153,9 @@ def run_document(shown: RunDetails) -> RunDocument:
         "fix": view.status.fix,
         "cause": view.status.cause.to_json() if view.status.cause else None,
         "node": view.status.node,
+        "kept_node": cast("KeptNodeLine", view.kept.to_json(datetime.now(UTC)))
+        if view.kept
+        else None,
         "metrics": [cast("MetricLine", dataclasses.asdict(each)) for each in shown.metrics],
         "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],
         "environment": shown.environment,
@@ -145,6 +165,7 @@ def run_document(shown: RunDetails) -> RunDocument:
         "run": view.spec.to_json(),
         "result": view.result.raw if view.result else None,
         "models": [cast("ModelLine", dataclasses.asdict(model)) for model in shown.models],
+        "devices": summary_line(shown.devices),
     }
 
 

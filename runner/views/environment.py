@@ -22,7 +22,8 @@ class ServiceLine(TypedDict):
 class LocalDocument(TypedDict, total=False):
     """The document of `runner local status -o json`; services are there once they are set up.
 
-    `page` is there after a start that serves the emulator's page: a link for one browser.
+    `page` is there after a start that serves the emulator's page: a link for one browser. `faults`
+    and `images` are there if the emulator has rules for faults or folders of node images.
     """
 
     running: bool
@@ -34,6 +35,8 @@ class LocalDocument(TypedDict, total=False):
     isolation: str | None
     refusal: str | None
     page: str
+    faults: str
+    images: list[str]
 
 
 class TargetDocument(TypedDict):
@@ -66,5 +69,6 @@ def local_document(found: LocalStatus) -> LocalDocument:
     sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
     kept_apart = found.isolation or None
     record = {"running": found.running, **services, **sizes, "isolation": kept_apart}
-    page = {"page": found.page} if found.page else {}
-    return cast("LocalDocument", {**record, "refusal": found.refusal or None, **page})
+    given = {"page": found.page, "faults": found.faults, "images": list(found.images)}
+    options = {name: value for name, value in given.items() if value}
+    return cast("LocalDocument", {**record, "refusal": found.refusal or None, **options})

@@ -104,7 +104,10 @@ def _as_of(price: Price | None) -> str | None:
 
 
 class NodeDocument(TypedDict):
-    """A node of `runner pool nodes -o json`; `log` is the end of a failed start task's output."""
+    """A node of `runner pool nodes -o json`; `log` is the end of a failed start task's output.
+
+    `use` says what a run there uses at present, None if that is unknown.
+    """
 
     node: str
     state: str
@@ -112,6 +115,7 @@ class NodeDocument(TypedDict):
     running_tasks: int
     tasks_run: int
     since: str | None
+    use: str | None
     problem: str | None
     log: list[str]
 
@@ -126,6 +130,7 @@ def node_document(found: NodeStatus) -> NodeDocument:
         "running_tasks": node.running_tasks,
         "tasks_run": node.tasks_run,
         "since": node.since.isoformat() if node.since else None,
+        "use": found.use or None,
         "problem": node.problem or None,
         "log": list(found.log),
     }

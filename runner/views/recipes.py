@@ -41,6 +41,8 @@ class _RecipeFields(TypedDict):
     expected: list[str]
     image: str | None
     timeout_s: float | None
+    idle_timeout_s: float | None
+    keep_node_s: float | None
     retries: int
     estimate: str | None
 
@@ -109,6 +111,8 @@ def recipe_document(recipe: Recipe) -> RecipeDocument:
         "variants": list(recipe.variants),
         "image": recipe.image,
         "timeout_s": recipe.timeout_s,
+        "idle_timeout_s": recipe.idle_timeout_s,
+        "keep_node_s": recipe.keep_node_s,
         "retries": recipe.retries,
         "estimate": recipe.estimate,
     }

@@ -17,7 +17,8 @@ from runner.views.json_text import Measured
 class RunLine(TypedDict):
     """A run of `runner ps -o json`; times are ISO 8601, `took_s` seconds.
 
-    `error` is the last exception of a script that failed.
+    `error` is the last exception of a script that failed, `node_kept_until` the time until which a
+    failed run keeps its node.
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class RunLine(TypedDict):
     origin: dict[str, Any] | None
     group: str | None
     error: NotRequired[str]
+    node_kept_until: NotRequired[str]
 
 
 def run_line(row: RunRow) -> RunLine:
@@ -65,6 +67,8 @@ def run_line(row: RunRow) -> RunLine:
     }
     if status and status.error:
         document["error"] = status.error
+    if row.kept:
+        document["node_kept_until"] = row.kept.until.isoformat()
     return document
 
 

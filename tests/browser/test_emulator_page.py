@@ -219,10 +219,10 @@ def test_everything_works_without_scripts(browser: Browser, server: Server) -> N
     page.get_by_role("button", name="Plan a fault").click()
     page.goto(f"{base}/control")
     assert "Pool_List" in page.locator("table").inner_text()
-    page.get_by_role("link", name="Forget planned faults").click()
-    page.get_by_role("button", name="Forget planned faults").click()
+    page.get_by_role("link", name="Forget all rules for faults").click()
+    page.get_by_role("button", name="Forget all rules for faults").click()
     page.wait_for_url("**/control?done=forget-faults")
-    assert "No fault is planned" in page.locator("main").inner_text()
+    assert "There are no rules" in page.locator("main").inner_text()
     page.context.close()
 
 

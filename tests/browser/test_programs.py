@@ -129,6 +129,7 @@ def test_documents_fit_their_description_and_equal_the_command_line(api: Api, cl
         show_ended(cli, each)
     until(lambda: set(cli.json("sweep", "show", sweep)["states"]) == {"succeeded"})
     api.act("register", run=run, name="cats", alias="best-yet")
+    api.act("budget-set", usd=50, experiment="small")
 
     same = (
         ("/runs", "/runs", ["ps", "-n", "1000"]),
@@ -143,6 +144,8 @@ def test_documents_fit_their_description_and_equal_the_command_line(api: Api, cl
             ["files", "ls", run, "--checkpoints"],
         ),
         ("/runs/{run_id}/metrics", f"/runs/{odd}/metrics", ["metrics", odd]),
+        ("/runs/{run_id}/devices", f"/runs/{odd}/devices", ["metrics", odd, "--system"]),
+        ("/budgets", "/budgets", ["budget", "ls"]),
         ("/why/{subject}", f"/why/{failed}", ["why", failed]),
         ("/pools", "/pools", ["pool", "ls"]),
         ("/pools/{pool}", "/pools/local", ["pool", "show", "local"]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from azure.storage.blob import BlobServiceClient
 
-from bench.page_sweep import sweep_id, write_sweep
+from bench.page.page_sweep import sweep_id, write_sweep
 from bench.services import storage_connection_string
 from tests.browser.checks import screenshots
 from tests.browser.conftest import NewPage, PageServer

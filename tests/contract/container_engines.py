@@ -8,15 +8,18 @@ import py_compile
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from azure.batch import models
 
 from tests.contract.server import Running, Things, serving
+from tests.repetition import slow_after
 
 _MINE = f"localhost/batch-emulator-test-{os.getpid()}"  # test processes share one store of images
 IMAGE = f"{_MINE}:plain"
@@ -24,6 +27,7 @@ ENTRY = f"{_MINE}:entry"  # echoes "entry" and its arguments
 PRIVATE = "private.example/team/tool:1"
 ACCOUNT = ["robot", "s3cret-of-a-registry"]
 RUNC = ("--runtime=runc", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
+ENGINES = slow_after(2, ["fake docker", "podman", "fake podman"])
 _APPLETS = ("sh", "cat", "echo", "pwd", "sleep", "env", "touch", "true")
 
 
@@ -102,9 +106,18 @@ def podman(folder: Path) -> tuple[Machine | None, str]:
     return None, f"podman runs no containers on this machine: {why}"
 
 
-def forget_images(machine: Machine) -> None:
-    """Remove the images that `podman` created."""
-    subprocess.run([machine.program, "rmi", IMAGE, ENTRY], capture_output=True, check=False)
+@contextmanager
+def installed_engine(name: str) -> Generator[Machine]:
+    """Yield one of `ENGINES`, and remove what it made; skip the test if there is no podman."""
+    with tempfile.TemporaryDirectory(prefix="engine-") as path:
+        if name != "podman":
+            yield fake(Path(path), name.split()[1])
+            return
+        found, why = podman(Path(path))
+        if found is None:
+            pytest.skip(why)
+        yield found
+        subprocess.run([found.program, "rmi", IMAGE, ENTRY], capture_output=True, check=False)
 
 
 @contextmanager

@@ -93,7 +93,8 @@ def emulate(data_dir: Path, *options: str, umask: int = -1) -> Generator[Emulati
     """Run an emulator on a data folder until the block ends."""
     key = base64.b64encode(secrets.token_bytes(32)).decode()
     command = [sys.executable, "-m", "batch_emulator", "--account", "local", "--port", "0"]
-    command += ["--data-dir", str(data_dir), "--boot-seconds", "0", *options]
+    command += ["--data-dir", str(data_dir)]
+    command += ["--boot-seconds", "0", "--delete-seconds", "0", *options]
     log = (data_dir.parent / "emulator.log").open("wb")
     process = subprocess.Popen(
         command,

@@ -5,7 +5,7 @@ The name of the program decides whether it acts as podman or docker. It accepts 
 the real engine accepts at the same position; others end it with exit code 125. The test describes
 images and registries in `images.json` next to the program; `calls.jsonl` lists the calls. The
 command of a container runs with only the variables of the container, in its working directory,
-and on folders of this machine. Each mounted folder must have the same path inside and outside.
+and on folders of this machine.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def pull(options: list[str], config: Path | None) -> None:
         server = name.partition("/")[0]
         auth = credentials(file).get(server, {}).get("auth", "")
         account = machine().get("accounts", {}).get(server, ["", ""])
-        if base64.b64decode(auth).decode() != ":".join(account):
+        own = file is None and server in machine().get("logged_in", [])  # by this machine's user
+        if not own and base64.b64decode(auth).decode() != ":".join(account):
             fail(f"{name}: unauthorized: authentication required")
     (HOME / "pulled").mkdir(exist_ok=True)
     write(HOME / "pulled" / name.replace("/", "%"), image)
@@ -163,14 +164,21 @@ def create(options: list[str]) -> None:
     parser.add_argument("--entrypoint")
     parser.add_argument("--shm-size")
     parser.add_argument("--interactive", action="store_true")
+    parser.add_argument("--init", choices=["true", "false"])
+    parser.add_argument("--volume", action="append", default=[])
+    parser.add_argument("--device", action="append", default=[])
+    for name in ("--cidfile", "--runtime", *([] if PODMAN else ["--gpus"])):
+        parser.add_argument(name)
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(options)
+    for volume in given.volume:
+        bind(Path(volume.partition(":")[0]))
     image = local_image(given.image)
     environment = {**image.get("env", {}), **variables(given)}
     entry = [given.entrypoint] if given.entrypoint else image.get("entrypoint", [])
     default = [] if given.entrypoint else image.get("cmd", [])
-    box = {
+    box: dict[str, Any] = {
         "Id": os.urandom(32).hex(),
         "Name": given.name,
         "labels": dict(label.split("=", 1) for label in given.label),
@@ -186,6 +194,9 @@ def create(options: list[str]) -> None:
         if (BOXES / given.name).exists():
             fail(f"the container name {given.name!r} is already in use")
         write(BOXES / given.name, box)
+    if given.cidfile:
+        with open(given.cidfile, "x") as file:  # noqa: PTH123 - as the engines do
+            file.write(box["Id"])
     sys.stdout.write(f"{box['Id']}\n")
 
 
@@ -199,14 +210,22 @@ def variables(given: argparse.Namespace) -> dict[str, str]:
 
 
 def mounted(text: str) -> dict[str, Any]:
-    """Return a bind mount of an existing folder at the same path, or fail."""
+    """Return a bind mount of an existing folder, or fail. Another path does not show its files."""
     fields = {name: value for name, _, value in (f.partition("=") for f in text.split(","))}
     read_only = fields.pop("readonly", None) is not None
     if set(fields) != {"type", "source", "target"} or fields["type"] != "bind":
         fail(f"invalid mount {text}")
-    if fields["source"] != fields["target"] or not Path(fields["source"]).is_dir():
+    if not Path(fields["source"]).is_dir():
         fail(f"statfs {fields['source']}: no such file or directory")
-    return {"path": fields["source"], "read_only": read_only}
+    return {"path": fields["target"], "read_only": read_only}
+
+
+def bind(source: Path) -> None:
+    """Make the folder of a volume as docker does; podman fails if it is missing."""
+    if not PODMAN:
+        source.mkdir(parents=True, exist_ok=True)
+    elif not source.exists():
+        fail(f"statfs {source}: no such file or directory")
 
 
 def containers() -> list[dict[str, Any]]:

@@ -116,7 +116,7 @@ def test_every_section_of_an_empty_account_says_what_to_do(empty: Pages) -> None
     assert empty.server.url in shown["/"]
     assert "az batch job create" in shown["/jobs"]
     assert "az batch job-schedule create" in shown["/schedules"]
-    assert "No fault is planned" in shown["/control"]
+    assert "There are no rules" in shown["/control"]
     assert "curl" in shown["/requests"]
 
 
@@ -450,7 +450,10 @@ def test_looking_at_pages_meets_no_planned_fault(pages: Pages) -> None:
     for path in ("/", "/jobs", "/jobs/train", "/pools/gpus"):
         pages.text(path)
     assert pages.act("resize", pool="gpus", targetLowPriorityNodes="2").status_code == 503
-    assert "No fault is planned" in pages.text("/control")
+    [row] = pages.text("/control").split("<tr>")[2:]
+    assert "rule-1" in row
+    assert ">0</td>" in row  # left
+    assert ">1</td>" in row  # hits
 
 
 def test_refused_action_says_why_and_keeps_the_values(pages: Pages) -> None:

@@ -23,7 +23,7 @@ from runner.core.home import HomePaths
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import AZURE, load_settings
 from runner.features.simulation import formulas
-from runner.flows.environment.check_azure import check_agents
+from runner.flows.environment.checks.azure import check_agents
 from runner.protocol.errors import RunnerError
 from runner_infra.config.stack_file import parse_stack_config
 from runner_infra.planning.pool_plan import MarketplaceImage, plan_pools
@@ -98,6 +98,26 @@ def autoscaled(things: Things, formula: str) -> str:
 def test_account_without_pools_is_reported(command: Command) -> None:
     assert command.json("ls") == []
     assert "no pools" in command.text("ls")[1]
+
+
+@pytest.mark.feature(10)
+def test_evicted_node_that_is_still_unusable_is_not_reported_as_broken(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account = command.running.emulator.account
+    account.limits = replace(account.limits, unusable_s=3600.0)
+    pool = command.things.pool(target_low_priority_nodes=1)
+    [node] = command.things.wait_nodes(pool, 1, "idle")
+    headers = {"authorization": f"Bearer {KEY}"}
+    address = f"{command.running.url}/_emulator/pools/{pool}/nodes/{node.id}/evict?notice=0"
+    assert plain_http.post(address, headers=headers).status_code == 202
+    command.things.wait_nodes(pool, 1, "unusable")
+    assert main(["why", pool, "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cause"] != "NodesUnusable"
+    assert main(["why", str(node.id), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cause"], found["state"]) == ("Evicted", "unusable")
 
 
 @pytest.mark.slow

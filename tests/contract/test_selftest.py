@@ -14,13 +14,13 @@ from batch_emulator.domain.account import Limits
 from batch_emulator.emulator import Emulator
 from batch_emulator.server import Server
 from runner.azure.auth.credentials import Connection
+from runner.azure.batch.pools import restart_node
 from runner.azure.batch.raw import send_raw
 from runner.cli.main import main
 from runner.contract import StackOutputs
 from runner.core.progress import ignore_progress
 from runner.features.selftest.contract import Answer, ContractRun, compare
 from runner.features.selftest.selftest import await_access
-from runner.features.selftest.training import restart_node
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import RunnerError
 from tests.arm_server import ArmServer

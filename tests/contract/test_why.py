@@ -240,7 +240,7 @@ def test_disabled_job_is_the_cause_with_the_command_that_enables_it(
     options = models.BatchJobDisableOptions(disable_tasks="requeue")
     running.client.begin_disable_job(job_id, options, polling_interval=POLL_S).result()
     found = diagnose(connected(running), job_id)
-    assert found.cause == "JobDisabled"
+    assert (found.state, found.cause) == ("paused", "JobDisabled")
     assert f"az batch job enable --job-id {job_id}" in found.command
 
 

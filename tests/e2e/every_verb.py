@@ -27,7 +27,12 @@ from runner.cli.main import main as run_verb
 LIMIT_S = float(os.environ.get("EVERY_VERB_LIMIT_S", "60"))
 COMMAND = "import sys; from runner.cli.main import main; sys.exit(main())"
 # Options that select a harmless call of a command that needs one of them.
-OPTIONS = {"preview": ["--offline"], "selftest": ["--help"], "monitor": ["--help"]}
+OPTIONS = {
+    "preview": ["--offline"],
+    "selftest": ["--help"],
+    "qualify": ["--help"],
+    "monitor": ["--help"],
+}
 
 
 def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.environments import python_of
+from tests.clients.test_languages import JAVA_BUILD, Program
 from tests.e2e.conftest import Cli
 
 PROGRAM = Path(__file__).with_name("quickstart.py")
@@ -72,6 +73,7 @@ signatures = [
     blob.generate_account_sas(account, key, types, rights, **until),
 ]
 stack = {name: None for name in StackOutputs.__dataclass_fields__}
+stack["batch_endpoint"] = os.environ["AZURE_BATCH_ENDPOINT"]
 azure = StackOutputs(**{**stack, "blob_endpoint": endpoint, "storage_account": account})
 ours = Connection(azure, None).sign_reads("https-only", until["expiry"])("a b.txt")
 url = f"https://{account}.blob.core.windows.net/https-only/a%20b.txt"
@@ -226,3 +228,17 @@ def test_exec_without_names_sets_the_variables_of_env(cli: Cli) -> None:
     assert cli.run("local", "exec", "--", "sh", "-c", "exit 7").returncode == 7
     assert cli.run("local", "exec", "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
     assert "cannot run no-such-program" in cli.run("local", "exec", "--", "no-such-program").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)  # it may download its packages
+def test_java_program_signs_in_and_uses_blobs(cli: Cli) -> None:
+    program = Program(
+        "java-storage",
+        (*JAVA_BUILD, ("javac", "-cp", "lib/*", "-d", "out", "Storage.java")),
+        ("java",),
+    )
+    folder = program.build()
+    cli.ok("local", "up")
+    printed = _exec(cli, "java", "-cp", f"{folder}/lib/*:{folder}/out", "Storage")
+    assert printed.splitlines()[-1] == "from java"

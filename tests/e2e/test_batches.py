@@ -18,7 +18,7 @@ import runner
 from runner.azure.batch.translate import wire_text
 from runner.contract import parse_stack_outputs
 from runner.core.home import HomePaths
-from runner.flows.sweeps import moves
+from runner.flows.runs.moving import job_steps
 from tests.e2e.conftest import Cli, new_home, until
 
 Write = Callable[..., Path]
@@ -138,6 +138,23 @@ def test_sweep_moves_to_another_pool_although_the_client_is_killed(cli: Cli, scr
     assert "R-JOB-ENDED" in ended.stderr
 
 
+def test_trials_that_share_a_task_move_to_another_pool(cli: Cli, script: Write) -> None:
+    words = ("-p", "lr=0.1,0.2,0.3", "--trials-per-task", "3", "--detach")
+    sweep = cli.json("sweep", "start", script(SCRIPT), *words)["sweep"]
+    until(lambda: states(cli, sweep) == {"queued": 2, "running": 1})
+    [first] = [row["run_id"] for row in cli.json("ps", "--group", sweep) if row["attempts"]]
+    until(lambda: cli.json("show", first)["checkpoints"])
+    moved = cli.json("sweep", "move", sweep, "--to", OTHER)
+    assert [job["runs"] for job in moved["jobs"]] == [3]
+    until(lambda: states(cli, sweep) == {"succeeded": 3})
+    rows = {row["run_id"]: row for row in cli.json("ps", "--group", sweep)}
+    assert {(row["pool"], row["evicted"]) for row in rows.values()} == {(OTHER, 0)}
+    assert {run_id: row["attempts"] for run_id, row in rows.items()} == {
+        run_id: 2 if run_id == first else 1 for run_id in rows
+    }
+    assert "starts at 7" in cli.ok("logs", first)
+
+
 @pytest.mark.feature(41)
 def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Write) -> None:
     started = cli.json("sweep", "start", script(SCRIPT), "-p", "lr=0.4,0.5,0.6", "--detach")
@@ -150,7 +167,8 @@ def test_pool_is_drained_and_used_again_and_nothing_is_lost(cli: Cli, script: Wr
     assert cli.json("sweep", "pause", sweep)["jobs"][0]["paused"] is True
     assert row()["reason"].endswith(f"is paused: runner sweep unpause {sweep}")
     for subject in (row()["run_id"], sweep):
-        assert cli.json("why", subject)["command"] == f"runner sweep unpause {sweep}"
+        why = cli.json("why", subject)
+        assert (why["state"], why["command"]) == ("paused", f"runner sweep unpause {sweep}")
     for pool, code in (("othr", "R-POOL-UNKNOWN"), ("local", "R-POOL-SAME")):
         refused = cli.run("pool", "drain", "local", "--to", pool)
         assert code in refused.stderr
@@ -177,7 +195,7 @@ def test_client_killed_before_it_enables_the_job_has_recorded_the_pool(
     monkeypatch.chdir(tmp_path)
     sweep = runner.sweep(script(SCRIPT), {"lr": [0.3]})
     with monkeypatch.context() as killed:
-        killed.setattr(moves, "enable_job", kill)
+        killed.setattr(job_steps, "enable_job", kill)
         with pytest.raises(KeyboardInterrupt):
             sweep.move(OTHER)
     assert cli.json("sweep", "ls")[0]["pool"] == OTHER

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.home import HomePaths
+from tests import plain_http
 from tests.e2e.conftest import Cli, evict_node_of, until
 
 _SCRIPT = """
@@ -108,3 +110,54 @@ def test_rehearsal_evicts_at_the_given_times_and_reports_the_loss(
     assert spent["parts"]["lost"]["node_ms"] == round(1000 * first["lost_s"])
     assert 0 < first["lost_steps"] <= 60
     assert [each["why"] for each in cli.json("show")["attempts"]] == ["lost", "succeeded"]
+
+
+@pytest.mark.slow
+@pytest.mark.feature(33)
+@pytest.mark.parametrize(("notice_s", "lost_steps"), [(0, 60), (2, 25), (10, 25)])
+def test_state_is_saved_within_a_short_notice(
+    cli: Cli, script: Callable[[str], Path], tmp_path: Path, notice_s: int, lost_steps: int
+) -> None:
+    """Ten steps take a second; without a notice, the last periodic commit counts."""
+    folder, trace = script(_STEPS), tmp_path / "trace.csv"
+    trace.write_text(f"time,evict,notice\n4,1,{notice_s}\n")
+    report = cli.json("train", folder, "--evict", trace)["rehearsal"]
+    [lost] = report["lost"]
+    assert report["log"][0]["notice_s"] == notice_s
+    assert lost["lost_steps"] <= lost_steps
+    attempts = cli.json("show")["attempts"]
+    assert attempts[-1]["why"] == "succeeded"
+    if notice_s:
+        assert lost["resumed_from"], "the state of the first attempt was committed"
+
+
+_WAITS = """
+import pathlib, sys, time
+print("waits", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.feature(33)
+def test_rebalance_recommendation_reaches_the_run_and_evicts_nobody(
+    cli: Cli, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, go = script(_WAITS), tmp_path / "go"
+    training = cli.start("train", folder, "--", go)
+    assert training.stdout is not None
+    assert until(training.stdout.readline).startswith("waits")
+    run_id = cli.json("show", "@last")["run_id"]
+    paths = HomePaths(cli.home)
+    outputs = json.loads(paths.local_outputs.read_text())
+    key = json.loads(paths.keys.read_text())["batch"]
+    node = cli.json("show", run_id)["node"]
+    address = f"{outputs['batch_endpoint']}/_emulator/pools/local/nodes/{node}/rebalance"
+    headers = {"authorization": f"Bearer {key}"}
+    assert plain_http.post(address, headers=headers).status_code == 202
+    until(lambda: "rebalance recommendation" in cli.ok("events", run_id))
+    go.touch()
+    out, err = training.communicate(timeout=120)
+    assert training.returncode == 0, f"{out}\n{err}"
+    assert [each["why"] for each in cli.json("show", run_id)["attempts"]] == ["succeeded"]

@@ -250,6 +250,13 @@ def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProce
     )
 
 
+# Files that distributions and images are built from.
+_TO_BUILD = (
+    *("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
+    *("Containerfile", "image.lock", ".dockerignore"),
+)
+
+
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -264,7 +271,7 @@ def test_every_file_of_a_package_is_packed(installed: Path, source: str, target:
         path.relative_to(_ROOT / source)
         for path in (_ROOT / source).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    } - {Path(name) for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")}
+    } - {Path(name) for name in _TO_BUILD}
     folder = installed / target
     packed = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     assert ours

@@ -129,6 +129,42 @@ def test_page_of_the_emulator_is_served_until_it_is_disabled(own_cli: Cli) -> No
     assert "page" not in own_cli.json("local", "up", "--no-ui")
 
 
+@pytest.mark.fix("R-LOCAL-OPTION")
+def test_faults_and_images_are_kept_until_removed(own_cli: Cli) -> None:
+    rules, image = own_cli.cwd / "faults.toml", own_cli.cwd / "ml"
+    rules.write_text('[[rules]]\nname = "once"\nfault = "quota"\nquota = "pools"\nlimit = 1\n')
+    (image / "bin").mkdir(parents=True)
+    for name in ("sh", "python3"):
+        (image / "bin" / name).symlink_to(shutil.which(name) or "")
+    named = "canonical:ubuntu-24_04-lts:server=ml"
+    first = own_cli.json("local", "up", "--faults", "faults.toml", "--image", named)
+    assert (first["faults"], first["images"]) == (str(rules), [named.replace("=ml", f"={image}")])
+    exports = _exports(own_cli)
+    headers = {"Authorization": f"Bearer {exports['AZURE_BATCH_ACCESS_KEY']}"}
+    url = exports["AZURE_BATCH_ENDPOINT"] + "/_emulator"
+    [rule] = plain_http.get(f"{url}/faults", headers=headers).json()["value"]
+    assert rule["name"] == "once"
+
+    def image_of_nodes() -> set[str]:
+        found = plain_http.get(f"{url}/pools/local/nodes", headers=headers).json()
+        return {node["image"] for node in found["value"]}
+
+    until(lambda: image_of_nodes() == {str(image)})
+    own_cli.ok("local", "down")
+    again = own_cli.json("local", "up")
+    assert (again["faults"], again["images"]) == (first["faults"], first["images"])
+    rules.unlink()
+    refused = own_cli.run("local", "up")
+    assert refused.returncode == 2
+    assert "error[R-LOCAL-OPTION]: " in refused.stderr
+    assert f"cannot read {rules}" in refused.stderr
+    status = own_cli.json("local", "status")
+    assert status["batch"]["pid"] == again["batch"]["pid"]
+    own_cli.ok("local", "up", "--no-faults", "--no-images")
+    assert not {"faults", "images"} & set(own_cli.json("local", "status"))
+    assert plain_http.get(f"{url}/faults", headers=headers).json()["value"] == []
+
+
 def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     before = _exports(own_cli)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.container_engines import Machine, forget_images, podman
+from tests.contract.container_engines import Machine, installed_engine
 from tests.contract.python_image import python_tree
 from tests.e2e.conftest import Cli, new_home, until
 
@@ -44,19 +44,16 @@ print(uv.is_file() and os.access(uv, os.X_OK))
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Generator[Machine]:
     folder = tmp_path_factory.mktemp("engine")
-    machine, why = podman(folder)
-    if machine is None:
-        pytest.skip(why)
-    python_tree(folder / "python")
-    archive = folder / "python.tar"
-    how = ["--change=ENV OF_THE_IMAGE=podman", "--change=ENV PATH=/usr/bin:/bin"]
-    how += ["--change=ENV HOME=/root", "--change=USER 10001"]  # no folder of the task is for it
-    subprocess.run(["tar", "-C", folder / "python", "-cf", archive, "."], check=True)
-    subprocess.run([machine.program, "import", "--quiet", *how, archive, IMAGE], check=True)
-    archive.unlink()
-    yield machine
-    subprocess.run([machine.program, "rmi", IMAGE], capture_output=True, check=False)
-    forget_images(machine)
+    with installed_engine("podman") as machine:
+        python_tree(folder / "python")
+        archive = folder / "python.tar"
+        how = ["--change=ENV OF_THE_IMAGE=podman", "--change=ENV PATH=/usr/bin:/bin"]
+        how += ["--change=ENV HOME=/root", "--change=USER 10001"]  # no folder of the task is for it
+        subprocess.run(["tar", "-C", folder / "python", "-cf", archive, "."], check=True)
+        subprocess.run([machine.program, "import", "--quiet", *how, archive, IMAGE], check=True)
+        archive.unlink()
+        yield machine
+        subprocess.run([machine.program, "rmi", IMAGE], capture_output=True, check=False)
 
 
 @pytest.fixture(scope="module")

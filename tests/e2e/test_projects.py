@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Cli
-from tests.pythons import SUPPORTED, find_python
+from tests.pythons import SUPPORTED, find_task_python
 
 PRINT = "import sys\nprint('python', '%d.%d' % sys.version_info[:2])\n"
 
@@ -71,9 +71,9 @@ def test_text_is_refused_alike_by_check_dry_run_and_train(
 @pytest.mark.parametrize("form", ["pep723", "pyproject", "version_file", "pipfile"])
 def test_run_gets_the_python_that_the_project_asks_for(cli: Cli, form: str) -> None:
     own = sys.version_info[1]
-    other = next((n for n in reversed(SUPPORTED) if n > own and find_python(n)), None)
+    other = next((n for n in reversed(SUPPORTED) if n > own and find_task_python(n)), None)
     if other is None:
-        pytest.skip("there is no newer Python here, so it is not tried")
+        pytest.skip("there is no newer Python here that tasks can run")
     forms: dict[str, dict[str, str]] = {
         "pep723": {"train.py": f'# /// script\n# requires-python = ">=3.{other}"\n# ///\n{PRINT}'},
         "pyproject": {

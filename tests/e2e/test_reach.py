@@ -7,6 +7,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -169,3 +170,85 @@ def test_dev_node_needs_a_folder_and_a_time_limit(cli: Cli) -> None:
     for words, text in ((("nowhere",), "no folder 'nowhere'"), (("--for", "1y"), "--for")):
         refused = cli.run("dev", *words)
         assert (refused.returncode, text in refused.stderr) == (2, True), refused.stderr
+
+
+_FAILS = """
+import pathlib
+pathlib.Path("state.txt").write_text("7")
+raise ValueError("no such class: 12")
+"""
+
+
+def fail_and_keep(cli: Cli, folder: Path, time: str) -> tuple[str, str]:
+    """Train a script that fails. Return the run, and what the command printed."""
+    failed = cli.run("train", folder, "--keep-node", time, "--no-download", "-o", "json")
+    assert failed.returncode == 1, failed.stderr
+    return json.loads(failed.stdout)["run_id"], failed.stderr
+
+
+def kept(cli: Cli, run_id: str) -> dict[str, object] | None:
+    return cli.json("show", run_id)["kept_node"]
+
+
+@pytest.mark.smoke
+@pytest.mark.feature(37)
+def test_node_of_a_failed_run_is_kept_until_it_is_released(
+    cli: Cli, script: Callable[[str], Path]
+) -> None:
+    run_id, said = fail_and_keep(cli, script(_FAILS), "10m")
+    assert "node kept until" in said
+    assert f"`runner cancel {run_id}` releases it" in said
+    assert cli.ok("exec", run_id, "--", "cat", "state.txt") == "7"
+    [row] = [row for row in cli.json("ps", "-n", "1") if row["run_id"] == run_id]
+    assert (row["state"], "node_kept_until" in row) == ("failed", True)
+    assert "kept until" in cli.ok("why", run_id)
+    assert "it has failed and keeps its node" in cli.run("rm", run_id, "--yes").stderr
+    again = cli.json("retry", run_id, "--keep-node", "off", "--detach")["run_id"]
+    assert cli.json("show", again)["run"].get("keep_node_s") is None
+    assert cli.json("cancel", run_id) == {
+        "run_id": run_id, "state": "failed", "changed": False, "released": True,
+    }  # fmt: skip
+    until(lambda: kept(cli, run_id) is None, timeout_s=60)
+    cli.run("attach", again)  # got the slot
+    refused = cli.run("exec", run_id, "--", "true")
+    assert "R-REACH-ENDED" in refused.stderr
+    assert cli.json("show", run_id)["result"]["status"] == "failed"
+
+
+def test_whatever_waits_for_a_kept_node_names_it(cli: Cli, script: Callable[[str], Path]) -> None:
+    run_id, _ = fail_and_keep(cli, script(_FAILS), "10m")
+    releases = f"{run_id} keeps its node until "
+    node = cli.json("show", run_id)["attempts"][0]["node"]
+    for other in cli.json("pool", "nodes", "local"):
+        if other["node"] != node:
+            cli.ok("pool", "disable", "local", other["node"])
+    waits = cli.json("train", script("print('got the slot')"), "--detach")["run_id"]
+    found = until(lambda: cli.json("why", waits)["evidence"], timeout_s=20)
+    assert any(releases in each["text"] for each in found)
+    assert cli.json("why", waits)["command"] == f"runner cancel {run_id}"
+    with ThreadPoolExecutor() as threads:
+        drain = threads.submit(cli.run, "pool", "drain", "local")
+        until(lambda: cli.json("why", waits)["cause"] == "JobDisabled")
+        cli.json("show", run_id)  # the drain has begun to wait
+        cli.json("cancel", run_id)
+        drained = drain.result()
+    assert drained.returncode == 0, drained.stderr
+    assert drained.stderr.count(releases) == 1
+    assert f"`runner cancel {run_id}` releases it" in drained.stderr
+    assert kept(cli, run_id) is None, "the drain waited for the node"
+    cli.ok("pool", "enable", "local")
+    assert cli.run("attach", waits).returncode == 0
+    assert cli.json("why", waits)["evidence"] == []
+
+
+def test_hold_ends_by_itself_and_an_eviction_does_not_start_the_run_again(
+    cli: Cli, script: Callable[[str], Path]
+) -> None:
+    folder = script(_FAILS)
+    run_id, _ = fail_and_keep(cli, folder, "5s")
+    until(lambda: kept(cli, run_id) is None, timeout_s=60)
+    evicted, _ = fail_and_keep(cli, folder, "10m")
+    cli.ok("local", "evict", cli.json("show", evicted)["attempts"][0]["node"])
+    until(lambda: kept(cli, evicted) is None, timeout_s=60)
+    shown = cli.json("show", evicted)
+    assert (shown["state"], len(shown["attempts"])) == ("failed", 1)

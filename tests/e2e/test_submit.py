@@ -103,7 +103,7 @@ def test_merge_task_reads_outputs_of_its_predecessors_and_the_job_ends(
     job = connection.batch_client().get_job(shown["job_id"])
     assert job.priority == 3
     assert job.execution_info is not None
-    assert job.execution_info.termination_reason == "AllTasksComplete"
+    assert job.execution_info.termination_reason == "AllTasksCompleted"
     listed = cli.json("ps", "--group", shown["group"])
     assert {row["run_id"] for row in listed} == set(runs.values())
     assert cli.json("show", runs["merge"])["run"]["group"] == shown["group"]

@@ -20,16 +20,33 @@ OTHERS: dict[str, frozenset[str]] = {
     "az login": frozenset({"--tenant"}),
     "az account list": frozenset({"--all", "-o"}),
     "az account list-locations": frozenset({"-o"}),
-    "az account show": frozenset({"-o", "--query"}),
-    "az ad user show": frozenset({"--id"}),
+    "az account show": frozenset({"-o", "--output", "--query"}),
+    "az ad user show": frozenset({"--id", "--query", "-o"}),
+    "az cloud set": frozenset({"--name"}),
+    "az cloud show": frozenset({"--query"}),
+    "az keyvault secret show": frozenset({"--id", "--query", "-o"}),
+    "az identity show": frozenset({"--name", "--resource-group", "--query", "--output"}),
     "az batch account list": frozenset({"-o"}),
     "az batch account show": frozenset({"--query"}),
     "az group list": frozenset({"-o"}),
     "az storage account list": frozenset({"-o"}),
+    "az network vnet subnet update": frozenset(
+        {"--resource-group", "--vnet-name", "--name", "--service-endpoints"}
+    ),
+    "az network private-dns link": frozenset(
+        {"--name", "--resource-group", "--zone-name", "--registration-enabled", "--virtual-network"}
+    ),
+    "az resource show": frozenset({"--ids"}),
+    "az role assignment create": frozenset(
+        {"--role", "--scope", "--assignee-principal-type", "--assignee-object-id"}
+    ),
     "az storage account network-rule add": frozenset(
         {"--account-name", "--resource-group", "--ip-address"}
     ),
     "az storage account show": frozenset({"--query"}),
+    "az lock list": frozenset({"-o"}),
+    "az monitor activity-log list": frozenset({"--status", "--offset", "-o"}),
+    "az role assignment list": frozenset({"--all", "--assignee", "-o"}),
     "az provider register": frozenset({"--namespace", "--wait"}),
     "az batch pool supported-images list": frozenset({"-o"}),
     "az batch pool create": frozenset(
@@ -67,6 +84,7 @@ OTHERS: dict[str, frozenset[str]] = {
         frozenset({"--job-id", "--task-id", "--yes"}),
     ),
     "mlflow experiments restore": frozenset({"--experiment-id"}),
+    "pulumi stack change-secrets-provider": frozenset({"--stack"}),
     "pulumi cancel": frozenset({"--stack"}),
     "pulumi config set": frozenset({"--stack"}),
     "pulumi destroy": frozenset({"--stack"}),

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from runner.contract import PoolOutput, StackOutputs
+from runner.contract import PoolOutput
 from tests.unit.command_lines import commands_in, rendered
+from tests.unit.core.recipe_maker import outputs
 from tests.unit.source_tree import nodes, sources, text_of
 
 
@@ -40,23 +41,15 @@ config:
 """
 _PROJECT = {"Pulumi.yaml": "name: runner\nruntime: python\n"}
 _OUTPUTS = "../home/stacks/dev.json"
-_DEPLOYED = StackOutputs(
+_DEPLOYED = replace(
+    outputs(),
     location="eastus",
     resource_group="rg-runner-dev",
     batch_account="dev",
     batch_endpoint="https://dev.invalid",
     storage_account="dev",
     blob_endpoint="https://dev.invalid",
-    file_endpoint=None,
-    container_runs="runs",
-    container_models="models",
-    container_data="data",
-    container_code="code",
-    file_share=None,
-    identity_client_id=None,
-    identity_resource_id=None,
     pools=(),
-    image_definition=None,
 )
 # A pool in a region without a price in the packaged table.
 _UNPRICED = replace(
@@ -88,6 +81,7 @@ ALONE: Mapping[str, FixCase] = {
     ),
     "R-LOCAL-EVICT": FixCase("local evict tvm --count 2", beyond=("R-LOCAL-DOWN",)),
     "R-LOCAL-RESET": FixCase("local reset"),
+    "R-LOCAL-SEED": FixCase("local seed", beyond=("R-STACK-MISSING",)),
     "R-MACHINE-RETIRED": FixCase(
         "preview --offline",
         {**_PROJECT, "Pulumi.dev.yaml": _STACK.replace("SIZE", "Standard_NC6")},
@@ -96,6 +90,7 @@ ALONE: Mapping[str, FixCase] = {
         "preview --offline",
         {**_PROJECT, "Pulumi.dev.yaml": _STACK.replace("SIZE", "Standard_NC9")},
     ),
+    "R-PRICES-CLOUD": FixCase("skus --refresh --region chinanorth3"),
     "R-PROJECT-MISSING": FixCase("preview --offline", beyond=("R-INIT-SUBSCRIPTION",)),
     "R-RECIPE-ALONE": FixCase("train a.py", {"a.py": "import b\n", "b.py": ""}),
     "R-RECIPE-COMMAND": FixCase("train .", {"package/__init__.py": "", "package/train.py": ""}),
@@ -142,10 +137,14 @@ ALONE: Mapping[str, FixCase] = {
         "preview --offline --stack lab", _PROJECT, beyond=("R-INIT-SUBSCRIPTION",)
     ),
     "R-STACK-OUTPUTS": FixCase(
-        "ps --target azure", {_OUTPUTS: "{}"}, beyond=("R-PROJECT-MISSING",)
+        "ps --target azure",
+        {_OUTPUTS: "{}"},
+        beyond=("R-PROJECT-MISSING", "R-JOIN-SUBSCRIPTION"),
     ),
     "R-STACK-READ": FixCase("ps --target azure", {f"{_OUTPUTS}/a": "a folder"}),
-    "R-STACK-MISSING": FixCase("ps --target azure", beyond=("R-PROJECT-MISSING",)),
+    "R-STACK-MISSING": FixCase(
+        "ps --target azure", beyond=("R-PROJECT-MISSING", "R-JOIN-SUBSCRIPTION")
+    ),
     "R-STUCK-DETACHED": FixCase(
         "train mnist --detach --fail-if-stuck 15m", beyond=("R-STACK-MISSING",)
     ),

@@ -168,6 +168,38 @@ def test_monotonic_times_are_compared_only_with_their_own() -> None:
 Start = Callable[[ModuleType], None]
 
 
+def _replaces_the_clock(node: ast.AST) -> bool:
+    """Return True for `monkeypatch.setattr(module.time, "monotonic", ...)` and its like."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr")):
+        return False
+    target = ast.unparse(node.args[0]) if node.args else ""
+    return target == "time" or target.endswith(".time") or target.startswith("'time.")
+
+
+def test_clock_of_the_whole_process_is_never_replaced() -> None:
+    """The servers of other tests would sleep until the time of that clock comes."""
+    found = [
+        f"{shown(path)}:{node.lineno}"
+        for path in sources("tests")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and _replaces_the_clock(node)
+    ]
+    assert_none(found, 'replace the name in the module: setattr(module, "time", ...)')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('monkeypatch.setattr(time, "monotonic", later)', True),
+        ('monkeypatch.setattr(auth.time, "sleep", later)', True),
+        ('monkeypatch.setattr("time.time", later)', True),
+        ('monkeypatch.setattr(auth, "time", own)', False),
+    ],
+)
+def test_replaced_clock_is_found(text: str, expected: bool) -> None:
+    assert _replaces_the_clock(ast.parse(text, mode="eval").body) is expected
+
+
 @pytest.fixture
 def just_started(monkeypatch: pytest.MonkeyPatch) -> Start:
     """Let the clock that a module reads have started 10 ms ago."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from runner.contract import (
     PoolOutput,
     StackOutputs,
     TeamOutput,
+    decode_outputs,
+    encode_outputs,
     parse_stack_outputs,
 )
 
@@ -125,3 +128,21 @@ def test_numbers_and_booleans_are_distinguished() -> None:
 def test_document_other_than_an_object_is_refused(text: str) -> None:
     with pytest.raises(ContractError):
         parse_stack_outputs(text)
+
+
+@pytest.mark.parametrize("pools", [1, 200])
+def test_outputs_survive_their_encoding_as_metadata(pools: int) -> None:
+    text = json.dumps({"pools": [{"id": f"pool-{each}", "spot": True} for each in range(pools)]})
+    value = encode_outputs(text)
+    assert value is not None
+    assert decode_outputs(value) == text
+
+
+def test_outputs_that_are_too_long_are_not_encoded() -> None:
+    assert encode_outputs(random.Random(1).randbytes(20_000).hex()) is None
+
+
+@pytest.mark.parametrize("value", ["?", "eA==", "AAAA"])
+def test_other_metadata_are_refused(value: str) -> None:
+    with pytest.raises(ContractError):
+        decode_outputs(value)

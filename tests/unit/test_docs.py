@@ -174,11 +174,14 @@ CLIENTS = {
     "quickstart": "e2e/test_azure_names.py::test_program_for_azure_runs_unchanged",
     "az batch": "clients/test_clients.py::test_client_passes_every_check_of_the_resource",
     "SDK for Python": "clients/test_clients.py::test_client_passes_every_check_of_the_resource",
+    "| Java |": "clients/test_languages.py::test_program_passes_every_check",
+    "| JavaScript |": "clients/test_languages.py::test_program_passes_every_check",
+    "| Go |": "clients/test_languages.py::test_program_passes_every_check_with_azure_names",
+    "`azure-identity`": "e2e/test_azure_names.py::test_java_program_signs_in_and_uses_blobs",
     "from azure.batch import": "e2e/test_azure_names.py::test_client_of_the_guide_connects",
+    "Java": "contract/test_image.py::test_example_runs_a_task",
 }
-UNTESTED = re.compile(
-    r"\b(Java|JavaScript|TypeScript|C#|Nextflow|Cromwell|AzCopy|R package)\b|\.NET"
-)
+UNTESTED = re.compile(r"\b(TypeScript|C#|Nextflow|Cromwell|AzCopy|R package)\b|\.NET")
 
 
 def test_every_client_named_in_a_readme_has_a_test() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from runner.core.settings import TARGETS
+from tests.conftest import SOURCE_READERS
 from tests.unit.source_tree import (
     ROOT,
+    TOOLS,
     Import,
     assert_none,
     imports,
@@ -48,7 +50,8 @@ IMPORTS_BY_STRING = {
 
 
 def test_no_folder_holds_more_than_20_modules() -> None:
-    width = Counter(shown(path.parent) for path in modules().values() if path.name != "__init__.py")
+    paths = sources(*product(), *TOOLS)
+    width = Counter(shown(path.parent) for path in paths if path.name != "__init__.py")
     wide = [f"{folder}: {n}" for folder, n in width.items() if n > MAX_WIDTH]
     assert_none(wide, "split the folder by feature")
 
@@ -267,3 +270,21 @@ def test_sources_are_found() -> None:
     assert len(modules()) > 200
     assert len(sources("tests")) > 200
     assert len(imports()) > 1000
+
+
+def test_tests_that_parse_all_modules_share_a_worker() -> None:
+    reads = re.compile(r"\b(error_codes|imports|modules|nodes|parsed)\b")
+    found = {
+        shown(path)
+        for path in sources("tests/unit")
+        if path.name.startswith("test_")
+        and "sources(" in text_of(path)
+        and any(
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith(("tests.unit.source_tree", "tests.unit.error_codes"))
+            and any(reads.fullmatch(name.name) for name in node.names)
+            for node in parsed(path).body
+        )
+    }
+    assert_none(found - SOURCE_READERS, "name it in SOURCE_READERS of tests/conftest.py")
+    assert_none((name for name in SOURCE_READERS if not (ROOT / name).exists()), "no longer exists")

@@ -28,7 +28,7 @@ _NO_LIMIT = {
 
 def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
     """Return the lines of a plan about its costs, by label; empty for nodes on this machine."""
-    from runner.core.pricing.cost import usd_text
+    from runner.protocol.host import format_usd
 
     if cost is None:
         return {}
@@ -42,27 +42,27 @@ def cost_lines(cost: SubmissionCost | None) -> dict[str, str]:
         nodes = format_count(cap.nodes, "node")
         why = f", because {_WHY_MORE[len(cost.kinds) > 1]}" if cap.nodes > cost.wanted else ""
         lines["cost cap"] = (
-            f"{usd_text(cap.cap_micros)}: at most {nodes}{why}, and the job ends after "
+            f"{format_usd(cap.cap_micros)}: at most {nodes}{why}, and the job ends after "
             f"{format_duration(cap.job_s)}"
         )
         if cap.rate_limit_micros is not None:
             lines["cost cap"] += (
-                f"; it holds while a spot node costs at most {usd_text(cap.rate_limit_micros)} "
+                f"; it holds while a spot node costs at most {format_usd(cap.rate_limit_micros)} "
                 "per hour"
             )
     return lines
 
 
 def _kind_text(cost: KindCost, *, spot: bool) -> str:
-    from runner.core.pricing.cost import usd_text
+    from runner.protocol.host import format_usd
 
     if cost.price is None:
         kind = "spot" if spot else "dedicated"
         return f"unknown, because the price table has no {kind} price of the VM size"
     known = cost.expected_micros is not None
-    expected = f"{usd_text(cost.expected_micros)} expected" if known else "no `estimate`"
+    expected = f"{format_usd(cost.expected_micros)} expected" if known else "no `estimate`"
     most = (
-        _NO_LIMIT[spot] if cost.worst_micros is None else f"at most {usd_text(cost.worst_micros)}"
+        _NO_LIMIT[spot] if cost.worst_micros is None else f"at most {format_usd(cost.worst_micros)}"
     )
     price = cost.price
     extras = f" {price.extras}" if price.extras.startswith("with ") else ""
@@ -80,23 +80,23 @@ def cost_summary(cost: SubmissionCost) -> str:
 
 def schedule_cost_lines(cost: ScheduleCost | None, cap_micros: int | None) -> dict[str, str]:
     """Return the lines about the costs of a month, by label; empty for nodes on this machine."""
-    from runner.core.pricing.cost import usd_text
+    from runner.protocol.host import format_usd
 
     if cost is None:
         return {}
     known = cost.expected_month_micros is not None
-    expected = f"{usd_text(cost.expected_month_micros)} expected" if known else "no `estimate`"
+    expected = f"{format_usd(cost.expected_month_micros)} expected" if known else "no `estimate`"
     worst = cost.worst_month_micros
-    most = "no limit" if worst is None else f"at most {usd_text(worst)}"
+    most = "no limit" if worst is None else f"at most {format_usd(worst)}"
     runs = f"{cost.runs:.1f}".removesuffix(".0")
     skipped = ""
     if starts := round(cost.skipped):
         skipped = (
-            f", and {starts} starts of a node without a run, {usd_text(cost.skip_micros)} each"
+            f", and {starts} starts of a node without a run, {format_usd(cost.skip_micros)} each"
         )
     lines = {"costs per month": f"{expected}, {most}: {runs} runs{skipped}"}
     if cap_micros is not None:
-        lines["schedule cap"] = f"{usd_text(cap_micros)}: it ends before its runs cost more"
+        lines["schedule cap"] = f"{format_usd(cap_micros)}: it ends before its runs cost more"
     return lines
 
 

@@ -11,6 +11,7 @@ from runner.cli.ui.groups import watch_group
 from runner.cli.ui.output import Output
 from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode
+from runner.protocol.host import format_usd
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def show_leaderboard(
 
     `report` has the costs of its runs, if they are shown.
     """
-    from runner.flows.sweeps.experiments import costs_of_trials, has_outputs
+    from runner.flows.sweeps.experiments import costs_of_trials, has_outputs, short_trials
     from runner.views.sweeps import parameter_names, sweep_document, trial_documents
 
     merge = board.merge
@@ -89,19 +90,21 @@ def show_leaderboard(
     if first is not None and has_outputs(connection, first):
         best_id = board.sweep.group_id
         out.note(f"to register the best model: runner sweep best {best_id} --register MODEL")
+    if (advice := short_trials(board)) is not None:
+        out.note(advice.text)
     if board.shown_states.get("succeeded"):
         out.note(f"to download the outputs: runner files get {board.sweep.group_id}")
 
 
 def _note_costs(out: Output, report: CostReport) -> None:
-    from runner.cli.commands.costs.cost import print_cost_notes, usd
+    from runner.cli.commands.costs.cost import print_cost_notes
     from runner.core.pricing.ledger import EVICTED
 
     if not report.is_free:
         evictions = sum(report.total.micro[part] for part in EVICTED)
         at_most = "at most " if report.total.is_bound else ""
-        total = usd(report.total.total_micro)
-        out.note(f"all runs: {at_most}{total}, of which evictions {usd(evictions)}")
+        total = format_usd(report.total.total_micro)
+        out.note(f"all runs: {at_most}{total}, of which evictions {format_usd(evictions)}")
     print_cost_notes(out, report)
 
 
@@ -135,4 +138,4 @@ def trial_text(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usd(amount: float | None) -> str:
-    return "" if amount is None else f"{amount:.4f} USD"
+    return "" if amount is None else format_usd(1e6 * amount)

@@ -14,6 +14,7 @@ from runner.cli.ui.output import Output, format_stages, local_time
 from runner.cli.ui.terminal import StageDisplay
 from runner.core.progress import Progress
 from runner.core.units import format_duration, format_size
+from runner.protocol.codec import DAMAGED
 from runner.protocol.metrics import (
     MAX_NAMES,
     describe_non_finite,
@@ -62,6 +63,8 @@ class RunDisplay:
             case events.NodesSeen(counts):
                 if self._cause is None:
                     self._boot("progress", _nodes(dict(counts)))
+            case events.RunMoved() | events.MoveRefused():
+                self._print(event.text)
             case events.StageReported(stage):
                 self._boot("end", "")
                 self._stage_reported(stage)
@@ -229,6 +232,7 @@ def print_summary(
         first_started = _first_started(connection, spec.run_id, ended.result)
         count = _count_metrics(connection, spec, ended.result)
         pairs |= _result_pairs(spec, ended.result, first_started, count)
+        pairs |= _wait_pairs(connection, spec.run_id, ended.result)
         if view:
             pairs |= _total_time(ended.result, view)
     if ended.gave_up and ended.gave_up.fix:
@@ -321,6 +325,19 @@ def _first_started(connection: Connection, run_id: str, result: RunResult) -> da
     return datetime.fromisoformat(attempts[0].started) if attempts else None
 
 
+def _wait_pairs(connection: Connection, run_id: str, result: RunResult) -> dict[str, str]:
+    """Return how long a run of several attempts waited after evictions and moves."""
+    if result.attempt < 2:
+        return {}
+    from runner.flows.runs.attempts import describe_waits, list_attempts
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.live import load_view
+
+    view = load_view(connection, find_run(connection, run_id))
+    waited = describe_waits(view.spec, list_attempts(connection, view))
+    return {"waited": waited} if waited else {}
+
+
 def _count_metrics(connection: Connection, spec: RunSpec, result: RunResult) -> int:
     """Return how many metrics a run has, of which its result has only the first ones."""
     if len(result.metrics) < MAX_NAMES:
@@ -346,8 +363,22 @@ def _result_pairs(
     if odd := describe_non_finite(result.metrics, spec.run_id):
         pairs["not finite"] = odd
     pairs |= took_pairs(result, first_started)
+    pairs |= _device_pairs(result)
     pairs |= output_pairs(result)
     return pairs
+
+
+def _device_pairs(result: RunResult) -> dict[str, str]:
+    """Return the line about the devices that the last attempt used."""
+    if not result.devices:
+        return {}
+    from runner.protocol.devices import DeviceSummary
+
+    try:
+        text = DeviceSummary.from_json(result.devices).describe()
+    except DAMAGED:
+        return {}
+    return {"devices": text} if text else {}
 
 
 def metric_pairs(

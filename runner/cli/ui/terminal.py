@@ -270,8 +270,11 @@ class StageDisplay:
         self._line(mark(symbol, fallback), style, progress.stage, message)
 
     def _line(self, symbol: str, style: str, stage: str, message: str) -> None:
-        words = visible(f"{stage:<{_LABEL_WIDTH}} {message}".rstrip())
         indent = len(f"{symbol} {'':<{_LABEL_WIDTH}} ")
+        label = visible(f"{stage:<{_LABEL_WIDTH}}")
+        if len(label) > _LABEL_WIDTH and message and is_terminal(sys.stderr):
+            label += f"\n{' ' * (indent - 1)}"  # so that all messages begin in one column
+        words = f"{label} {visible(message)}".rstrip()
         words = wrapped(words, sys.stderr, used=len(f"{symbol} "), indent=indent)
         text = f"{styled(symbol, style, sys.stderr)} {words}"
         if self._live is not None:

@@ -7,7 +7,6 @@ that the node installs, which may be one that the runner adds.
 from __future__ import annotations
 
 import ast
-import os
 import posixpath
 import re
 import tomllib
@@ -28,6 +27,7 @@ from runner.core.packages.requirements import (
     read_requirements_file,
     read_text,
 )
+from runner.core.packages.script_file import find_script
 from runner.core.units import format_count
 from runner.protocol.errors import RunnerError
 
@@ -211,22 +211,6 @@ def _refuse_unclosed(data: bytes, script: str) -> None:
         why=f"line {number} begins neither with `# ` nor is it `# ///`",
         fix=f"write `# ///` before line {number}, or begin the line with `# `",
     )
-
-
-def find_script(folder: Path, command: Sequence[str]) -> str | None:
-    """Return the path of the script in the folder that a command runs, or None."""
-    for word, following in zip(command, [*command[1:], ""], strict=True):
-        if word == "-m" and re.fullmatch(r"\w+(\.\w+)*", following):
-            path = following.replace(".", "/")
-            for each in (f"{path}.py", f"{path}/__main__.py"):
-                if os.path.isfile(folder / each):  # noqa: PTH113  a name may be too long
-                    return each
-        name = PurePosixPath(word)
-        if word.strip() and not name.is_absolute() and ".." not in name.parts:
-            with suppress(OSError, ValueError):
-                if (folder / name).is_file():
-                    return str(name)
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +414,14 @@ class _Project:
         project = _table(document, "project")
         if texts := _texts(project.get("dependencies", []), f"{path}: `dependencies`"):
             listed = check_lines(self.folder, path, [("dependencies", text) for text in texts])
+            local = check_lines(self.folder, path, list(_from_uv(document, listed.names)))
+            folders = tuple(dict.fromkeys((*listed.folders, *local.folders)))
+            listed = replace(
+                listed,
+                files=(*listed.files, *local.files),
+                folders=folders,
+                is_open=listed.is_open or local.is_open,
+            )
             return PackageSource(path, path, listed=listed)
         if poetry := _table(document, "tool", "poetry", "dependencies"):
             return self._generated(path, list(_from_poetry(poetry)))
@@ -657,6 +649,15 @@ def _from_folder(line: str, place: PurePosixPath) -> str:
         return line
     path = posixpath.normpath(str(place / line))
     return path if path.startswith("../") else f"./{path}"
+
+
+def _from_uv(document: Table, names: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield the paths that `[tool.uv.sources]` gives for some packages."""
+    for name, value in _table(document, "tool", "uv", "sources").items():
+        for each in cast("list[Any]", value if isinstance(value, list) else [value]):
+            path = cast("Table", each).get("path") if isinstance(each, dict) else None
+            if isinstance(path, str) and normalize_name(name) in names:
+                yield f"tool.uv.sources.{name}", _from_table(name, {"path": path})
 
 
 def _from_poetry(dependencies: Table) -> Iterator[tuple[str, str]]:

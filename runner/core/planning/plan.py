@@ -19,6 +19,7 @@ from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.recipe.secrets import SecretValues
 from runner.core.recipe.shell_text import ignored_arguments
 from runner.core.settings import Settings, Target
+from runner.core.units import format_duration
 from runner.protocol.commands import ParameterError, code_words, names_in_braces
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SWEEPS_FOLDER, TRIALS_INPUT, LaterRun, group_blob
@@ -28,12 +29,15 @@ from runner.protocol.results import index_blobs
 from runner.protocol.run_spec import (
     CodeRef,
     DataRef,
+    FallbackRule,
     RecipeSpec,
     RunOrigin,
     RunSpec,
 )
+from runner.protocol.task import SPARE_STARTS
 
 if TYPE_CHECKING:
+    from runner.core.planning.fallback import PoolChance
     from runner.core.recipe.read_paths import UnsentPath
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # time that a task may wait for a node before its SAS expires
@@ -94,8 +98,12 @@ class RunPlan:
         after: Runs that must succeed before this one.
         depends_on: Tasks of the same job that Batch waits for; they had not ended when the run was
             submitted.
+        fallback: As in RunSpec.
+        chances: The pools that the run named, and why it starts in one of them; empty for one pool.
         job_limit_s: Time limit of a job with a cost cap.
         template: As in RunSpec.
+        task_trials: How many trials the task of this one runs at most, one after another.
+        task_of: The first trial of that task; empty if it is this one.
     """
 
     run_id: str
@@ -120,11 +128,15 @@ class RunPlan:
     trial: Mapping[str, Any] | None = None  # as in RunSpec
     job_limit_s: int | None = None
     template: tuple[str | None, ...] = ()
+    task_trials: int = 1
+    task_of: str = ""
+    fallback: FallbackRule | None = None
+    chances: tuple[PoolChance, ...] = ()
 
     @property
     def task_id(self) -> str:
-        """The task ID, which is the run ID: submitting a plan again finds its task."""
-        return self.run_id
+        """The task ID, which is a run ID: submitting a plan again finds its task."""
+        return self.task_of or self.run_id
 
     def to_spec(self) -> RunSpec:
         """Return the specification of the run."""
@@ -140,9 +152,11 @@ class RunPlan:
             "vm_size": self.pool.vm_size,
             "spot": self.pool.spot,
             "moved_from": (),
+            "fallback": self.fallback,
             "job_id": self.job_id,
             "job_limit_s": self.job_limit_s,
             "task_id": self.task_id,
+            "task_trials": self.task_trials,
             "origin": RunOrigin(**self.origin) if self.origin else None,
             "group": self.group,
             "rehearsal": self.rehearsal,
@@ -171,7 +185,20 @@ class RunPlan:
 
         On several nodes, one task may contain two attempts, if an agent was lost and rejoined.
         """
-        return _wall_clock(self.recipe, self.job_limit_s)
+        return _wall_clock(
+            self.recipe, self.job_limit_s, self.task_trials, hold_s=self.recipe.keep_node_s or 0
+        )
+
+    @property
+    def task_retries(self) -> int:
+        """Return how often Batch runs the task again if its agent failed.
+
+        The agent of a task with several trials repeats a failed attempt itself. It fails if storage
+        does, which ends one attempt of one trial, or if it is killed. The last start is for the
+        result of a trial during which it was killed too often.
+        """
+        retries = self.recipe.retries
+        return retries if self.task_trials == 1 else (retries + 1 + SPARE_STARTS) * self.task_trials
 
     @property
     def access_lifetime(self) -> timedelta:
@@ -203,11 +230,16 @@ class JobPlan:
     wanted: str = ""
 
 
-def _wall_clock(recipe: Recipe, job_limit_s: int | None) -> timedelta | None:
+def _wall_clock(
+    recipe: Recipe, job_limit_s: int | None, trials: int = 1, *, hold_s: float = 0
+) -> timedelta | None:
     limits: list[timedelta] = []
     if recipe.timeout_s is not None:
         attempts = 1 if recipe.resources.nodes == 1 else 2
-        limits.append(attempts * (timedelta(seconds=recipe.timeout_s) + _WALL_CLOCK_MARGIN))
+        if trials > 1:  # the agent repeats failed attempts
+            attempts = trials * (recipe.retries + 1)
+        each = timedelta(seconds=recipe.timeout_s) + _WALL_CLOCK_MARGIN
+        limits.append(attempts * each + timedelta(seconds=hold_s))
     if job_limit_s is not None:
         limits.append(timedelta(seconds=job_limit_s))
     return min(limits, default=None)
@@ -225,6 +257,47 @@ def to_work(run: RunPlan, *, name: str = "", after: Sequence[str] = ()) -> Work:
         recipe.max_cost_micros,
         name,
         tuple(after),
+        int(recipe.keep_node_s or 0),
+    )
+
+
+def check_kept_node(
+    run: RunPlan, name: str, after: Mapping[str, Sequence[str]], *, scheduled: bool
+) -> None:
+    """Raise RunnerError R-KEEP-NODE if the run cannot keep its node after a failure.
+
+    Args:
+        run: The draft.
+        name: Its name in the submission.
+        after: The names of the tasks that each task of the submission waits for.
+        scheduled: The draft is the template of a schedule.
+    """
+    if not run.recipe.keep_node_s:
+        return
+    fix = "remove `keep_node`, or use --keep-node off"
+    spec = run.repeats
+    waits = next((task for task, names in after.items() if name in names), None)
+    if run.trial or (spec is not None and spec.trial):
+        what = "a trial of a sweep cannot keep its node"
+        why = "each trial that fails would hold a node, and the other trials would wait for it"
+    elif run.recipe.resources.nodes > 1:
+        what = f"a run on {run.recipe.resources.nodes} nodes cannot keep them"
+        why = "the agents of the other nodes end with the run, and every node would be billed"
+    elif scheduled:
+        what = "a run of a schedule cannot keep its node"
+        why = "nobody waits for it, and Batch starts the next run only after this one"
+        fix = "remove `keep_node` from what is scheduled"
+    elif waits is not None:
+        what = f"task {name} cannot keep its node"
+        why = f"Batch starts task {waits}, which waits for it, only after it has released the node"
+        fix = "set `keep_node` only for tasks that no other task waits for"
+    else:
+        return
+    raise RunnerError(
+        "R-KEEP-NODE",
+        what,
+        why=why,
+        fix=fix,
     )
 
 
@@ -266,8 +339,8 @@ def plan_run(
 
 
 def _option_warnings(run: CheckedRun) -> tuple[str, ...]:
-    """Return warnings about variables, and about arguments that the program does not get."""
-    found = (*env_warnings(run.recipe.env), *_unknown_names(run))
+    """Return warnings about variables, times, and arguments that the program does not get."""
+    found = (*env_warnings(run.recipe.env), *_late_limits(run.recipe), *_unknown_names(run))
     if run.template or not code_words(run.command):
         return found
     ignored = ignored_arguments(run.command, len(run.recipe.command))
@@ -276,6 +349,19 @@ def _option_warnings(run: CheckedRun) -> tuple[str, ...]:
     what = f"the code of {run.command[0]} -c ignores the arguments {shlex.join(ignored)}"
     fix = 'write "$@" in it where the program takes them, and a word after the code'
     return (*found, f"{what}: {fix}")
+
+
+def _late_limits(recipe: Recipe) -> Iterator[str]:
+    """Yield a warning for each limit of a silent or idle script that `timeout` precedes."""
+    if (most := recipe.timeout_s) is None:
+        return
+    limits = {"idle_timeout": recipe.idle_timeout_s, "hang_timeout": recipe.hang_timeout_s}
+    for key, limit in limits.items():
+        if limit is not None and limit >= most:
+            yield (
+                f"`{key}` of {format_duration(limit)} never applies, because `timeout` ends the "
+                f"run after {format_duration(most)}: use a shorter `{key}`, or a longer `timeout`"
+            )
 
 
 def _unknown_names(run: CheckedRun) -> Iterator[str]:
@@ -293,8 +379,11 @@ def _unknown_names(run: CheckedRun) -> Iterator[str]:
             yield f"{{{name}}} in the command is not a parameter, so it is passed as it is: {fix}"
 
 
-def plan_trial(first: RunPlan, run: CheckedRun, run_id: str) -> RunPlan:
-    """Return the plan of a trial, which differs from the first one in its parameters or blobs."""
+def plan_trial(first: RunPlan, run: CheckedRun, run_id: str, task_of: str = "") -> RunPlan:
+    """Return the plan of a trial, which differs from the first one in its parameters or blobs.
+
+    `task_of` is the first trial of its task, if the task runs several.
+    """
     recipe, content = run.recipe, first.content
     if recipe.timeout_s != first.recipe.timeout_s:  # the limit of a cost cap
         recipe = replace(recipe, timeout_s=first.recipe.timeout_s)
@@ -309,7 +398,16 @@ def plan_trial(first: RunPlan, run: CheckedRun, run_id: str) -> RunPlan:
         recipe=_with_ranges(recipe, run, content),
         content=content,
         trial=run.trial,
+        task_of=task_of,
     )
+
+
+def with_fallback(
+    draft: RunPlan, rule: FallbackRule | None, chances: tuple[PoolChance, ...]
+) -> RunPlan:
+    """Return the draft with the pools that it named; one that may move has a job of its own."""
+    job_id = draft.job_id if rule is None else draft.run_id
+    return replace(draft, fallback=rule, chances=chances, job_id=job_id)
 
 
 def with_content(draft: RunPlan, content: RunContent) -> RunPlan:
@@ -533,6 +631,19 @@ def _trial_entries(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"r={folder}run.json"
         yield f"rl~{folder}trials/"
         yield f"rw={folder}trials/{quote(str(trial['name']))}"
+        if run.get("notify"):  # the last trial to end reads how the others ended
+            from runner.protocol.notifying.documents import marks_folder  # noqa: PLC0415  few runs
+
+            yield f"rlw~{marks_folder(run['run_id'], group)}"
+            yield f"r={group_blob(group)}"
+            yield f"rl~{LaterRun.folder(group)}"
+            yield from (f"r={RunPaths(run_id).result}" for run_id in _any_trial(group))
+
+
+def _any_trial(group: str) -> Iterator[str]:
+    """Yield patterns of the run IDs of trials, which have another time if they were resumed."""
+    stem = group[:-STAMP_LENGTH]
+    yield from (f"{stem}-{'*' * n}{_ANY_STAMP}" for n in range(1, _DIGITS + 1))
 
 
 def _entries_of_others(
@@ -549,9 +660,8 @@ def _entries_of_others(
             group = str(one["group"])
             yield f"r={group_blob(group)}"
             yield f"rl~{LaterRun.folder(group)}"
-            # A trial may be resumed later as a run whose ID has another time and suffix.
+            yield from (f"r~{run_id}/" for run_id in _any_trial(group))
             stem = group[:-STAMP_LENGTH]
-            yield from (f"r~{stem}-{'*' * n}{_ANY_STAMP}/" for n in range(1, _DIGITS + 1))
             of_trial = re.compile(f"{re.escape(stem)}-[0-9]{{1,{_DIGITS}}}{_STAMP}")
             before = [each for each in before if not of_trial.fullmatch(each)]
     if len(before) + len(named) > _MAX_NAMED:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from runner.contract import SHARED_TEAM, PoolOutput, StackOutputs
+from runner.contract import MOVER_POOL, SHARED_TEAM, PoolOutput, StackOutputs
 from runner.core.pricing.machines import find_machine
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import NO_RESOURCES, Resources
@@ -19,7 +19,7 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
         RunnerError: no pool can, or the pool `wanted` cannot.
     """
     refuse_pool_of_other_team(wanted, outputs)
-    fitting = tuple(pool for pool in outputs.pools if _fits(pool, image))
+    fitting = tuple(pool for pool in outputs.pools if runs_image(pool, image))
     named = _find_named(wanted, outputs)
     if named is not None and named not in fitting:
         raise _unsuitable(f"pool {named.id}", image, fitting)
@@ -81,11 +81,28 @@ def _all_of(trials: Collection[str]) -> str:
     return "the trials and the merge task" if trials else "every task"
 
 
+def is_of_other_team(pool: str, outputs: StackOutputs) -> bool:
+    """Return True if a pool is not in the selected part of the stack, as that of the mover."""
+    try:
+        refuse_pool_of_other_team(pool, outputs)
+    except RunnerError:
+        return True
+    return False
+
+
 def refuse_pool_of_other_team(wanted: str | None, outputs: StackOutputs) -> None:
     """Raise RunnerError if the pool `wanted` is not in the selected part of the stack.
 
-    Its nodes could not read the runs of this part, because they have another identity.
+    Its nodes could not read the runs of this part, because they have another identity. The pool of
+    the mover is in no part, so that no run gets the rights of its identity.
     """
+    if wanted is not None and wanted.lower() == MOVER_POOL:
+        raise RunnerError(
+            "R-POOL-MOVER",
+            f"no run may use pool {MOVER_POOL}",
+            why="its nodes have the identity of the mover, which changes jobs of others",
+            fix="choose another pool",
+        )
     if outputs.whole is None or wanted is None:
         return
     found = next((p for p in outputs.stack_pools if p.id.lower() == wanted.lower()), None)
@@ -112,7 +129,8 @@ def _find_named(wanted: str | None, outputs: StackOutputs) -> PoolOutput | None:
     return next((pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None)
 
 
-def _fits(pool: PoolOutput, image: str | None) -> bool:
+def runs_image(pool: PoolOutput, image: str | None) -> bool:
+    """Return True if a pool can run a run with this image, or one without an image."""
     return pool.containers is None or pool.containers == (image is not None)
 
 
@@ -183,6 +201,8 @@ def missing_resources(pool: PoolOutput, requested: Resources) -> str:
         missing.append(f"{pool.gpus or 'no'} GPU{plural} ({requested.gpus} needed)")
     if requested.memory_bytes is not None:
         missing += _missing_memory(pool, requested.memory_bytes)
+    if requested.gpu_memory_bytes is not None:
+        missing += _missing_gpu_memory(pool, requested.gpu_memory_bytes)
     if requested.vm_sizes and pool.vm_size.lower() not in {
         size.lower() for size in requested.vm_sizes
     }:
@@ -200,6 +220,16 @@ def _missing_memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
     if machine.memory_gib * _GIB >= wanted_bytes:
         return []
     return [f"{machine.memory_gib:g} GiB of memory ({wanted_bytes / _GIB:.3g} needed)"]
+
+
+def _missing_gpu_memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
+    machine = find_machine(pool.vm_size)
+    has = machine.gpu_memory_gib if machine is not None and machine.gpus else None
+    if not pool.gpus:
+        return [f"no GPU memory ({wanted_bytes / _GIB:.3g} GiB needed)"]
+    if has is None or has * _GIB >= wanted_bytes:  # a GPU that the table does not know may have it
+        return []
+    return [f"{has:g} GiB of GPU memory ({wanted_bytes / _GIB:.3g} needed)"]
 
 
 def _wrong_capacity(pool: PoolOutput, wanted: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import RunContent, RunPlan, script_arguments
 from runner.core.planning.pool_choice import check_nodes, refuse_pool_of_other_team
-from runner.core.recipe.options import resolve_params
+from runner.core.recipe.options import parse_keep_node, parse_notify, resolve_params
 from runner.core.recipe.recipe import Param, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.recipe.submit_file import order_tasks
@@ -19,7 +19,7 @@ from runner.protocol.commands import find_notebook
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import CyclicError, Edges
 from runner.protocol.paths import job_id_for
-from runner.protocol.run_spec import ResumeFrom, RunSpec
+from runner.protocol.run_spec import NOTIFY_VARIABLE, ResumeFrom, RunSpec
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
 
@@ -39,6 +39,8 @@ class Repetition:
         None  # `name==version` of every package; None keeps those of the run
     )
     nodes: int | None = None  # number of nodes; None keeps that of the run
+    keep_node: str | None = None  # as --keep-node; None keeps the time of the run
+    notify: str | None = None  # as --notify; None keeps the rule of the run
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -75,6 +77,8 @@ def plan_again(
         command=spec.command,
         after=repetition.awaited,
     )
+    recorded = recorded_secrets(spec)
+    own_secrets = tuple(ref for ref in recorded if ref.variable != NOTIFY_VARIABLE)
     return RunPlan(
         run_id=run_id,
         experiment=spec.experiment,
@@ -86,7 +90,7 @@ def plan_again(
         command=_replace_params(spec, params),
         template=spec.template,
         params=params,
-        recipe=replace(recipe, secrets=recorded_secrets(spec)),
+        recipe=replace(recipe, secrets=own_secrets),
         content=RunContent(
             code=spec.code,
             agent_sha256=agent_sha256,
@@ -170,6 +174,10 @@ def _apply_changes(spec: RunSpec, repetition: Repetition) -> RunSpec:
     elif model is not None:
         # A new version would move @latest and the aliases back to an old run.
         changes["model"] = replace(model, register=False)
+    if repetition.keep_node is not None:
+        changes["keep_node_s"] = parse_keep_node(repetition.keep_node)
+    if repetition.notify is not None:
+        changes["notify"] = parse_notify(repetition.notify, spec.notify)
     if repetition.constraints is not None:
         changes["constraints"] = repetition.constraints
     return replace(spec, **changes)

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from runner.core.pricing.cost import usd_text
 from runner.protocol.codec import FORMAT, JsonDocument
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
+from runner.protocol.paths import slug
 
 # A claim whose job does not exist after this time is of a submission that failed.
 SUBMISSION_S = 30 * 60
@@ -71,14 +72,16 @@ class Spending:
     Attributes:
         experiment: Its experiment, or MONTH.
         cap: The cap.
-        spent: What runs without a claim have cost.
+        spent: What runs without a claim have cost, as far as prices are known.
         running: What unfinished submissions may cost at most.
+        unpriced: The runs without a claim whose price is unknown, at least in part.
     """
 
     experiment: str
     cap: int
     spent: int
     running: int
+    unpriced: tuple[str, ...] = ()
 
     @property
     def left(self) -> int:
@@ -91,15 +94,38 @@ class Spending:
         return f"experiment {self.experiment}" if self.experiment else "the month"
 
 
+def budget_key(experiment: str | None) -> str:
+    """Return the key of a budget: the name of an experiment as runs have it, or MONTH for None.
+
+    Raises:
+        RunnerError: R-FLAG-VALUE, the name is empty.
+    """
+    if experiment is not None and not experiment.strip():
+        raise RunnerError(
+            "R-FLAG-VALUE", "empty --experiment", fix="--experiment NAME, or no option for a month"
+        )
+    return MONTH if experiment is None else slug(experiment)
+
+
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What a run has cost so far; `is_of_month` is True if it was submitted in this month."""
+    """What a run has cost so far.
+
+    Attributes:
+        experiment: Its experiment.
+        job_id: Its job.
+        schedule: Its schedule, or None.
+        micros: Its costs with a known price.
+        is_of_month: True if it was submitted in this month.
+        unpriced: Its ID if the price of some of its node time is unknown, otherwise empty.
+    """
 
     experiment: str
     job_id: str
     schedule: str | None
     micros: int
     is_of_month: bool
+    unpriced: str = ""
 
     def is_in(self, claims: Collection[str]) -> bool:
         """Return True if its costs are part of one of these claims."""
@@ -121,7 +147,9 @@ def compute_spending(
             for run in runs
             if (run.is_of_month if experiment == MONTH else run.experiment == experiment)
         ]
-        spent = sum(run.micros for run in counted if not run.is_in(keys))
+        free = [run for run in counted if not run.is_in(keys)]
+        spent = sum(run.micros for run in free)
+        unpriced = tuple(run.unpriced for run in free if run.unpriced)
         running = sum(
             max(
                 _claimed(claim, experiment),
@@ -129,7 +157,7 @@ def compute_spending(
             )
             for claim in claims
         )
-        found.append(Spending(experiment, cap, spent, running))
+        found.append(Spending(experiment, cap, spent, running, unpriced))
     return found
 
 
@@ -137,6 +165,18 @@ def _claimed(claim: Claim, experiment: str) -> int:
     if experiment == MONTH:
         return sum(claim.experiments.values())
     return claim.experiments.get(experiment, 0)
+
+
+def warn_unpriced(spendings: Sequence[Spending], region: str) -> str:
+    """Return a warning that names runs which budgets do not count, or an empty string."""
+    runs = sorted({run_id for each in spendings for run_id in each.unpriced})
+    if not runs:
+        return ""
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return (
+        f"the price of {runs[0]}{more} is unknown, so the budget counts only what is known; to "
+        f"fetch it: runner skus --refresh --region {region}"
+    )
 
 
 def refuse_over_budget(claim: Claim, spendings: Sequence[Spending]) -> None:
@@ -150,8 +190,8 @@ def refuse_over_budget(claim: Claim, spendings: Sequence[Spending]) -> None:
         raise RunnerError(
             "R-BUDGET",
             f"the budget of {each.name} would be exceeded",
-            why=f"spent {usd_text(each.spent)}, running at most {usd_text(each.running)}, this one "
-            f"at most {usd_text(wanted)}: more than {usd_text(each.cap)}",
+            why=f"spent {format_usd(each.spent)}, running at most {format_usd(each.running)}, "
+            f"this one at most {format_usd(wanted)}: more than {format_usd(each.cap)}",
             fix=f"--max-cost {each.left // 10_000 / 100:.2f}, or `runner budget set "
             f"{enough:.2f}{option}`"
             if each.left >= 10_000

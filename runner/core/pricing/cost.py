@@ -21,6 +21,7 @@ from runner.core.pricing.prices import Price, PriceTable
 from runner.core.units import format_duration
 from runner.protocol.codec import JsonDocument, wire
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 
 MICROS_PER_USD = 1_000_000
 BOOT_S = 600  # our estimate for boot and start task of a node; the time limit of a job includes it
@@ -47,6 +48,7 @@ class Work:
         cap_micros: Cap of the task; None if it has none.
         name: Name of the task in its submission.
         after: Names of the tasks before it that it waits for.
+        hold_s: Time for which its node is kept after a failure.
     """
 
     nodes: int = 1
@@ -57,13 +59,17 @@ class Work:
     cap_micros: int | None = None
     name: str = ""
     after: tuple[str, ...] = ()
+    hold_s: int = 0
 
     @property
     def needed_s(self) -> int | None:
-        """The time that an attempt may need: its limit, else twice the expected time, or None."""
+        """The time that an attempt may need: its limit, else twice the expected time, or None.
+
+        The time after it for which its node is kept is included.
+        """
         if self.limit_s is not None:
-            return self.limit_s
-        return None if self.expected_s is None else 2 * self.expected_s
+            return self.limit_s + self.hold_s
+        return None if self.expected_s is None else 2 * self.expected_s + self.hold_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +202,8 @@ class ScheduleCost:
         if cap_micros < each:
             raise RunnerError(
                 "R-COST-CAP",
-                f"a cap of {usd_text(cap_micros)} is too low for the schedule",
-                why=f"one run costs at most {usd_text(each)}, as its `max_cost`, or else its "
+                f"a cap of {format_usd(cap_micros)} is too low for the schedule",
+                why=f"one run costs at most {format_usd(each)}, as its `max_cost`, or else its "
                 "`timeout` allows",
                 fix=f"--max-cost {-(-each // 10_000) / 100:.2f}, or a lower `timeout`",
             )
@@ -235,17 +241,6 @@ def to_micros(amount: object, option: str = "--max-cost") -> int:
         f"invalid {option} {amount}",
         why=f"expected US dollars: a number above 0 and up to {_MAX_USD:,}",
         fix=f"{option} 5" if option.startswith("--") else "a number such as 5",
-    )
-
-
-def usd_text(micros: int | None) -> str:
-    """Return `4.97 USD`, with more digits below one cent, or `unknown`."""
-    if micros is None:
-        return "unknown"
-    return (
-        f"{micros / MICROS_PER_USD:.4f} USD"
-        if 0 < micros < 10_000
-        else f"{micros / MICROS_PER_USD:.2f} USD"
     )
 
 
@@ -354,8 +349,8 @@ def plan_cost(
     """
     if cap_micros is None and left_micros is not None:
         cap_micros = _needed_cap(pool, region, work, prices, left_micros)
-    spot = prices.find_node(pool.vm_size, region, spot=True)
-    dedicated = prices.find_node(pool.vm_size, region, spot=False)
+    spot = prices.find_node(pool.vm_size, region, spot=True, disk=pool.os_disk)
+    dedicated = prices.find_node(pool.vm_size, region, spot=False, disk=pool.os_disk)
     cap = (
         None
         if cap_micros is None
@@ -419,7 +414,8 @@ def _worst_case(price: Price | None, work: Sequence[Work], release_s: int | None
     if price is None or release_s is None or any(each.limit_s is None for each in work):
         return None
     node_s = sum(
-        each.nodes * (each.attempts * (each.limit_s or 0) + BOOT_S + release_s) for each in work
+        each.nodes * (each.attempts * (each.limit_s or 0) + each.hold_s + BOOT_S + release_s)
+        for each in work
     )
     return _cost(rate_micros(price), node_s)
 
@@ -432,8 +428,8 @@ def _needed_cap(
     pool: PoolOutput, region: str, work: Sequence[Work], prices: PriceTable, left_micros: int
 ) -> int:
     """Return the cap of tasks without one: what they need, or what is left if it may suffice."""
-    spot = prices.find_node(pool.vm_size, region, spot=True)
-    dedicated = prices.find_node(pool.vm_size, region, spot=False)
+    spot = prices.find_node(pool.vm_size, region, spot=True, disk=pool.os_disk)
+    dedicated = prices.find_node(pool.vm_size, region, spot=False, disk=pool.os_disk)
     used = spot if _kinds(pool) == _ONLY_SPOT else dedicated
     if used is None:
         raise _unknown_price(pool, region, spot)
@@ -491,10 +487,10 @@ def _compute_cap(
         least = _cost(rate, nodes * (SHORTEST_JOB_S + after_s))
         raise RunnerError(
             "R-COST-CAP",
-            f"a cap of {usd_text(cap_micros)} is too low for pool {pool.id}",
+            f"a cap of {format_usd(cap_micros)} is too low for pool {pool.id}",
             why=f"to boot, work for {format_duration(SHORTEST_JOB_S - BOOT_S)} and leave the pool, "
-            f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {usd_text(rate)} per hour "
-            f"cost{'s' * (nodes == 1)} {usd_text(least)}",
+            f"{nodes} node{'s' * (nodes > 1)} of {pool.vm_size} at {format_usd(rate)} per hour "
+            f"cost{'s' * (nodes == 1)} {format_usd(least)}",
             fix=f"--max-cost {-(-least // 10_000) / 100:.2f}",  # rounded up
         )
     script_s = job_s - BOOT_S - _EXPORT_S if job_s > 2 * SHORTEST_JOB_S else job_s
@@ -511,12 +507,16 @@ def _compute_cap(
 
 
 def _unknown_price(pool: PoolOutput, region: str, spot: Price | None) -> RunnerError:
+    from runner.core.azure.clouds import cloud_of_region  # noqa: PLC0415  only an error needs it
+
     because = ", which is the upper limit of the spot price" if spot else ""
     return RunnerError(
         "R-COST-UNKNOWN",
         f"the price of {pool.vm_size} in {region} is unknown",
         why=f"--max-cost depends on the price of a dedicated node{because}",
-        fix=f"run `runner skus --refresh --region {region}`, or remove the cap",
+        fix="remove the cap"
+        if cloud_of_region(region).prices
+        else f"run `runner skus --refresh --region {region}`, or remove the cap",
     )
 
 

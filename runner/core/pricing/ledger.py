@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runner.protocol.run_spec import PoolStay
-from runner.protocol.usage import AttemptUsage
+from runner.protocol.usage import AttemptUsage, loses_work
 
 Part = Literal["useful", "boot", "setup", "lost", "evicted", "failed", "idle"]
 PARTS: tuple[Part, ...] = ("useful", "boot", "setup", "lost", "evicted", "failed", "idle")
@@ -54,10 +54,10 @@ class RunUsage:
         if self.is_running:
             return now_ms
         ends = (
-            (each.last_sign, each.ended or 0, each.ends_by or 0, each.node_ends or 0)
+            (each.last_sign, each.ended, each.ends_by, each.node_ends, _released(each, now_ms))
             for each in self.attempts or ()
         )
-        return max((max(each) for each in ends), default=0)
+        return max((end or 0 for each in ends for end in each), default=0)
 
     def find_pool(self, usage: AttemptUsage) -> PoolStay:
         """Return the pool in which an attempt ran."""
@@ -350,7 +350,9 @@ class _NodeUse:
     @property
     def bound_since_ms(self) -> int:
         """When the time begins that the attempt used at most; the end if there is none."""
-        return self.ended_ms if self.usage.ended is not None else self.known_ms
+        usage = self.usage
+        is_known = usage.ended is not None and (usage.held_by is None or usage.held is not None)
+        return self.ended_ms if is_known else self.known_ms
 
     @property
     def has_recorded_end(self) -> bool:
@@ -428,9 +430,9 @@ def _to_use(
     ended = max(ended, started)
     command = ended if command is None else min(max(command, started), ended)
     # The preparation is lost too if the node was lost before the script began.
-    is_over = not (is_last and (run.is_running or run.status))
-    is_repeated = is_over and usage.command is None and usage.why != "failed"
-    before: Part = "lost" if is_repeated else "setup"
+    is_settled = run.is_running or bool(run.status)
+    is_repeated = loses_work(usage, is_last=is_last, is_settled=is_settled)
+    before: Part = "lost" if is_repeated and usage.command is None else "setup"
     segments: list[tuple[Part, int, int]] = [(before, started, command)]
     segments += _command_parts(run, usage, command, ended, is_last=is_last)
     gone = usage.node_ends
@@ -439,7 +441,17 @@ def _to_use(
         gone = gone if following.started is None else min(gone, following.started)
     if usage.why == "terminated" and gone is not None and gone > ended:
         segments.append(("evicted", ended, gone))
+    if (released := _released(usage, now_ms)) is not None and released > ended:
+        segments.append(("failed", ended, released))
+        is_kept = usage.held is None and released == now_ms
+        known = released if is_kept else known
     return _NodeUse(run, usage, tuple(segments), max(known, started))
+
+
+def _released(usage: AttemptUsage, now_ms: int) -> int | None:
+    """Return until when a node was kept after a failure, at most until now; None if it was not."""
+    known = usage.held_by if usage.held is None else usage.held
+    return None if known is None else min(known, now_ms)
 
 
 def _command_parts(
@@ -448,8 +460,7 @@ def _command_parts(
     has_failed = run.status in ("failed", "cancelled")
     if is_last and (run.is_running or run.status):
         return [("failed" if has_failed else "useful", command, ended)]
-    # A run without a result will continue from the last checkpoint.
-    kept = usage.saved if is_last else usage.kept
+    kept = usage.kept_until(is_last=is_last)
     kept = command if kept is None else min(max(kept, command), ended)
     rest: Part = "failed" if usage.why == "failed" else "lost"
     return [("failed" if has_failed else "useful", command, kept), (rest, kept, ended)]

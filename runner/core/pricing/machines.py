@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -35,7 +36,8 @@ class Machine:
     """One VM size. `gpus` counts the devices of a node; a fraction of a GPU is one device.
 
     `family` is the quota family, empty if its name is unknown. `retired` is the day of retirement,
-    which may be in the future. `gpu_memory_gib` is the memory of one device.
+    which may be in the future. `gpu_memory_gib` is the memory of one device. `note` says what else
+    concerns new pools, such as that Azure adds no capacity; empty if nothing does.
     """
 
     vm_size: str
@@ -48,6 +50,7 @@ class Machine:
     driver: Driver | None
     gpu_memory_gib: float | None = None
     successor: str | None = None
+    note: str = ""
 
 
 def machines() -> tuple[Machine, ...]:
@@ -134,6 +137,7 @@ def _parse_row(row: Mapping[str, str]) -> Machine:
         driver=cast("Driver | None", row["driver"] or None),
         gpu_memory_gib=json.loads(row["gpu_memory_gib"] or "null"),
         successor=row["successor"] or None,
+        note=row["note"] or "",
     )
 
 
@@ -155,6 +159,14 @@ _CHINA = "chinaeast chinaeast2 chinaeast3 chinanorth chinanorth2 chinanorth3"
 REGIONS = frozenset(f"{_PUBLIC} {_GOVERNMENT} {_CHINA}".split())
 
 
+_GEOGRAPHY = re.compile(r"^\s*\([^()]*\)")
+
+
 def region_name(text: str) -> str:
-    """Return a region in the form `westeurope`, also for `West Europe`."""
-    return text.replace(" ", "").lower()
+    """Return a region in the form `westeurope`, also for `West Europe` and `(Europe) West-Europe`.
+
+    Every region that a person or Azure wrote passes through it. The portal writes the geography
+    before the name. Text that cannot be a region is returned as it is, for the error about it.
+    """
+    name = re.sub(r"[\s_-]+", "", _GEOGRAPHY.sub("", text)).lower()
+    return name if name.isascii() and name.isalnum() else text

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.core.home import HomePaths
-from runner.core.pricing.machines import find_machine, unknown_machine
+from runner.core.pricing.machines import find_machine, region_name, unknown_machine
 from runner.protocol.errors import RunnerError
 
 _PACKAGED_FILE = Path(__file__).with_name("prices.csv")
@@ -30,7 +30,40 @@ _KINDS = {"spot": True, "dedicated": False}
 # Public IP" while the pool had nodes and for about an hour more.
 OS_DISK = "os_disk_p10"
 PUBLIC_ADDRESS = "public_address"
+_DISK = "os_disk_"
+# Managed disks are billed by the next size on the list, with these numbers:
+# https://learn.microsoft.com/azure/virtual-machines/disks-types (read 2026-11-29)
+_DISK_NUMBERS = {32: 4, 64: 6, 128: 10, 256: 15, 512: 20, 1024: 30, 2048: 40, 4096: 50}
+_DISK_LETTERS = {"premium_ssd": "p", "standard_ssd": "e", "standard_hdd": "s"}
 _EXTRA_WORDS = {OS_DISK: "OS disk", PUBLIC_ADDRESS: "public address"}
+
+
+def disk_row(size_gib: int | None, kind: str) -> str:
+    """Return the name of the row of a disk, such as `os_disk_e15`.
+
+    Args:
+        size_gib: the size of the disk; None means that of the nodes in the export above.
+        kind: `premium_ssd`, `standard_ssd` or `standard_hdd`.
+    """
+    number = min(
+        (number for size, number in _DISK_NUMBERS.items() if size >= (size_gib or 128)),
+        default=max(_DISK_NUMBERS.values()),
+    )
+    return f"{_DISK}{_DISK_LETTERS[kind]}{number}"
+
+
+def disk_rows() -> Mapping[str, str]:
+    """Return the names of the rows of all disks, by their meter, such as `E15 LRS Disk`."""
+    return {
+        f"{letter.upper()}{number} LRS Disk": f"{_DISK}{letter}{number}"
+        for letter in _DISK_LETTERS.values()
+        for number in _DISK_NUMBERS.values()
+    }
+
+
+def is_size(name: str) -> bool:
+    """Return True for the row of a VM size, False for those of disks and addresses."""
+    return name != PUBLIC_ADDRESS and not name.startswith(_DISK)
 
 
 class PriceKey(NamedTuple):
@@ -63,28 +96,46 @@ class PriceTable:
 
     def find(self, vm_size: str, location: str, *, spot: bool) -> Price | None:
         """Return the price, or None if it is unknown."""
-        return self.rows.get(PriceKey(vm_size.lower(), location.lower(), spot))
+        return self.rows.get(PriceKey(vm_size.lower(), region_name(location), spot))
 
     def find_extra(self, name: str, location: str) -> Price | None:
-        """Return the price of OS_DISK or PUBLIC_ADDRESS, or None if it is unknown."""
+        """Return the price of a disk or of PUBLIC_ADDRESS, or None if it is unknown."""
         return self.find(name, location, spot=False)
 
-    def find_node(self, vm_size: str, location: str, *, spot: bool) -> Price | None:
+    def find_node(
+        self,
+        vm_size: str,
+        location: str,
+        *,
+        spot: bool,
+        disk: str | None = None,
+        has_address: bool = True,
+    ) -> Price | None:
         """Return the price of a machine with its OS disk and a public address.
 
         A pool has one address for up to 100 nodes, so that one for each node is an upper limit.
         Without the price of a part, the part is not counted; without that of the machine, the
         result is None.
+
+        Args:
+            vm_size: the size.
+            location: the region.
+            spot: True for a spot node.
+            disk: the row of the price of its disk; None means OS_DISK.
+            has_address: False for a node in a network of its own.
         """
         price = self.find(vm_size, location, spot=spot)
         if price is None:
             return None
+        wanted = {disk or OS_DISK: _EXTRA_WORDS[OS_DISK]}
+        if has_address:
+            wanted[PUBLIC_ADDRESS] = _EXTRA_WORDS[PUBLIC_ADDRESS]
         known = {
             words: extra
-            for name, words in _EXTRA_WORDS.items()
+            for name, words in wanted.items()
             if (extra := self.find_extra(name, location))
         }
-        unknown = [words for words in _EXTRA_WORDS.values() if words not in known]
+        unknown = [words for words in wanted.values() if words not in known]
         parts = [price, *known.values()]
         texts = [f"with {' and '.join(known)}"] if known else []
         texts += [f"without {' and '.join(unknown)} (price unknown)"] if unknown else []
@@ -164,7 +215,7 @@ def _parse_row(row: Mapping[str, str]) -> tuple[PriceKey, Price]:
         raise ValueError(f"invalid price {row['usd_per_hour']}")
     if row["kind"] not in _KINDS:
         raise ValueError(f"invalid kind {row['kind']!r}: expected spot or dedicated")
-    key = PriceKey(row["vm_size"].lower(), row["location"].lower(), _KINDS[row["kind"]])
+    key = PriceKey(row["vm_size"].lower(), region_name(row["location"]), _KINDS[row["kind"]])
     return key, Price(usd, date.fromisoformat(row["as_of"]), row["source"])
 
 

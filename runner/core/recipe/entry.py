@@ -18,14 +18,11 @@ from importlib.util import decode_source
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from runner.core.packages.sources import find_script
+from runner.core.packages.script_file import SOURCES, find_module, find_script, is_file_in
 from runner.core.recipe.builtin import RECIPE_FILE
 from runner.core.recipe.local_code import (
-    SOURCES,
     LocalCode,
     called_name,
-    find_module,
-    is_file_in,
     read_source,
     shell_words,
 )

@@ -72,7 +72,13 @@ from runner.protocol.commands import (
 )
 from runner.protocol.errors import RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
-from runner.protocol.run_spec import NO_RESOURCES, WORKSPACE
+from runner.protocol.run_spec import (
+    FALLBACK_AFTER_S,
+    FALLBACK_EVICTIONS,
+    NO_RESOURCES,
+    WORKSPACE,
+)
+from runner.protocol.task import KEPT_NODE
 
 
 def _keep_text(value: object, check: Callable[[object], object]) -> object:
@@ -169,6 +175,8 @@ def _read_param(value: object, check: Callable[[object], ParamFile]) -> ParamFil
 
 
 Duration = Annotated[int, Amount("duration", "1s", "7d")]
+StallTime = Annotated[int, Amount("duration", "5s", "7d")]
+KeepTime = Annotated[int, Amount("duration", *KEPT_NODE)]
 RelativePath = Annotated[str, AfterValidator(relative_path)]
 Identifier = Annotated[
     str,
@@ -340,6 +348,11 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         default_factory=dict,
         description="Variables with secret values: {env: NAME} of this machine or {keyvault: URL}.",
     )
+    notify: keys.Notify = Field(
+        None,
+        description="A webhook that the node tells of success, failure, evictions and a near cap: "
+        "{url: {env: SLACK_WEBHOOK}}.",
+    )
     params: dict[
         Identifier,
         Annotated[ParamFile, WrapValidator(_read_param, json_schema_input_type=Scalar | ParamFile)],
@@ -376,10 +389,20 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         description="For torchrun, mpi, horovod, chainermn and cntk; default: the number of GPUs, "
         "or 1.",
     )
-    hang_timeout: Annotated[int, Amount("duration", "5s", "7d")] | None = Field(
+    hang_timeout: StallTime | None = Field(
         None,
         description="If no node writes a log line, a metric or a checkpoint for this long, dump "
         "the stacks of all processes and fail the attempt: 30m, 2h.",
+    )
+    idle_timeout: StallTime | None = Field(
+        None,
+        description="If the GPUs of all nodes, or their CPUs where there are none, are idle for "
+        "this long while the script runs, fail the run: 30m, 2h.",
+    )
+    keep_node: KeepTime | None = Field(
+        None,
+        description="Keep the node of a run that failed for this long, for `runner ssh`: 30m, 2h; "
+        "at most a day.",
     )
     prepare: Annotated[str, Field(min_length=1)] | None = Field(
         None,
@@ -417,6 +440,25 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
         description="Named changes of these keys: `runner train RECIPE:VARIANT`.",
     )
     resources: keys.ResourcesFile | None = None
+    pools: keys.Pools = Field(
+        default_factory=list,
+        description="Pools that a run may use, in order: it starts in the first that can start it, "
+        "and moves to the next one if it waits or is evicted too often.",
+    )
+    gpu: keys.GpuModels = Field(
+        default_factory=list,
+        description="GPU models instead of `pools`, in order: the pools of each are used from the "
+        "cheapest on, [T4, A10].",
+    )
+    fallback_after: Annotated[int, Amount("duration", "1m", "7d")] = Field(
+        FALLBACK_AFTER_S, description="Time that a run waits in one of `pools`: 20m, 1h."
+    )
+    fallback_evictions: int = Field(
+        FALLBACK_EVICTIONS,
+        ge=1,
+        le=100,
+        description="Number of evictions within an hour after which a run leaves one of `pools`.",
+    )
     priority: keys.Priority = Field(
         0, description="-1000 to 1000; tasks with a higher priority start first."
     )
@@ -431,6 +473,12 @@ class RecipeFile(StrictModel, title="train.yaml of runner"):
     sweep: SweepFile | None = Field(
         None, description="The trials of a sweep; a single run ignores it."
     )
+
+    @model_validator(mode="after")
+    def _check_pools(self) -> RecipeFile:
+        if self.pools and self.gpu:
+            raise keys.key_error("`pools` and `gpu` exclude each other", "remove one of the two")
+        return self
 
     @model_validator(mode="after")
     def _check_launcher(self) -> RecipeFile:
@@ -759,6 +807,7 @@ def _build(
         inputs=keys.to_inputs(parsed.inputs, folder),
         model=keys.to_model(parsed.model),
         secrets=keys.to_secrets(parsed.secrets),
+        notify=keys.to_notify(parsed.notify),
         resources=parsed.resources.to_resources() if parsed.resources else NO_RESOURCES,
         priority=parsed.priority,
         after=tuple(parsed.after),
@@ -768,12 +817,18 @@ def _build(
         launcher=parsed.launcher,
         processes_per_node=parsed.processes_per_node,
         hang_timeout_s=parsed.hang_timeout,
+        idle_timeout_s=parsed.idle_timeout,
+        keep_node_s=parsed.keep_node,
         params_as=params_as,
         switches=switches,
         sweep=parsed.sweep,
         toolkit=parsed.toolkit,
         variants=tuple(parsed.variants),
         notes=notes,
+        pools=tuple(parsed.pools),
+        gpu=tuple(parsed.gpu),
+        fallback_after_s=parsed.fallback_after,
+        fallback_evictions=parsed.fallback_evictions,
     )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.core.packages.requirements import normalize_name
-from runner.core.packages.sources import find_in_groups, find_script, is_lock_file
+from runner.core.packages.script_file import find_script
+from runner.core.packages.sources import find_in_groups, is_lock_file
 from runner.core.recipe.local_code import Imported, LocalCode
 from runner.core.recipe.notebook import SERVICE, SUFFIX, check_kernel, shell_lines
 from runner.core.recipe.recipe import Recipe

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast
 
@@ -25,7 +27,7 @@ from runner.core.recipe.inputs import (
     check_variables,
     parse_input,
 )
-from runner.core.recipe.secrets import check_secret
+from runner.core.recipe.secrets import check_secret, check_source
 from runner.core.recipe.shell_text import (
     SHELL_OPERATORS,
     find_shell_syntax,
@@ -36,7 +38,15 @@ from runner.core.recipe.shell_text import (
 from runner.core.yaml_files import Amount, StrictModel, TextField, one_of
 from runner.protocol.metrics import ExpectedRange
 from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
-from runner.protocol.run_spec import Capacity, CheckpointRule, KeepRule, Resources, SecretRef
+from runner.protocol.run_spec import (
+    NOTIFY_VARIABLE,
+    Capacity,
+    CheckpointRule,
+    KeepRule,
+    NotifyRule,
+    Resources,
+    SecretRef,
+)
 from runner.protocol.task import MAX_GPUS, MAX_NODES, PRIORITIES, RETRIES
 
 
@@ -306,6 +316,42 @@ RunReference = Annotated[
 ]
 
 
+PoolName = Annotated[
+    str,
+    TextField(
+        r"^[A-Za-z0-9_-]{1,64}$",
+        "the ID of a pool",
+        "up to 64 letters, digits, _ and -",
+        "t4-spot",
+    ),
+]
+
+
+def _check_list(name: str, values: list[str]) -> list[str]:
+    problem = explain_invalid_list(values, name)
+    if problem is not None:
+        raise key_error(*problem)
+    return values
+
+
+def explain_invalid_list(values: Sequence[str], name: str) -> tuple[str, str] | None:
+    """Return the problem of a list of pools or GPU models, and the fix; None if it is valid."""
+    if not values:
+        return f"the list of {name} is empty", f"name {name} in the order of preference"
+    seen: set[str] = set()
+    for value in values:
+        if value.lower() in seen:
+            return f"{value!r} is listed twice", "remove one of the two"
+        seen.add(value.lower())
+    return None
+
+
+Pools = Annotated[list[PoolName], AfterValidator(partial(_check_list, "pools"))]
+GpuModels = Annotated[
+    list[Annotated[str, Field(min_length=1)]], AfterValidator(partial(_check_list, "GPU models"))
+]
+
+
 class ResourcesFile(StrictModel):
     """Requirements on a node, which select a pool of the stack."""
 
@@ -317,6 +363,9 @@ class ResourcesFile(StrictModel):
     )
     memory: Annotated[int, Amount("size", "1B")] | None = Field(
         None, description="Minimum memory of the node: 28GiB, 64GB."
+    )
+    gpu_memory: Annotated[int, Amount("size", "1B")] | None = Field(
+        None, description="Minimum memory of each GPU: 16GiB, 40GB."
     )
     vm_sizes: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="Allowed VM sizes, such as Standard_NC4as_T4_v3."
@@ -336,6 +385,7 @@ class ResourcesFile(StrictModel):
             vm_sizes=tuple(self.vm_sizes or ()),
             nodes=self.nodes,
             capacity=self.capacity,
+            gpu_memory_bytes=self.gpu_memory,
         )
 
 
@@ -529,7 +579,7 @@ class SecretFile(StrictModel, json_schema_extra=one_of("env", "keyvault")):
 
     env: str | None = Field(None, description="A variable of the machine that submits the run.")
     keyvault: str | None = Field(
-        None, description="https://VAULT.vault.azure.net/secrets/NAME, read by the node's identity."
+        None, description="URL of a secret in a key vault, which the identity of the node reads."
     )
 
 
@@ -556,6 +606,65 @@ Secrets = Annotated[
     dict[str, Annotated[SecretFile, BeforeValidator(_check_reference)]],
     AfterValidator(_check_secrets),
 ]
+
+
+class NotifyFile(StrictModel):
+    """A webhook that is told how a run goes."""
+
+    url: Annotated[SecretFile, BeforeValidator(_check_reference)] = Field(
+        description="Where the URL is, which is a secret: {env: NAME} of this machine, or "
+        "{keyvault: URL}."
+    )
+    on: list[Literal["success", "failure", "evictions", "cap"]] = Field(
+        default_factory=lambda: ["success", "failure", "evictions", "cap"],
+        min_length=1,
+        description="Events to send; all by default.",
+    )
+    format: Literal["json", "slack", "teams"] | None = Field(
+        None, description="Form of the messages; by default that of the host of the URL, or json."
+    )
+    evictions: int = Field(
+        3, ge=1, le=100, description="Number of evictions within an hour for `evictions`."
+    )
+    cap_share: float = Field(
+        0.8,
+        gt=0,
+        lt=1,
+        strict=False,
+        description="Share of `timeout` or `max_cost` for `cap`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_url(self) -> NotifyFile:
+        try:
+            check_source(SecretRef(NOTIFY_VARIABLE, self.url.env, self.url.keyvault))
+        except ValueError as err:
+            # The text may be the URL itself, so the message does not repeat it.
+            raise key_error(f"url: {err}", "write url: {env: NAME}") from None
+        return self
+
+
+def _check_notify(value: object) -> object:
+    if value is None or isinstance(value, NotifyFile):
+        return value
+    if isinstance(value, dict):
+        return cast("dict[object, object]", value)
+    # The text may be the URL itself, so the message does not repeat it.
+    raise key_error("expected where the URL of the webhook is", "write {url: {env: NAME}}")
+
+
+Notify = Annotated[
+    NotifyFile | None,
+    BeforeValidator(_check_notify, json_schema_input_type=NotifyFile | None),
+]
+
+
+def to_notify(file: NotifyFile | None) -> NotifyRule | None:
+    """Return the rule of notifications, or None without one."""
+    if file is None:
+        return None
+    url = SecretRef(NOTIFY_VARIABLE, file.url.env, file.url.keyvault)
+    return NotifyRule(url, tuple(file.on), file.format, file.evictions, file.cap_share)
 
 
 def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:

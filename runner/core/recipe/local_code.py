@@ -10,6 +10,7 @@ import ast
 import os
 import re
 import shlex
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,14 +19,13 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
+from runner.core.packages.script_file import SOURCES, find_module, is_file_in
 from runner.core.recipe.notebook import SUFFIX, parse_code
 
-SOURCES = "src"  # the folder of packages in the layout of packaging.python.org
 MAX_FILES = 100  # of one program, that are read: the nearest to the script
 MAX_BYTES = 1 << 20  # of one program, and of one file: parsing takes 0.3 s
 _MAX_IMPORTS = 5_000  # of one file
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert)
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CALLS_FUNCTION = re.compile(r"import sys; from ([\w.]+) import")  # begins code for `python -c`
 _IMPORT = re.compile(
     rb"(?m)^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import\b([^\n]*)|import[ \t]+([\w., \t]+))"
@@ -99,13 +99,17 @@ def read_source(path: Path) -> SourceFile:
     return SourceFile(path, data)
 
 
+_PARSES = threading.Lock()
+
+
 # By content, because a file may change. Few trees are kept: they are large, and slow to collect.
 @lru_cache(maxsize=2)
 def _parse(data: bytes, notebook: Path | None) -> ast.Module | None:
     if notebook is not None:
         return parse_code(notebook)
     if len(data) <= MAX_BYTES:
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        # Threads that parse at once share a counter in Python 3.11, and one fails (SystemError).
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError), _PARSES:
             return ast.parse(data)
     return None  # the run reports it better
 
@@ -325,31 +329,6 @@ def _programs(folder: Path, words: Sequence[str]) -> Iterator[tuple[Path, Path |
                 yield found
         elif word.endswith((".py", SUFFIX)) and is_file_in(folder, word):
             yield folder / word, None
-
-
-def find_module(folder: Path, name: str, *, is_run: bool = True) -> tuple[Path, Path] | None:
-    """Return the file of a module and the folder above its first package: `folder`, or its `src`.
-
-    Args:
-        folder: the folder of the code.
-        name: the dotted name of the module.
-        is_run: True for `python -m`, which runs `__main__.py` of a package.
-    """
-    if not _MODULE.fullmatch(name):
-        return None
-    for root in (folder, folder / SOURCES):
-        path = root.joinpath(*name.split("."))
-        own = path / ("__main__.py" if is_run else "__init__.py")
-        for file in (own, path.with_suffix(".py")):
-            if os.path.isfile(file):  # noqa: PTH113  a name may be too long
-                return file, root
-    return None
-
-
-def is_file_in(folder: Path, name: str) -> bool:
-    """Return True if the folder has a file with this relative path."""
-    # os.path, because a sweep asks for the values of thousands of trials, and some are too long.
-    return not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH117, PTH118
 
 
 def called_name(call: ast.Call) -> str:

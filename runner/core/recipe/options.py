@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 from runner.protocol.errors import RunnerError
 from runner.protocol.launchers import LAUNCHERS, Launcher
-from runner.protocol.task import MAX_GPUS, MAX_NODES, PRIORITIES, RETRIES
+from runner.protocol.task import KEPT_NODE, MAX_GPUS, MAX_NODES, PRIORITIES, RETRIES
 
 if TYPE_CHECKING:
     from runner.core.recipe.inputs import InputSpec
     from runner.core.recipe.recipe import Param, ParamValue, Recipe
     from runner.protocol.commands import ParamsAs
-    from runner.protocol.run_spec import Capacity, KeepRule, RecipeSpec, Resources
+    from runner.protocol.run_spec import Capacity, KeepRule, NotifyRule, RecipeSpec, Resources
 
+OFF = "off"  # value of --notify and --keep-node
 _Choice = TypeVar("_Choice", bound=str)
 _NAMES = tuple(LAUNCHERS)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -178,10 +179,28 @@ def _to_launcher(recipe: Recipe, flag: str, name: str) -> Launcher:
     return launcher
 
 
-def _to_seconds(_: Recipe, flag: str, text: str) -> int:
+def _seconds_from(least: str) -> Callable[[Recipe, str, str], int]:
+    """Return a check for durations from `least` to a week."""
+
+    def check(_: Recipe, flag: str, text: str) -> int:
+        from runner.core.units import parse_duration_flag  # noqa: PLC0415
+
+        return int(parse_duration_flag(flag.removeprefix("--"), text, least, "7d").total_seconds())
+
+    return check
+
+
+def _to_keep_node(_: Recipe, flag: str, text: str) -> int | None:
+    return parse_keep_node(text, flag)
+
+
+def parse_keep_node(text: str, flag: str = "--keep-node") -> int | None:
+    """Return the seconds of --keep-node, None for `off`. Raise RunnerError."""
     from runner.core.units import parse_duration_flag  # noqa: PLC0415
 
-    return int(parse_duration_flag(flag.removeprefix("--"), text, "1s", "7d").total_seconds())
+    if text == OFF:
+        return None
+    return int(parse_duration_flag(flag.removeprefix("--"), text, *KEPT_NODE).total_seconds())
 
 
 def _to_micros(_: Recipe, _flag: str, usd: str) -> int:
@@ -190,11 +209,73 @@ def _to_micros(_: Recipe, _flag: str, usd: str) -> int:
     return to_micros(usd)
 
 
+def _to_pools(_: Recipe, flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return _split_list(flag, texts, "pools", "t4-spot,t4-dedicated")
+
+
+def _to_gpu_models(_: Recipe, flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    found = _split_list(flag, texts, "GPU models", "T4,A10")
+    if all(text.isdecimal() for text in found):
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"{flag} {found[0]}: expected GPU models, not a number",
+            why=f"{flag} names models in the order of preference",
+            fix=f"--gpus {found[0]}, or {flag} T4,A10",
+        )
+    return found
+
+
+def _split_list(flag: str, texts: tuple[str, ...], kind: str, example: str) -> tuple[str, ...]:
+    """Return the names of a flag with commas between them. Raise RunnerError."""
+    from runner.core.recipe.keys import explain_invalid_list  # noqa: PLC0415  loads pydantic
+
+    found = tuple(name for text in texts for part in text.split(",") if (name := part.strip()))
+    if problem := explain_invalid_list(found, kind):
+        raise RunnerError("R-FLAG-VALUE", f"{flag}: {problem[0]}", fix=f"{flag} {example}")
+    return found
+
+
+def _to_fallback_after(_: Recipe, flag: str, text: str) -> int:
+    from runner.core.units import parse_duration_flag  # noqa: PLC0415
+
+    return int(parse_duration_flag(flag.removeprefix("--"), text, "1m", "7d").total_seconds())
+
+
 def _extend_keep(recipe: Recipe, _: str, paths: tuple[str, ...]) -> KeepRule:
     from runner.protocol.run_spec import KeepRule  # noqa: PLC0415
 
     rule = recipe.keep or KeepRule(max_bytes=0)  # for `keep: false`
     return replace(rule, paths=(*rule.paths, *paths))
+
+
+def _to_notify(recipe: Recipe, flag: str, text: str) -> NotifyRule | None:
+    return parse_notify(text, recipe.notify, flag)
+
+
+def parse_notify(text: str, rule: NotifyRule | None, flag: str = "--notify") -> NotifyRule | None:
+    """Return the rule, or the default one, with the source of the URL in --notify; None for `off`.
+
+    Raises:
+        RunnerError: R-NOTIFY-SOURCE, the text is neither a variable nor a secret of a key vault.
+    """
+    from runner.core.recipe.secrets import check_source  # noqa: PLC0415
+    from runner.protocol.run_spec import NOTIFY_VARIABLE, NotifyRule, SecretRef  # noqa: PLC0415
+
+    if text == OFF:
+        return None
+    is_vault = "://" in text
+    url = SecretRef(NOTIFY_VARIABLE, None if is_vault else text, text if is_vault else None)
+    try:
+        check_source(url)
+    except ValueError as err:
+        # The text may be the URL itself, so the message does not repeat it.
+        raise RunnerError(
+            "R-NOTIFY-SOURCE",
+            f"invalid {flag}: expected where the URL of the webhook is, not the URL",
+            why=f"the URL is a credential, and commands are in the history of the shell; {err}",
+            fix=f"read -rs NOTIFY_URL && export NOTIFY_URL, and then {flag} NOTIFY_URL",
+        ) from None
+    return NotifyRule(url) if rule is None else replace(rule, url=url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +339,33 @@ class RunOptions:
     pool: str | None = _option(
         "Pool to run on.", sets="", unset="the first that meets the requirements", completes="pool"
     )
+    pools: tuple[str, ...] = _option(
+        "Pools that the run may use, in order: it starts in the first that can start it, and moves "
+        "to the next one if it waits or is evicted too often.",
+        default=(),
+        flag="--pools",
+        metavar="POOL,POOL",
+        check=_to_pools,
+    )
+    gpu: tuple[str, ...] = _option(
+        "GPU models instead of --pools, in order: T4,A10.",
+        default=(),
+        metavar="MODEL,MODEL",
+        check=_to_gpu_models,
+    )
+    fallback_after: str | None = _option(
+        "Time that the run waits in one of its pools: 20m, 1h.",
+        sets="fallback_after_s",
+        metavar="TIME",
+        unset="20m, unless the recipe sets another",
+        check=_to_fallback_after,
+    )
+    fallback_evictions: int | None = _option(
+        "Number of evictions within an hour after which it leaves one of its pools.",
+        metavar="N",
+        unset="3, unless the recipe sets another",
+        check=_in(range(1, 101)),
+    )
     experiment: str | None = _option(
         "Experiment that the run belongs to.",
         sets="",
@@ -269,7 +377,6 @@ class RunOptions:
         key="resources.gpus",
         metavar="N",
         check=_in(range(MAX_GPUS + 1)),
-        old_flag="--gpu",
     )
     nodes: int | None = _option(
         "Number of nodes that the run uses at once.",
@@ -302,8 +409,23 @@ class RunOptions:
         sets="timeout_s",
         metavar="TIME",
         unset="none, unless the recipe sets one",
-        check=_to_seconds,
+        check=_seconds_from("1s"),
         old_flag="--max-time",
+    )
+    idle_timeout: str | None = _option(
+        "End the run after its GPUs (without GPUs: its CPUs) were idle for this long: 30m, 2h.",
+        sets="idle_timeout_s",
+        metavar="TIME",
+        unset="none, unless the recipe sets one",
+        check=_seconds_from("5s"),
+    )
+    keep_node: str | None = _option(
+        "Keep the node for this long if the run fails, for `runner ssh`: 30m, 2h; off switches it "
+        "off.",
+        sets="keep_node_s",
+        metavar="TIME",
+        unset="not kept, unless the recipe sets a time",
+        check=_to_keep_node,
     )
     max_cost: str | None = _option(
         "Cost cap in USD: the job ends before its nodes cost more.",
@@ -321,6 +443,14 @@ class RunOptions:
         default=(),
         metavar="GLOB",
         check=_extend_keep,
+    )
+
+    notify: str | None = _option(
+        "Variable of this machine, or URL of a secret in a key vault, with the URL of a webhook "
+        "(Teams, Slack or JSON) that is told how the run goes; off switches it off.",
+        metavar="NAME",
+        unset="none, unless the recipe sets one",
+        check=_to_notify,
     )
 
     @property
@@ -351,6 +481,7 @@ def is_repeatable(name: str) -> bool:
 
 def with_options(recipe: Recipe, options: RunOptions) -> Recipe:
     """Return the recipe with the options applied. Raise RunnerError for an invalid option."""
+    _refuse_several_lists(options)
     changes: dict[str, dict[str, Any]] = {"": {}, "resources": {}}
     for name, option in OPTIONS.items():
         value = getattr(options, name)
@@ -361,9 +492,24 @@ def with_options(recipe: Recipe, options: RunOptions) -> Recipe:
         if option.sets:
             part, _, changed = option.sets.rpartition(".")
             changes[part][changed] = value
+    if options.pool or options.pools or options.gpu:  # in place of the pools of the recipe
+        changes[""] = {"pools": (), "gpu": (), **changes[""]}
     return replace(
         recipe, resources=replace(recipe.resources, **changes["resources"]), **changes[""]
     )
+
+
+def _refuse_several_lists(options: RunOptions) -> None:
+    """Raise RunnerError if several options choose the pool."""
+    given = {"--pool": options.pool, "--pools": options.pools, "--gpu": options.gpu}
+    first, *others = [flag for flag, value in given.items() if value] or [""]
+    if others:
+        raise RunnerError(
+            "R-USAGE",
+            f"{first} and {others[0]} exclude each other",
+            why="each of them chooses the pools of the run",
+            fix=f"remove {first}",
+        )
 
 
 def parse_env(texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -397,7 +543,7 @@ def resolve_params(
     recipe: RecipeSpec | None = None,
     words: Sequence[str] = (),
 ) -> dict[str, ParamValue]:
-    """Return the value of each parameter: the last override, else its default.
+    """Return the value of each parameter: its override, else its default.
 
     Parameters without a value are omitted. If a script declares no parameters, all names are
     allowed and values are the texts as typed, because only the script knows its arguments. The text
@@ -421,8 +567,12 @@ def resolve_params(
     }
     params_as = "flags" if recipe is None else recipe.params_as
     allowed = _NAME if params_as == "flags" else _KEY
+    given: dict[str, str] = {}
     for text in overrides:
         name, raw = _split(text)
+        if name in given:
+            raise _set_twice(name, given[name], raw)
+        given[name] = raw
         is_null = raw == NULL and notebook is None and params_as != "hydra"
         if name in declared:
             is_null = is_null and NULL not in (declared[name].choices or ())
@@ -461,6 +611,15 @@ def _split(text: str) -> tuple[str, str]:
             else f"--set {name or 'epochs'}=VALUE",
         )
     return name, raw
+
+
+def _set_twice(name: str, first: str, second: str) -> RunnerError:
+    return RunnerError(
+        "R-SET-FORM",
+        f"--set {name} is given twice",
+        why=f"its values are {first!r} and {second!r}, and a run has one",
+        fix=f"--set {name}={shlex.quote(second)} once, or a sweep with a trial for each value",
+    )
 
 
 def _convert(param: Param, raw: str) -> ParamValue:

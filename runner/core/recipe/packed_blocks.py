@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from runner.protocol.run_spec import ExcludedPath
@@ -128,7 +129,7 @@ class PackedBlocks:
             "bytes": [len(content) for _, content in packed],
         }
         parts = (json.dumps(head).encode(), b"\n", *(content for _, content in packed))
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.{get_ident()}.part")
         with suppress(OSError):
             try:
                 part.write_bytes(b"".join(parts))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.core.packages.sources import NO_PACKAGES, PackageSource
 from runner.core.recipe.inputs import InputSpec
-from runner.protocol.run_spec import RecipeSpec
+from runner.protocol.run_spec import FALLBACK_AFTER_S, FALLBACK_EVICTIONS, RecipeSpec
 
 if TYPE_CHECKING:
     from runner.core.recipe.sweep import SweepFile
@@ -59,6 +59,9 @@ class Recipe(RecipeSpec):
         toolkit: The framework of the script, for lists of recipes.
         variants: Named changes of some keys, as in `mnist:torch`.
         notes: What the plan says about the script.
+        pools: Pools that the run may use, in order; empty for one pool.
+        gpu: GPU models that it may use, in order, instead of `pools`.
+        fallback_after_s, fallback_evictions: As in FallbackRule.
     """
 
     name: str
@@ -77,3 +80,7 @@ class Recipe(RecipeSpec):
     toolkit: str | None = None
     variants: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    gpu: tuple[str, ...] = ()
+    fallback_after_s: int = FALLBACK_AFTER_S
+    fallback_evictions: int = FALLBACK_EVICTIONS

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.run_spec import RunSpec, SecretRef
+from runner.protocol.run_spec import NOTIFY_VARIABLE, NotifyRule, RunSpec, SecretRef
 
 MIN_REDACTED_LENGTH = 6  # characters; shorter values occur by chance in any text
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Variables that the agent or Batch sets, and variables that select the program to run.
 _RESERVED = ("RUNNER_", "AZ_BATCH_")
 _RESERVED_NAMES = frozenset({"PATH", "VIRTUAL_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHOME"})
-# Key Vault docs, "Vault name and object name": one suffix per cloud.
-VAULT_HOSTS = (".vault.azure.net", ".vault.azure.cn", ".vault.usgovcloudapi.net")
 _VAULT_PATH = re.compile(r"/secrets/[0-9A-Za-z-]{1,127}(/[0-9a-f]{32})?/?")
 
 
@@ -59,6 +57,11 @@ def check_secret(ref: SecretRef) -> SecretRef:
         raise ValueError(f"invalid variable name {name!r}")
     if name.upper().startswith(_RESERVED) or name in _RESERVED_NAMES:
         raise ValueError(f"{name} is reserved: runner, Batch or the system sets it")
+    return check_source(ref)
+
+
+def check_source(ref: SecretRef) -> SecretRef:
+    """Return the reference. Raise ValueError with the reason if its source is invalid."""
     if (ref.env is None) == (ref.keyvault is None):
         raise ValueError("expected one source: env or keyvault")
     if ref.env is not None and not _NAME.fullmatch(ref.env):
@@ -69,17 +72,22 @@ def check_secret(ref: SecretRef) -> SecretRef:
 
 
 def _check_vault_url(url: str) -> None:
+    from runner.core.azure.clouds import CLOUDS, PUBLIC  # noqa: PLC0415  few runs have secrets in a vault
+
     parts = urlsplit(url)
     host = parts.hostname or ""
-    named = parts.netloc == host and host.endswith(VAULT_HOSTS) and not parts.query
+    hosts = tuple(f".{cloud.vault_domain}" for cloud in CLOUDS)
+    named = parts.netloc == host and host.endswith(hosts) and not parts.query
     if parts.scheme != "https" or not named or not _VAULT_PATH.fullmatch(parts.path):
-        raise ValueError("keyvault must be https://VAULT.vault.azure.net/secrets/NAME[/VERSION]")
+        form = f"https://VAULT.{PUBLIC.vault_domain}/secrets/NAME[/VERSION]"
+        raise ValueError(f"keyvault must be {form}, or of the domain of another cloud")
 
 
 def recorded_secrets(run: RunSpec) -> tuple[SecretRef, ...]:
-    """Return the secrets that a run recorded. Raise RunnerError for an invalid reference."""
+    """Return `all_secrets` of a run as recorded. Raise RunnerError for an invalid reference."""
     try:
-        return tuple(check_secret(ref) for ref in run.secrets if ref.env or ref.keyvault)
+        own = tuple(check_secret(ref) for ref in run.secrets if ref.env or ref.keyvault)
+        return own if run.notify is None else (*own, check_source(run.notify.url))
     except ValueError as err:
         raise RunnerError(
             "R-RUN-BROKEN",
@@ -101,7 +109,7 @@ def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> S
         if not value:
             raise RunnerError(
                 "R-SECRET-MISSING",
-                f"secret {ref.variable} has no value",
+                f"{secret_name(ref)} has no value",
                 why=f"${ref.env} is {'empty' if value == '' else 'not set'} on this machine",
                 fix=f"read -rs {ref.env} && export {ref.env}",
                 exit_code=ExitCode.PREFLIGHT,
@@ -110,8 +118,35 @@ def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> S
             raise RunnerError(
                 "R-SECRET-MISSING", f"${ref.env} contains a NUL character", fix="remove it"
             )
+        if ref.variable == NOTIFY_VARIABLE:
+            _check_notify_url(value, ref.env or "")
         values[ref.variable] = value
     return SecretValues(values, vault)
+
+
+def secret_name(ref: SecretRef) -> str:
+    """Return what errors call a secret."""
+    is_of_agent = ref.variable == NOTIFY_VARIABLE
+    return "the URL of `notify`" if is_of_agent else f"secret {ref.variable}"
+
+
+def webhook_source(rule: NotifyRule) -> str:
+    """Return where the URL of a webhook is: `$NAME` of a machine, or the address in a vault."""
+    return f"${rule.url.env}" if rule.url.env else rule.url.keyvault or ""
+
+
+def _check_notify_url(url: str, name: str) -> None:
+    from runner.protocol.notifying.webhooks import check_webhook_url  # noqa: PLC0415  few runs
+
+    try:
+        check_webhook_url(url)
+    except ValueError as err:
+        raise RunnerError(
+            "R-NOTIFY-URL",
+            f"${name} is not the URL of a webhook",
+            why=str(err),  # without the URL, which is a credential
+            fix=f"set {name} to the https URL that Teams, Slack or your service gave you",
+        ) from None
 
 
 def refuse_exposed_secrets(values: SecretValues, texts: Iterable[str]) -> None:
@@ -119,7 +154,10 @@ def refuse_exposed_secrets(values: SecretValues, texts: Iterable[str]) -> None:
     for name in values.found_in(texts):
         raise RunnerError(
             "R-SECRET-EXPOSED",
-            f"the value of secret {name} occurs in arguments, parameters, env or other settings",
+            f"the value of {secret_name(SecretRef(name))} occurs in arguments, parameters, env or "
+            "other settings",
             why="run.json, process lists and logs show these",
-            fix=f"remove it there, and read ${name} in the script",
+            fix="remove it there"
+            if name == NOTIFY_VARIABLE
+            else f"remove it there, and read ${name} in the script",
         )

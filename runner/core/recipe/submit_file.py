@@ -11,11 +11,20 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from runner.core.recipe.builtin import RECIPE_FILE
-from runner.core.recipe.file import Duration, Identifier, RecipeName, RelativePath, Scalar
+from runner.core.recipe.file import (
+    Duration,
+    Identifier,
+    KeepTime,
+    RecipeName,
+    RelativePath,
+    Scalar,
+    StallTime,
+)
 from runner.core.recipe.keys import (
     Command,
     EnvFile,
     Inputs,
+    Notify,
     Priority,
     ResourcesFile,
     Retries,
@@ -105,8 +114,13 @@ class DefaultsFile(StrictModel):
         default_factory=dict, description="Variables; those of a task override the defaults."
     )
     timeout: Duration | None = None
+    idle_timeout: StallTime | None = None
+    keep_node: KeepTime | None = None
     retries: Retries | None = None
     resources: ResourcesFile | None = None
+    notify: Notify = Field(
+        None, description="As in train.yaml: a webhook that is told how each task goes."
+    )
 
 
 class TaskFile(DefaultsFile, json_schema_extra=one_of("recipe", "command")):

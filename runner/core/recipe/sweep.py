@@ -50,6 +50,7 @@ from runner.core.yaml_files import (
 from runner.protocol.errors import RunnerError
 from runner.protocol.samplers import DEFAULT_SAMPLER, SAMPLER_NAMES, SAMPLERS, Method, learns
 from runner.protocol.sweeps import StopRule
+from runner.protocol.task import MAX_TASK_TRIALS
 
 _DEFAULT_TRIALS = 20
 
@@ -194,6 +195,13 @@ class SweepFile(StrictModel, json_schema_extra=one_of("params", "generator")):
     seed: int = Field(0, description="Seed of random values: the same seed gives the same trials.")
     max_parallel: int | None = Field(
         None, ge=1, description="Maximum number of trials that run at the same time."
+    )
+    trials_per_task: int = Field(
+        1,
+        ge=1,
+        le=MAX_TASK_TRIALS,
+        description="Number of trials that a task of Batch runs one after another, for trials of "
+        "a few seconds.",
     )
     merge: Merge | None = Field(
         None,

@@ -26,8 +26,6 @@ from runner.flows.runs.timeline import TimelineEvent, load_timeline
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import RunSpec
 
-logger = logging.getLogger(__name__)
-
 _EXTRA = "otlp"
 _PATH = "/v1/logs"
 # For a request with its retries, unless OTEL_EXPORTER_OTLP_TIMEOUT is set.

@@ -14,20 +14,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from runner.azure.auth.credentials import connect
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.storage.blobs import in_parallel
 from runner.core.settings import Settings
+from runner.core.states import RunState
 from runner.flows.costs.report import CostQuery, CostReport, report_costs
+from runner.flows.devices import load_fresh_sample
 from runner.flows.environment.pools import PoolStatus, pool_list
+from runner.flows.runs.documents import runs_container
+from runner.protocol.devices import DeviceSample
 from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import RunSpec
 
 logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_MOST_MEASURED = 200  # runs whose use is read
 _KINDS = {True: "spot", False: "dedicated"}
 
 
@@ -48,7 +57,44 @@ def collect(settings: Settings, query: CostQuery) -> list[Gauge]:
     """
     settings = settings.for_whole_stack()
     pools = pool_list(settings)
-    return [*pool_gauges(pools), *run_gauges(report_costs(connect(settings), query, settings.home))]
+    connection = connect(settings)
+    report = report_costs(connection, query, settings.home)
+    samples = _present_samples(connection, report, datetime.now(UTC))
+    return [*pool_gauges(pools), *run_gauges(report), *device_gauges(samples)]
+
+
+def _present_samples(
+    connection: Connection, report: CostReport, now: datetime
+) -> list[tuple[RunSpec, DeviceSample]]:
+    """Return the newest sample of the first node of each run that is running."""
+    specs = [
+        row.spec
+        for row in report.history
+        if row.spec is not None and row.status and row.status.state is RunState.RUNNING
+    ][:_MOST_MEASURED]
+    container = runs_container(connection)
+    found = in_parallel(
+        lambda spec: load_fresh_sample(container, RunPaths(spec.run_id), now), specs
+    )
+    return [(spec, sample) for spec, sample in zip(specs, found, strict=True) if sample is not None]
+
+
+def device_gauges(samples: Iterable[tuple[RunSpec, DeviceSample]]) -> list[Gauge]:
+    """Return the use of GPU, CPU and memory by running runs."""
+    known = [({"run": spec.run_id, "pool": spec.pool}, sample) for spec, sample in samples]
+    quantities = (
+        ("gpu_percent", "runner_run_gpu_percent", "Mean use of the GPUs of a run."),
+        ("script_cores", "runner_run_cpu_cores", "Cores that a run keeps busy."),
+        ("script_memory_bytes", "runner_run_memory_bytes", "Memory of a run."),
+    )
+    return [
+        Gauge(
+            name,
+            help_,
+            [(label, value) for label, s in known if (value := getattr(s, key)) is not None],
+        )
+        for key, name, help_ in quantities
+    ]
 
 
 def pool_gauges(pools: Iterable[PoolStatus]) -> list[Gauge]:

@@ -13,6 +13,7 @@ from runner.cli import options
 from runner.cli.autocomplete import complete_run_or_group
 from runner.cli.ui.output import Output
 from runner.core.units import format_count, format_names
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runner.protocol.run_spec import RunSpec
 
 _EVERY_S = 15.0
+_MOVE_S = 1.0  # between two steps while a run is being moved
 _RUNS_HELP = "Run, sweep, group or experiment: ID, unique prefix, @last, or name."
 RunsArgument = Annotated[
     str, typer.Argument(metavar="RUN", help=_RUNS_HELP, autocompletion=complete_run_or_group)
@@ -159,6 +161,10 @@ def monitor(
         str | None,
         typer.Option(metavar="URL", help="Also send the events of runs to this OTLP endpoint."),
     ] = None,
+    move: Annotated[
+        bool,
+        typer.Option("--move/--no-move", help="Move runs that name several pools when it is due."),
+    ] = True,
     target: options.TargetOption = None,
     stack: options.StackOption = None,
 ) -> None:
@@ -179,12 +185,51 @@ def monitor(
         return
     collect(settings, query)  # report errors before the server starts
     source = MetricsSource(lambda: collect(settings, query), _EVERY_S)
-    with open_server(host, port, source) as server, _sending_events(out, settings, otlp):
+    with (
+        open_server(host, port, source) as server,
+        _sending_events(out, settings, otlp),
+        _moving_runs(out, settings, enabled=move),
+    ):
         out.note(f"metrics: http://{host}:{server.server_port}/metrics, press Ctrl-C to stop")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
+
+
+@contextmanager
+def _moving_runs(out: Output, settings: Settings, *, enabled: bool) -> Generator[None]:
+    """Move runs to their next pools when it is due, until the block ends."""
+    if not enabled:
+        yield
+        return
+    from runner.flows.runs.moving.fallback import FallbackRound, open_fallbacks
+
+    fallbacks, stop = open_fallbacks(settings), threading.Event()
+
+    def run() -> None:
+        told: set[str] = set()
+        pause = 0.0
+        while not stop.wait(pause):
+            pause = _EVERY_S
+            try:
+                found = fallbacks()
+            except RunnerError as err:
+                found = FallbackRound(problems=(f"runs are not moved: {err.what}",))
+            pause = _MOVE_S if found.moving else _EVERY_S
+            for line in found.moved:
+                out.note(line)
+            for line in {*found.problems, *found.blocked} - told:
+                out.warning(line)
+            told = {*found.problems, *found.blocked}
+
+    thread = threading.Thread(target=run, name="moves", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_EVERY_S)
 
 
 @contextmanager

@@ -234,7 +234,8 @@ def plan_schedule(
     def check(connection: Connection) -> None:
         if isinstance(submission, CheckedFile) and not submission.is_single:
             connection.job_access()
-        if service.get_schedule(connection, request.schedule_id) is not None:
+        known = service.get_schedule(connection, request.schedule_id)
+        if known is not None and known.state != "deleting":  # creating it waits for the deletion
             raise service.schedule_exists(request.schedule_id)
 
     if isinstance(submission, CheckedRun) and (nodes := submission.recipe.resources.nodes) > 1:
@@ -347,12 +348,16 @@ def submit_schedule(
         on_warning(text)
     if on_plan is not None:
         on_plan(plan, request)
-    _claim_budget(connection, settings, plan, request)
+    _claim_budget(connection, settings, plan, request, on_warning)
     return create_schedule(connection, plan, request, on_progress)
 
 
 def _claim_budget(
-    connection: Connection, settings: Settings, plan: SubmissionPlan, request: ScheduleRequest
+    connection: Connection,
+    settings: Settings,
+    plan: SubmissionPlan,
+    request: ScheduleRequest,
+    on_warning: Callable[[str], None],
 ) -> None:
     """Claim the cap of a schedule from the budgets that include its runs."""
     if plan.cost is None:
@@ -361,6 +366,8 @@ def _claim_budget(
     experiments = {run.experiment for run in plan.runs.values()}
     if budgets is None or budgets.left(experiments) is None:
         return
+    if warning := budgets.warning(experiments):
+        on_warning(warning)
     if request.cap_micros is None:
         raise needs_cap()
     key, first = schedule_key(request.schedule_id), next(iter(experiments))

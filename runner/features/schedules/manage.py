@@ -16,6 +16,7 @@ from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.core.recurrence import CronError, ScheduleSpec, next_runs, parse_zone
 from runner.core.units import format_duration
 from runner.core.yaml_files import did_you_mean
+from runner.flows.costs.budgets import release_claim, schedule_key
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.codec import DAMAGED, parse_json
@@ -216,6 +217,8 @@ def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[st
     cancelled = [run_id for run_id, one in zip(made, changed, strict=True) if one]
     if schedule.view is not None:
         service.delete_schedule(connection, list(schedule.view.parts))
+    if connection.target.is_billed:
+        release_claim(connection, schedule_key(schedule.schedule_id))
     forget(container, schedule)
     return cancelled
 

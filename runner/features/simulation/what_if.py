@@ -327,7 +327,7 @@ def measure_run(connection: Connection, spec: RunSpec) -> Measured:
             saves += _save_time(line)
     following = {row.attempt - 1: row.started for row in attempts}
     spans = (_span_s(row, following.get(row.attempt)) for row in attempts)
-    evictions = sum(row.why in ("lost", "terminated") for row in attempts)
+    evictions = sum(row.lost_node for row in attempts)
     median = sorted(saves)[len(saves) // 2] if saves else None
     return Measured(median, sum(spans), evictions)
 

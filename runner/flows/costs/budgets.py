@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import find_job_view
@@ -25,6 +26,7 @@ from runner.core.pricing.budgets import (
     compute_spending,
     is_abandoned,
     refuse_over_budget,
+    warn_unpriced,
 )
 from runner.flows.costs.report import CostQuery, CostReport, report_costs
 from runner.flows.runs.documents import runs_container
@@ -49,11 +51,13 @@ class BudgetState:
         budgets: The document.
         active: The claims of unfinished submissions.
         runs: The costs of the runs.
+        region: The region of their prices.
     """
 
     budgets: Budgets
     active: tuple[Claim, ...]
     runs: tuple[RunCost, ...]
+    region: str
 
     def spending(self, claims: Sequence[Claim] = ()) -> list[Spending]:
         """Return the state of all budgets, with further claims."""
@@ -66,6 +70,23 @@ class BudgetState:
         return min(
             (each.left for each in self.spending() if each.experiment in wanted), default=None
         )
+
+    def warning(self, experiments: Collection[str] | None = None) -> str:
+        """Return a warning about runs without a known price, or an empty string.
+
+        With `experiments`, only the budgets that include them count.
+        """
+        wanted = None if experiments is None else {MONTH, *experiments}
+        found = [each for each in self.spending() if wanted is None or each.experiment in wanted]
+        return warn_unpriced(found, self.region)
+
+    def renew(self, connection: Connection) -> BudgetState:
+        """Return the state with the document as it is now, and the claims that were added."""
+        document = _parse(runs_container(connection).read(BLOB) or _content(Budgets()))
+        active = {(each.key, each.created) for each in self.active}
+        ended = {(each.key, each.created) for each in self.budgets.claims} - active
+        left = tuple(each for each in document.claims if (each.key, each.created) not in ended)
+        return replace(self, budgets=document, active=left)
 
     def check(self, claim: Claim) -> None:
         """Raise RunnerError R-BUDGET if a budget does not pay for a claim."""
@@ -95,8 +116,10 @@ def load_budgets(
 ) -> BudgetState | None:
     """Return the budgets with what runs have cost, as `runner cost` computes it; None without any.
 
+    A run whose price is unknown counts with what is known.
+
     Raises:
-        RunnerError: R-COST-UNKNOWN, the price of a run is unknown.
+        RunnerError: R-BUDGET-BROKEN, the document cannot be read.
     """
     body = runs_container(connection).read(BLOB)
     budgets = Budgets() if body is None else _parse(body)
@@ -109,7 +132,10 @@ def load_budgets(
     ended = {
         row.spec.job_id
         for row in report.history
-        if row.spec is not None and row.result is not None and row.spec.group is None
+        if row.spec is not None
+        and row.result is not None
+        and row.spec.group is None
+        and not row.may_keep_node(now)  # its costs rise
     }
 
     def is_active(claim: Claim) -> bool:
@@ -117,7 +143,26 @@ def load_budgets(
 
     flags = in_parallel(is_active, budgets.claims)
     active = tuple(each for each, flag in zip(budgets.claims, flags, strict=True) if flag)
-    return BudgetState(budgets, active, tuple(_run_costs(report, month)))
+    return BudgetState(budgets, active, tuple(_run_costs(report, month)), report.region)
+
+
+class BudgetReader:
+    """Reads what runs have cost once for several submissions, and the claims for each of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._state: BudgetState | None = None
+        self._is_loaded = False
+
+    def read(self, connection: Connection, home: Path | None) -> BudgetState | None:
+        """Return the budgets, or None without any. Raise RunnerError as `load_budgets`."""
+        with self._lock:
+            if not self._is_loaded:
+                self._state = load_budgets(connection, home)
+                self._is_loaded = True
+            elif self._state is not None:
+                self._state = self._state.renew(connection)
+            return self._state
 
 
 def _run_costs(report: CostReport, month: datetime) -> list[RunCost]:
@@ -125,22 +170,15 @@ def _run_costs(report: CostReport, month: datetime) -> list[RunCost]:
     found: list[RunCost] = []
     for each in report.rows:
         row = rows[each.name]
-        micros = each.spent.total_micro
-        if micros is None:
-            raise RunnerError(
-                "R-COST-UNKNOWN",
-                f"what run {each.name} has cost is unknown, and a budget includes it",
-                why=f"the price of its VM size in {report.region} is unknown",
-                fix=f"run `runner skus --refresh --region {report.region}`",
-            )
         at, spec = submission_time(each.name), row.spec
         found.append(
             RunCost(
                 spec.experiment if spec else "",
                 spec.job_id if spec else "",
                 spec.schedule if spec else None,
-                micros,
+                sum(each.spent.micro.values()),
                 at is None or at >= month,
+                each.name if each.spent.unpriced_ms else "",
             )
         )
     return found
@@ -185,6 +223,21 @@ def change_budget(connection: Connection, experiment: str, micros: int | None) -
     container.create_bytes(BLOB, _content(Budgets()), "application/json")
     container.update(BLOB, change)
     return made
+
+
+def release_claim(connection: Connection, key: str) -> None:
+    """Remove the claim with a key, if there is one. The costs of its runs count instead."""
+    container = runs_container(connection)
+    content = container.read(BLOB)
+    if content is None or not any(each.key == key for each in _parse(content).claims):
+        return
+
+    def remove(content: bytes) -> bytes:
+        document = _parse(content)
+        left = tuple(each for each in document.claims if each.key != key)
+        return _content(replace(document, claims=left))
+
+    container.update(BLOB, remove)
 
 
 def _unknown(experiment: str, caps: Mapping[str, int]) -> RunnerError:

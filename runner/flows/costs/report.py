@@ -19,7 +19,7 @@ from runner.core.pricing.ledger import (
     compute_ledger,
     find_start,
 )
-from runner.core.pricing.machines import find_machine
+from runner.core.pricing.machines import find_machine, region_name
 from runner.core.pricing.prices import load_price_table
 from runner.core.states import RunState
 from runner.flows.runs.documents import runs_container
@@ -276,6 +276,7 @@ def _usages(connection: Connection, rows: Sequence[RunRow]) -> list[RunUsage]:
             status=result.status if result else "",
             ended=result.ended if result else None,
             attempts=row.attempts,
+            kept_until=result.kept_until if result else None,
         )
 
     loaded = {row.run_id: parse_usage(row.usage) for row in rows if row.usage}
@@ -320,7 +321,7 @@ class _Prices:
 
     def __init__(self, query: CostQuery, home: Path | None, connection: Connection) -> None:
         self._query = query
-        self.region = query.region or connection.outputs.location
+        self.region = region_name(query.region or connection.outputs.location)
         given = (query.vm_size, query.region, query.spot_usd, query.dedicated_usd)
         self.is_free = not connection.target.is_billed and all(each is None for each in given)
         self._table = load_price_table(home)

@@ -20,6 +20,7 @@ from runner.core.home import HomePaths, disk_reserve, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.child_python import command_of
+from runner.flows.local.emulator_options import EmulatorOptions, with_files
 from runner.flows.local.services import find_leftovers, stop_process
 from runner.flows.local.state import (
     ACCOUNT,
@@ -76,6 +77,8 @@ class LocalStatus:
     isolation: str = ""
     refusal: str = ""  # why the emulator starts no tasks, such as a full disk
     page: str = ""  # after a start, a link that signs one browser in to the emulator's page
+    faults: str = ""  # path of the rules for faults on purpose
+    images: tuple[str, ...] = ()  # REFERENCE=FOLDER of node images
 
 
 def expected_outputs(settings: Settings) -> StackOutputs:
@@ -99,20 +102,22 @@ def up(
     slots: int | None = None,
     port: int | None = None,
     blob_port: int | None = None,
-    azure_names: bool | None = None,
-    ui: bool | None = None,
+    options: EmulatorOptions | None = None,
 ) -> LocalStatus:
     """Start both services, and create the containers and the pool. None keeps the earlier value."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
     check_extra()
+    options = options or EmulatorOptions()
     with _locked(settings, on_progress):
         paths = HomePaths(settings.home)
         before = load_state(paths)
         tries = 0
         while True:
             tries += 1
-            wanted = start.wanted_state(before, nodes, slots, port, blob_port, azure_names, ui=ui)
+            names, ui = options.azure_names, options.ui
+            wanted = start.wanted_state(before, nodes, slots, port, blob_port, names, ui=ui)
+            wanted = with_files(paths, wanted, before, options)
             try:
                 pool = start.start(paths, before, wanted, on_progress)
                 break
@@ -184,7 +189,16 @@ def status(settings: Settings) -> LocalStatus:
     isolation = _isolation_text(state) if running else ""
     refused = (refusal(state) or "") if found[0].pid is not None else ""
     sizes = (state.nodes, state.slots)
-    return LocalStatus(running, found, *sizes, str(settings.home), isolation, refused)
+    return LocalStatus(
+        running,
+        found,
+        *sizes,
+        str(settings.home),
+        isolation,
+        refused,
+        faults=state.faults,
+        images=state.images,
+    )
 
 
 def _isolation_text(state: LocalState) -> str:

@@ -113,11 +113,12 @@ def _work_folders(connection: Connection, notes: list[str]) -> Iterator[Prunable
     ended = [row.spec for row in rows if row.spec is not None and row.result is not None]
     jobs = list({spec.job_id for spec in ended})
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
-    over = [
-        spec
-        for spec in ended
+    over = {
+        # Of several trials in one task, the folder has the files of the last one.
+        (spec.job_id, spec.task_id): spec
+        for spec in sorted(ended, key=lambda each: each.run_id)
         if (task := tasks[spec.job_id].get(spec.task_id)) and task.phase == "completed"
-    ]
+    }.values()
     sizes = in_parallel(lambda run: _work_bytes(connection, run), over)
     full = [(run, size) for run, size in zip(over, sizes, strict=True) if size]
     container = runs_container(connection)

@@ -239,6 +239,8 @@ def batch_launch(paths: HomePaths, state: LocalState, keys: Mapping[str, str]) -
     files += ["--blob-endpoint", state.blob_endpoint]
     files += ["--azure-names"] if state.azure_names else []
     files += ["--ui", "--ui-port", str(state.ui_port)] if state.ui_port else []
+    files += ["--faults", state.faults] if state.faults else []
+    files += [word for image in state.images for word in ("--image", image)]
     secrets = {
         "BATCH_EMULATOR_KEY": keys["batch"],
         "BATCH_EMULATOR_STORAGE_KEY": keys["storage"],

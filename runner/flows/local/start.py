@@ -294,12 +294,14 @@ def _check_range(option: str, value: int | None, low: int, high: int) -> None:
         )
 
 
-def _fixed(state: LocalState, name: str) -> tuple[int, ...]:
+def _fixed(state: LocalState, name: str) -> tuple[object, ...]:
     """Return the settings that a service keeps while it runs.
 
     The emulator knows the port of Azurite, and names it to tasks.
     """
-    own = (state.blob_port, state.azure_names) if name == BATCH else ()
+    if name != BATCH:
+        return _ports(state, name)
+    own = (state.blob_port, state.azure_names, state.faults, state.faults_digest, state.images)
     return (*_ports(state, name), *own)
 
 

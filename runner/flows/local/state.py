@@ -70,6 +70,9 @@ class LocalState:
     files_port: int = 0  # port of Azure Files in the Batch emulator; 0 before it is chosen
     azure_names: bool = False  # tasks reach the services by Azure's host names
     ui_port: int = 0  # port of the emulator's page; 0 if it has none
+    faults: str = ""  # path of a file with rules for faults on purpose; empty without
+    faults_digest: str = ""  # of its content, so that a changed file is loaded again
+    images: tuple[str, ...] = ()  # REFERENCE=FOLDER of node images, see batch_emulator
 
     def record(self, service: str) -> ProcessRecord | None:
         """Return the process record of BATCH or BLOB."""
@@ -101,6 +104,7 @@ def load_state(paths: HomePaths) -> LocalState | None:
         raw: Any = json.loads(paths.local_state.read_text(encoding="utf-8"))
         for name in ("batch", "blob"):
             raw[name] = ProcessRecord(**raw[name]) if raw[name] else None
+        raw["images"] = tuple(raw.get("images", ()))
         return LocalState(**raw)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -114,10 +118,11 @@ def load_state(paths: HomePaths) -> LocalState | None:
 
 
 def save_state(paths: HomePaths, state: LocalState) -> None:
-    """Store the state atomically. Earlier versions can read that of an emulator without a page."""
+    """Store the state atomically. Earlier versions can read it without the newer options."""
     document = dataclasses.asdict(state)
-    if not state.ui_port:
-        del document["ui_port"]
+    for name in ("ui_port", "faults", "faults_digest", "images"):
+        if not document[name]:
+            del document[name]
     write_atomically(paths.local_state, json.dumps(document, indent=2))
 
 
@@ -173,6 +178,8 @@ def _new_key() -> str:
 
 
 POOL_ID = "local"
+# The emulator shows rebalance recommendations to requests of every later date.
+_EVENTS_VERSION = "2026-01-01"
 SHARE = "shared"  # name and mount path, as in infra
 _PREPARE = """set -e
 runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
@@ -334,6 +341,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         container_models="models",
         container_data="data",
         container_code="code",
+        events_version=_EVENTS_VERSION,
         file_share=SHARE,
         identity_client_id=None,
         identity_resource_id=None,
@@ -532,13 +540,14 @@ def ask_service(
     *,
     timeout_s: float = _ANSWER_TIMEOUT_S,
     headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
 ) -> tuple[http.client.HTTPResponse, bytes]:
     """Send one request to a local service and return its answer, which is read and closed.
 
     Raises OSError or HTTPException if the service does not respond.
     """
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
-        connection.request(method, path, headers=headers or {})
+        connection.request(method, path, body=content, headers=headers or {})
         reply = connection.getresponse()
         return reply, reply.read()
 

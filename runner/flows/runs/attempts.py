@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.core.units import format_duration
+from runner.core.units import format_count, format_duration, parse_moment
 from runner.flows.runs.documents import load_attempt_ends, load_attempts, runs_container
 from runner.flows.runs.live import RunView
 from runner.protocol.checkpoints import (
@@ -24,7 +25,7 @@ from runner.protocol.codec import parse_json
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptEnd, AttemptStart
 from runner.protocol.run_spec import RunSpec
-from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage
+from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage, loses_work
 
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
@@ -182,6 +183,10 @@ class AttemptRow:
         lost_s: Work of an evicted or lost attempt that no later attempt continued, in seconds; None
             if there is none, or no record limits it.
         lost_is_bound: True if at most `lost_s` were lost, because no record has the end.
+        pool: Pool of its node; empty in older documents.
+        waited_s: Time without a node after the attempt before it was evicted, lost or moved, in
+            seconds; None for other attempts. If no record has the end of that attempt, its last
+            sign of life counts.
     """
 
     attempt: int
@@ -199,6 +204,13 @@ class AttemptRow:
     not_loaded: str = ""
     lost_s: float | None = None
     lost_is_bound: bool = False
+    pool: str = ""
+    waited_s: float | None = None
+
+    @property
+    def lost_node(self) -> bool:
+        """True if the node was taken from the attempt: with notice, without, or on request."""
+        return self.why in ("lost", "terminated")
 
     @property
     def lost_text(self) -> str:
@@ -221,18 +233,38 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
     found = [
         replace(row, resumed=resumes.get(row.attempt), others=others(row.attempt)) for row in rows
     ]
-    if not any(row.why in _UNDONE for row in found):
+    if not any(row.lost_node for row in found):
         return tuple(found)
     usage = {each.attempt: each for each in _load_usage(connection, view)}
     has_result = view.result is not None
-    return tuple(
+    found = [
         _with_lost_work(row, usage.get(row.attempt), is_last=row.attempt == last, over=has_result)
         for row in found
-    )
+    ]
+    after = (_waited_s(before, usage.get(before.attempt), row) for before, row in pairwise(found))
+    return tuple(replace(row, waited_s=s) for row, s in zip(found, (None, *after), strict=True))
 
 
-# How attempts end whose work another attempt has to repeat.
-_UNDONE = ("lost", "terminated")
+def _waited_s(before: AttemptRow, usage: AttemptUsage | None, row: AttemptRow) -> float | None:
+    if not before.lost_node:
+        return None
+    ended, started = parse_moment(before.ended or ""), parse_moment(row.started)
+    if ended is None and usage is not None and usage.last_sign:
+        ended = datetime.fromtimestamp(usage.last_sign / 1000, UTC)
+    if ended is None or started is None:
+        return None
+    return round(max((started - ended).total_seconds(), 0.0), 3)
+
+
+def describe_waits(spec: RunSpec, rows: Sequence[AttemptRow]) -> str:
+    """Return how long a run waited for nodes after evictions and moves; empty if it did not."""
+    waits = [row.waited_s for row in rows if row.waited_s is not None]
+    if not waits:
+        return ""
+    moves = sum(stay.requeued > 0 for stay in spec.moved_from)
+    counts = {"eviction": len(waits) - moves, "move": moves}
+    after = " and ".join(format_count(count, name) for name, count in counts.items() if count > 0)
+    return f"{format_duration(sum(waits))} after {after}"
 
 
 def _load_usage(connection: Connection, view: RunView) -> tuple[AttemptUsage, ...]:
@@ -250,8 +282,10 @@ def _load_usage(connection: Connection, view: RunView) -> tuple[AttemptUsage, ..
 def _with_lost_work(
     row: AttemptRow, usage: AttemptUsage | None, *, is_last: bool, over: bool
 ) -> AttemptRow:
-    if usage is None or row.why not in _UNDONE or (is_last and over):
-        return row  # the work of a cancelled run is not repeated
+    if usage is None or not row.lost_node:
+        return row
+    if not loses_work(usage, is_last=is_last, is_settled=over):
+        return row
     lost = find_lost_work(usage, is_last=is_last)
     if not lost.most_ms:
         return row
@@ -283,6 +317,7 @@ def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) 
         took_s=_took_s(start.started, ended),
         message=end.message if end else None,
         not_loaded=_describe_load(end, view.spec.run_id) if end else "",
+        pool=start.pool,
     )
 
 

@@ -20,7 +20,6 @@ from runner.azure.batch.jobs import (
     list_tasks,
 )
 from runner.azure.batch.pools import (
-    BROKEN_STATES,
     NodeView,
     PoolView,
     list_pool_nodes,
@@ -33,13 +32,23 @@ from runner.core.diagnosis import (
     Diagnosis,
     Evidence,
     Failure,
+    explain_idle_gpus,
     explain_result,
     explain_silence,
     explain_task_end,
 )
-from runner.core.states import JOB_DISABLED, RunState, TaskView, WaitCause
+from runner.core.states import (
+    IN_ITS_TASK,
+    JOB_DISABLED,
+    PAUSED_LABEL,
+    RunState,
+    TaskView,
+    WaitCause,
+)
 from runner.core.units import format_count, parse_moment
+from runner.flows.devices import load_devices
 from runner.flows.runs.attempts import list_attempts, list_checkpoints, load_resumes
+from runner.flows.runs.cancel import find_kept_nodes
 from runner.flows.runs.documents import (
     find_run,
     load_attempt_ends,
@@ -79,8 +88,12 @@ _CODES_WITH_OUTPUT = (
     "PythonMissing",
     "PreparationFailed",
     "Timeout",
+    "Idle",
     METRIC_MISSING,
 )
+# Failures whose evidence has the use of the devices.
+IDLE_CAUSES = ("GpuIdle", "Idle")
+_CAUSES_WITH_DEVICES = (*IDLE_CAUSES, "TimeLimit")
 
 
 def diagnose(connection: Connection, reference: str) -> Diagnosis:
@@ -150,9 +163,32 @@ def diagnose_run(connection: Connection, spec: RunSpec, now: datetime | None = N
 
     `now` is the present, for tests.
     """
-    view = load_view(connection, spec)
-    found = _explain_state(connection, view, now or datetime.now(UTC))
+    view, now = load_view(connection, spec), now or datetime.now(UTC)
+    found = _explain_state(connection, view, now)
+    if view.kept is not None:
+        line = Evidence("node", f"kept {view.kept.describe(now)}; {view.kept.advice}")
+        found = replace(found, evidence=(*found.evidence, line))
+    if view.attempts and (found.cause is None or found.cause in _CAUSES_WITH_DEVICES):
+        found = _with_devices(connection, view, found)
     return _with_load_failures(connection, view, found) if len(view.attempts) > 1 else found
+
+
+def _with_devices(connection: Connection, view: RunView, found: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with what the run used, if its GPUs were idle most of the time."""
+    used = load_devices(connection, view.spec).summary
+    if used is None:
+        return found
+    hint = explain_idle_gpus(used)
+    if hint is None and found.cause not in IDLE_CAUSES:
+        return found
+    line = Evidence("devices", used.describe())
+    found = replace(found, evidence=(*found.evidence, line))
+    if hint is None or found.cause is not None:
+        return found
+    return replace(
+        found, message=hint.message, fix=hint.fix,
+        command=f"runner metrics {view.spec.run_id} --system",
+    )  # fmt: skip
 
 
 def _with_load_failures(connection: Connection, view: RunView, found: Diagnosis) -> Diagnosis:
@@ -187,7 +223,8 @@ def _explain_state(connection: Connection, view: RunView, now: datetime) -> Diag
     spec, status = view.spec, view.status
     blank = Diagnosis(spec.run_id, "run", status.state.value, message=status.reason)
     if status.state is RunState.QUEUED:
-        return _queued(connection, view, blank)
+        in_its_task = status.reason == IN_ITS_TASK
+        return blank if in_its_task else _queued(connection, view, blank, now)
     if status.state is RunState.FAILED or (
         view.result and view.result.code in ("Blocked", SWEEP_FAILED)
     ):
@@ -227,14 +264,14 @@ def _running(connection: Connection, view: RunView, blank: Diagnosis, now: datet
     return _with_failure(blank, failure, found, f"runner ssh {spec.run_id}")
 
 
-def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosis:
+def _queued(connection: Connection, view: RunView, blank: Diagnosis, now: datetime) -> Diagnosis:
     spec, cause = view.spec, view.status.cause
     job = find_job_view(connection, spec.job_id)
     if cause is not None and cause.code == JOB_DISABLED:
         found = (Evidence(f"job {spec.job_id}", cause.message, job.since if job else None),)
         return replace(
-            blank, cause=cause.code, message=cause.message, evidence=found, fix=cause.fix,
-            command=cause.fix,
+            blank, state=view.status.shown_state, cause=cause.code, message=cause.message,
+            evidence=found, fix=cause.fix, command=cause.fix,
         )  # fmt: skip
     if cause is None and spec.after and not view.attempts:
         return _blocked(connection, spec, blank)
@@ -248,8 +285,26 @@ def _queued(connection: Connection, view: RunView, blank: Diagnosis) -> Diagnosi
     facts = load_pool_facts(connection, (job and job.pool_id) or spec.pool)
     diagnosis = _with_cause(connection, blank, cause, facts, spec)
     if diagnosis.cause is None and view.attempts:
-        return _evicted(connection, view, diagnosis)
-    return diagnosis
+        diagnosis = _evicted(connection, view, diagnosis)
+    return _with_kept_nodes(connection, diagnosis, facts, now)
+
+
+def _with_kept_nodes(
+    connection: Connection, found: Diagnosis, facts: PoolFacts, now: datetime
+) -> Diagnosis:
+    """Return the diagnosis of a run that waits for a node, with the nodes that failed runs keep."""
+    tasks = [(node.id, task) for node in facts.nodes for task in node.recent if not task.ended]
+    nodes = {task.task_id: node for node, task in tasks if is_run_id(task.task_id)}
+    kept = find_kept_nodes(connection, nodes, now)
+    if not kept:
+        return found
+    lines = [Evidence(f"node {nodes[each.run_id]}", each.explain(now)) for each in kept]
+    found = replace(found, evidence=(*found.evidence, *lines))
+    if found.cause is not None or found.command:
+        return found
+    return replace(
+        found, fix="release a node that is kept", command=f"runner cancel {kept[0].run_id}"
+    )
 
 
 def _blocked(connection: Connection, spec: RunSpec, blank: Diagnosis) -> Diagnosis:
@@ -338,6 +393,8 @@ _COMMANDS_AFTER = {
     **dict.fromkeys(("DataMissing", "InputMissing"), "runner show {0.run_id}"),
     **dict.fromkeys(("ImageNotPulled", "RegistryDenied"), "runner pool show {0.pool}"),
     "ResumeFailed": "runner resume {0.run_id} --fresh",
+    "GpuIdle": "runner metrics {0.run_id} --system",
+    "Idle": "runner logs {0.run_id} --tail 50",
     "IdentityWithoutRole": "runner check",
     "MetricOutOfRange": "runner metrics {0.run_id}",
     SWEEP_FAILED: "runner sweep show {0.group}",
@@ -538,6 +595,14 @@ def _find_node(connection: Connection, node_id: str) -> tuple[PoolFacts, NodeVie
 def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> Diagnosis:
     """Return why a node takes no tasks."""
     blank = Diagnosis(node.id, "node", node.state, message=f"{node.running_tasks} running tasks")
+    if node.may_be_evicted:
+        since = Evidence(f"node {node.id}", "unusable, without an error", node.since)
+        return replace(
+            blank, cause="Evicted", evidence=(since,),
+            message=f"the spot node {node.id} has lost contact, as nodes that Azure evicts",
+            fix="nothing to do: it becomes preempted, or Batch recovers it",
+            command=f"runner pool nodes {facts.id}",
+        )  # fmt: skip
     if node.state == "preempted":
         since = Evidence(f"node {node.id}", "evicted", node.since)
         return replace(
@@ -546,7 +611,7 @@ def diagnose_node(connection: Connection, facts: PoolFacts, node: NodeView) -> D
             command=f"runner pool nodes {facts.id}",
         )  # fmt: skip
     whole = load_pool_facts(connection, facts.id)
-    if node.state not in BROKEN_STATES | {"offline"}:
+    if not node.is_broken and node.state != "offline":
         return _failing(connection, blank, whole)
     alone = replace(whole, nodes=(node,))
     if node.state == "starttaskfailed" and not alone.log:
@@ -615,7 +680,7 @@ def diagnose_job(connection: Connection, job: JobView) -> Diagnosis:
         if job.note is not None:
             enable, message = job.note.command, job.note.describe(job.id)
         return replace(
-            blank, cause=JOB_DISABLED, message=message,
+            blank, state=PAUSED_LABEL, cause=JOB_DISABLED, message=message,
             evidence=(Evidence(source, job.state, job.since),), fix=enable, command=enable,
         )  # fmt: skip
     if (prepared := _failed_preparation(connection, job)) is not None:

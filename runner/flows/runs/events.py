@@ -29,6 +29,35 @@ class NodesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class RunMoved:
+    """The run was moved from a pool to the next one of its list; `why` is empty if unknown."""
+
+    source: str
+    to: str
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The event in one line."""
+        return f"moved from pool {self.source} to {self.to}{f': {self.why}' if self.why else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRefused:
+    """This client cannot move the run to the next pool of its list, for example without the right.
+
+    It tries again, and another client may move the run.
+    """
+
+    why: str
+
+    @property
+    def text(self) -> str:
+        """The event in one line."""
+        return f"warning: the run cannot be moved to another pool from here: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class StageReported:
     """The node agent reported a stage."""
 
@@ -92,6 +121,8 @@ class RunEnded:
 WatchEvent = (
     StatusChanged
     | NodesSeen
+    | RunMoved
+    | MoveRefused
     | StageReported
     | LogText
     | LogSkipped

@@ -30,7 +30,7 @@ from runner.flows.runs.documents import (
 from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.rows import RunRow, ended_row, lacks_start, unreadable_row, with_first_start
 from runner.flows.runs.time_index import LARGE_PAGE, TimedEntry, TimeIndex
-from runner.flows.runs.waiting import WaitingTrialsCache, read_run
+from runner.flows.runs.waiting import WaitingTrialsCache, list_started, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import GROUPS_FOLDER
 from runner.protocol.paths import (
@@ -40,6 +40,7 @@ from runner.protocol.paths import (
     parse_sweep_id,
     slug,
     submission_time,
+    task_trial_ids,
 )
 from runner.protocol.results import ResultStatus
 from runner.protocol.run_spec import RunSpec, parse_run
@@ -383,8 +384,8 @@ def find_unfinished(
     from runner.azure.batch.jobs import unfinished_tasks  # noqa: PLC0415  the Batch SDK
 
     tasks = unfinished_tasks(connection, _MOST_TASKS)
-    found = {task_id: None for _, task_id in tasks if is_run_id(task_id)}
-    found |= dict.fromkeys(index.unstarted)
+    found = dict.fromkeys(index.unstarted)
+    found |= dict.fromkeys(runs_of_tasks(container, [id_ for _, id_ in tasks if is_run_id(id_)]))
     # The tasks of a schedule have other names than their runs, whose entries name the job.
     fired = {job_id for job_id, task_id in tasks if ":" in job_id and not is_run_id(task_id)}
     since = now - (_FIRED_WITHIN if fired else submitted_within)
@@ -394,6 +395,31 @@ def find_unfinished(
             if each.is_after(now - submitted_within) or (entry and entry.spec.job_id in fired):
                 found[each.run_id] = None
     return [*found]
+
+
+def runs_of_tasks(container: BlobContainer, task_ids: Sequence[str]) -> list[str]:
+    """Return the runs of unfinished tasks. Of a task with several trials, those with a folder.
+
+    Args:
+        container: The container of runs.
+        task_ids: The tasks, each with the ID of a run: its only one, or its first trial.
+    """
+    sweeps: dict[str, list[str]] = {}
+    for task_id in task_ids:
+        if group_id := parse_sweep_id(task_id):
+            sweeps.setdefault(group_id, []).append(task_id)
+    waiting, left = WaitingTrialsCache(container), dict.fromkeys(task_ids)
+    trials: list[str] = []
+    for group_id, tasks in sweeps.items():
+        with suppress(RunnerError):  # the first trial was deleted, or is damaged
+            most = parse_run(read_run(container, tasks[0], waiting) or b"", tasks[0]).task_trials
+            if most > 1:
+                started = list_started(container, group_id)
+                each = (run_id for task in tasks for run_id in task_trial_ids(task, most))
+                trials += (run_id for run_id in dict.fromkeys(each) if run_id in started)
+                left = {task: None for task in left if task not in tasks}
+    sizes = in_parallel(lambda run_id: container.size(RunPaths(run_id).result), trials)
+    return [*left, *(run for run, size in zip(trials, sizes, strict=True) if size is None)]
 
 
 def _may_change(row: RunRow, since: datetime) -> bool:
@@ -479,7 +505,16 @@ class _Listing:
         missing = [run_id for run_id in ids if run_id not in found]
         rows = in_parallel(self._row, missing)
         found |= dict(zip(missing, rows, strict=True))
-        return [found[run_id] for run_id in ids]
+        now = datetime.now(UTC)
+        return [self._with_kept_node(found[run_id], now) for run_id in ids]
+
+    def _with_kept_node(self, row: RunRow | None, now: datetime) -> RunRow | None:
+        """Return the row with the node that the run keeps after its failure, which few do."""
+        if row is None or row.spec is None or not row.may_keep_node(now):
+            return row
+        from runner.flows.runs.cancel import find_kept_node  # noqa: PLC0415  loads the Batch SDK
+
+        return replace(row, kept=find_kept_node(self._connection, row.spec, row.result, now))
 
     def timed_rows(self, entries: Sequence[TimedEntry]) -> list[RunRow | None]:
         """Return one row per entry, in order."""

@@ -9,13 +9,21 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import read_job
 from runner.azure.batch.jobs import get_task, list_tasks
 from runner.azure.storage.blobs import in_parallel
 from runner.core.job_moves import JobSnapshot
-from runner.core.states import RunState, RunStatus, TaskView, count_evicted, decide_status
+from runner.core.states import (
+    IN_ITS_TASK,
+    RunState,
+    RunStatus,
+    TaskView,
+    count_evicted,
+    decide_status,
+)
 from runner.flows.runs.documents import (
     count_attempts,
     last_stage,
@@ -30,6 +38,9 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from runner.core.pricing.kept_node import KeptNode
+
 
 @dataclass(frozen=True, slots=True)
 class RunView:
@@ -40,6 +51,7 @@ class RunView:
     result: RunResult | None
     task: TaskView | None
     attempts: tuple[AttemptStart, ...]
+    kept: KeptNode | None = None  # its node, if it failed and keeps it
 
 
 def load_view(connection: Connection, spec: RunSpec, read_pool: ReadPool | None = None) -> RunView:
@@ -55,11 +67,16 @@ def load_view(connection: Connection, spec: RunSpec, read_pool: ReadPool | None 
         result = load_result(container, spec.run_id)
     attempts = load_attempts(container, spec.run_id)
     stage = None if result else last_stage(container, spec.run_id, len(attempts))
-    status = decide_status(result, task, len(attempts), stage)
-    if status.state is RunState.QUEUED:
+    status = decide_status(result, task, len(attempts), stage, in_turn=spec.is_later_in_task)
+    if status.state is RunState.QUEUED and status.reason != IN_ITS_TASK:
         read = read_pool or partial(load_pool_facts, connection)
         status = explain_queue_reason(connection, spec, status, task, len(attempts), read)
-    return RunView(spec, status, result, task, attempts)
+    if result is None or result.kept_until is None:
+        return RunView(spec, status, result, task, attempts)
+    from runner.flows.runs.cancel import find_kept_node  # noqa: PLC0415  few runs keep their node
+
+    kept = find_kept_node(connection, spec, result)
+    return RunView(spec, status, result, task, attempts, kept)
 
 
 _LIST_TASKS_FROM = 4  # with fewer runs of a job, each task is read separately
@@ -104,7 +121,9 @@ def live_rows(
             job = snapshots.get(spec.job_id)
             if spec.run_id in unstarted and spec.task_id not in tasks[spec.job_id]:
                 return RunRow(spec.run_id, spec, decide_status(None, None, 0, None), None)
-            known = _row_of_task(connection, spec, tasks[spec.job_id], pools, job)
+            known = None
+            if spec.task_trials == 1 or spec.run_id in unstarted:
+                known = _row_of_task(connection, spec, tasks[spec.job_id], pools, job)
             if known is not None:
                 return known
         return live_row(connection, spec, pools)
@@ -122,11 +141,13 @@ def _row_of_task(
 ) -> RunRow | None:
     """Return the row of a run from its task and few documents, or None if more have to be read."""
     task = tasks.get(spec.task_id)
-    if task is not None and task.phase == "active":
-        if task.requeues or task.retries:
+    in_turn = spec.is_later_in_task and task is not None and task.phase == "running"
+    if task is not None and (in_turn or task.phase == "active"):
+        if spec.task_trials == 1 and (task.requeues or task.retries):
             return None
-        status = decide_status(None, task, 0, None)
-        status = explain_queue_reason(connection, spec, status, task, 0, pools.read, job=job)
+        status = decide_status(None, task, 0, None, in_turn=in_turn)
+        if not in_turn:
+            status = explain_queue_reason(connection, spec, status, task, 0, pools.read, job=job)
         return RunRow(spec.run_id, spec, status, None)
     container = runs_container(connection)
     on_node = task is not None and task.phase != "completed"

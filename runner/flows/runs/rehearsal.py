@@ -95,7 +95,7 @@ def load_rehearsal(connection: Connection, spec: RunSpec) -> RehearsalReport:
     view = load_view(connection, spec)
     before = {start.attempt: start.evictions for start in view.attempts}
     attempts = list_attempts(connection, view)
-    evicted = {before[row.attempt]: row for row in attempts if row.why in ("lost", "terminated")}
+    evicted = {before[row.attempt]: row for row in attempts if row.lost_node}
     began = [number for number in before.values() if number is not None]
     came = max([*began, *(number + 1 for number in evicted if number is not None)], default=0)
     loss = _Loss(connection, spec, attempts)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.azure.faults import STORAGE_FULL
 from runner.azure.storage.blobs import BlobContainer
@@ -19,6 +19,9 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, RunResult
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import parse_usage
+
+if TYPE_CHECKING:
+    from runner.core.pricing.kept_node import KeptNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class RunRow:
         usage: Usage of its attempts in the index; empty for a row from other documents.
         first_started: Start of the first of several attempts; None for one attempt or if unknown.
         earlier_s: Duration of the runs that this run of a trial continues.
+        kept: The node that it keeps after its failure.
     """
 
     run_id: str
@@ -47,6 +51,7 @@ class RunRow:
     usage: str = ""
     first_started: datetime | None = None
     earlier_s: float = 0
+    kept: KeptNode | None = None
 
     @property
     def state(self) -> str:
@@ -77,6 +82,13 @@ class RunRow:
     def ended(self) -> datetime | None:
         """The time when the outcome was committed."""
         return self.result.ended if self.result else None
+
+    def may_keep_node(self, now: datetime) -> bool:
+        """Return True if it failed, and by its documents still keeps its node."""
+        until = self.result.kept_until if self.result else None
+        if until is None or until <= now:
+            return False
+        return all(each.held is None for each in parse_usage(self.usage) or ())
 
     @property
     def took_s(self) -> float | None:

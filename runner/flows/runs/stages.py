@@ -16,9 +16,10 @@ from runner.flows.runs.documents import runs_container
 from runner.flows.runs.live import RunView
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import SIDE_STAGES, StageEvent, parse_event_line
-from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage
+from runner.protocol.usage import AttemptUsage, find_lost_work, load_usage, loses_work
 
 WAIT, BOOT, LOST, EVICTED, CHECKPOINT = "wait", "boot", "lost work", "evicted", "checkpoint"
+KEPT = "node kept"  # after a failure
 MOMENTS = frozenset({EVICTED, CHECKPOINT})  # spans that end when they start
 
 
@@ -62,9 +63,20 @@ def load_spans(connection: Connection, view: RunView) -> tuple[StageSpan, ...]:
         status=result.status if result else "",
         ended=result.ended if result else None,
         attempts=len(view.attempts) or 1,
+        kept_until=result.kept_until if result else None,
     )
     events = in_parallel(lambda each: _read_events(container, view.spec.run_id, each), usages)
-    return divide(view.spec.created, usages, events, is_over=result is not None)
+    is_over, is_kept = result is not None, view.kept is not None
+    return divide(view.spec.created, usages, events, is_over=is_over, is_kept=is_kept)
+
+
+def _kept(usages: Sequence[AttemptUsage], *, is_kept: bool) -> Iterator[StageSpan]:
+    """Yield the span in which the node is kept after a failure, up to its latest end."""
+    last = usages[-1] if usages else None
+    ended = _at(last.ended) if last is not None else None
+    if last is not None and ended is not None and last.held_by is not None:
+        end = last.held_by if last.held is None else last.held
+        yield _span(KEPT, last, ended, None if is_kept else _at(end))
 
 
 def divide(
@@ -73,6 +85,7 @@ def divide(
     events: Sequence[Sequence[StageEvent]],
     *,
     is_over: bool,
+    is_kept: bool = False,
 ) -> tuple[StageSpan, ...]:
     """Return the spans of a run in order of their start.
 
@@ -81,10 +94,12 @@ def divide(
         usages: The attempts of the primary node, in order.
         events: The events of each attempt, in order.
         is_over: True if the run has a result.
+        is_kept: True while its node is kept after a failure.
     """
     spans = [*_between(created, usages, is_over=is_over)]
     for usage, own in zip(usages, events, strict=True):
         spans += _of_attempt(usage, own, is_last=usage is usages[-1], is_over=is_over)
+    spans += _kept(usages, is_kept=is_kept)
     return tuple(sorted(spans, key=lambda span: (span.start, span.attempt, span.stage == LOST)))
 
 
@@ -153,7 +168,7 @@ def _of_attempt(
         yield _span(stage, usage, start, over)
     if over is not None and usage.node_ends is not None:
         yield _span(EVICTED, usage, over, over)
-    if over is not None and not (is_last and is_over):
+    if over is not None and loses_work(usage, is_last=is_last, is_settled=is_over):
         lost = find_lost_work(usage, is_last=is_last)
         if lost.least_ms:
             yield _span(LOST, usage, _before(over, lost.least_ms), over)

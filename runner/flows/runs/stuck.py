@@ -18,7 +18,6 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import read_job
 from runner.azure.batch.jobs import has_ended
 from runner.azure.batch.pools import (
-    BROKEN_STATES,
     NodeTask,
     NodeView,
     PoolAutoscale,
@@ -29,7 +28,7 @@ from runner.azure.batch.pools import (
     start_task_log,
 )
 from runner.azure.storage.blobs import in_parallel
-from runner.core.job_moves import JobSnapshot
+from runner.core.job_moves import JobSnapshot, is_falling_back
 from runner.core.states import JOB_DISABLED, WAITING, RunState, RunStatus, TaskView, WaitCause
 from runner.core.units import format_duration
 from runner.flows.runs.documents import load_result, runs_container
@@ -74,7 +73,7 @@ class PoolFacts:
     def broken(self) -> tuple[NodeView, ...]:
         """The nodes, if none of them can ever run a task in its present state."""
         staying = tuple(node for node in self.nodes if node.state != "leavingpool")
-        dead = all(node.state in BROKEN_STATES | _CLOSED for node in staying)
+        dead = all(node.is_broken or node.state in _CLOSED for node in staying)
         return staying if dead else ()
 
     @property
@@ -183,9 +182,10 @@ def explain_queue_reason(
         job: its job, if the caller has read it.
     """
     job = job or read_job(connection, spec.job_id)
-    if job is not None and job.disabled:
+    if job is not None and (job.disabled or is_falling_back(job)):
         cause = _explain_disabled(connection, job)
-        return replace(status, reason=f"{cause.message}: {cause.fix}", cause=cause)
+        fix = f": {cause.fix}" if cause.stuck else ""
+        return replace(status, reason=f"{cause.message}{fix}", cause=cause)
     if spec.max_cost_micros is not None and has_ended(connection, spec.job_id):
         why = f"its job {spec.job_id} reached the time limit of its cost cap"
         return RunStatus(RunState.FAILED, why, fix=f"use `runner retry {spec.run_id}`")
@@ -200,15 +200,55 @@ def explain_queue_reason(
         spec.run_id, spec.nodes, task.slots if task else 1, since, spec.group,
         spec.image is not None, spec.moved_from[-1].pool if spec.moved_from else "",
     )  # fmt: skip
-    cause = explain_wait(need, facts, datetime.now(UTC)) if facts else None
+    now = datetime.now(UTC)
+    cause = explain_wait(need, facts, now) if facts else None
+    when, is_late = _describe_move(spec, task, attempts, now)
+    before, moves = status.reason.removesuffix(WAITING), f"; {when}" if when else ""
+    if spec.origin is not None and not attempts:
+        moves += _describe_kept_node(connection, spec.origin.run_id, now)
     if cause is not None:
-        before = status.reason.removesuffix(WAITING)
+        # A run that moves to another pool waits for nobody, unless it should have moved already.
+        is_stuck = cause.stuck and (is_late or not when)
+        cause = replace(cause, message=cause.message + moves, stuck=is_stuck)
         return replace(status, reason=before + cause.message, fix=cause.fix, cause=cause)
     together = f"{WAITING.replace('a node', f'{spec.nodes} nodes')} at once"
-    return status if spec.nodes == 1 or attempts else replace(status, reason=together)
+    reason = status.reason if spec.nodes == 1 or attempts else together
+    return replace(status, reason=reason + moves)
+
+
+def _describe_kept_node(connection: Connection, repeated: str, now: datetime) -> str:
+    """Return that a run which is repeated keeps its node; empty if it does not."""
+    from runner.flows.runs.cancel import find_kept_nodes  # noqa: PLC0415  repetitions only
+
+    found = find_kept_nodes(connection, (repeated,), now)
+    return "".join(f"; {kept.explain(now)}" for kept in found)
+
+
+_MOVE_LATE = timedelta(minutes=5)  # a move that is due for so long has nobody who executes it
+
+
+def _describe_move(
+    spec: RunSpec, task: TaskView | None, attempts: int, now: datetime
+) -> tuple[str, bool]:
+    """Return when a run moves to its next pool, and whether that is overdue.
+
+    The text is empty for a run without another pool, and after as many attempts as evictions would
+    move it, because it may move earlier.
+    """
+    if task is None or spec.fallback is None or attempts >= spec.fallback.evictions:
+        return "", False
+    from runner.core.planning.fallback import plan_move  # noqa: PLC0415  few runs name pools
+
+    planned = plan_move(spec, task.since, (), now)
+    if planned is None:
+        return "", False
+    return planned.describe(now), planned.is_due(now - _MOVE_LATE)
 
 
 def _explain_disabled(connection: Connection, job: JobSnapshot) -> WaitCause:
+    if job.note is not None and is_falling_back(job):
+        message = f"it is being moved to pool {job.note.to}"
+        return WaitCause("PoolMove", message, job.note.command, stuck=False)
     if job.note is not None:
         return WaitCause(JOB_DISABLED, job.note.describe(job.id), job.note.command)
     fix = connection.with_account_options(f"az batch job enable --job-id {job.id}")
@@ -318,7 +358,7 @@ def _explain_broken(need: NodeNeed, facts: PoolFacts, pool: PoolView) -> WaitCau
     problem = f"start task exited with {shown.exit_code}" if exited else shown.problem
     evidence = [f"node {shown.id}: {problem or shown.state}"]
     evidence += [f"  {line}" for line in facts.log]
-    if facts.is_billed and set(counts) & BROKEN_STATES:
+    if facts.is_billed and any(node.is_broken for node in nodes):
         evidence.append(_CHARGED.format("such nodes"))
     return WaitCause(code, message, fix, tuple(evidence), shown.since)
 
@@ -616,8 +656,12 @@ def _explain_nodes(facts: PoolFacts, now: datetime) -> WaitCause | None:
         busy = any(node.running_tasks for node in facts.nodes)
         message = f"waiting for a free slot on pool {facts.id}"
         return WaitCause("Busy", message, stuck=False) if busy else None
-    dead = {"preempted", "leavingpool", *BROKEN_STATES, *_CLOSED}
-    booting = [node for node in facts.nodes if node.state not in dead]
+    dead = {"preempted", "leavingpool", *_CLOSED}
+    alive = [node for node in facts.nodes if not node.is_broken and node.state not in dead]
+    booting = [node for node in alive if not node.may_be_evicted]
+    if len(booting) < len(alive) and not booting:
+        message = f"the spot nodes of pool {facts.id} have lost contact, as nodes that are evicted"
+        return WaitCause("Preempted", message, stuck=False)
     if "preempted" in states and not booting:
         message = f"the spot nodes of pool {facts.id} were evicted, and Azure has no others yet"
         return WaitCause("Preempted", message, stuck=False)

@@ -16,6 +16,7 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import find_job_view, get_task_times
 from runner.azure.batch.pools import find_pool, list_pool_nodes
 from runner.azure.storage.blobs import BlobContainer, BlobInfo, in_parallel
+from runner.core.planning.fallback import describe_stay
 from runner.core.states import describe_exit
 from runner.core.units import parse_moment
 from runner.flows.runs.documents import load_result, runs_container
@@ -85,6 +86,11 @@ def _submission(container: BlobContainer, spec: RunSpec) -> Iterator[TimelineEve
     offset = min(clock_offset(spec.created, stored), timedelta(0))
     at = spec.created + offset
     yield TimelineEvent(at, "client", "submitted", offset_s=offset.total_seconds())
+    pools = [*(stay.pool for stay in spec.moved_from[1:]), spec.pool]
+    for stay, to in zip(spec.moved_from, pools, strict=False):
+        why = describe_stay(stay, spec.fallback)
+        text = f"moved from pool {stay.pool} to {to}{f': {why}' if why else ''}"
+        yield TimelineEvent(parse_moment(stay.until), "client", text)
 
 
 def _batch(connection: Connection, spec: RunSpec) -> Iterator[TimelineEvent]:

@@ -10,11 +10,13 @@ import itertools
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task
 from runner.azure.faults import TRANSIENT_CODES
 from runner.core.states import (
+    IN_ITS_TASK,
     RunState,
     RunStatus,
     TaskView,
@@ -42,6 +44,9 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import SIDE_STAGES, RunResult, parse_event_line
 from runner.protocol.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from runner.flows.runs.moving.fallback import Fallback
+
 _BEAT_S = 1.0
 CONTACT_TIMEOUT_S = 300.0  # without a response; then watching ends, and the run continues
 _TASK_OUTPUT_CHARS = 4000
@@ -62,6 +67,8 @@ class PollIntervals:
     task: float = 1.0
     running_task: float = 2.0
     nodes: float = 3.0
+    fallback: float = 5.0
+    move: float = 0.5  # while the run is being moved to another pool
     attempt: float = 5.0
     retry: float = 1.0
 
@@ -165,6 +172,15 @@ class _LogTail:
             self.lost_from = None
 
 
+def _open_fallback(connection: Connection, spec: RunSpec) -> Fallback | None:
+    """Return the fall-back of a run with a job of its own; others have none."""
+    if not spec.job_id.startswith(spec.run_id):
+        return None
+    from runner.flows.runs.moving.fallback import Fallback  # noqa: PLC0415  few runs have one
+
+    return Fallback(connection, spec)
+
+
 class _RunWatcher:
     """The state of a watched run. After an error it is unchanged, and the next poll reads again."""
 
@@ -189,6 +205,9 @@ class _RunWatcher:
         self._stuck_since: float | None = None
         self._gave_up: WaitCause | None = None
         self._timers: dict[str, _Timer] = {}
+        self._fallback = _open_fallback(connection, spec)
+        self._is_moving = False
+        self._refusal = ""  # of the last move, as it was reported
 
     def poll(self) -> Generator[events.WatchEvent]:
         """Read every source that is due, Batch last: blob storage usually has the answer."""
@@ -206,6 +225,9 @@ class _RunWatcher:
             yield from self._retrying("task", self._poll_task)
         if self._waiting() and self._due("nodes", intervals.nodes):
             yield from self._retrying("nodes", self._poll_nodes)
+        every_s = intervals.move if self._is_moving else intervals.fallback
+        if self._fallback is not None and not self.ended and self._due("fallback", every_s):
+            yield from self._retrying("fallback", self._poll_fallback)
 
     def give_up_if_stuck(self) -> None:
         """Cancel a run that has been stuck for too long; the next poll reads its end."""
@@ -334,6 +356,31 @@ class _RunWatcher:
         self._facts = load_pool_facts(self._connection, self._pool, self._facts)
         yield events.NodesSeen(self._facts.counts)
 
+    def _poll_fallback(self) -> Generator[events.WatchEvent]:
+        """Take the next step of a move to another pool, or begin one that is due."""
+        try:
+            state = self._fallback.step() if self._fallback is not None else None
+        except RunnerError as err:
+            if err.code in TRANSIENT_CODES:
+                raise
+            # Who may follow a run need not be allowed to move it.
+            self._is_moving = False
+            if self._spec.fallback is not None and err.what != self._refusal:
+                self._refusal = err.what
+                yield events.MoveRefused(err.what)
+            return
+        if state is None:
+            return
+        self._is_moving = bool(state.moving_to) and not state.moved
+        before, self._spec = self._spec, state.spec
+        if len(before.moved_from) == len(state.spec.moved_from):
+            return
+        from runner.core.planning.fallback import describe_stay  # noqa: PLC0415  few runs move
+
+        for stay in state.spec.moved_from[len(before.moved_from) :]:
+            why = describe_stay(stay, state.spec.fallback)
+            yield events.RunMoved(stay.pool, state.spec.pool, why)
+
     def _poll_task(self) -> Generator[events.WatchEvent]:
         task: TaskView | None = None
         result = load_result(self._container, self._spec.run_id)
@@ -341,8 +388,9 @@ class _RunWatcher:
             task = get_task(self._connection, self._spec.job_id, self._spec.task_id)
         if result is None and (task is None or task.phase == "completed"):
             result = load_result(self._container, self._spec.run_id)
-        status = decide_status(result, task, self._attempt, self._stage)
-        if status.state is RunState.QUEUED:
+        in_turn = self._spec.is_later_in_task
+        status = decide_status(result, task, self._attempt, self._stage, in_turn=in_turn)
+        if status.state is RunState.QUEUED and status.reason != IN_ITS_TASK:
             status = explain_queue_reason(
                 self._connection, self._spec, status, task, self._attempt, self._read_pool
             )

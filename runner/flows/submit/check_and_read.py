@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths, is_private, make_private
-from runner.core.packages.sources import find_script
+from runner.core.packages.script_file import find_script, is_file_in
 from runner.core.planning.plan import (
     CheckedRun,
     RunContent,
@@ -37,7 +37,6 @@ from runner.core.recipe.code_archive import (
 )
 from runner.core.recipe.imports import package_warnings, refuse_conda_here
 from runner.core.recipe.inputs import InputSpec, advise_variable, input_variable
-from runner.core.recipe.local_code import is_file_in
 from runner.core.recipe.notebook import refuse_arguments
 from runner.core.recipe.options import RunOptions, resolve_params, with_options
 from runner.core.recipe.recipe import Recipe
@@ -103,7 +102,8 @@ def check_command(
     trial: Mapping[str, Any] | None = None,
 ) -> CheckedRun:
     """Validate parameters, arguments and secrets of a recipe that has the options already."""
-    values = read_secrets(recipe.secrets, os.environ) if recipe.secrets else None
+    secrets = recipe.all_secrets
+    values = read_secrets(secrets, os.environ) if secrets else None
     notebook = find_notebook(recipe.command)
     if notebook is not None:
         refuse_arguments(notebook, options.args)

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -25,7 +25,8 @@ from runner.protocol.run_spec import RunSpec
 # The identity and the place of a run; everything else of run.json decides what is executed.
 _IDENTITY = frozenset(
     (*("run_id", "created", "origin", "group", "after", "schedule", "agent_sha256", "account"),
-     *("vm_size", "spot", "moved_from", "job_id", "task_id", "job_limit_s", "raw"))
+     *("vm_size", "spot", "moved_from", "job_id", "task_id", "task_trials"),
+     *("job_limit_s", "raw"))
 )  # fmt: skip
 _LARGEST_BYTES = 4 << 20  # 64,000 submissions with secrets; the older half is then forgotten
 
@@ -51,12 +52,24 @@ class Consent:
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _answers: dict[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
 
-    def require(self, connection: Connection, spec: RunSpec, extra: object = None) -> None:
+    def require(
+        self,
+        connection: Connection,
+        spec: RunSpec,
+        extra: object = None,
+        *,
+        own_notify: bool = False,
+    ) -> None:
         """Raise R-SECRET-SEND if the run asks for variables that the person does not send.
 
-        `extra` is another part of the record that decides what is executed.
+        Args:
+            connection: the services.
+            spec: the run, as recorded.
+            extra: another part of the record that decides what is executed.
+            own_notify: the person named the URL of `notify`, so that of the record is not sent.
         """
-        asked = sorted({ref.env for ref in recorded_secrets(spec) if ref.env} - {*self.names})
+        refs = recorded_secrets(replace(spec, notify=None) if own_notify else spec)
+        asked = sorted({ref.env for ref in refs if ref.env} - {*self.names})
         if not asked or _digest(connection, spec, extra) in _known():
             return
         variables = ", ".join(f"${name}" for name in asked)
@@ -89,7 +102,7 @@ NOTHING = Consent()
 
 def remember(connection: Connection, specs: Iterable[RunSpec], extra: object = None) -> None:
     """Record that this person submitted these runs from this machine."""
-    sent = [spec for spec in specs if any(ref.env for ref in spec.secrets)]
+    sent = [spec for spec in specs if any(ref.env for ref in spec.all_secrets)]
     if not sent:
         return
     path = HomePaths(runner_home(os.environ)).submissions
@@ -140,6 +153,8 @@ def _digest(connection: Connection, spec: RunSpec, extra: object) -> str:
     # it would not do: it leaves values out that belong together with a missing one.
     parsed = asdict(RunSpec.from_json(_reread(spec.to_json())))
     values = {name: value for name, value in parsed.items() if name not in _IDENTITY}
+    if (rule := spec.fallback) is not None and spec.pool in rule.pools:
+        values["pool"] = rule.pools[0]  # the list was submitted, and the run moves in it by itself
     outputs = connection.outputs
     what = (
         json.loads(json.dumps(values), parse_float=_number),

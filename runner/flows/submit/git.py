@@ -45,13 +45,16 @@ def git_revision(folder: Path, listing: GitListing | None = None) -> tuple[str, 
     head = asked.answer()
     if head is None:
         return None
-    return head.decode().strip(), bool(names) and _has_changes(folder, names)
+    has_changes = _has_changes(folder, names) if names else False
+    return None if has_changes is None else (head.decode().strip(), has_changes)
 
 
-def _has_changes(folder: Path, names: Iterable[str]) -> bool:
+def _has_changes(folder: Path, names: Iterable[str]) -> bool | None:
+    """Return True if files differ from HEAD, or None if git does not say so in time."""
     options = ("--literal-pathspecs", *_without_programs(folder))
     ask = ("status", "--porcelain", "--ignore-submodules=dirty", "--", *names)
-    return _Question(folder, *options, *ask, limit_s=_REVISION_TIMEOUT_S).answer() != b""
+    found = _Question(folder, *options, *ask, limit_s=_REVISION_TIMEOUT_S).answer()
+    return None if found is None else found != b""
 
 
 def list_code(folder: Path, last_state: Callable[[], str] = str) -> GitListing | None:

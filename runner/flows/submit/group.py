@@ -15,7 +15,7 @@ from runner.core.planning.plan import CheckedRun
 from runner.core.pricing.cost import to_micros
 from runner.core.recipe.dimensions import Trial
 from runner.core.recipe.file import command_recipe, load_recipe, missing_script
-from runner.core.recipe.keys import to_inputs
+from runner.core.recipe.keys import to_inputs, to_notify
 from runner.core.recipe.options import RunOptions
 from runner.core.recipe.recipe import Param, Recipe
 from runner.core.recipe.submit_file import SubmitFile, TaskFile, edges, order_tasks
@@ -32,7 +32,8 @@ from runner.protocol.run_spec import NO_RESOURCES
 class CheckedFile:
     """A validated file of tasks, or a sweep; `runs` are in a valid order of execution.
 
-    `trials` has the varied parameters of each trial of a sweep.
+    `trials` has the varied parameters of each trial of a sweep, and `trials_per_task` how many of
+    them a task runs one after another.
     """
 
     file: SubmitFile
@@ -40,6 +41,7 @@ class CheckedFile:
     priority: int
     runs: Mapping[str, CheckedRun]
     trials: Mapping[str, Trial] = field(default_factory=dict[str, Trial])
+    trials_per_task: int = 1
 
     @property
     def is_single(self) -> bool:
@@ -88,8 +90,10 @@ def _options(
     task: TaskFile, base: Path, overrides: Sequence[str], experiment: str | None
 ) -> RunOptions:
     """Return the options that the file sets; parameters are validated like those of `--set`."""
+    given = {text.partition("=")[0] for text in overrides}  # they replace values of the file
+    of_file = (f"{name}={_to_text(v)}" for name, v in task.params.items() if name not in given)
     return RunOptions(
-        set=(*(f"{name}={_to_text(value)}" for name, value in task.params.items()), *overrides),
+        set=(*of_file, *overrides),
         args=tuple(task.args),
         experiment=experiment,
         data=None if task.data is None else base / Path(task.data).expanduser(),
@@ -178,8 +182,11 @@ def _recipe(
         recipe,
         env={**defaults.env, **recipe.env, **task.env},
         timeout_s=task.timeout or recipe.timeout_s or defaults.timeout,
+        idle_timeout_s=task.idle_timeout or recipe.idle_timeout_s or defaults.idle_timeout,
+        keep_node_s=task.keep_node or recipe.keep_node_s or defaults.keep_node,
         retries=next(number for number in retries if number is not None),
         resources=asked.to_resources() if asked else recipe.resources,
+        notify=to_notify(task.notify) or recipe.notify or to_notify(defaults.notify),
         outputs=recipe.outputs if task.outputs is None else tuple(task.outputs),
         inputs=tuple(inputs.values()),
     )

@@ -21,6 +21,7 @@ from runner.core.planning.plan import RunPlan
 from runner.core.planning.pool_choice import pools_for
 from runner.core.recipe.inputs import InputSpec
 from runner.core.storage_paths import SHARE
+from runner.core.units import format_duration
 from runner.flows.data.stores import open_store
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
 from runner.flows.submit.check_and_read import check_file_count, refused_input
@@ -163,6 +164,19 @@ def resolve_after(connection: Connection, draft: RunPlan, outputs: StackOutputs)
         after=tuple(found),
         depends_on=tuple(spec.task_id for spec in active),
         job_id=_common_job(connection, draft, active, outputs) if active else draft.job_id,
+        warnings=(*draft.warnings, *map(_warn_late_end, filter(_keeps_node, active))),
+    )
+
+
+def _keeps_node(spec: RunSpec) -> bool:
+    return bool(spec.keep_node_s)
+
+
+def _warn_late_end(before: RunSpec) -> str:
+    kept = format_duration(before.keep_node_s or 0)
+    return (
+        f"if {before.run_id} fails, this run ends only when that one releases its node, up to "
+        f"{kept} later (`runner cancel {before.run_id}` releases it)"
     )
 
 
@@ -270,16 +284,20 @@ def _common_job(
 
 
 def refuse_predecessors(draft: RunPlan) -> None:
-    """Raise RunnerError if a run with a cost cap has predecessors: it needs a separate job."""
+    """Raise RunnerError if a run that needs a separate job has predecessors.
+
+    Runs with a cost cap and runs with several pools need one.
+    """
     if not draft.depends_on:
         return
     first = draft.depends_on[0]
+    kind = "a cost cap" if draft.fallback is None else "several pools"
+    other = "submit both in one file with `max_cost`" if draft.fallback is None else "use --pool"
     raise RunnerError(
         "R-AFTER-JOB",
         "Batch cannot make this run wait: a task can only depend on tasks of its job",
-        why=f"a run with a cost cap has a separate job, but {first} is in job {draft.job_id}",
-        fix=f"wait with `runner attach {first}`, then run this command again; or submit both "
-        "in one file with `max_cost`",
+        why=f"a run with {kind} has a separate job, but {first} is in another one",
+        fix=f"wait with `runner attach {first}`, then run this command again; or {other}",
     )
 
 

@@ -39,11 +39,13 @@ from runner.core.planning.plan import (
     CheckedRun,
     JobPlan,
     RunPlan,
+    check_kept_node,
     in_job,
     plan_run,
     plan_trial,
     to_work,
     with_cap,
+    with_fallback,
 )
 from runner.core.planning.pool_choice import (
     choose_common_pool,
@@ -63,6 +65,7 @@ from runner.core.recipe.secrets import (
     read_secrets,
     recorded_secrets,
     refuse_exposed_secrets,
+    secret_name,
 )
 from runner.core.recipe.submit_file import must_succeed
 from runner.core.settings import Settings, target_at
@@ -92,11 +95,11 @@ from runner.flows.submit.lookups import (
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import LaterRun, RunGroup
 from runner.protocol.paths import MAX_ID, make_run_id
-from runner.protocol.run_spec import RunSpec
+from runner.protocol.run_spec import NOTIFY_VARIABLE, RunSpec
 
 if TYPE_CHECKING:
     from runner.core.pricing.cost import CostCap
-    from runner.flows.costs.budgets import BudgetState
+    from runner.flows.costs.budgets import BudgetReader, BudgetState
     from runner.flows.submit.consent import Consent
 
 T = TypeVar("T")
@@ -239,9 +242,9 @@ class Lookups:
         for name, document in named.items():
             if document["kind"] == "url":
                 self.unknown.append((f"input {name}{suffix}", "the node fetches it"))
-        for ref in recipe.secrets:
+        for ref in recipe.all_secrets:
             if ref.keyvault is not None:
-                self.unknown.append((f"secret {ref.variable}{suffix}", "the node asks the vault"))
+                self.unknown.append((f"{secret_name(ref)}{suffix}", "the node asks the vault"))
         if recipe.image is not None:
             self.unknown.append((f"image {recipe.image}", "the node pulls it"))
 
@@ -336,7 +339,7 @@ def plan_submission(
         services.connection, services.outputs, services.settings.home, services.dry_run
     )
     if isinstance(submission, CheckedRun):
-        draft = _draft_run(submission, services, on_progress)
+        draft = _draft_run(submission, services, on_progress, lookups)
     else:
         draft = _draft_group(submission, services, on_progress, scheduled=scheduled)
     trials = submission.runs if isinstance(submission, CheckedFile) and submission.trials else None
@@ -351,15 +354,27 @@ def plan_submission(
     )
 
 
-def _draft_run(run: CheckedRun, services: Services, on_progress: OnProgress) -> SubmissionPlan:
+def _draft_run(
+    run: CheckedRun, services: Services, on_progress: OnProgress, lookups: Lookups
+) -> SubmissionPlan:
     recipe, settings, files = run.recipe, services.settings, FilesToUpload()
     outputs = with_container_pool(recipe.image, settings, services.outputs)
     _refuse_vaults(recipe, outputs)
-    fitting = pools_for(recipe.image, settings.pool, outputs)
-    pool = choose_pool(settings.pool, fitting, recipe.resources, run.options.resources)
+    order = None
+    if recipe.pools or recipe.gpu:
+        from runner.flows.submit.pool_list import order_pools  # noqa: PLC0415  few runs name several
+
+        order = order_pools(run, settings, outputs, lookups.ask, lookups.notes)
+    if order is None:
+        fitting = pools_for(recipe.image, settings.pool, outputs)
+        pool = choose_pool(settings.pool, fitting, recipe.resources, run.options.resources)
+    else:
+        pool = order.pool
     created = datetime.now(UTC)
     run_id = make_run_id(recipe.name, created, random_suffix())
     draft = _draft(run, pool, services, files, on_progress, run_id=run_id, created=created)
+    if order is not None:
+        draft = with_fallback(draft, order.rule, order.chances)
     home = settings.home if is_made_on_demand(settings, pool) else None
     job = JobPlan("", False, pool.id, recipe.priority)
     return SubmissionPlan({recipe.name: draft}, job, None, files, home)
@@ -385,15 +400,36 @@ def _draft(
     )
 
 
+def _refuse_lists(submission: CheckedFile, settings: Settings) -> None:
+    """Raise RunnerError if a task of a group names several pools: the tasks share one job."""
+    if settings.pool or submission.file.pool:
+        return
+    named = (name for name, run in submission.runs.items() if run.recipe.pools or run.recipe.gpu)
+    first = next(named, None)
+    if first is None:
+        return
+    recipe = submission.runs[first].recipe
+    what = "a sweep" if submission.trials else "a file of tasks or a schedule"
+    raise RunnerError(
+        "R-POOLS-GROUP",
+        f"{what} has one pool, but {recipe.name} names several",
+        why="only a single run starts in the first of several pools and moves to the next one",
+        fix=f"--pool {recipe.pools[0]}" if recipe.pools else "--pool POOL",
+    )
+
+
 def _refuse_vaults(recipe: Recipe, outputs: StackOutputs) -> None:
     """Raise RunnerError for a secret in a key vault if nodes have no identity that reads it."""
-    named = [ref.variable for ref in recipe.secrets if ref.keyvault is not None]
+    named = [ref for ref in recipe.all_secrets if ref.keyvault is not None]
     if named and outputs.identity_client_id is None:
+        name = named[0].variable
         raise RunnerError(
             "R-SECRET-VAULT",
-            f"secret {named[0]} is in a key vault, which the nodes cannot read",
+            f"{secret_name(named[0])} is in a key vault, which the nodes cannot read",
             why="they have no managed identity; local nodes never have one",
-            fix=f"use a variable of this machine: {named[0]}: {{env: {named[0]}}}",
+            fix="use a variable of this machine: --notify NAME"
+            if name == NOTIFY_VARIABLE
+            else f"use a variable of this machine: {name}: {{env: {name}}}",
         )
 
 
@@ -402,6 +438,7 @@ def _draft_group(
 ) -> SubmissionPlan:
     """Draft the runs of a group; the first trial of a sweep stands for all of them."""
     file, runs, trials, files = submission.file, submission.runs, submission.trials, FilesToUpload()
+    _refuse_lists(submission, services.settings)
     settings = replace(services.settings, pool=services.settings.pool or file.pool)
     images = {name: run.recipe.image for name, run in runs.items()}
     # A pool for containers does not help if other tasks have no image.
@@ -411,6 +448,7 @@ def _draft_group(
     resources = {name: run.recipe.resources for name, run in runs.items()}
     pool = choose_common_pool(settings.pool, outputs, resources, trials)
     group = new_group(submission, pool, datetime.now(UTC))
+    tasks = group.tasks(submission.trials_per_task)
     others = frozenset(islice(trials, 1, None))
     drafts: dict[str, RunPlan] = {}
     for name, run in runs.items():
@@ -436,7 +474,8 @@ def _draft_group(
             content=replace(content, inputs={**inputs, **run.resolved}),
             job_id=group.job_id,
             after=tuple(group.runs[before] for before in must_succeed(name, file)),
-            depends_on=tuple(group.runs[before] for before in group.after[name]),
+            depends_on=tuple(dict.fromkeys(tasks[before] for before in group.after[name])),
+            task_trials=submission.trials_per_task if name in trials else 1,
             group=None if scheduled and submission.is_single else group.group_id,
         )
     first = next(iter(drafts.values()))
@@ -454,23 +493,30 @@ def _complete(
     scheduled: bool = False,
     trials: Mapping[str, CheckedRun] | None = None,
     left_micros: int | None = None,
+    reader: BudgetReader | None = None,
 ) -> SubmissionPlan:
     """Return the plan of a draft: look up, price and cap, choose the job, download.
 
     `trials` are the runs of a sweep, whose draft has the first trial and the merge task only.
     """
     group = draft.group
+    for name, run in draft.runs.items():
+        check_kept_node(run, name, group.after if group else {}, scheduled=scheduled)
     for what, check in checks:
         lookups.ask(what, check, None)
     runs = {name: _look_up(run, name, group, lookups) for name, run in draft.runs.items()}
-    budgets = None if scheduled else _load_budgets(lookups)
+    budgets = None if scheduled else _read_budgets(lookups, reader)
     if budgets is not None:
-        left_micros = budgets.left({run.experiment for run in runs.values()})
+        experiments = {run.experiment for run in runs.values()}
+        left_micros = budgets.left(experiments)
+        if warning := budgets.warning(experiments):
+            lookups.notes.append(warning)
     cost = _price(runs, group, lookups, left_micros)
     cap = cost.cap if cost else None
+    first = next(iter(runs.values()))
+    if group is None and (cap is not None or first.fallback is not None):
+        refuse_predecessors(first)
     if cap is not None:
-        if group is None:
-            refuse_predecessors(next(iter(runs.values())))
         tasks = len(group.runs) if group else 1
         runs = {
             name: with_cap(run, cap, is_alone=group is None, tasks=tasks)
@@ -488,8 +534,9 @@ def _complete(
         _claim(budgets, runs, cap, lookups)
     if trials is not None and group is not None:
         first = next(iter(runs.values()))
+        tasks = group.tasks(first.task_trials)
         runs = {
-            name: runs.get(name) or plan_trial(first, run, group.runs[name])
+            name: runs.get(name) or plan_trial(first, run, group.runs[name], tasks[name])
             for name, run in trials.items()
         }
     if lookups.dry_run:
@@ -505,13 +552,14 @@ def _complete(
     )
 
 
-def _load_budgets(lookups: Lookups) -> BudgetState | None:
+def _read_budgets(lookups: Lookups, reader: BudgetReader | None) -> BudgetState | None:
     """Return the budgets of the stack, or None if it has none, or its nodes cost nothing."""
     if not target_at(lookups.outputs.location).is_billed:
         return None
-    from runner.flows.costs.budgets import load_budgets  # noqa: PLC0415  only if nodes are billed
+    from runner.flows.costs.budgets import BudgetReader  # noqa: PLC0415  only if nodes are billed
 
-    return lookups.ask("budgets", lambda connection: load_budgets(connection, lookups.home), None)
+    read = (reader or BudgetReader()).read
+    return lookups.ask("budgets", lambda connection: read(connection, lookups.home), None)
 
 
 def _claim(
@@ -521,7 +569,7 @@ def _claim(
     lookups: Lookups,
 ) -> None:
     """Claim a cap from the budgets; a dry run only checks it. Raise RunnerError R-BUDGET."""
-    from runner.core.pricing.budgets import Claim  # noqa: PLC0415  as in `_load_budgets`
+    from runner.core.pricing.budgets import Claim  # noqa: PLC0415  as in `_read_budgets`
 
     first = next(iter(runs.values()))
     shares: Counter[str] = Counter()
@@ -575,11 +623,23 @@ def _price(
     if not is_billed:
         lookups.notes.append("the cost cap has no effect: nodes on this machine are free")
         return None
-    pool, prices = next(iter(drafts.values())).pool, load_price_table(lookups.home)
+    first, prices = next(iter(drafts.values())), load_price_table(lookups.home)
     today = datetime.now(UTC).date()
-    return plan_cost(
-        pool, location, work, prices, cap_micros=cap, today=today, left_micros=left_micros
-    )
+
+    def price(pool: PoolOutput) -> SubmissionCost:
+        return plan_cost(
+            pool, location, work, prices, cap_micros=cap, today=today, left_micros=left_micros
+        )
+
+    cost, others = price(first.pool), first.fallback.pools if first.fallback else ()
+    if cost.cap is None or not others:
+        return cost
+    # A cap holds in every pool that the run may move to: that with the shortest time decides.
+    caps = [
+        each.cap for pool in lookups.outputs.pools if pool.id in others and (each := price(pool))
+    ]
+    strictest = min((each for each in (cost.cap, *caps) if each), key=lambda each: each.job_s)
+    return replace(cost, cap=strictest)
 
 
 def _find_job(draft: SubmissionPlan, lookups: Lookups, *, scheduled: bool) -> JobPlan:
@@ -599,7 +659,7 @@ def _find_job(draft: SubmissionPlan, lookups: Lookups, *, scheduled: bool) -> Jo
     try:
         return lookups.ask(what, ask, absent)
     except RunnerError as err:
-        if err.code != "R-POOL-MISSING" or draft.home is None:
+        if err.code not in ("R-POOL-MISSING", "R-POOL-DELETED") or draft.home is None:
             raise
         lookups.unknown.append((f"pool {pool_id}", "created for the first run that needs it"))
         return absent
@@ -647,6 +707,7 @@ class RepeatRequest:
         max_parallel: Number of tasks that a new job runs at the same time.
         prepared: Another trial with the same pool, code and data, which has just been submitted.
         is_new: True if nothing of a run with this ID exists.
+        budgets: What the repetitions of a sweep share; None to read the budgets for this one.
         consent: The variables that the person agrees to send; None for no others than before.
     """
 
@@ -659,6 +720,7 @@ class RepeatRequest:
     max_parallel: int | None = None
     prepared: RunSpec | None = None
     is_new: bool = False
+    budgets: BudgetReader | None = None
     consent: Consent | None = None
 
 
@@ -674,13 +736,18 @@ def plan_repetition(
     home = connection.home or runner_home(os.environ)
     draft = _draft_repetition(connection, request)
     lookups = Lookups(connection, connection.outputs, home)
-    return _complete(draft, lookups, ignore_progress, checks)
+    return _complete(draft, lookups, ignore_progress, checks, reader=request.budgets)
 
 
 def _draft_repetition(connection: Connection, request: RepeatRequest) -> SubmissionPlan:
     spec, asked, outputs, before = request.spec, request.asked, connection.outputs, request.prepared
-    files = FilesToUpload()
-    pool = choose_same_pool(request.pool, spec, outputs, asked.nodes)
+    files, order = FilesToUpload(), None
+    if spec.fallback is not None and request.pool is None and request.schedule_id is None:
+        from runner.flows.submit.pool_list import order_same_pools  # noqa: PLC0415  as above
+
+        order = order_same_pools(connection, spec, asked.nodes)
+    wanted = order.pool.id if order is not None else request.pool
+    pool = choose_same_pool(wanted, spec, outputs, asked.nodes)
     # A schedule's run has the agent that its template names.
     agent_sha256 = spec.agent_sha256
     if before is not None:
@@ -703,13 +770,19 @@ def _draft_repetition(connection: Connection, request: RepeatRequest) -> Submiss
         agent_sha256=agent_sha256,
         origin={"kind": asked.kind, "run_id": spec.run_id} if request.schedule_id is None else None,
     )
-    if spec.secrets:
+    if order is not None:
+        draft = with_fallback(draft, order.rule, order.chances)
+    again = draft.repeats or spec
+    if spec.all_secrets or again.all_secrets:
         from runner.flows.submit.consent import NOTHING  # noqa: PLC0415  few runs have secrets
 
         (request.consent or NOTHING).require(
-            connection, spec, spec.agent_sha256 if request.schedule_id is not None else None
+            connection,
+            spec,
+            spec.agent_sha256 if request.schedule_id is not None else None,
+            own_notify=asked.notify is not None,
         )
-        secrets = read_secrets(recorded_secrets(spec), os.environ)
+        secrets = read_secrets(recorded_secrets(again), os.environ)
         refuse_exposed_secrets(secrets, draft.command)
         draft = replace(draft, secrets=secrets)
     if (group := request.group) is not None:

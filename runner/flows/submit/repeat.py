@@ -54,20 +54,29 @@ def retry_run(
     pool: str | None,
     on_progress: OnProgress,
     consent: Consent = NOTHING,
+    *,
+    keep_node: str | None = None,
+    notify: str | None = None,
 ) -> RunSpec:
     """Submit a failed, cancelled or lost run as a new run, which starts from the beginning."""
     view = load_view(connection, spec)
     if view.status.state not in TO_RETRY:
         raise _not_to_retry(spec, view.status.state)
-    request = _to_retry(connection, spec, pool, consent, began=bool(view.attempts))
+    asked = Repetition("retry", keep_node=keep_node, notify=notify)
+    request = _to_retry(connection, spec, pool, consent, asked, began=bool(view.attempts))
     return submit_again(connection, request, on_progress)
 
 
 def _to_retry(
-    connection: Connection, spec: RunSpec, pool: str | None, consent: Consent, *, began: bool
+    connection: Connection,
+    spec: RunSpec,
+    pool: str | None,
+    consent: Consent,
+    asked: Repetition,
+    *,
+    began: bool,
 ) -> RepeatRequest:
-    after = repeat_predecessors(connection, spec, began=began)
-    asked = Repetition("retry", after=after)
+    asked = replace(asked, after=repeat_predecessors(connection, spec, began=began))
     return _in_sweep(connection, RepeatRequest(spec, asked, pool, consent=consent))
 
 
@@ -94,12 +103,16 @@ def retry_each(
     pool: str | None,
     on_progress: OnProgress,
     consent: Consent = NOTHING,
+    *,
+    keep_node: str | None = None,
+    notify: str | None = None,
 ) -> Iterator[tuple[RunRow, RunSpec | RunnerError]]:
     """Yield each run with its repetition or the error. Raise if the services cannot be reached."""
+    asked = Repetition("retry", keep_node=keep_node, notify=notify)
     for row in rows:
         try:
             spec = find_run(connection, row.run_id)
-            request = _to_retry(connection, spec, pool, consent, began=row.attempts > 0)
+            request = _to_retry(connection, spec, pool, consent, asked, began=row.attempts > 0)
             yield row, submit_again(connection, request, on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
@@ -118,6 +131,8 @@ def resume_run(  # noqa: PLR0913  one per option
     nodes: int | None = None,
     fresh: bool = False,
     consent: Consent = NOTHING,
+    keep_node: str | None = None,
+    notify: str | None = None,
 ) -> RunSpec:
     """Submit a new run that resumes an ended one.
 
@@ -132,6 +147,8 @@ def resume_run(  # noqa: PLR0913  one per option
         nodes: the number of nodes, or None for that of the run.
         fresh: start from the beginning, without a checkpoint.
         consent: the variables of this machine that may be sent.
+        keep_node: as --keep-node; None for the time of the run.
+        notify: as --notify; None for the rule of the run.
 
     Raises:
         RunnerError: the run has not ended, or has no such checkpoint.
@@ -147,7 +164,9 @@ def resume_run(  # noqa: PLR0913  one per option
     if not state.final:
         raise _still_active(spec, state)
     before = None if fresh else _choose_checkpoint(connection, spec, state, number)
-    asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
+    asked = Repetition(
+        "resume", overrides, resume_from=before, nodes=nodes, keep_node=keep_node, notify=notify
+    )
     request = RepeatRequest(spec, asked, pool, consent=consent)
     if state in TO_RETRY and not overrides:
         request = _in_sweep(connection, request)

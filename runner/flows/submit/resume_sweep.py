@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import add_tasks, close_when_done, create_job, read_max_parallel
+from runner.azure.batch.jobs import (
+    add_tasks,
+    close_when_done,
+    create_job,
+    has_ended,
+    list_tasks,
+    read_max_parallel,
+)
 from runner.azure.batch.translate import to_trial_tasks
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
@@ -36,6 +44,9 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.groups import MERGE_TASK, SUBMITTING_FOLDER, LaterRun, RunGroup
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 from runner.protocol.waiting_trials import WaitingTrials, template_blob, waiting_blob
+
+if TYPE_CHECKING:
+    from runner.flows.costs.budgets import BudgetReader
 
 ResumedTrial = RunSpec | RunnerError | None
 
@@ -68,6 +79,8 @@ def resume_trials(
     Raises:
         RunnerError: the services cannot be reached.
     """
+    from runner.flows.costs.budgets import BudgetReader  # noqa: PLC0415  few sweeps are resumed
+
     listed = list_runs(connection, limit=None, ids=[*sweep.runs.values()]).rows
     rows = {row.run_id: row for row in listed}
     ended = [
@@ -78,13 +91,16 @@ def resume_trials(
     on_progress(Progress("resume", "start"))
     await_reports(runs_container(connection), sweep, frozenset(ended))
     most = read_max_parallel(connection, sweep.job_id)
-    again = SweepAgain(connection, sweep, pool, consent, most)
+    again = SweepAgain(connection, sweep, pool, consent, most, budgets=BudgetReader())
     done: dict[str, ResumedTrial] = {}
     # A trial that was resumed before has its own run.json, and is not a waiting trial.
     first = [name for name in ended if name not in sweep.earlier]
     unstarted = [name for name in first if again.waiting.unstarted(sweep.runs[name])]
     if unstarted and _are_capped(connection, listed):
         unstarted = []  # each trial has a separate job
+    # A task that failed before its agent started cannot be added to its job again.
+    present = again.list_present_tasks(sweep.runs[name] for name in unstarted)
+    unstarted = [name for name in unstarted if sweep.runs[name] not in present]
 
     def resume(name: str) -> None:
         try:
@@ -187,6 +203,7 @@ class SweepAgain:
     max_parallel: int | None = None
     container: BlobContainer = field(init=False)
     waiting: WaitingTrialsCache = field(init=False)
+    budgets: BudgetReader | None = None
     _lock: Lock = field(default_factory=Lock)
     _prepared: dict[str, RunSpec] = field(default_factory=dict[str, RunSpec])
 
@@ -205,6 +222,7 @@ class SweepAgain:
             claim=claim,
             max_parallel=self.max_parallel,
             is_new=is_new,
+            budgets=self.budgets,
             consent=self.consent,
         )
 
@@ -274,6 +292,25 @@ class SweepAgain:
         request = replace(self._request(spec, asked, claim), max_parallel=None)
         return submit_again(self.connection, request, ignore_progress)
 
+    def list_present_tasks(self, run_ids: Iterable[str]) -> frozenset[str]:
+        """Return those of the trials with a task in their job, which is still open."""
+        trials, by_job = self.waiting.sweep(self.sweep.group_id), dict[str, list[str]]()
+        if trials is None:
+            return frozenset()
+        for run_id in run_ids:
+            by_job.setdefault(trials.job_of(run_id), []).append(run_id)
+        tasks = {
+            job_id: list_tasks(self.connection, job_id)
+            for job_id in by_job
+            if not has_ended(self.connection, job_id)
+        }
+        return frozenset(
+            run_id
+            for job_id in tasks
+            for run_id in by_job[job_id]
+            if trials.task_of(run_id) in tasks[job_id]
+        )
+
     def requeue(self, names: Iterable[str]) -> dict[str, ResumedTrial]:
         """Add the tasks of trials that have not started to a new job.
 
@@ -295,7 +332,7 @@ class SweepAgain:
             for run_id in own if plan.run.secrets else ():
                 self.consent.require(connection, _to_spec(trials, run_id))
         upload_files(connection, plan, ignore_progress)
-        job, run = plan.job, plan.run
+        job, run = plan.job, replace(plan.run, task_trials=first.task_trials)
         if not job.exists:
             create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
         document = run.to_spec().to_json()

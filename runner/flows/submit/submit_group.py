@@ -1,9 +1,10 @@
 """Submit the runs of a group as one Batch job: either all of them, or none.
 
-A job is set to end with its tasks only after they were added, because a job without tasks would end
-immediately (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A process that is killed in
-between leaves an open job, which counts in the account's quota. A note in blob storage, written
-before the job is created, therefore tells a later submission to finish its work.
+A job is set to end with its tasks only after they were added, because a job without tasks ends by
+itself: immediately (REST docs "Add Job", onAllTasksComplete, read 2026-11-21), or after a minute. A
+process that is killed in between leaves an open job, which counts in the account's quota. A note in
+blob storage, written before the job is created, therefore tells a later submission to finish its
+work.
 """
 
 from __future__ import annotations
@@ -231,7 +232,12 @@ def _finish(connection: Connection, container: BlobContainer, group_id: str) -> 
         in_parallel(container.delete, (waiting_blob(group_id), template_blob(group_id)))
         return
     group = parse_group(content, group_id)
-    if set(group.runs.values()) <= set(list_tasks(connection, group.job_id)):
+    waiting = WaitingTrials.parse(container.read(waiting_blob(group_id)) or b"")
+    wanted = {
+        waiting.task_of(run_id) if waiting is not None and run_id in waiting.trials else run_id
+        for run_id in group.runs.values()
+    }
+    if wanted <= set(list_tasks(connection, group.job_id)):
         close_when_done(connection, group.job_id)
     else:
         cancel_group(connection, group)

@@ -157,6 +157,7 @@ def check_sweep(
     """
     recipe = with_options(recipe, replace(options, max_cost=None))
     sweep = sweep.with_types(_declared_types(recipe))
+    _refuse_shared_task(recipe, sweep)
     if sweep.generator is None:
         trials = sweep.list_trials(recipe.folder)
     else:
@@ -214,7 +215,7 @@ def check_sweep(
     file = SubmitFile.model_construct(
         tasks=tasks, job=JobFile.model_validate({"max_parallel": sweep.max_parallel})
     )
-    return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept)
+    return CheckedFile(file, slug(recipe.name), recipe.priority, runs, swept, sweep.trials_per_task)
 
 
 def _declared_types(recipe: Recipe) -> dict[str, Callable[[str], Value]]:
@@ -431,6 +432,25 @@ def _refuse_unquotable(recipe: Recipe, blobs: Mapping[str, str]) -> None:
                 why="its name has a quote, a backslash or a control character",
                 fix="rename the blob, or read it with --params-as flags",
             )
+
+
+def _refuse_shared_task(recipe: Recipe, sweep: SweepFile) -> None:
+    """Raise RunnerError if trials of the recipe cannot run one after another in one task."""
+    if sweep.trials_per_task == 1:
+        return
+    nodes = recipe.resources.nodes
+    if nodes > 1:
+        what, why = f"{nodes} nodes", "the agents of its nodes end with its task"
+    elif recipe.image is not None:
+        what, why = "an image", "its container ends with its task"
+    else:
+        return
+    raise RunnerError(
+        "R-SWEEP-TASKS",
+        f"sweep: `trials_per_task: {sweep.trials_per_task}` with {what}",
+        why=f"a trial with {what} cannot share a task with others: {why}",
+        fix="--trials-per-task 1",
+    )
 
 
 def _refuse_fixed(trials: Sequence[Trial], overrides: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import close_when_done, find_job_view, terminate_job
@@ -16,7 +16,8 @@ from runner.core.states import RunState
 from runner.flows.runs.cancel import CANCELLED_BY_USER, Cancelled, cancel_queued, cancel_run
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.group_documents import find_group
-from runner.flows.runs.history import RunFilter, list_runs
+from runner.flows.runs.history import EVERY_RUN, RunFilter, find_unfinished, list_runs
+from runner.flows.runs.rows import RunRow
 from runner.flows.runs.waiting import WaitingTrialsCache, list_started, read_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, levels
@@ -138,9 +139,15 @@ def _cancel_waiting(
 
 def cancel_experiment(connection: Connection, experiment: str) -> dict[str, Cancelled]:
     """Cancel all unfinished runs of an experiment, newest first. Return the outcomes by run ID."""
-    going_on = frozenset(state for state in RunState if not state.final)
-    rows = list_runs(connection, limit=None, only=RunFilter(experiment, going_on)).rows
+    rows = _unfinished_rows(connection, RunFilter(experiment))
     return {row.run_id: cancel_run(connection, find_run(connection, row.run_id)) for row in rows}
+
+
+def _unfinished_rows(connection: Connection, only: RunFilter) -> list[RunRow]:
+    """Return the runs that have not ended, and those that keep their node after a failure."""
+    ids = find_unfinished(connection, datetime.now(UTC), timedelta(0))
+    rows = list_runs(connection, limit=None, only=only, ids=ids).rows
+    return [row for row in rows if not row.is_over or row.kept is not None]
 
 
 def cancel_pool(
@@ -154,8 +161,7 @@ def cancel_pool(
         RunnerError: R-POOL-TEAM, the runs on the pool are those of another team.
     """
     refuse_pool_of_other_team(pool_id, connection.outputs)
-    going_on = frozenset(state for state in RunState if not state.final)
-    rows = list_runs(connection, limit=None, only=RunFilter(states=going_on)).rows
+    rows = _unfinished_rows(connection, EVERY_RUN)
     wanted = pool_id.lower()
     here = {r.run_id: r.spec for r in rows if r.spec and r.spec.pool.lower() == wanted}
     elsewhere = {row.spec.group for row in rows if row.spec and row.run_id not in here}

@@ -15,6 +15,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
 from runner.core.curves import html_page
+from runner.core.planning.short_trials import ShortTrials, advise_trials_per_task
 from runner.core.pricing.cost import MICROS_PER_USD
 from runner.core.pricing.ledger import EVICTED, NodeCosts
 from runner.core.states import RunState, WaitCause
@@ -207,6 +208,17 @@ class Leaderboard(Experiment):
         elif any(row.state in _ENDED and not _cancelled_by_sweep(row) for row in self.rows):
             lines.append(f"to start them again with the same code: {again}")
         return lines
+
+
+def short_trials(board: Leaderboard) -> ShortTrials | None:
+    """Return advice on `trials_per_task` from the trials that had a task each, or None."""
+    return advise_trials_per_task(
+        (row.result.started, row.result.ended)
+        for row in board.rows
+        if row.spec is not None and row.spec.task_trials == row.spec.nodes == row.attempts == 1
+        if row.spec.image is None and row.state == RunState.SUCCEEDED
+        if row.result is not None and row.result.started and row.result.ended
+    )
 
 
 def list_sweeps(connection: Connection) -> Iterator[RunGroup]:

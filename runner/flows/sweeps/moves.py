@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.job_control import (
-    change_pool,
     disable_job,
     enable_job,
     list_open_jobs,
@@ -23,54 +22,41 @@ from runner.azure.batch.job_control import (
     read_job,
 )
 from runner.azure.batch.jobs import list_tasks
-from runner.azure.batch.pools import PoolView, list_pool_nodes, list_pools, set_scheduling
+from runner.azure.batch.pools import list_pool_nodes, set_scheduling
 from runner.azure.storage.blobs import in_parallel
-from runner.contract import PoolOutput
 from runner.core.job_moves import (
     JobNote,
     JobSnapshot,
     JobStep,
     Running,
-    describe_pool,
     explain_misfit,
+    is_falling_back,
     next_pause_step,
     next_step,
 )
-from runner.core.planning.pool_choice import refuse_pool_of_other_team
 from runner.core.progress import OnProgress, Progress
-from runner.core.states import TaskView
 from runner.core.units import format_count
-from runner.core.yaml_files import did_you_mean
-from runner.flows.runs.documents import count_attempts, load_result, runs_container
+from runner.flows.runs.cancel import find_kept_nodes
+from runner.flows.runs.documents import runs_container
 from runner.flows.runs.group_documents import find_group
 from runner.flows.runs.history import list_runs
+from runner.flows.runs.moving.job_steps import (
+    JobRuns,
+    MovePool,
+    MovePools,
+    explain_unprepared,
+    load_job_runs,
+    record_pool,
+    send_request,
+)
 from runner.flows.runs.stuck import NodeNeed, explain_wait, load_pool_facts
-from runner.flows.runs.waiting import WaitingTrialsCache, read_run
 from runner.flows.sweeps.groups import find_run_set
 from runner.protocol.codec import JsonDocument, wire
-from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.errors import RunnerError
 from runner.protocol.groups import group_blob
-from runner.protocol.paths import RunPaths
-from runner.protocol.results import index_blobs, index_metadata
-from runner.protocol.run_spec import PoolStay, RunSpec, parse_run
+from runner.protocol.run_spec import RunSpec
 
 _POLL_S = 0.5
-_MAX_NAMED = 3  # maximum number of runs or jobs in an error
-
-
-@dataclass(frozen=True, slots=True)
-class JobRuns:
-    """A job with its unfinished tasks; `foreign` are the IDs of tasks that are not runs."""
-
-    job: JobSnapshot
-    tasks: Mapping[str, TaskView]
-    specs: tuple[RunSpec, ...]
-    foreign: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The groups of its runs."""
-        return tuple(dict.fromkeys(each.group for each in self.specs if each.group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,76 +105,7 @@ def find_jobs(
     return name, found
 
 
-def load_job_runs(connection: Connection, job: JobSnapshot) -> JobRuns:
-    """Return the unfinished runs of a job."""
-    tasks = {
-        task_id: task
-        for task_id, task in list_tasks(connection, job.id).items()
-        if task.phase != "completed"
-    }
-    container = runs_container(connection)
-    waiting = WaitingTrialsCache(container)
-
-    def load(task_id: str) -> RunSpec | None:
-        content = read_run(container, task_id, waiting)
-        return None if content is None else parse_run(content, task_id)
-
-    specs = dict(zip(tasks, in_parallel(load, tasks), strict=True))
-    foreign = tuple(task_id for task_id, spec in specs.items() if spec is None)
-    return JobRuns(job, tasks, tuple(filter(None, specs.values())), foreign)
-
-
 # -- pools
-
-
-@dataclass(frozen=True, slots=True)
-class MovePool:
-    """A pool that jobs can move to."""
-
-    view: PoolView
-    output: PoolOutput
-
-
-class _Pools:
-    """The pools of the account, as described by the stack or Batch."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._views = {pool.id.lower(): pool for pool in list_pools(connection)}
-        self._outputs = connection.outputs
-        self._declared = {pool.id.lower(): pool for pool in connection.outputs.stack_pools}
-
-    def find(self, pool_id: str) -> MovePool | None:
-        """Return a pool, or None if it does not exist."""
-        view = self._views.get(pool_id.lower())
-        if view is None or view.state == "deleting":
-            return None
-        output = self._declared.get(pool_id.lower()) or describe_pool(
-            view.id,
-            view.vm_size,
-            spot=bool(view.spot_target) or not view.dedicated_target,
-            max_nodes=max(view.spot_target + view.dedicated_target, 1),
-            slots=view.slots,
-            inter_node=view.inter_node,
-            containers=view.containers,
-        )
-        return MovePool(view, output)
-
-    def get(self, pool_id: str) -> MovePool:
-        """Return a pool. Raise R-POOL-UNKNOWN, or R-POOL-TEAM if another team owns it."""
-        refuse_pool_of_other_team(pool_id, self._outputs)
-        found = self.find(pool_id)
-        if found is None:
-            names = [pool.id for pool in self._views.values() if pool.state != "deleting"]
-            raise RunnerError(
-                "R-POOL-UNKNOWN",
-                f"unknown pool {pool_id!r}",
-                why=f"pools of the account: {', '.join(names)}"
-                if names
-                else "the account has no pools",
-                fix=did_you_mean(pool_id, names) or "runner pool ls",
-                exit_code=ExitCode.PREFLIGHT,
-            )
-        return found
 
 
 def plan_move(
@@ -202,10 +119,10 @@ def plan_move(
         RunnerError: R-POOL-UNKNOWN; R-POOL-FIT, a run cannot run there; or R-POOL-UNUSABLE, none of
             its nodes can run tasks. Nothing was changed.
     """
-    pools = _Pools(connection)
+    pools = MovePools(connection)
     target = pools.get(to)
     moved = [
-        (spec, each.tasks[spec.run_id].slots, pools.find(spec.pool))
+        (spec, each.tasks[spec.task_id].slots, pools.find(spec.pool))
         for each in jobs
         if not each.job.is_in(target.view.id)
         for spec in each.specs
@@ -231,7 +148,7 @@ def plan_move(
         _refuse_misfit(
             target,
             {
-                spec.run_id: _explain_unprepared(spec, target, now)
+                spec.run_id: explain_unprepared(spec, target, now)
                 for spec, _, now in moved
                 if spec.run_id not in begun
             },
@@ -259,20 +176,6 @@ def _refuse_misfit(target: MovePool, problems: Mapping[str, str], otherwise: str
         why=f"it {why}",
         fix=f"use another pool: runner pool ls{otherwise}",
     )
-
-
-def _explain_unprepared(spec: RunSpec, target: MovePool, now: MovePool | None) -> str:
-    """Return what the nodes of a pool lack that start tasks and mounts provide, or nothing."""
-    if not target.view.is_prepared and spec.image is None:
-        return (
-            "was not created by runner, whose start task installs uv and waits for the GPUs; "
-            "without uv, every run fails"
-        )
-    if now is not None and any(each.get("kind") == "share" for each in spec.inputs.values()):
-        missing = [each for each in now.view.mounts if each not in target.view.mounts]
-        if missing:
-            return f"does not mount {missing[0]}, which an input of the run is in"
-    return ""
 
 
 def _refuse_unusable(connection: Connection, pool_id: str) -> None:
@@ -326,6 +229,7 @@ class _Mover:
     def move(self, runs: JobRuns) -> JobChange:
         """Take the steps of one job until it is in the pool."""
         to, changed, is_requested, was_noted = self.target.view.id, False, False, False
+        waits = _WaitReport(self.connection, runs, self.on_progress, "move")
         is_recorded = all(spec.pool.lower() == to.lower() for spec in runs.specs)
         while True:
             job = read_job(self.connection, runs.job.id)
@@ -333,66 +237,30 @@ class _Mover:
                 return JobChange(runs.job.id, 0, changed, is_paused=False)
             if was_noted and job.note is not None and job.note.to and job.note != self.note:
                 raise self._overtaken(job)
+            if is_falling_back(job):  # its client may be about to write: then its write is refused
+                is_recorded = False
             step = next_step(job, self.note, is_recorded=is_recorded, is_requested=is_requested)
             if step is JobStep.DONE:
                 return JobChange(job.id, len(runs.specs), changed, is_paused=job.disabled)
             changed = True
             if step is JobStep.RECORD:
-                self._record(load_job_runs(self.connection, job))
+                self._record(load_job_runs(self.connection, job), job)
                 is_recorded = True
             elif step is JobStep.WAIT:
-                self._wait(job)
+                waits.show(job)
+                time.sleep(_POLL_S)
             else:
-                done = self._request(step, job)
+                done = send_request(self.connection, step, job, self.note, self.running)
                 is_requested |= done and step is JobStep.DISABLE
                 was_noted |= done and step is JobStep.NOTE
 
-    def _request(self, step: JobStep, job: JobSnapshot) -> bool:
-        """Send the request of a step. Return False if the job has changed since it was read."""
-        if step is JobStep.NOTE:
-            return note_job(self.connection, job, self.note)
-        if step is JobStep.DISABLE:
-            return disable_job(self.connection, job, self.running)
-        if step is JobStep.MOVE:
-            return change_pool(self.connection, job, self.target.view.id)
-        if step is JobStep.ENABLE:
-            return enable_job(self.connection, job)
-        return note_job(self.connection, job, None)
-
-    def _wait(self, job: JobSnapshot) -> None:
-        _report_wait(self.connection, job, self.on_progress, "move")
-        time.sleep(_POLL_S)
-
-    def _record(self, runs: JobRuns) -> None:
-        """Write the new pool to the groups, run.json and the index entries of unfinished runs.
-
-        The runs may end before the next client if this one is killed once the job is enabled.
-        """
-        to = self.target.output
-        container = runs_container(self.connection)
+    def _record(self, runs: JobRuns, job: JobSnapshot) -> None:
+        """Write the new pool to the groups, run.json and the index entries of unfinished runs."""
         for group in runs.groups:
-            _record_group(self.connection, group, to.id)
+            _record_group(self.connection, group, self.target.output.id)
 
         def write(spec: RunSpec) -> None:
-            if spec.pool.lower() == to.id.lower():
-                return
-            was_running = runs.tasks[spec.run_id].requeues > 0
-            attempt = count_attempts(container, spec.run_id) if was_running else 0
-            stay = PoolStay(spec.pool, spec.vm_size, spec.spot, attempt)
-            moved = replace(
-                spec,
-                pool=to.id,
-                vm_size=to.vm_size,
-                spot=to.spot,
-                moved_from=(*spec.moved_from, stay),
-            )
-            document = moved.to_json()
-            container.put(RunPaths(spec.run_id).run, document)
-            if load_result(container, spec.run_id) is None:  # entries of ended runs are final
-                metadata = index_metadata(document, None)
-                with suppress(RunnerError):  # the entry is a copy
-                    for blob in index_blobs(spec.run_id):
-                        container.put_metadata(blob, metadata, overwrite=True)
+            record_pool(self.connection, spec, runs.tasks[spec.task_id], job, self.target.output)
 
         in_parallel(write, runs.specs)
 
@@ -406,13 +274,29 @@ class _Mover:
         )
 
 
-def _report_wait(
-    connection: Connection, job: JobSnapshot, on_progress: OnProgress, stage: str
-) -> None:
-    tasks = list_tasks(connection, job.id).values()
-    active = sum(task.phase in ("preparing", "running") for task in tasks)
-    text = f"{job.id}: waiting for {format_count(active, 'task')}" if active else job.id
-    on_progress(Progress(stage, "progress", text))
+class _WaitReport:
+    """Shows for how many tasks of a job a command waits, and once each run that keeps its node."""
+
+    def __init__(
+        self, connection: Connection, runs: JobRuns, on_progress: OnProgress, stage: str
+    ) -> None:
+        self._connection = connection
+        self._on_progress = on_progress
+        self._stage = stage
+        self._may_keep = {spec.run_id: spec for spec in runs.specs if spec.keep_node_s}
+
+    def show(self, job: JobSnapshot) -> None:
+        """Report the present state of the job."""
+        tasks = list_tasks(self._connection, job.id)
+        begun = {name for name, task in tasks.items() if task.phase in ("preparing", "running")}
+        active = len(begun)
+        text = f"{job.id}: waiting for {format_count(active, 'task')}" if active else job.id
+        self._on_progress(Progress(self._stage, "progress", text))
+        now = datetime.now(UTC)
+        may_keep = [name for name, spec in self._may_keep.items() if spec.task_id in begun]
+        for kept in find_kept_nodes(self._connection, may_keep, now):
+            del self._may_keep[kept.run_id]
+            self._on_progress(Progress("kept node", "warning", kept.explain(now)))
 
 
 def _record_group(connection: Connection, group_id: str, pool: str) -> None:
@@ -458,6 +342,7 @@ def pause_jobs(
 
     def pause(runs: JobRuns) -> JobChange:
         changed = is_requested = False
+        waits = _WaitReport(connection, runs, on_progress, "pause")
         while True:
             job = read_job(connection, runs.job.id)
             if job is None or job.closed:
@@ -472,7 +357,7 @@ def pause_jobs(
             elif step is JobStep.DISABLE:
                 is_requested = disable_job(connection, job, running)
             else:
-                _report_wait(connection, job, on_progress, "pause")
+                waits.show(job)
                 time.sleep(_POLL_S)
             changed = True
 
@@ -560,7 +445,7 @@ def plan_drain(
     Raises:
         RunnerError: R-POOL-UNKNOWN; R-POOL-SAME; R-POOL-FIT; R-POOL-UNUSABLE.
     """
-    pools = _Pools(connection)
+    pools = MovePools(connection)
     pool = pools.get(pool_id).view
     target = pools.get(to) if to is not None else None
     if target is not None and target.view.id == pool.id:
@@ -605,7 +490,7 @@ def end_drain(connection: Connection, pool_id: str) -> tuple[list[JobChange], li
 
     Return the jobs, and the nodes that were changed.
     """
-    note = JobNote("drain", _Pools(connection).get(pool_id).view.id)
+    note = JobNote("drain", MovePools(connection).get(pool_id).view.id)
     nodes = [node.id for node in list_pool_nodes(connection, note.name) if node.state == "offline"]
     in_parallel(lambda node: set_scheduling(connection, note.name, node, enabled=True), nodes)
     open_jobs = [job for job in list_open_jobs(connection) if job.note == note and not job.closed]

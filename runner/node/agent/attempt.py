@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shlex
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from runner.node.agent.sweep_trial import SweepTrial
+    from runner.node.devices.watch import DeviceWatch
     from runner.node.distributed.node_group import NodeGroup
 
 logger = logging.getLogger(__name__)
@@ -136,6 +138,8 @@ _READ_ONLY = re.compile(r"Read-only file system: '(/[^'\n]+)'|'(/[^'\n]+)': Read
 # The last line that `runner.hooks.notebook` prints when a cell fails.
 _STOPPED_NOTEBOOK = re.compile(rf"(?m)^{re.escape(NOTEBOOK_STOPPED)}(.+)$")
 MAX_COMMAND_CHARS = 80  # of a process in a notice
+MEASURED_AFTER_S = 1.0  # shorter scripts do not pay for loading what measures the devices
+MEASURING_STARTS_S = 2.0  # wait for its start if the script ends meanwhile
 
 
 def read_tail(path: Path) -> str:
@@ -145,6 +149,23 @@ def read_tail(path: Path) -> str:
     with path.open("rb") as source:
         source.seek(max(path.stat().st_size - STDERR_TAIL_BYTES, 0))
         return source.read().decode("utf-8", errors="replace").rstrip()
+
+
+def devices_opener(
+    context: AttemptContext,
+    folder: Path,
+    *,
+    report: Callable[[float], None] | None = None,
+    others_idle_s: Callable[[], float] | None = None,
+) -> Callable[[threading.Event], DeviceWatch]:
+    """Return a function that loads and returns the `DeviceWatch` of these arguments."""
+
+    def open_devices(ending: threading.Event) -> DeviceWatch:
+        from runner.node.devices.watch import DeviceWatch  # noqa: PLC0415  see MEASURED_AFTER_S
+
+        return DeviceWatch(context, folder, ending, report=report, others_idle_s=others_idle_s)
+
+    return open_devices
 
 
 class Attempt:
@@ -160,7 +181,7 @@ class Attempt:
         finished: records that the script succeeded. None on a worker.
         node_group: the run's other nodes, if this node is the primary of several.
         trial: reports to a sweep, if the run is one of its trials.
-        beside: what runs beside the script, because the recipe asks for it.
+        devices: measures what the script uses of this node, from its second second on; else None.
     """
 
     def __init__(  # noqa: PLR0913 - everything an attempt has
@@ -175,6 +196,7 @@ class Attempt:
         node_group: NodeGroup | None = None,
         trial: SweepTrial | None = None,
         beside: Sequence[AbstractContextManager[object]] = (),
+        open_devices: Callable[[threading.Event], DeviceWatch] | None = None,
     ) -> None:
         self._task = task
         self._node = task.node
@@ -190,6 +212,8 @@ class Attempt:
         self.finished = finished
         self.node_group = node_group
         self.trial = trial
+        self.devices: DeviceWatch | None = None
+        self._open_devices = open_devices
         self._beside = beside
         self.temp = TempFolder(self._node.work_dir)
         self._compiling: subprocess.Popen[bytes] | None = None  # ends with the agent
@@ -550,7 +574,12 @@ class Attempt:
         has_metrics = self.spec.metric_patterns or written.mentions("RUNNER_METRICS_FILE")
         if self.streams is not None and not has_metrics:
             folders = partial(written.metric_folders, self._dirs.checkpoints)
-            self.streams.search_metrics(wanted_metrics(self.spec), folders)
+            from runner.node.script.script_python import ScriptPython  # noqa: PLC0415  as below
+
+            python = ScriptPython.of_command(
+                words, {**environment, SCRIPT_OF_VARIABLE: str(self._node.work_dir)}, protect
+            )
+            self.streams.search_metrics(wanted_metrics(self.spec), folders, python and python.ask)
         self.outputs.begin(written, words)
         watch = None if place.rank else self.hang_watch()  # the primary watches all ranks
         group = self.node_group
@@ -558,7 +587,7 @@ class Attempt:
         self.reserve.keep()
         try:
             with ExitStack() as stack:
-                for each in (*self._beside, *self._connect(place)):
+                for each in (*self._beside, self._measuring(), *self._connect(place)):
                     stack.enter_context(each)
                 stack.callback(self.reserve.release)
                 ended = command.run_command(
@@ -573,7 +602,10 @@ class Attempt:
                     stderr=self._dirs.stderr,
                     timeout_s=None if place.rank else left_s(),
                     terminated=lambda: (
-                        self._must_stop() or self._is_hung(watch) or self.reserve.stays_full()
+                        self._must_stop()
+                        or self._is_hung(watch)
+                        or bool(self._idle)
+                        or self.reserve.stays_full()
                     ),
                     grace_s=lambda: self.checkpoints.grace_s,
                     on_start=lambda pid: self.checkpoints.start(pid, collect_shards),
@@ -635,6 +667,38 @@ class Attempt:
             return True
         return self.node_group is not None and self.node_group.failed
 
+    @contextmanager
+    def _measuring(self) -> Generator[None]:
+        """Measure the devices in a block, unless it is short."""
+        ending, open_devices = threading.Event(), self._open_devices
+        if open_devices is None:
+            yield
+            return
+
+        def begin() -> None:
+            if ending.wait(MEASURED_AFTER_S):
+                return
+            try:
+                devices = open_devices(ending)
+                devices.start()
+            except Exception:  # a bug: the script must not notice
+                logger.exception("the devices are not measured")
+                return
+            self.devices = devices
+
+        starting = threading.Thread(target=begin, name="devices, start", daemon=True)
+        starting.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            starting.join(MEASURING_STARTS_S)
+
+    @property
+    def _idle(self) -> tuple[str, str] | None:
+        """The code and the message of a script whose devices were idle for too long, or None."""
+        return self.devices.ended if self.devices is not None else None
+
     def _is_hung(self, watch: HangWatch | None) -> bool:
         """Return True if no node has progressed within the limit. Dump the stacks before."""
         if watch is not None and not self._hung and (text := watch.describe_hang()):
@@ -654,15 +718,19 @@ class Attempt:
         """Return True if the sweep ended the script, and not an eviction or a hang."""
         if not (ended.stopped and self.stopped_early):
             return False
-        if self.checkpoints.must_stop or self._hung:
+        if self.checkpoints.must_stop or self._hung or self._idle:
             return False
         self.events.summarise(f"stopped early: {self.stopped_early}")
         return True
 
     def _check_stop(self, ended: command.ScriptResult) -> None:
-        """Raise the cause if the agent stopped the command: a hang, another node, an eviction."""
+        """Raise the cause if the agent stopped the command, such as a hang or an eviction."""
         if self._hung:
             raise _command_error("Hung", self._hung)
+        is_evicted = self._termination.requested or self.checkpoints.must_stop
+        if ended.stopped and self._idle and not is_evicted:
+            code, text = self._idle
+            raise _command_error(code, f"stopped: {text}", command.TIMEOUT_EXIT_CODE)
         if ended.stopped and self.reserve.full and not self._must_stop():
             what = f"stopped, because the local services had no room: {self.reserve.full}"
             raise _command_error("DiskFull", what)

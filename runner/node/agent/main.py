@@ -13,9 +13,10 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from runner.node.agent.attempt import LOCK_FILE, Attempt, read_tail
+from runner.node.agent.attempt import LOCK_FILE, Attempt, devices_opener, read_tail
 from runner.node.agent.records import NO_LOGS, AttemptOutcome, RunRecords
 from runner.node.checkpoints.committer import AttemptCheckpoints
 from runner.node.checkpoints.load_failures import RESUME_FAILED
@@ -23,6 +24,7 @@ from runner.node.cluster import load_heartbeat_config, load_hosts
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, TaskContext
 from runner.node.environment.virtual_env import write_environment
 from runner.node.failures import (
+    IDLE_CODES,
     EvictedError,
     NodeLostError,
     StageFailedError,
@@ -59,11 +61,13 @@ from runner.protocol.task import (
     NODES_TOKEN_VARIABLE,
     SCHEDULE_TASKS_VARIABLE,
     SCHEDULE_VARIABLE,
+    TASK_TRIALS_VARIABLE,
     TRIAL_VARIABLE,
 )
 
 logger = logging.getLogger(__name__)
 
+NOT_RETRIED = (RESUME_FAILED, *IDLE_CODES)
 NO_ACCESS_EXIT_CODE = 122  # storage denies access, so only this code can tell the client
 # Batch sends SIGKILL a few seconds after SIGTERM: all records must be written before.
 SHUTDOWN_S = 4.5
@@ -96,7 +100,7 @@ def main() -> int:
     try:
         task = load_task(environment, retry_budget, termination, redactor)
         with _only_agent_of(task.node.work_dir, termination):
-            return run_task(task, environment)
+            return _run_all(task, environment)
     except (NothingDueError, SettingsError) as err:
         is_fine = isinstance(err, NothingDueError)
         logger.log(logging.INFO if is_fine else logging.ERROR, "%s", err)
@@ -113,6 +117,15 @@ def main() -> int:
         # `exit_now` ends the process without waiting for threads.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
+
+
+def _run_all(task: TaskContext, environment: Mapping[str, str]) -> int:
+    """Run the run of the task, or its trials one after another. Return the exit code."""
+    if environment.get(TASK_TRIALS_VARIABLE) is None:
+        return run_task(task, environment)
+    from runner.node.agent.task_trials import run_trials  # noqa: PLC0415  few tasks
+
+    return run_trials(task, environment, run_task)
 
 
 def load_task(
@@ -140,22 +153,32 @@ def load_task(
     return task
 
 
-def run_task(task: TaskContext, environment: Mapping[str, str], run_id: str = "") -> int:
+def run_task(
+    task: TaskContext, environment: Mapping[str, str], records: RunRecords | None = None
+) -> int:
     """Execute attempts of a run until one ends it. Return the exit code for Batch.
 
     Args:
         task: what all runs of this process share.
         environment: the variables of the task, with secrets.
-        run_id: the run; by default that of the task.
+        records: those of the run; by default of the run of the task.
 
     Raises:
         StorageRequestError: storage refused a request or did not answer.
     """
-    records = RunRecords(task.runs, RunPaths(run_id or task.node.run_id))
+    if records is None:
+        records = RunRecords(task.runs, RunPaths(task.node.run_id))
     while (code := _attempt(task, records, environment)) is None:
         logger.info("the next attempt runs here")
+    if task.secrets.notifies:
+        from runner.node.agent.notifications import notify_end  # noqa: PLC0415  few runs ask for it
+
+        notify_end(task, records)
     if code == 0:
         _register_model(task, records, environment)
+    hold = records.hold
+    if hold is not None and hold.result is not None:
+        records.end_hold(hold.result, hold.wait(task))
     return code
 
 
@@ -186,9 +209,14 @@ def _attempt(task: TaskContext, records: RunRecords, environment: Mapping[str, s
     logger.info("run %s, attempt %d", records.paths.run_id, number)
     if isinstance(spec, StageFailedError):
         return AttemptOutcome(task, records, number, started).failed(spec, retries=0)
+    if spec.notify is not None and task.secrets.notifies and number > spec.notify.evictions:
+        from runner.node.agent.notifications import notify_evictions  # noqa: PLC0415  evicted often
+
+        notify_evictions(task, records, spec, number)
     finished = FinishedScript(task.node.work_dir, spec)
     try:
-        dirs = make_dirs(task.node.work_dir, keep_written=finished.attempt is not None)
+        kept = finished.attempt is not None
+        dirs = make_dirs(task.node.work_dir, keep_written=kept, is_quiet=task.is_quiet)
         record_attempt(dirs.logs, spec.run_id, number)
     except OSError as err:
         failure = disk_full("code", err)
@@ -225,6 +253,10 @@ def _open_attempt(
         from runner.node.script.live_outputs import LiveOutputs  # noqa: PLC0415
 
         beside.append(LiveOutputs(context))
+    if spec.notify is not None and task.secrets.notifies:
+        from runner.node.agent.notifications import CapWatch  # noqa: PLC0415  few runs ask for it
+
+        beside.append(CapWatch(task, context))
     if spec.trial:
         from runner.node.agent.sweep_trial import open_trial  # noqa: PLC0415
 
@@ -241,6 +273,7 @@ def _open_attempt(
     if trial is not None:
         trial.start()
         beside.append(trial)
+    others_idle_s = node_group.find_idle_s if node_group is not None else None
     return Attempt(
         task,
         context,
@@ -251,6 +284,7 @@ def _open_attempt(
         node_group=node_group,
         trial=trial,
         beside=beside,
+        open_devices=devices_opener(context, task.node.work_dir, others_idle_s=others_idle_s),
     )
 
 
@@ -388,11 +422,11 @@ def _after_failure(
     """Record the failure of an attempt. Return the exit code, or None to run another one here.
 
     Another attempt follows in addition to the retries if the script could not load its checkpoint.
-    A run that may not start over fails at once.
+    A run that may not start over, or was idle, fails at once.
     """
     attempt, finished = outcome.attempt, outcome.attempt.finished
     load = outcome.find_load_failure(err)
-    retries = 0 if err.code == RESUME_FAILED else context.spec.retries
+    retries = 0 if err.code in NOT_RETRIED else context.spec.retries
     if attempt.node_group is not None:
         if load is not None:
             _close(attempt, again=True)
@@ -410,7 +444,7 @@ def _after_failure(
     if load is None:
         code = outcome.failed(err, retries)
         if err.code == "DiskFull":
-            remove_written(context.dirs)  # after its outputs were kept
+            outcome.clean_up(partial(remove_written, context.dirs))  # its outputs were kept
         return code
     outcome.could_not_load(err, load)
     outcome.await_writers()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.node.agent.attempt import Attempt
 from runner.node.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, TaskContext
@@ -26,6 +26,7 @@ from runner.protocol.results import (
     STOPPED_EARLY,
     AttemptEnd,
     AttemptStart,
+    HoldEnd,
     LeftOut,
     NodeTimes,
     OutputFile,
@@ -36,6 +37,9 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import RunSpec, parse_run_spec
 from runner.protocol.usage import MAX_ATTEMPTS, load_usage, usage_to_json
+
+if TYPE_CHECKING:
+    from runner.node.agent.hold import NodeHold
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +156,12 @@ class RunRecords:
         self._own: dict[str, bytes] = {}
         self.spec: RunSpec | None = None  # once it was parsed
         self.losses = 0  # attempts in this task that lost another node
+        self.has_lost_storage = False  # an attempt in this task failed because storage did
+        self.hold: NodeHold | None = None  # an attempt in this task failed, and keeps its node
+
+    def note_lost_storage(self) -> None:
+        """Remember that an attempt of this process failed because storage did."""
+        self.has_lost_storage = True
 
     def keep(self, name: str, content: bytes) -> None:
         """Use this content of a blob instead of reading it."""
@@ -206,6 +216,28 @@ class RunRecords:
         rests = (name[len(folder) :] for name in self._runs.list_names(folder))
         return [int(rest.split("/")[0]) for rest in rests if rest.split("/")[0].isdigit()]
 
+    def last_claimed(self) -> int:
+        """Return the number of the last attempt, or 0 if none started."""
+        return max(self._taken_numbers(), default=0)
+
+    def read_start(self, number: int) -> str:
+        """Return when an attempt started, or an empty string if it is not known."""
+        start = AttemptStart.load(self.read(self.paths.attempt_start(number)) or b"")
+        return start.started if start is not None else ""
+
+    def end_killed(self, number: int, message: str) -> None:
+        """Write the end of an attempt whose agent was killed: the next attempt started then."""
+        if self._read_end(number) is None:
+            self.write_end(
+                AttemptEnd(
+                    attempt=number,
+                    ended=self.read_start(number + 1),
+                    why="failed",
+                    step=COMMAND_STAGE,
+                    message=message,
+                )
+            )
+
     def write_node_start(self, node: NodeSettings, number: int) -> None:
         """Write the start record of an attempt on the node of the rank of `paths`."""
         start = describe_start(node, number, self.find_log_offsets(), self.paths.rank)
@@ -230,12 +262,26 @@ class RunRecords:
         """Return end.json, or None if it is missing (the attempt was lost) or damaged."""
         return AttemptEnd.load(self._runs.get(self.paths.attempt_end(number)) or b"")
 
-    def commit_attempt(self, result: RunResult, failure: StageFailedError | None = None) -> bool:
+    def start_of(self, number: int) -> datetime | None:
+        """Return when an attempt started, or None if this is unknown. Raise StorageRequestError."""
+        start = AttemptStart.load(self.read(self.paths.attempt_start(number)) or b"")
+        try:
+            return datetime.fromisoformat(start.started) if start is not None else None
+        except ValueError:
+            return None
+
+    def commit_attempt(
+        self,
+        result: RunResult,
+        failure: StageFailedError | None = None,
+        hold: NodeHold | None = None,
+    ) -> bool:
         """Write the outcome of a run whose last attempt ended. Return False if an outcome existed.
 
         Args:
             result: the outcome if there is no failure, without the fields that are added here.
             failure: why the run failed, or None if it succeeded.
+            hold: keeps the node of an attempt that failed; it starts with the outcome.
         """
         is_early = result.code is not None
         result = replace(
@@ -256,7 +302,25 @@ class RunRecords:
                 error=failure.error[1] or None,
                 rank=failure.rank,
             )
-        return self._commit(result)
+        if hold is None:
+            return self._commit(result)
+        result = hold.start(result)
+        if self._commit(result):
+            self.hold = hold
+            return True
+        hold.clean_up()
+        return False
+
+    def end_hold(self, result: RunResult, why: str) -> None:
+        """Record when a node was released that was kept, and count its time in the index."""
+        end = HoldEnd(result.attempt, now_text(), why)
+        name = self.paths.attempt_hold(result.attempt)
+        try:
+            self._runs.put(name, json.dumps(end.to_json()).encode())
+        except StorageRequestError as err:
+            logger.warning("the end of the hold is not recorded: %s", err)
+            return
+        self._write_index(result, result.to_json(self.paths.run_id))
 
     def commit_unstarted(self, status: ResultStatus, code: str, message: str) -> bool:
         """Write the outcome of a run that never started. Return False if an outcome existed."""
@@ -286,17 +350,27 @@ class RunRecords:
         if attempt == 1:
             return 0
         try:
-            run = RunSpec.from_json(parse_json(self._runs.get(self.paths.run) or b""))
-            moved = {stay.requeued for stay in run.moved_from}
-            evicted = 0
-            for number in set(range(1, attempt)) - moved:
-                end = self._read_end(number)
-                was_asked = end is not None and end.was_requeued and run.resources.nodes == 1
-                evicted += not was_asked and (end is None or end.why != "failed")
-            return evicted
+            return len(self.find_evicted(attempt))
         except (StorageRequestError, *DAMAGED) as err:
             logger.warning("how earlier attempts ended is not known: %s", err)
             return None
+
+    def find_evicted(self, attempt: int) -> list[int]:
+        """Return the numbers of earlier attempts that were lost with their node.
+
+        Raises:
+            StorageRequestError: storage refused a request or did not answer.
+            ValueError: run.json is damaged; or another of DAMAGED.
+        """
+        run = RunSpec.from_json(parse_json(self._runs.get(self.paths.run) or b""))
+        moved = {stay.requeued for stay in run.moved_from}
+        evicted: list[int] = []
+        for number in sorted(set(range(1, attempt)) - moved):
+            end = self._read_end(number)
+            was_asked = end is not None and end.was_requeued and run.resources.nodes == 1
+            if not was_asked and (end is None or end.why != "failed"):
+                evicted.append(number)
+        return evicted
 
     def _write_index(self, result: RunResult, document: Mapping[str, Any]) -> None:
         """Update the run's entry in the index. A failure is only logged."""
@@ -318,6 +392,7 @@ class RunRecords:
                 status=result.status,
                 ended=result.ended,
                 attempts=result.attempt or MAX_ATTEMPTS,
+                kept_until=result.kept_until,
             )
             return usage_to_json(found)
         except (StorageRequestError, *DAMAGED) as err:
@@ -371,11 +446,12 @@ class AttemptOutcome:
             return self._commit([], err)
         except StorageRequestError as err:
             logger.warning("the exported outputs could not be checked: %s", err)
-        attempt.temp.remove()
+        hold = self._make_hold() if failure is not None else None
+        self._clean_up(hold, attempt.temp.remove)
         if trial is not None:
             trial.finish("failed" if failure else "succeeded", trial.stopped or "")
         left_out = attempt.outputs.left_out
-        return self._commit(outputs, failure, left_out, early=attempt.stopped_early)
+        return self._commit(outputs, failure, left_out, early=attempt.stopped_early, hold=hold)
 
     def _out_of_range(self) -> StageFailedError | None:
         """Return the failure of a run with a metric outside of its range, or None.
@@ -398,6 +474,8 @@ class AttemptOutcome:
             The exit code.
         """
         failure.redact(self._task.redactor.text)
+        if failure.code == "StorageFailed":
+            self._records.note_lost_storage()
         attempt = self._attempt
         if attempt is not None:
             attempt.outputs.collect(self._left_s())  # now, because it writes events
@@ -411,11 +489,34 @@ class AttemptOutcome:
             return failure.exit_code or FAILED_EXIT_CODE
         if attempt is not None and attempt.trial is not None:
             attempt.trial.finish("failed", failure.error[1] or failure.message)
+        hold = self._make_hold()
         if attempt is None or failure.code == "StorageFailed":
-            return self._commit([], failure)
+            return self._commit([], failure, hold=hold)
         outputs = attempt.outputs.export_partial(self._left_s, last=True)
-        attempt.temp.remove()
-        return self._commit(outputs, failure, attempt.outputs.left_out)
+        self._clean_up(hold, attempt.temp.remove)
+        return self._commit(outputs, failure, attempt.outputs.left_out, hold=hold)
+
+    def _make_hold(self) -> NodeHold | None:
+        """Return the hold of the node for a run that failed, or None if the node is not kept."""
+        spec, task = self._records.spec, self._task
+        if spec is None or not spec.keep_node_s or task.termination.requested:
+            return None
+        if task.notices is not None and task.notices.notice is not None:
+            return None  # the node is about to be evicted
+        from runner.node.agent.hold import NodeHold  # noqa: PLC0415  few runs keep their node
+
+        return NodeHold(spec.keep_node_s)
+
+    def clean_up(self, cleanup: Callable[[], object]) -> None:
+        """Remove something of an attempt that has ended, after the hold of its node."""
+        self._clean_up(self._records.hold, cleanup)
+
+    @staticmethod
+    def _clean_up(hold: NodeHold | None, cleanup: Callable[[], object]) -> None:
+        if hold is None:
+            cleanup()
+        else:
+            hold.cleanups.append(cleanup)
 
     def find_load_failure(self, failure: StageFailedError) -> ResumeFailure | None:
         """Return the failure of the script to load its checkpoint, or None for another failure.
@@ -485,6 +586,8 @@ class AttemptOutcome:
         """Wait until this attempt writes no more, because the next one appends to the same logs."""
         if self._streams is not None:
             self._streams.await_end()
+        if self.attempt.devices is not None:
+            self.attempt.devices.await_end()
 
     def _left_s(self) -> float | None:
         """Return the seconds until Batch kills the agent or evicts the node; None if unknown."""
@@ -496,7 +599,10 @@ class AttemptOutcome:
         if self._streams is None:
             return
         began = time.monotonic()
-        for finish in (self._streams.finish_script, self._streams.finish_events):
+        devices = self.attempt.devices
+        finishes = [self._streams.finish_script, self._streams.finish_events]
+        finishes += [devices.finish] if devices is not None else []
+        for finish in finishes:
             try:
                 finish(timeout_s)
             except Exception as err:  # noqa: BLE001
@@ -553,11 +659,13 @@ class AttemptOutcome:
         failure: StageFailedError | None,
         left_out: Sequence[LeftOut] = (),
         early: str | None = None,
+        hold: NodeHold | None = None,
     ) -> int:
         events = self._attempt.events if self._attempt is not None else None
         if events is not None and events.content is not None:
             self._records.keep(self._records.paths.attempt_events(self._number), events.content)
         metrics = self._streams.metrics.last() if self._streams else {}
+        devices = self._attempt.devices if self._attempt is not None else None
         result = RunResult(
             status="succeeded",
             attempt=self._number,
@@ -570,8 +678,9 @@ class AttemptOutcome:
             outputs=tuple(outputs),
             checkpoint=self._checkpoint_summary(),
             left_out=tuple(left_out),
+            devices=devices.summary() if devices is not None else None,
         )
-        if not self._records.commit_attempt(result, failure):
+        if not self._records.commit_attempt(result, failure, hold):
             logger.info("the run's outcome was decided before this attempt ended")
             recorded = self._records.exit_code()
             return FAILED_EXIT_CODE if recorded is None else recorded

@@ -30,6 +30,7 @@ from runner.node.storage.auth import Credential, ManagedIdentityCredential, Task
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.retries import RetryBudget
+from runner.protocol.azure.clouds import PUBLIC, cloud_at
 from runner.protocol.codec import parse_json
 from runner.protocol.groups import group_blob
 from runner.protocol.paths import RunPaths
@@ -47,7 +48,6 @@ from runner.protocol.task import GROUP_SECRETS_VARIABLE, STORAGE_VARIABLE
 logger = logging.getLogger(__name__)
 
 API_VERSION = "2025-06-01"
-BATCH_RESOURCE = "https://batch.core.windows.net/"
 CHUNK = 100  # maximum tasks in one request (REST docs, "Create Task Collection")
 _HEADERS = {"Content-Type": "application/json; odata=minimalmetadata"}
 _TOO_LARGE = frozenset({"RequestBodyTooLarge", "RequestEntityTooLarge"})
@@ -247,4 +247,5 @@ def _choose_credential(environment: Mapping[str, str], access: GroupAccess) -> C
     if token:
         return TaskTokenCredential(token)
     client_id: str | None = access.storage.get("identity_client_id")
-    return ManagedIdentityCredential(client_id, resource=BATCH_RESOURCE)
+    cloud = cloud_at(environment.get("AZ_BATCH_ACCOUNT_URL") or "") or PUBLIC
+    return ManagedIdentityCredential(client_id, resource=cloud.batch_resource)

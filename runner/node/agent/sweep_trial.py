@@ -62,6 +62,7 @@ class NodeSweep:
         folder = shared_dir / "runner" / "sweeps" / group_id
         self._template = folder / "run.json"
         self._succeeded = folder / "succeeded"
+        self._folder = folder
         self._group_id = group_id
 
     def read_template(self, runs: ContainerClient) -> dict[str, Any]:
@@ -82,6 +83,26 @@ class NodeSweep:
         """Record that a trial succeeded."""
         if not self.has_succeeded:
             self._write(self._succeeded, b"")
+
+    def trial_in_folder(self, task_id: str) -> tuple[str, int]:
+        """Return the run ID of the trial that last ran in the folder of a task, or "".
+
+        The number is that of `record_trial`.
+        """
+        with suppress(OSError, ValueError):
+            run_id, _, killed = self._trial_file(task_id).read_text(encoding="ascii").partition(" ")
+            return run_id, int(killed)
+        return "", 0
+
+    def record_trial(self, task_id: str, run_id: str, killed: int) -> None:
+        """Record which trial runs in the folder of a task that runs several.
+
+        `killed` counts its agents on this node that have not ended by themselves.
+        """
+        self._write(self._trial_file(task_id), f"{run_id} {killed}".encode())
+
+    def _trial_file(self, task_id: str) -> Path:
+        return self._folder / f"{task_id}.trial"
 
     def _write(self, path: Path, content: bytes) -> None:
         with suppress(OSError):  # for example, a container without the folder of the node

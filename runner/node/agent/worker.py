@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
-from runner.node.agent.attempt import Attempt
+from runner.node.agent.attempt import Attempt, devices_opener
 from runner.node.agent.records import RunRecords
 from runner.node.checkpoints.committer import SNAPSHOTS_FOLDER, AttemptCheckpoints
 from runner.node.checkpoints.shards import ShardWriter
@@ -214,7 +214,10 @@ class Worker:
         # Only restored: the primary commits the checkpoints.
         restored = replace(parts, spec=replace(spec, checkpoints=None, resume_from=None))
         checkpoints, outputs = AttemptCheckpoints(restored), AttemptOutputs(parts)
-        attempt = self._attempt = Attempt(context, parts, checkpoints, outputs)
+        report = self._report_idle if spec.idle_timeout_s else None
+        open_devices = devices_opener(parts, context.node.work_dir, report=report)
+        attempt = Attempt(context, parts, checkpoints, outputs, open_devices=open_devices)
+        self._attempt = attempt
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.set_up(secrets)
         launched = LaunchedCommands(attempt.launch_folder, self._report_launched)
@@ -307,6 +310,9 @@ class Worker:
     def _report_launched(self, name: str, code: int) -> None:
         self._primary.send_event(WorkerEvent.LAUNCHED, name=name, code=code)
 
+    def _report_idle(self, idle_s: float) -> None:
+        self._primary.send_event(WorkerEvent.IDLE, idle_s=round(idle_s, 3))
+
     def _export(self, attempt: Attempt) -> None:
         """Export the outputs when the primary orders it. Raise TerminatedError."""
         order = self._primary.await_order(PrimaryOrder.EXPORT)
@@ -379,6 +385,8 @@ class Worker:
         streams, self._unflushed = self._unflushed, None
         if streams is not None:
             _try_finish(streams.finish_script, self._flush_s)
+        if self._attempt is not None and self._attempt.devices is not None:
+            _try_finish(self._attempt.devices.finish, self._flush_s)
 
     def _flush(self) -> None:
         self._flush_script()

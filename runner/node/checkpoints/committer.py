@@ -561,7 +561,7 @@ class AttemptCheckpoints:
         )
         self._thread.start()
         if self._notices is not None:
-            self._notices.notify(self._on_notice)
+            self._notices.notify(self._on_notice, self._on_recommendation)
 
     @property
     def must_stop(self) -> bool:
@@ -610,6 +610,14 @@ class AttemptCheckpoints:
         if self._thread is not None:
             self._thread.request(min(SETTLE_S, max(0.0, notice.left_s - self._lead_s - RETRY_S)))
         self._requested_for = notice.event_id
+        self._events.add("notice", "progress", message)
+
+    def _on_recommendation(self) -> None:
+        if self._thread is not None:
+            self._thread.request()
+        message = (
+            "Azure expects to evict the node soon (rebalance recommendation): saving a checkpoint"
+        )
         self._events.add("notice", "progress", message)
 
     @property

@@ -27,6 +27,7 @@ from runner.node.checkpoints.snapshot import (
 )
 from runner.node.failures import StageFailedError
 from runner.protocol.checkpoints import ResumeHistory
+from runner.protocol.host import format_usd
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.usage import Read, load_work_ms
 
@@ -172,15 +173,14 @@ def check_cap(get: Read, spec: RunSpec, history: ResumeHistory) -> None:
     repeated_s = repeated_ms / 1000
     if repeated_s <= left_s:
         return
-    usd = spec.max_cost_micros / 1_000_000
-    costs = usd * repeated_s / spec.job_limit_s
+    costs = spec.max_cost_micros * repeated_s / spec.job_limit_s
     raise StageFailedError(
         RESTORE_STAGE,
         RESUME_FAILED,
         f"{history.describe()}. A start from the beginning repeats "
-        f"{_duration(repeated_s)} of work, and the cost cap of {usd:.2f} USD leaves "
-        f"{_duration(left_s)}: `runner resume {spec.run_id} --fresh` would cost up to "
-        f"{costs:.2f} USD for this work",
+        f"{_duration(repeated_s)} of work, and the cost cap of {format_usd(spec.max_cost_micros)} "
+        f"leaves {_duration(left_s)}: `runner resume {spec.run_id} --fresh` would cost up to "
+        f"{format_usd(costs)} for this work",
     )
 
 

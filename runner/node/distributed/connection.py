@@ -60,6 +60,7 @@ class WorkerEvent:
     CHECKED = "checked"  # the result of the check: `problem`, `peer`, `is_consequence`
     SHARD = "shard"  # a snapshot was uploaded: `number`, `blob`, `generation`, or `problem`
     PROGRESS = "progress"  # the script wrote something since the last PROGRESS
+    IDLE = "idle"  # its devices have been idle for `idle_s` seconds; with `idle_timeout` only
     DUMPED = "dumped"  # the stacks are in the log
     LAUNCHED = "launched"  # a command of mpirun ended: `name`, `code`
     ENDED = "ended"  # the script succeeded

@@ -70,6 +70,8 @@ class WorkerNode:
     check_port: int = 0  # where its agent listens for the check of the nodes; 0 means no check
     report: GateReport | None = None
     progressed_at: float = field(default_factory=time.monotonic)
+    idle_s: float = 0.0  # at `idle_at`
+    idle_at: float | None = None
     dumped: bool = False
     shard: dict[str, Any] = field(default_factory=dict[str, Any])  # the last message SHARD
     ready: bool = False
@@ -112,6 +114,7 @@ class WorkerNode:
 
 
 NODES_STAGE = "nodes"
+IDLE_REPORT_S = 180.0  # twice the longest time between two measurements, and a minute
 POLL_S = 0.1
 
 
@@ -165,6 +168,20 @@ class NodeGroup:
         first = min(running, key=lambda worker: worker.progressed_at)
         last = max(worker.progressed_at for worker in running)
         return time.monotonic() - last, first.name
+
+    def find_idle_s(self) -> float:
+        """Return for how many seconds all running workers have been idle; infinity without any.
+
+        A worker that has not reported for a while counts as busy.
+        """
+        oldest = time.monotonic() - IDLE_REPORT_S
+        return min(
+            (
+                worker.idle_s if worker.idle_at is not None and worker.idle_at > oldest else 0.0
+                for worker in self._running()
+            ),
+            default=float("inf"),
+        )
 
     def dump_stacks(self, text: str) -> None:
         """Let all workers write the stacks of their scripts to their logs, and wait for it."""
@@ -562,6 +579,8 @@ class NodeGroup:
             worker.shard = message
         elif kind == WorkerEvent.PROGRESS:
             worker.progressed_at = time.monotonic()
+        elif kind == WorkerEvent.IDLE:
+            worker.idle_s, worker.idle_at = float(message["idle_s"]), time.monotonic()
         elif kind == WorkerEvent.DUMPED:
             worker.dumped = True
         elif kind == WorkerEvent.LAUNCHED and self._on_launch_end is not None:

@@ -321,7 +321,7 @@ class UrlSource:
         self._hashed = hashed  # the hash detects a mixture of two versions
         from urllib.request import build_opener  # noqa: PLC0415  few runs have such an input
 
-        from runner.node.storage.redirects import RedirectPolicy  # noqa: PLC0415
+        from runner.protocol.notifying.redirects import RedirectPolicy  # noqa: PLC0415
 
         self._opener = build_opener(RedirectPolicy(self._may_follow))
         self._failing_since: float | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.node.metric_files.aim_folders import AIM_FILE, AimFolder, AskPython
 from runner.node.metric_files.event_files import NAME_PART, EventFile
 from runner.node.metric_files.mlflow_files import (
     DATABASE_HEAD,
@@ -26,9 +27,13 @@ _MLFLOW_METRIC = re.compile(r"(.*/[0-9a-f]{32})/metrics/(.{1,250})")
 
 @dataclass(frozen=True)
 class Opened:
-    """What the readers of one attempt share: which names are metrics, and histories of copies."""
+    """What the readers of one attempt share: which names are metrics, and histories of copies.
+
+    `ask` runs a program with the Python of the script; None if it has none.
+    """
 
     is_metric: IsMetric
+    ask: AskPython | None = None
     trainer: SeenValues = field(default_factory=SeenValues)
 
 
@@ -54,6 +59,12 @@ def _open_events(path: Path, head: bytes, _: Opened) -> FileReader | None:
 
 def _open_wandb(path: Path, head: bytes, _: Opened) -> FileReader | None:
     return WandbFile(path) if head.startswith(HEADER) else None
+
+
+def _open_aim(path: Path, head: bytes, opened: Opened) -> FileReader | None:
+    if opened.ask is None or not head.startswith(DATABASE_HEAD):
+        return None
+    return AimFolder(path, opened.ask)
 
 
 def _open_mlflow(path: Path, head: bytes, _: Opened) -> FileReader | None:
@@ -94,6 +105,7 @@ def _open_json(path: Path, head: bytes, opened: Opened) -> FileReader | None:
 FORMATS = (
     FileFormat("tensorboard", lambda path: NAME_PART in path, _open_events),
     FileFormat("wandb", lambda path: path.endswith(".wandb"), _open_wandb),
+    FileFormat("aim", lambda path: path.endswith(AIM_FILE), _open_aim),
     FileFormat("mlflow", lambda path: "/metrics/" in path, _open_mlflow),
     FileFormat(
         "mlflow", lambda path: path.endswith((".db", ".sqlite", ".sqlite3")), _open_database

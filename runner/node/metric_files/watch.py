@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from runner.node.metric_files.aim_folders import AskPython
 from runner.node.metric_files.formats import Opened, may_have_metrics, open_reader
 from runner.node.metric_files.reading import FileReader, FoundValue
 from runner.node.metric_files.tables import IsMetric
@@ -25,12 +26,15 @@ logger = logging.getLogger(__name__)
 EVERY_S = 2.0
 SHARE = 0.02  # of the time of one core
 FINISH_S = 30.0  # time limit for the last search
+BEFORE_S = 10.0  # time limit for what exists before the script
 MAX_FOLDERS = 5_000
 MAX_FILES = 2_000  # that may be of a format
 # The times of a folder that changes may have this resolution.
 _SETTLED_NS = 2 * 10**9
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "lost+found"})
 _PHASES = frozenset({"train", "training", "val", "valid", "validation", "test", "eval", "dev"})
+
+_AIM = ".aim"
 
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
@@ -77,8 +81,19 @@ class _File:
         except OSError as err:
             logger.info("metrics in %s are read later: %s", self.path, err)
         except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as err:
-            self._is_damaged = True
-            logger.warning("no more metrics are read from %s: %s", self.path, err)
+            self.leave_out(err)
+
+    def changed_ns(self) -> int:
+        """Return the time of the last change; 0 if it is not known."""
+        try:
+            return os.stat(self.path).st_mtime_ns  # noqa: PTH116 - paths are text here
+        except OSError:
+            return 0
+
+    def leave_out(self, why: object) -> None:
+        """Read no more values."""
+        self._is_damaged = True
+        logger.warning("no more metrics are read from %s: %s", self.path, why)
 
     def _read(self, opened: Opened) -> Iterator[FoundValue]:
         found = os.stat(self.path)  # noqa: PTH116 - paths are text here
@@ -107,6 +122,7 @@ class MetricFiles(threading.Thread):
         add: gets each value.
         is_metric: says which names in files with other content are metrics.
         is_needless: ends the search when it returns True.
+        ask: runs a program with the Python of the script, which reads the databases of Aim.
     """
 
     def __init__(
@@ -115,32 +131,32 @@ class MetricFiles(threading.Thread):
         add: AddValue,
         is_metric: IsMetric,
         is_needless: Callable[[], bool] = lambda: False,
+        ask: AskPython | None = None,
     ) -> None:
         super().__init__(name="metric files", daemon=True)
         self._places = folders
         self._add = add
         self._is_needless = is_needless
-        self._opened = Opened(is_metric)
+        self._opened = Opened(is_metric, ask)
         self._folders: dict[str, _Folder] = {}
         self._files: dict[str, _File] = {}
         self._owners: dict[tuple[str, str], str] = {}  # the folder that reported a name first
         self._ending = threading.Event()
         self._deadline: float | None = None
-        self._is_quiet = True
+        self._is_ready = threading.Event()
+        self._began_ns = 0
         self.spent_s = 0.0  # CPU time
 
     def start(self) -> None:
-        """Skip what exists, and start the thread."""
-        try:
-            self.search()
-        except Exception:
-            logger.exception("existing metric files could not be read")
-        self._is_quiet = False
+        """Start the thread, and wait until it has read what exists, at most BEFORE_S."""
+        self._began_ns = time.time_ns()
         super().start()
+        self._is_ready.wait(BEFORE_S)
 
     def run(self) -> None:
-        """Thread body: search until `finish`, then once more."""
+        """Thread body: skip what exists, search until `finish`, then once more."""
         try:
+            self._skip_existing()
             wait_s = EVERY_S
             while not self._ending.wait(wait_s) and not self._is_needless():
                 began_s = time.thread_time()
@@ -152,6 +168,29 @@ class MetricFiles(threading.Thread):
                 self.search(is_last=True)
         except Exception:  # the metrics are additional: the script must not fail
             logger.exception("metric files are no longer read")
+
+    def _skip_existing(self) -> None:
+        """Read what was written before the script, without a report.
+
+        The script does not wait longer than BEFORE_S for it. A file that was not read until then is
+        left out: which of its values are new is not known.
+        """
+        until = time.monotonic() + BEFORE_S
+        try:
+            for path in list(self._iterate_files()):
+                file = self._files[path] = _File(path)
+                if file.changed_ns() > self._began_ns:  # by the script, which was not waited for
+                    del self._files[path]
+                    continue
+                for _ in file.read(self._opened):
+                    if time.monotonic() > until:
+                        break
+                if time.monotonic() > until:
+                    file.leave_out(f"it is not read within {BEFORE_S:g} s")
+        except Exception:
+            logger.exception("existing metric files could not be read")
+        finally:
+            self._is_ready.set()
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Read what is left, within the time, and stop."""
@@ -170,9 +209,8 @@ class MetricFiles(threading.Thread):
             if file is None:
                 file = self._files[path] = _File(path)
             for name, value, step in file.read(self._opened, is_last=is_last):
-                if not self._is_quiet:
-                    shown = file.names.get(name) or self._shown_name(file, name)
-                    self._add(shown, value, step, source=file.source, wait=True)
+                shown = file.names.get(name) or self._shown_name(file, name)
+                self._add(shown, value, step, source=file.source, wait=True)
 
     def _iterate_files(self) -> Iterator[str]:
         """Yield the files that may have metrics, at most MAX_FILES."""
@@ -205,7 +243,7 @@ class MetricFiles(threading.Thread):
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in _SKIPPED and not entry.name.startswith("."):
+                        if _is_searched(path, entry.name):
                             folders.append(entry.path)
                     elif may_have_metrics(entry.path) and entry.is_file(follow_symlinks=False):
                         files.append(entry.path)
@@ -234,3 +272,10 @@ class MetricFiles(threading.Thread):
         shown = f"{label}/{name}" if is_phase or is_other else name
         file.names[name] = shown
         return shown
+
+
+def _is_searched(folder: str, name: str) -> bool:
+    """Return True for folders with files of tools. The databases of Aim are read as one file."""
+    if folder.endswith(f"/{_AIM}") or name in _SKIPPED:
+        return False
+    return name == _AIM or not name.startswith(".")

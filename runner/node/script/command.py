@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import logging
 import os
+import select
 import shlex
 import signal
 import stat
@@ -26,13 +26,12 @@ from typing import BinaryIO
 
 from runner.node.failures import COMMAND_STAGE, StageFailedError
 from runner.node.script.protection import (
+    forget_namespaces,
     namespace_of_script,
     namespaces_file,
     recorded_namespaces,
     start_protected,
 )
-
-logger = logging.getLogger(__name__)
 
 # From <sys/prctl.h> of Linux. On other systems, the functions that use them do nothing.
 PR_SET_PDEATHSIG = 1
@@ -41,6 +40,9 @@ PR_GET_CHILD_SUBREAPER = 37
 
 # Contains the task's folder. All processes of a script inherit it, which identifies them.
 SCRIPT_OF_VARIABLE = "RUNNER_SCRIPT_OF"
+
+# Children of the agent that do not belong to the script, and may run beside it: their process IDs.
+AGENT_PROCESSES: set[int] = set()
 
 KILL_WITHIN_S = 5.0
 POLL_S = 0.02
@@ -82,18 +84,37 @@ def reparent_orphans() -> Generator[None]:
 
 
 def children() -> frozenset[int]:
-    """Return the process IDs of this process's children."""
+    """Return the process IDs of this process's children, without AGENT_PROCESSES."""
     if not sys.platform.startswith("linux"):
         return frozenset()
     me = os.getpid()
-    return frozenset(pid for pid in _processes() if _parent(pid) == me)
+    if (listed := _listed_children(me)) is not None:
+        return listed - AGENT_PROCESSES
+    return frozenset(pid for pid in _processes() if _parent(pid) == me) - AGENT_PROCESSES
+
+
+def _listed_children(pid: int) -> frozenset[int] | None:
+    """Return the children of a process from the lists of its threads, or None without such lists.
+
+    They need CONFIG_PROC_CHILDREN of the kernel. While children end, one that follows them may be
+    missing in a list, but a list that is empty has none: proc_pid_children(5).
+    """
+    found: set[int] = set()
+    folder = f"/proc/{pid}/task"
+    try:
+        threads = os.listdir(folder)  # noqa: PTH208 - faster
+        for thread in threads:
+            found.update(map(int, _read(f"{folder}/{thread}/children").split()))
+    except OSError:  # a thread or the process has ended, or there are no such files
+        return None
+    return frozenset(found)
 
 
 def descendants(pid: int) -> frozenset[int]:
-    """Return the process IDs of all descendants of a process."""
+    """Return the process IDs of all descendants of a process that are not the agent's own."""
     if not sys.platform.startswith("linux"):
         return frozenset()
-    parents = {each: _parent(each) for each in _processes()}
+    parents = {each: _parent(each) for each in set(_processes()) - AGENT_PROCESSES - _helpers}
     found: set[int] = set()
     family = {pid}
     while family:
@@ -102,9 +123,33 @@ def descendants(pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
+_helpers: set[int] = set()  # children of the agent that are not the script's
+_helpers_lock = threading.Lock()  # held from the start of one until it is in the set
+
+
+@contextmanager
+def own_helper(
+    start: Callable[[], subprocess.Popen[bytes]],
+) -> Generator[subprocess.Popen[bytes]]:
+    """Start a process that may outlive the script, because the agent needs it. Wait for its end."""
+    with _helpers_lock:
+        process = start()
+        _helpers.add(process.pid)
+    try:
+        yield process
+    finally:
+        process.wait()
+        _helpers.discard(process.pid)
+
+
 def kill_children(keep: frozenset[int]) -> None:
-    """Kill and collect all children, also adopted ones, except those in `keep`."""
-    _kill(lambda: children() - keep)
+    """Kill and collect all children, also adopted ones, except those in `keep` and helpers."""
+    _kill(lambda: _script_children() - keep)
+
+
+def _script_children() -> frozenset[int]:
+    with _helpers_lock:
+        return children() - _helpers
 
 
 def kill_remaining_processes(work_dir: Path, logs: Path) -> None:
@@ -331,6 +376,10 @@ class OpenWriters:
         """Begin to record. The script runs as process `pid`, in its own process group."""
         if _sees_itself():
             self._script = pid
+            with self._lock, suppress(OSError):
+                found = _process_state(pid)
+                if found is not None and not found.has_ended:
+                    self._writers[pid] = _Writer(pid, found.start, self._clock())
             self.scan_if_due()
 
     def scan_if_due(self) -> None:
@@ -417,7 +466,10 @@ class OpenWriters:
     def _find_writers(self, now: float) -> None:
         """Add new processes of the script: its group, descendants, and adopted orphans."""
         me = os.getpid()
-        pids = set(_processes()) - {me}
+        if self._is_alone(me):
+            self._others.clear()  # until the next look at all processes, they may get these IDs
+            return
+        pids = set(_processes()) - {me} - AGENT_PROCESSES - _helpers
         self._others &= pids
         unknown = pids - self._others - self._writers.keys()
         new = {pid: found for pid in unknown if (found := _process_state(pid)) is not None}
@@ -432,6 +484,14 @@ class OpenWriters:
             self._writers |= {pid: _Writer(pid, new[pid].start, now) for pid in ours}
             family |= ours
         self._others |= new.keys() - self._writers.keys()
+
+    def _is_alone(self, me: int) -> bool:
+        """Return True if the script's first process is known, and it and we have no other child."""
+        script = self._script
+        if script is None or script not in self._writers:
+            return False
+        ours = (_listed_children(me) or frozenset()) - AGENT_PROCESSES - _helpers
+        return (ours, _listed_children(script)) == ({script}, frozenset())
 
     def _still_runs(self, writer: _Writer, root: str, closed: set[FileId]) -> bool:
         """Update the files of a process. Return False if it has ended.
@@ -556,11 +616,14 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
             if why == "itself":
                 left = _left_running(existing | {process.pid})
         finally:
+            script.close()
             # The process is not collected yet, so no other group can have the same ID.
             script.record_end()
             script.signal_group(signal.SIGKILL)
             process.wait()
             kill_children(keep=existing)
+            if protect is not None and not children() - existing:
+                forget_namespaces(os.environ)
     code = process.returncode
     exit_code = SIGNAL_EXIT_CODE - code if code < 0 else code
     return ScriptResult(
@@ -575,7 +638,9 @@ def run_command(  # noqa: PLR0913 - all arguments describe one process
 def _left_running(existing: frozenset[int]) -> tuple[str, ...]:
     """Return the command lines of new children that still run after HELPERS_END_S."""
     until = time.monotonic() + HELPERS_END_S
-    while left := {pid: line for pid in children() - existing if (line := _command_line(pid))}:
+    while left := {
+        pid: line for pid in _script_children() - existing if (line := _command_line(pid))
+    }:
         if time.monotonic() > until:
             return tuple(left[pid] for pid in sorted(left))
         time.sleep(POLL_S)
@@ -654,6 +719,8 @@ class _ScriptProcess:
     process: subprocess.Popen[bytes]
     writers: OpenWriters | None = None
     alive_ns: int = field(default_factory=time.time_ns)
+    _exit: int | None = None  # a descriptor that is readable once the process has exited
+    _is_polled: bool = False  # the process is asked every POLL_S instead
 
     def has_exited(self, within_s: float) -> bool:
         """Return True if the process exits within the time. Do not collect it."""
@@ -668,7 +735,28 @@ class _ScriptProcess:
                 self.writers.scan_if_due()
             if time.monotonic() >= until:
                 return False
+            self._pause()
+
+    def _pause(self) -> None:
+        """Wait for POLL_S, or until the process exits if the kernel tells."""
+        if self._exit is None and not self._is_polled:
+            with suppress(OSError, AttributeError):  # an old kernel, another system
+                self._exit = os.pidfd_open(self.process.pid)
+            self._is_polled = self._exit is None
+        if self._exit is None:
             time.sleep(POLL_S)
+            return
+        waiting = select.poll()
+        waiting.register(self._exit, select.POLLIN)
+        if waiting.poll(POLL_S * 1000):
+            self.close()
+
+    def close(self) -> None:
+        """Stop waiting for the exit."""
+        self._is_polled = True
+        if self._exit is not None:
+            os.close(self._exit)
+            self._exit = None
 
     def record_end(self) -> None:
         """Record the files that will be incomplete when the rest of the script is killed."""

@@ -10,12 +10,14 @@ import math
 import re
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from itertools import islice
+from collections.abc import Iterator
+from itertools import combinations, islice
 
 MAX_PENDING = 4096  # values of a name that wait for the same one of another source
 MAX_ALL_PENDING = 64 * MAX_PENDING  # of all names, which then have equal shares
 _LEAST_PENDING = 16
 _MAX_COMPARED = 64
+_MAX_WORDS = 8  # of a name whose parts are looked up: there are 256
 _RELATIVE = 1e-6  # trackers store numbers of 32 bits
 _CERTAIN = 0.005  # a relative difference that is no accident, if names are only similar
 _WORDS = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|[0-9]+")
@@ -51,9 +53,12 @@ def precision_of(value: float) -> float:
 class _Pending:
     """The values of one name in one source that no other source reported so far."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, source: str, name: str) -> None:
+        self.source = source
         self.name = name
         self.words = words_of(name)
+        self.similar: list[_Pending] = []  # of other sources; those with the same words first
+        self.same_count = 0  # of those
         self._widest = 0.0  # the largest precision
         self._order: deque[tuple[float, float]] = deque()
         self._sorted: list[tuple[float, float]] = []  # values with their precision
@@ -96,12 +101,47 @@ class _Pending:
         del self._sorted[bisect_left(self._sorted, pair)]
 
 
+class _PendingNames:
+    """Finds pending names whose words are a part of others, without a look at all of them."""
+
+    def __init__(self) -> None:
+        self._by_words: dict[frozenset[str], list[_Pending]] = {}
+        self._by_word: dict[str, list[_Pending]] = {}
+
+    def add(self, pending: _Pending) -> None:
+        self._by_words.setdefault(pending.words, []).append(pending)
+        for word in pending.words:
+            self._by_word.setdefault(word, []).append(pending)
+
+    def find_similar(self, own: _Pending) -> list[_Pending]:
+        """Return the names of other sources with the same words first, then with more or fewer."""
+        words = own.words
+        found = [*self._by_words.get(words, ())]
+        found += self._find_parts(words)
+        # A name with all these words has the rarest one, too.
+        lists = [self._by_word.get(word, []) for word in words]
+        rarest = min(lists, key=len) if lists else [p for ps in self._by_words.values() for p in ps]
+        found += [each for each in rarest if words < each.words]
+        return [each for each in found if each.source != own.source]
+
+    def _find_parts(self, words: frozenset[str]) -> Iterator[_Pending]:
+        """Yield the names whose words are a part of these."""
+        if len(words) > _MAX_WORDS:  # there are fewer names than parts
+            for others, found in self._by_words.items():
+                if others < words:
+                    yield from found
+            return
+        for count in range(len(words)):
+            for part in combinations(sorted(words), count):
+                yield from self._by_words.get(frozenset(part), ())
+
+
 class RepeatedValues:
     """Finds values that another source has reported."""
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, str], _Pending] = {}
-        self._similar: dict[tuple[str, str], list[tuple[_Pending, bool]]] = {}
+        self._names = _PendingNames()
 
     def is_repeated(
         self, source: str, name: str, value: float, precision: float, *, by_name: bool = False
@@ -116,25 +156,24 @@ class RepeatedValues:
             by_name: compare only values of exactly this name.
         """
         key = (source, name)
-        own = self._pending.get(key)
-        if own is None:
-            own = self._pending[key] = _Pending(name)
-            self._similar.clear()
-        similar = self._similar.get(key)
-        if similar is None:
-            similar = self._similar[key] = self._find_similar(source, own)
-        compared = (each for each in similar if not by_name or each[0].name == name)
-        if any(other.take(value, precision, is_same=is_same) for other, is_same in compared):
+        own = self._pending.get(key) or self._add(key)
+        compared = (each for each in own.similar if not by_name or each.name == name)
+        if any(each.take(value, precision, is_same=each.words == own.words) for each in compared):
             return True
         share = max(MAX_ALL_PENDING // len(self._pending), _LEAST_PENDING)
         own.add(value, precision, min(share, MAX_PENDING))
         return False
 
-    def _find_similar(self, source: str, own: _Pending) -> list[tuple[_Pending, bool]]:
-        """Return the names of other sources with the same words first, then with more or fewer."""
-        found = [
-            (each, each.words == own.words)
-            for (other, _), each in self._pending.items()
-            if other != source and (each.words <= own.words or own.words <= each.words)
-        ]
-        return sorted(found, key=lambda each: not each[1])
+    def _add(self, key: tuple[str, str]) -> _Pending:
+        """Add a name, also to the similar names of the others."""
+        own = self._pending[key] = _Pending(*key)
+        own.similar = self._names.find_similar(own)
+        for each in own.similar:
+            if each.words == own.words:
+                each.similar.insert(each.same_count, own)
+                each.same_count += 1
+            else:
+                each.similar.append(own)
+        own.same_count = sum(each.words == own.words for each in own.similar)
+        self._names.add(own)
+        return own

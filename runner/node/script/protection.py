@@ -243,6 +243,16 @@ def recorded_namespaces(environment: Mapping[str, str]) -> frozenset[int]:
     return frozenset(found)
 
 
+def forget_namespaces(environment: Mapping[str, str]) -> None:
+    """Remove the record of this task, none of whose processes is left.
+
+    The kernel gives the numbers to other scripts, which the next attempt here must not kill.
+    """
+    if record := namespaces_file(environment):
+        with suppress(OSError):
+            record.unlink(missing_ok=True)
+
+
 def _numbers(record: Path) -> set[int]:
     return {int(line) for line in record.read_bytes().split() if line.isdigit()}
 

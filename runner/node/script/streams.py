@@ -39,6 +39,7 @@ from runner.protocol.results import (
 from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
+    from runner.node.metric_files.aim_folders import AskPython
     from runner.node.metric_files.watch import MetricFiles
     from runner.node.script.printed import PrintedMetrics
 
@@ -288,7 +289,10 @@ class Streams:
             self._printed[stream].feed(data)
 
     def search_metrics(
-        self, wanted: Iterable[str], folders: Callable[[], Iterable[str]] | None = None
+        self,
+        wanted: Iterable[str],
+        folders: Callable[[], Iterable[str]] | None = None,
+        ask: AskPython | None = None,
     ) -> None:
         """Read metrics from stdout, stderr and the files that tools write.
 
@@ -297,6 +301,7 @@ class Streams:
         Args:
             wanted: names of metrics, in addition to usual ones.
             folders: returns the folders with files of tools; None searches no files.
+            ask: runs a program with the Python of the script, which reads databases of Aim.
         """
         from runner.node.metric_files.watch import MetricFiles  # noqa: PLC0415  few scripts need it
         from runner.node.script.printed import (  # noqa: PLC0415
@@ -317,7 +322,9 @@ class Streams:
             for stream in ("stdout", "stderr")
         }
         if folders is not None:
-            self._files = MetricFiles(folders, self.metrics.add, is_metric_of(names), is_needless)
+            self._files = MetricFiles(
+                folders, self.metrics.add, is_metric_of(names), is_needless, ask
+            )
             self._files.start()
 
     def continue_from(self, checkpoint: CheckpointManifest | None) -> None:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
@@ -337,7 +338,8 @@ def written_paths_file(work_dir: Path) -> Path:
     return work_dir / HOOKS_FOLDER / WRITTEN_PATHS
 
 
-def _private_hooks() -> dict[str, bytes]:
+@cache
+def _private_hooks() -> Mapping[str, bytes]:
     """Return all hooks as the files of a package whose name no package of the script has."""
     names = [*_hook_files(""), *_hook_files("automatic/")]
     private = PRIVATE_PACKAGE.encode()
@@ -345,7 +347,8 @@ def _private_hooks() -> dict[str, bytes]:
     return {**files, "__init__.py": b""}  # the original imports more than a start needs
 
 
-def _public_hooks() -> dict[str, bytes]:
+@cache
+def _public_hooks() -> Mapping[str, bytes]:
     """Return the files of the namespace package `runner` with `runner.hooks` and nothing else."""
     return {f"hooks/{name}": _read_hook(name) for name in _hook_files("")}
 
@@ -449,14 +452,16 @@ class AttemptDirs:
         return self.logs / "params.json"
 
 
-def make_dirs(work_dir: Path, *, keep_written: bool = False) -> AttemptDirs:
+def make_dirs(work_dir: Path, *, keep_written: bool = False, is_quiet: bool = False) -> AttemptDirs:
     """Create empty folders, and kill processes that remained of an earlier attempt on this node.
 
     Args:
         work_dir: the task's working directory.
         keep_written: keep `code` and `output` with the files that the earlier attempt wrote.
+        is_quiet: no process of an earlier attempt is left, so none is searched for.
     """
-    kill_remaining_processes(work_dir, work_dir / "logs")
+    if not is_quiet:
+        kill_remaining_processes(work_dir, work_dir / "logs")
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
         remove_tree(part)  # from an interrupted restore
     _clear(work_dir / HOOKS_FOLDER)

@@ -195,7 +195,9 @@ def format_place(value: float, axis: Axis) -> str:
     """Return a place on an axis as text."""
     if axis == "step":
         return f"{int(value):,}"
-    return f"${value:,.4g}" if axis == "dollars" else format_duration(value)
+    if axis == "dollars":
+        return f"${value:,.0f}" if value >= 1000 else f"${value:.4g}"
+    return format_duration(value)
 
 
 def align_traces(

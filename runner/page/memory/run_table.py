@@ -128,6 +128,8 @@ def with_usage(entry: RunEntry, usages: Sequence[AttemptUsage]) -> RunEntry:
         end = each.ended
         if end is None and (entry.is_over or each.attempt < entry.attempts):
             end = each.last_sign or start
+        if each.held_by is not None:
+            end = each.held_by if each.held is None else each.held
         before[each.rank] = end or start
         used.append(
             NodeUse(start, end, entry.spot if each.dedicated is None else not each.dedicated)
@@ -198,6 +200,8 @@ class RunTable:
     def _entry(self, row: RunRow) -> RunEntry:
         """Return the entry of a row, the known one of a run that had ended before."""
         known = self._by_id.get(row.run_id)
+        if row.result is not None and row.result.kept_until is not None:
+            return to_entry(row)  # the time for which its node is kept may change
         if known is None or known.used is None or row.ended is None or known.ended != row.ended:
             return to_entry(row)
         return known

@@ -8,24 +8,35 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast, get_args
 from urllib.parse import quote
 
+from runner.azure.auth.credentials import Connection
+from runner.core.pricing.budgets import Spending
 from runner.core.pricing.ledger import PARTS, Gap, Part
 from runner.core.units import format_duration
 from runner.flows.costs.bill import CostBill, Waterfall, make_bill
+from runner.flows.costs.budgets import load_budgets
 from runner.flows.costs.report import CostKey, CostReport, group_costs
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.bars import Column, WaterfallStep
 from runner.page.pages.pools import PRICE_QUERY
 from runner.page.pages.spending import ALL, Prices, parse_time, price_choices, read_report
-from runner.page.rendering import format_usd, with_query
+from runner.page.rendering import format_dollars, with_query
 from runner.page.rest import Endpoint
 from runner.protocol.errors import RunnerError
-from runner.views.costs import GAPS, BillDocument, CostDocument, bill_document, cost_document
+from runner.views.costs import (
+    GAPS,
+    BillDocument,
+    BudgetDocument,
+    CostDocument,
+    bill_document,
+    budget_document,
+    cost_document,
+)
 
 _SINCE = timedelta(days=30)
 _ROWS = 50
 _MOST_ROWS = 100_000
 _MOST_GAPS = 100
-_SMALLEST = 50  # micro-dollars, which would be shown as $0.0000
+_BUDGETS_FRESH_S = 10.0
 SPANS = ("1d", "7d", "30d", "90d", ALL)
 CAUSES: dict[Part, str] = {
     "useful": "useful work",
@@ -36,13 +47,6 @@ CAUSES: dict[Part, str] = {
     "failed": "failed and cancelled work",
     "idle": "idle nodes",
 }
-
-
-def usd(micro: float) -> str:
-    """Return micro-dollars as text, also negative and tiny ones."""
-    if 0 < abs(micro) < _SMALLEST:
-        return "<$0.0001" if micro > 0 else ">-$0.0001"
-    return f"-{format_usd(round(-micro))}" if micro < 0 else format_usd(round(micro))
 
 
 def hours(ms: float) -> str:
@@ -125,9 +129,25 @@ def bill_values(report: CostReport, bill: CostBill, limit: int) -> dict[str, Any
         "gap_list": report.gaps[:_MOST_GAPS],
         "legend": [(part, CAUSES[part]) for part in PARTS if total.ms[part]],
         "address_of": {"experiment": _experiment, "pool": _pool, "run": _run},
-        "usd_text": usd,
+        "usd_text": format_dollars,
         "hours_text": hours,
     }  # fmt: skip
+
+
+async def read_budgets(ask: Ask) -> tuple[list[Spending], str]:
+    """Return the state of all budgets, and a warning or an empty string."""
+    home = ask.source.settings.home
+
+    def load(connection: Connection) -> tuple[list[Spending], str]:
+        state = load_budgets(connection, home)
+        return (state.spending(), state.warning()) if state else ([], "")
+
+    return await ask.source.read(("budgets",), load, fresh_s=_BUDGETS_FRESH_S)
+
+
+async def read_budget_documents(ask: Ask) -> list[BudgetDocument]:
+    """Return the budgets."""
+    return [budget_document(each) for each in (await read_budgets(ask))[0]]
 
 
 async def read(ask: Ask) -> dict[str, Any]:
@@ -135,8 +155,11 @@ async def read(ask: Ask) -> dict[str, Any]:
     settings, prices = ask.source.settings, Prices.parse(ask)
     limit = ask.number("n", _ROWS, low=1, high=_MOST_ROWS)
     report = await read_report(ask, prices, read_since(ask, datetime.now(UTC)))
+    budgets, warning = await read_budgets(ask)
     return {
         "title": "Bill",
+        "budgets": budgets,
+        "budgets_warning": warning,
         "since": ask.text("since") or "30d",
         "spans": SPANS,
         **bill_values(report, make_bill(report), limit),
@@ -173,6 +196,10 @@ ENDPOINTS = (
         "/costs", "Show the costs of runs by the purpose of their node time.",
         CostDocument, read_costs_document,
         (("by", "run, recipe, experiment or pool"), _SINCE_QUERY, *PRICE_QUERY), "runner cost",
+    ),
+    Endpoint(
+        "/budgets", "List the budgets: what was spent, what runs may cost, and what is left.",
+        list[BudgetDocument], read_budget_documents, (), "runner budget ls",
     ),
 )  # fmt: skip
 PAGE = WebPage("/bill", "bill", read, every_s=15.0, label="Bill")

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.core.pricing.cost import usd_text
 from runner.core.recipe.options import OPTIONS
 from runner.core.units import format_size
 from runner.flows.environment.pools import pool_names
@@ -30,6 +29,7 @@ from runner.page.training import (
     train_form,
 )
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 from runner.views.recipes import ParamLine, RecipeLine, ShownRecipe, param_line, shown_recipe
 
 _OWN = ("plan", "only", "kind")  # names of the query that are no values of the form
@@ -50,8 +50,8 @@ def _kind(cost: dict[str, Any], name: str) -> str:
         return "unknown, because the price table has no price of the VM size"
     expected = kind["expected_micros"]
     most = kind["worst_micros"]
-    parts = ["no `estimate`" if expected is None else f"{usd_text(expected)} expected"]
-    parts.append("no limit" if most is None else f"at most {usd_text(most)}")
+    parts = ["no `estimate`" if expected is None else f"{format_usd(expected)} expected"]
+    parts.append("no limit" if most is None else f"at most {format_usd(most)}")
     return f"{', '.join(parts)} ({kind['usd_per_hour']:g} USD per node and hour, {kind['as_of']})"
 
 
@@ -78,7 +78,7 @@ def to_plan(found: CommandAnswer, *, is_billed: bool) -> ShownPlan:
     if cost:
         facts += [("Price on spot", _kind(cost, "spot"))]
         facts += [("Price on dedicated", _kind(cost, "dedicated"))]
-        facts += [("Cost cap", usd_text(cost["cap"]["cap_micros"]))] if cost["cap"] else []
+        facts += [("Cost cap", format_usd(cost["cap"]["cap_micros"]))] if cost["cap"] else []
     elif not is_billed:
         facts.append(("Price", "nothing: it runs on this machine"))
     unknown = document.get("not_looked_up")

@@ -11,7 +11,7 @@ from runner.core.pricing.ledger import NodeCharge, NodeCosts, NodeLife, Part
 from runner.core.units import format_duration
 from runner.flows.costs.report import CostReport
 from runner.page.charts.nodes import WHOLE, NodeBar, NodeRow
-from runner.page.rendering import format_usd
+from runner.page.rendering import format_dollars
 
 _RUNNING = frozenset({"running", "preparing"})
 AWAY = "away"  # the kind of bars of times without a node
@@ -186,7 +186,7 @@ def _row(
         for each in pieces:
             is_running = state in _RUNNING and each.end_ms >= now_ms
             bars.append(_attempt_bar(attempt, each, state, lane, is_free, is_running=is_running))
-    total = "" if is_free else f", {format_usd(_price(charges))}"
+    total = "" if is_free else f", {format_dollars(_price(charges))}"
     return NodeRow(
         node, f"{node}{total}", bars if len(lanes) > 1 else [_whole(bar) for bar in bars],
         max(len(lanes), 1), evictions,
@@ -213,7 +213,7 @@ def _title(what: str, piece: _Piece, *, is_free: bool) -> str:
     wall = piece.end_ms - piece.start_ms
     parts = [f"{what}: {format_duration(wall / 1000)}"]
     if not is_free:
-        parts.append(f"{'at most ' if piece.is_bound else ''}{format_usd(piece.micro)}")
+        parts.append(f"{'at most ' if piece.is_bound else ''}{format_dollars(piece.micro)}")
     if piece.ms < wall - 1:
         parts.append("shared with other runs")
     return ", ".join(parts)

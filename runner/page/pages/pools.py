@@ -255,7 +255,7 @@ def _chosen(nodes: Sequence[NodeStatus], text: str, state: str) -> list[NodeStat
         for each in nodes
         if text in each.node.id.lower() and (not state or each.node.state == state)
     ]
-    found.sort(key=lambda each: (each.node.state not in BROKEN_STATES, not each.node.problem))
+    found.sort(key=lambda each: (not each.node.is_broken, not each.node.problem))
     return found
 
 

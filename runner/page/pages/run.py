@@ -11,6 +11,7 @@ from runner.core.pricing.cost import MICROS_PER_USD
 from runner.core.pricing.prices import load_price_table
 from runner.core.settings import Settings
 from runner.core.units import format_duration
+from runner.flows.devices import load_devices
 from runner.flows.models.register import describe_models
 from runner.flows.runs.attempts import list_attempts, list_checkpoints
 from runner.flows.runs.diagnose import diagnose_run
@@ -20,6 +21,7 @@ from runner.flows.runs.outputs import find_files
 from runner.flows.runs.rows import RunRow
 from runner.flows.runs.stages import (
     CHECKPOINT,
+    KEPT,
     LOST,
     MOMENTS,
     WAIT,
@@ -29,16 +31,18 @@ from runner.flows.runs.stages import (
 from runner.flows.submit.reproduce import load_environment
 from runner.page.ask import Ask, WebPage
 from runner.page.charts.gantt import Bar
+from runner.page.charts.lines import draw_lines
 from runner.page.charts.panels import View, draw_panels
 from runner.page.memory.run_facts import FactsMemory
 from runner.page.memory.run_table import to_entry
 from runner.page.pages.log import LogPosition
-from runner.page.rendering import format_usd, with_query
+from runner.page.rendering import format_dollars, with_query
 from runner.protocol.run_spec import RunSpec
 
 _NOT_ON_NODE = frozenset({WAIT, *MOMENTS})
 _MOST_CHECKPOINTS = 200  # marks in the chart; of more, the newest
 _MOST_CHARTS = 12
+_DEVICE_HEIGHT = 160
 _WAIT_S = 0.5  # for curves; the next update has them
 
 
@@ -83,7 +87,9 @@ def _bars(spans: list[PricedSpan], now: datetime, *, is_billed: bool) -> list[Ba
         row = f"attempt {span.attempt}" if span.attempt else "before"
         moment = span.stage in MOMENTS
         parts = [span.stage if moment else f"{span.stage}: {format_duration(each.took_s)}"]
-        parts += [format_usd(each.micro)] if is_billed and span.stage not in _NOT_ON_NODE else []
+        parts += (
+            [format_dollars(each.micro)] if is_billed and span.stage not in _NOT_ON_NODE else []
+        )
         parts += ["failed"] if span.failed else ["running"] if span.end is None else []
         parts += [span.message] if span.message else []
         parts += [f"on {span.node}"] if span.node else []
@@ -106,7 +112,7 @@ _KINDS = {
 def _kind(stage: str) -> str:
     known = {
         "inputs": "data", "command": "useful", "outputs": "export", "model": "export",
-        "logs": "export", LOST: "lost", CHECKPOINT: "saved",
+        "logs": "export", LOST: "lost", CHECKPOINT: "saved", KEPT: "failed",
     }  # fmt: skip
     kind = known.get(stage, stage)
     return kind if kind in _KINDS else "setup"
@@ -140,9 +146,25 @@ def read_run(connection: Connection, run_id: str, settings: Settings) -> dict[st
         "files": find_files(connection, spec),
         "diagnosis": diagnose_run(connection, spec),
         "environment": load_environment(connection, spec),
+        **_devices(connection, spec),
         "models": _models(connection, view),
         "lines": position.read(connection),
         "log_live": f"/live/runs/{spec.run_id}/log?from={position}",
+    }
+
+
+def _devices(connection: Connection, spec: RunSpec) -> dict[str, Any]:
+    """Return the summary and the charts of what the run used of its nodes."""
+    found = load_devices(connection, spec)
+    charts = [
+        (title, draw_lines(curves, f"{title} over seconds", height=_DEVICE_HEIGHT))
+        for title, curves in found.panels().items()
+    ]
+    summary = found.summary
+    return {
+        "devices": summary.describe() if summary else "",
+        "device_problem": summary.gpu_problem if summary else "",
+        "device_charts": charts,
     }
 
 

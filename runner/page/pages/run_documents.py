@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 from runner.azure.auth.credentials import Connection
+from runner.flows.devices import load_devices
 from runner.flows.runs.diagnose import diagnose
 from runner.flows.runs.documents import find_run
 from runner.flows.runs.timeline import load_timeline
@@ -28,6 +29,7 @@ from runner.views.details import (
     log_document,
     run_document,
 )
+from runner.views.devices import DevicesDocument, devices_document
 
 _TAIL = 1000
 _MOST_LINES = 100_000
@@ -40,6 +42,15 @@ async def read_run(ask: Ask) -> RunDocument:
     return await ask.source.read(
         ("api run", run_id),
         lambda connection: run_document(load_details(connection, find_run(connection, run_id))),
+    )
+
+
+async def read_devices(ask: Ask) -> DevicesDocument:
+    """Return what a run has used of its nodes."""
+    run_id = ask.parts["run_id"]
+    return await ask.source.read(
+        ("api devices", run_id),
+        lambda connection: devices_document(load_devices(connection, find_run(connection, run_id))),
     )
 
 
@@ -114,6 +125,13 @@ ENDPOINTS = (
         RunDocument,
         read_run,
         command="runner show RUN",
+    ),
+    Endpoint(
+        "/runs/{run_id}/devices",
+        "Return what a run uses of GPUs, CPU, memory, disk and network.",
+        DevicesDocument,
+        read_devices,
+        command="runner metrics RUN --system",
     ),
     Endpoint(
         "/runs/{run_id}/events",

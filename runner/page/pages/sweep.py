@@ -57,7 +57,6 @@ _MOST_AXES = 24
 _MOST_KEPT = 8  # sweeps
 _STALE_S = 600.0
 _PATIENCE_S = 0.3
-_MICRO = 1e6
 METRIC = ""  # the name of the axis of the metric
 
 

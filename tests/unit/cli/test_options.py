@@ -77,20 +77,71 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "verb"),
     [
-        (("--gpu", "99"), "--gpus", ("train",)),
         (("--max-time", "soon"), "--timeout", ("train",)),
-        (("--gpu", "99"), "--gpus", ("dev",)),
         (("--max-time", "soon"), "--timeout", ("sweep", "start")),
     ],
 )
 def test_old_flag_works_with_a_warning(
     script: str, old: tuple[str, str], new: str, verb: tuple[str, ...], capsys: Capture
 ) -> None:
-    reference = "." if verb == ("dev",) else script
-    assert main([*verb, reference, *old]) == ExitCode.USAGE
+    assert main([*verb, script, *old]) == ExitCode.USAGE
     shown = capsys.readouterr().err
     assert f"warning: {old[0]} is now {new}" in shown
     assert f"error[R-FLAG-VALUE]: invalid {new}" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (("--gpu", "1"), "R-FLAG-VALUE", "--gpu 1: expected GPU models, not a number"),
+        (("--pools", ","), "R-FLAG-VALUE", "--pools: the list of pools is empty"),
+        (("--pools", "a,b,A"), "R-FLAG-VALUE", "--pools: 'A' is listed twice"),
+        (("--pools", "a,b", "--pool", "a"), "R-USAGE", "--pool and --pools exclude each other"),
+        (("--pools", "a,b", "--gpu", "T4"), "R-USAGE", "--pools and --gpu exclude each other"),
+        (("--fallback-after", "1s"), "R-FLAG-VALUE", "invalid --fallback-after 1s"),
+        (("--fallback-evictions", "0"), "R-FLAG-VALUE", "invalid --fallback-evictions 0"),
+        (("--pools", "a,b", "--dry-run"), "R-POOLS-LOCAL", "--pools names pools that this machine"),
+        (("--gpu", "T4", "--dry-run"), "R-POOLS-LOCAL", "--gpu names pools that this machine"),
+    ],
+)
+def test_invalid_list_of_pools_is_refused(
+    script: str, words: tuple[str, ...], code: str, what: str, capsys: Capture
+) -> None:
+    assert main(["train", script, *words]) != 0
+    assert f"error[{code}]: {what}" in capsys.readouterr().err
+
+
+def test_list_of_a_recipe_has_no_effect_on_this_machine(script: str, capsys: Capture) -> None:
+    Path("train.yaml").write_text("command: python train.py\npools: [t4-spot, a10-spot]\n")
+    assert main(["train", ".", "--dry-run"]) == 0
+    assert "`pools` of the recipe has no effect: this machine has one pool" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ("pools: []", "the list of pools is empty"),
+        ("pools: [a, a]", "'a' is listed twice"),
+        ("pools: [a]\ngpu: [T4]", "`pools` and `gpu` exclude each other"),
+        ("pools: ['a b']", "'a b' is not the ID of a pool"),
+    ],
+)
+def test_invalid_list_in_a_recipe_is_refused(
+    script: str, keys: str, what: str, capsys: Capture
+) -> None:
+    Path("train.yaml").write_text(f"command: python train.py\n{keys}\n")
+    assert main(["train", ".", "--dry-run"]) == ExitCode.USAGE
+    assert what in capsys.readouterr().err
+
+
+def test_sweep_of_a_recipe_with_several_pools_is_refused(script: str, capsys: Capture) -> None:
+    words = ["sweep", "start", script, "-p", "a=1,2", "--pools", "a,b", "--dry-run"]
+    assert main(words) != 0
+    shown = capsys.readouterr().err
+    assert "error[R-POOLS-GROUP]: a sweep has one pool, but train names several" in shown
+    assert "fix: --pool a" in shown
 
 
 def test_old_name_of_max_parallel_works_with_a_warning(script: str, capsys: Capture) -> None:

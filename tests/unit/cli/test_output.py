@@ -123,6 +123,33 @@ def test_log_lines_pass_through_the_live_display(monkeypatch: pytest.MonkeyPatch
     assert text.index("loss") < text.index("trained")
 
 
+@pytest.mark.parametrize(
+    ("length", "between"), [(1, 12 * " "), (12, " "), (13, f"\n{15 * ' '}"), (64, f"\n{15 * ' '}")]
+)
+def test_messages_of_stages_begin_in_one_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], length: int, between: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("runner.cli.ui.terminal.is_terminal", lambda _: True)
+    with Output().stages() as view:
+        view.on_progress(Progress("sizes", "end", "offered"))
+        view.on_progress(Progress("p" * length, "failed", "unknown size " * 12))
+        view.on_progress(Progress("q" * length, "end", ""))
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"✓ sizes        offered\n✗ {'p' * length}{between}unknown size ")
+    assert shown.endswith(f"\n✓ {'q' * length}\n")
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_stage_with_a_long_name_is_one_line_without_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Output().stages() as view:
+        view.on_progress(Progress("pool vision-t4-spot", "end", "at most 2 spot"))
+    assert capsys.readouterr().err.endswith(" pool vision-t4-spot at most 2 spot\n")
+
+
 def test_note_during_stages_is_printed_above_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from xml.etree import ElementTree
 
 import pytest
 
-from runner.core.curves import Curve, align, differing, draw_html, draw_svg, to_curves
+from runner.core.curves import Curve, GrowingCurves, align, differing, draw_html, draw_svg
 from runner.protocol.metrics import MetricPoint, summarize_metrics
 
 _TEXT, _LINE = "{http://www.w3.org/2000/svg}text", "{http://www.w3.org/2000/svg}polyline"
@@ -15,6 +16,14 @@ _TEXT, _LINE = "{http://www.w3.org/2000/svg}text", "{http://www.w3.org/2000/svg}
 
 def point(name: str, value: float, step: int | None, attempt: int = 1) -> MetricPoint:
     return MetricPoint("", attempt, step, name, value)
+
+
+def to_curves(run_id: str, points: Iterable[MetricPoint], last: int | None = None) -> list[Curve]:
+    """Return the curves of values in the order of their report."""
+    found = GrowingCurves()
+    for each in points:
+        found.add(each)
+    return found.curves(run_id, last)
 
 
 def test_later_value_of_a_repeated_step_counts() -> None:

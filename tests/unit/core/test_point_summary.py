@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.core import point_summary
-from runner.core.curves import to_curves
 from runner.core.point_summary import MetricPass, NewestSteps, Sketch, merge_parts
 from runner.protocol.metrics import MetricPoint, summarize_metrics
+from tests.unit.core.test_curves import to_curves
 
 _VALUES = st.floats(width=32) | st.integers(-3, 3).map(float)
 _POINTS = st.lists(st.tuples(st.none() | st.integers(-5, 30), _VALUES), min_size=1, max_size=60)

@@ -17,6 +17,7 @@ from runner.core.recurrence import (
     ScheduleSpec,
     next_runs,
     parse_cron,
+    parse_zone,
     plan_recurrence,
 )
 from runner.protocol.errors import RunnerError
@@ -182,9 +183,10 @@ def test_job_schedules_start_exactly_the_runs_of_the_calendar(cron: str, zone: s
     for part in found.parts:
         assert part.first is not None
         moment = part.first
+        chosen = FiringTimes.parse(part.chosen.to_text()) if part.chosen else None
         while moment <= min(end, part.last or end):
             late = moment + timedelta(seconds=20)  # the node's clock, some time after
-            if part.chosen is None or FiringTimes.parse(part.chosen.to_text()).starts_run(late):
+            if chosen is None or chosen.starts_run(late):
                 started.append(moment)
             moment += found.interval
     assert sorted(started) == _local_times(cron, zone, end)
@@ -327,3 +329,10 @@ def test_interval_equals_every_gap_between_firings(
     assert next(cron.times(NOW, UTC)) == firings[0]
     assert next(cron.times(firings[0], UTC)) == firings[0]
     assert next(cron.times(firings[0] + timedelta(microseconds=1), UTC)) == firings[1]
+
+
+@pytest.mark.parametrize("name", ["+01:99", "UTC+5:60", "+24:00"])
+def test_offset_with_too_many_minutes_or_hours_is_refused(name: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        parse_zone(name)
+    assert caught.value.code == "R-SCHEDULE-ZONE"

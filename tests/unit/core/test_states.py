@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from runner.core.states import RunState, TaskView, count_evicted, decide_status, parse_states
+from runner.core.states import (
+    IN_ITS_TASK,
+    RunState,
+    TaskView,
+    count_evicted,
+    decide_status,
+    parse_states,
+)
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult, parse_result
 
@@ -59,6 +66,23 @@ def test_without_a_result_the_task_decides(
     view: TaskView | None, attempts: int, stage: str | None, state: RunState
 ) -> None:
     assert decide_status(None, view, attempts, stage).state is state
+
+
+@pytest.mark.parametrize(
+    ("phase", "attempts", "state"),
+    [
+        ("running", 0, RunState.QUEUED),
+        ("running", 1, RunState.RUNNING),
+        ("active", 0, RunState.QUEUED),
+        ("completed", 0, RunState.FAILED),
+    ],
+)
+def test_trial_waits_for_those_before_it_in_its_task(
+    phase: Any, attempts: int, state: RunState
+) -> None:
+    found = decide_status(None, TaskView(phase), attempts, "command", in_turn=True)
+    assert found.state is state
+    assert (found.reason == IN_ITS_TASK) == (phase == "running" and not attempts)
 
 
 def test_queued_run_explains_why_its_attempt_ended() -> None:

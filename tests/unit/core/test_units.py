@@ -35,6 +35,7 @@ from runner.core.yaml_files import check_document, read_document
 from runner.features.schedules import create
 from runner.features.schedules.create import ScheduleFlags
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 from tests.unit.core.recipe_maker import recipe
 from tools.recipe_schema import submit_schema, train_schema
 
@@ -103,6 +104,7 @@ TASKS = "tasks: {a: {recipe: x, %s}}"
 # Every key that takes a size or a duration: its model, and a file with it.
 SIZE_KEYS: dict[str, tuple[type[Any], str]] = {
     "resources.memory": (RecipeFile, "resources: {memory: VALUE}"),
+    "resources.gpu_memory": (RecipeFile, "resources: {gpu_memory: VALUE}"),
     "checkpoints.max_size": (RecipeFile, "checkpoints: {max_size: VALUE}"),
     "tasks.a.resources.memory": (SubmitFile, TASKS % "resources: {memory: VALUE}"),
     "defaults.resources.memory": (
@@ -112,6 +114,10 @@ SIZE_KEYS: dict[str, tuple[type[Any], str]] = {
 DURATION_KEYS: dict[str, tuple[type[Any], str]] = {
     "timeout": (RecipeFile, "timeout: VALUE"),
     "hang_timeout": (RecipeFile, "hang_timeout: VALUE"),
+    "idle_timeout": (RecipeFile, "idle_timeout: VALUE"),
+    "keep_node": (RecipeFile, "keep_node: VALUE"),
+    "defaults.keep_node": (SubmitFile, "tasks: {a: {recipe: x}}\ndefaults: {keep_node: VALUE}"),
+    "fallback_after": (RecipeFile, "pools: [a, b]\nfallback_after: VALUE"),
     "checkpoints.interval": (RecipeFile, "checkpoints: {interval: VALUE}"),
     "tasks.a.timeout": (SubmitFile, TASKS % "timeout: VALUE"),
     "defaults.timeout": (SubmitFile, "tasks: {a: {recipe: x}}\ndefaults: {timeout: VALUE}"),
@@ -252,6 +258,19 @@ def test_invalid_since_is_rejected(text: str) -> None:
 )  # fmt: skip
 def test_sizes_are_formatted(size_bytes: float, text: str) -> None:
     assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (4_970_000, "4.97 USD"), (1_234_567_890, "1,234.57 USD"), (100_000, "0.10 USD"),
+        (50_000, "0.05 USD"), (32_000, "0.032 USD"), (11_700, "0.0117 USD"),
+        (1_234, "0.0012 USD"), (0, "0.00 USD"), (3, "<0.0001 USD"), (-3, ">-0.0001 USD"),
+        (-206_300, "-0.21 USD"), (None, "unknown"),
+    ],
+)  # fmt: skip
+def test_small_amounts_keep_their_digits(micros: int | None, text: str) -> None:
+    assert format_usd(micros) == text
 
 
 @pytest.mark.parametrize(

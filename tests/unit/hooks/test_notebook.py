@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,7 +163,7 @@ def test_kernel_of_an_installed_package_is_described_to_jupyter(
 
 def test_slow_saves_are_made_less_often(monkeypatch: Any) -> None:
     now, saves = [100.0], list[float]()
-    monkeypatch.setattr(notebook.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(notebook, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def save() -> None:
         saves.append(now[0])

@@ -27,6 +27,18 @@ class FakeImds:
     name: str | None = None
     status: int = 200
     url: str = ""
+    versions: tuple[str, ...] = ()  # that are answered; () is every one
+
+    def recommend(self, *names: str, event_id: str = "R-1") -> None:
+        self.events.append(
+            {
+                "EventId": event_id,
+                "EventType": "SpotRebalanceRecommendation",
+                "Resources": list(names),
+                "EventStatus": "Scheduled",
+                "NotBefore": "",
+            }
+        )
 
     def preempt(self, in_s: float | None, *names: str, event_id: str = "E-1") -> None:
         at = "" if in_s is None else formatdate(time.time() + self.skew_s + in_s, usegmt=True)
@@ -59,6 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Metadata") != "true" or service.status != 200:
             self._answer(service.status if service.status != 200 else 400, b"{}")
         elif self.path.startswith(f"{BELOW}/metadata/scheduledevents?api-version="):
+            if service.versions and self.path.rpartition("=")[2] not in service.versions:
+                self._answer(400, b'{"error": "Bad request. api-version is invalid"}')
+                return
             document = {"DocumentIncarnation": 1, "Events": service.events}
             self._answer(200, json.dumps(document).encode())
         elif service.name is None:

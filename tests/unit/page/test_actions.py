@@ -24,8 +24,10 @@ from runner.page.source import Source
 
 READS = frozenset((
     "ps", "show", "why", "events", "metrics", "logs", "attach", "experiments.ls",
-    "experiments.show", "cost.show", "cost.whatif", "sweep.ls", "sweep.show", "schedule.ls",
-    "schedule.show", "files.ls", "data.ls", "models.ls", "models.show", "local.status",
+    "notify.ls", "notify.show",
+    "experiments.show", "cost.show", "cost.whatif", "budget.ls",
+    "sweep.ls", "sweep.show", "schedule.ls", "schedule.show",
+    "files.ls", "data.ls", "models.ls", "models.show", "local.status",
     "local.env", "preview", "check", "pool.ls", "pool.show", "pool.nodes",
     "pool.autoscale.evaluate", "pool.autoscale.last", "pool.autoscale.lint",
     "pool.autoscale.simulate", "image.ls", "image.registry", "recipe.ls", "recipe.check",

@@ -12,18 +12,22 @@ from xml.etree import ElementTree
 import pytest
 from starlette.datastructures import QueryParams
 
+from runner.core.pricing.budgets import Spending
 from runner.core.settings import load_settings
 from runner.flows.costs.bill import Waterfall, make_bill
+from runner.page.actions import ACTIONS
 from runner.page.ask import Ask
 from runner.page.charts.bars import Column, WaterfallStep, draw_columns, draw_waterfall
 from runner.page.pages import whatif
-from runner.page.pages.bill import to_columns, to_steps, usd
+from runner.page.pages.bill import to_columns, to_steps
 from runner.page.pages.whatif import run_command, to_frontier, to_words, with_dark
+from runner.page.rendering import format_dollars
 from runner.page.source import Source
 from runner.protocol.errors import RunnerError
 from tests.unit.page.spending import HOUR, attempt, client_of, report_of, run_usage
 
 ALL = "since=all"
+NO_BUDGETS: dict[str, Any] = {"budgets": ([], "")}
 
 
 def two_runs(**more: Any) -> Any:
@@ -52,26 +56,26 @@ def test_steps_end_at_what_was_paid() -> None:
     ],
 )  # fmt: skip
 def test_tiny_and_negative_amounts_are_not_shown_as_zero(micro: int, text: str) -> None:
-    assert usd(micro) == text
+    assert format_dollars(micro) == text
 
 
 def test_waterfall_shows_changes_with_their_sign_and_also_a_loss() -> None:
     steps = to_steps(Waterfall(100_000, -50_000, 0, 0, 150_000))  # spot nodes were dearer
-    picture = str(draw_waterfall(steps, "waterfall", usd))
-    assert "+$0.0500" in picture
+    picture = str(draw_waterfall(steps, "waterfall", format_dollars))
+    assert "+$0.05" in picture
     assert "NaN" not in picture
-    assert draw_waterfall([], "waterfall", usd) == ""
+    assert draw_waterfall([], "waterfall", format_dollars) == ""
     zero = [WaterfallStep("paid", 0, "total", is_sum=True)]
-    assert "$0.00" in str(draw_waterfall(zero, "waterfall", usd))
+    assert "$0.00" in str(draw_waterfall(zero, "waterfall", format_dollars))
 
 
 def test_columns_show_a_year_with_few_names() -> None:
     columns = [Column(f"d{number}", {"useful": float(number)}) for number in range(365)]
-    picture = str(draw_columns(columns, "days", usd))
+    picture = str(draw_columns(columns, "days", format_dollars))
     assert picture.count("<rect") == 364  # the first one is empty
     assert 0 < picture.count(">d") <= 12 + 364
     assert picture.count("tick middle") <= 12
-    assert draw_columns([], "days", usd) == ""
+    assert draw_columns([], "days", format_dollars) == ""
 
 
 def test_days_without_prices_show_node_time() -> None:
@@ -86,7 +90,7 @@ def test_days_without_prices_show_node_time() -> None:
 def test_bill_shows_days_causes_runs_and_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = client_of({"costs": two_runs()}, tmp_path, monkeypatch)
+    client = client_of({"costs": two_runs(), **NO_BUDGETS}, tmp_path, monkeypatch)
     answered = client.get(f"/bill?{ALL}")
     assert answered.status_code == 200
     assert "<script>alert" not in answered.text
@@ -97,7 +101,7 @@ def test_bill_shows_days_causes_runs_and_gaps(
 
 
 def test_free_bill_offers_prices_of_azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = client_of({"costs": two_runs(is_free=True)}, tmp_path, monkeypatch)
+    client = client_of({"costs": two_runs(is_free=True), **NO_BUDGETS}, tmp_path, monkeypatch)
     shown = client.get(f"/bill?{ALL}").text
     assert "Show the bill as if they were Standard_" in shown
     assert "free" in shown
@@ -108,15 +112,45 @@ def test_bill_with_unknown_prices_says_so(tmp_path: Path, monkeypatch: pytest.Mo
         run_usage("a", attempt(1, 0, HOUR, created=0)),
         run_usage("b", attempt(1, 0, HOUR, node="n", created=0), vm_size="other"),
     )
-    shown = client_of({"costs": report}, tmp_path, monkeypatch).get(f"/bill?{ALL}").text
-    assert "of node time is unknown; the rest costs $0.1000" in shown
+    shown = (
+        client_of({"costs": report, **NO_BUDGETS}, tmp_path, monkeypatch).get(f"/bill?{ALL}").text
+    )
+    assert "of node time is unknown; the rest costs $0.10" in shown
     assert "The on-demand price is not shown" in shown
+
+
+def test_budgets_are_shown_with_buttons_that_change_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spendings = [
+        Spending("", 100_000_000, 2_000_000, 0),
+        Spending("a&b", 5_000_000, 1_000_000, 1_500_000, ("old-run",)),
+    ]
+    answers = {"costs": report_of(), "budgets": (spendings, "the price of old-run is unknown")}
+    client = client_of(answers, tmp_path, monkeypatch)
+    shown = client.get("/bill").text
+    assert "the price of old-run is unknown" in shown
+    for said in ("this month", "$100.00", "at least $1.00", "$2.50", "experiment=a%26b"):
+        assert said in shown
+    first, second = client.get("/api/v1/budgets").json()
+    assert (first["budget"], first["experiment"], first["left_micros"]) == (
+        "month", None, 98_000_000
+    )  # fmt: skip
+    assert second["unpriced_runs"] == ["old-run"]
+
+
+def test_actions_on_budgets_are_commands_of_runner() -> None:
+    change, remove = ACTIONS["budget-set"], ACTIONS["budget-rm"]
+    found = change.argv({"usd": "50", "experiment": "digits"})
+    assert " ".join(found) == "budget set 50 --experiment=digits"
+    assert " ".join(change.argv({"usd": "50"})) == "budget set 50"
+    assert " ".join(remove.argv({})) == "budget rm"
 
 
 def test_empty_account_names_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = client_of({"costs": report_of()}, tmp_path, monkeypatch)
+    client = client_of({"costs": report_of(), **NO_BUDGETS}, tmp_path, monkeypatch)
     assert "<code>runner train mnist</code>" in client.get("/bill").text
     assert client.get("/api/v1/bill").json()["days"] == []
 
@@ -125,12 +159,12 @@ def test_empty_account_names_the_next_command(
 def test_wrong_address_of_the_bill_says_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    client = client_of({"costs": report_of()}, tmp_path, monkeypatch)
+    client = client_of({"costs": report_of(), **NO_BUDGETS}, tmp_path, monkeypatch)
     assert client.get(f"/bill?{query}").status_code == 400
 
 
 def test_documents_have_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = client_of({"costs": two_runs()}, tmp_path, monkeypatch)
+    client = client_of({"costs": two_runs(), **NO_BUDGETS}, tmp_path, monkeypatch)
     bill = client.get(f"/api/v1/bill?{ALL}").json()
     costs = client.get(f"/api/v1/costs?{ALL}&by=pool").json()
     assert costs["by"] == "pool"

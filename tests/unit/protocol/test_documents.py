@@ -30,11 +30,15 @@ from runner.protocol.results import (
     parse_result,
 )
 from runner.protocol.run_spec import (
+    NOTIFY_VARIABLE,
     CheckpointRule,
     CodeRef,
     DataFile,
     DataRef,
+    FallbackRule,
     KeepRule,
+    NotifyRule,
+    PoolStay,
     RecipeSpec,
     Resources,
     ResumeFrom,
@@ -197,13 +201,16 @@ OTHER_VALUES: dict[str, Any] = {
     "launcher": "torchrun",
     "processes_per_node": 4,
     "hang_timeout_s": 600,
+    "idle_timeout_s": 900,
+    "keep_node_s": 1800,
     "params_as": "hydra",
     "switches": {"amp": ("--amp", "--no-amp")},
     "timeout_s": 90,
     "retries": 3,
-    "resources": Resources(1, 2, ("a",), 3, "spot"),
+    "resources": Resources(1, 2, ("a",), 3, "spot", 4),
     "priority": -5,
     "image": f"a@sha256:{'0' * 64}",
+    "notify": NotifyRule(SecretRef(NOTIFY_VARIABLE, env="A"), ("cap",), "slack", 5, 0.5),
 }
 
 
@@ -219,6 +226,18 @@ def test_changes_of_a_loaded_run_are_written(name: str) -> None:
     before = parse_run(golden("run-full.json"), RUN_ID)
     written = replace(before, **{name: OTHER_VALUES[name]}).to_json()
     assert getattr(RunSpec.from_json(written), name) == OTHER_VALUES[name]
+
+
+def test_moves_between_pools_are_read_and_written() -> None:
+    stay = PoolStay("t4", "size", True, 2, "2026-11-21T15:00:00+00:00", "waited")
+    rule = FallbackRule(("t4", "a10"), 60, 2)
+    written = replace(FULL, moved_from=(stay,), fallback=rule).to_json()
+    read = parse_run(json.dumps(written).encode(), RUN_ID)
+    assert (read.moved_from, read.fallback) == ((stay,), rule)
+    assert "fallback" not in FULL.to_json()["batch"]
+    older = {**written["batch"], "moved_from": [{"pool": "t4", "requeued": 1}]}
+    found = parse_run(json.dumps({**written, "batch": older}).encode(), RUN_ID)
+    assert found.moved_from == (PoolStay("t4", None, False, 1),)
 
 
 def test_client_reads_what_a_run_repeats_and_its_nodes() -> None:

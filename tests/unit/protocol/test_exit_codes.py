@@ -21,6 +21,7 @@ from tests.unit.source_tree import assert_none, nodes, product, sources
         ("R-QUOTA", ExitCode.CAPACITY),
         ("R-COST-CAP", ExitCode.COST_CAP),
         ("R-BUG", ExitCode.BUG),
+        ("R-QUALIFY-INTERRUPTED", ExitCode.INTERRUPTED),
         ("R-SELFTEST-INTERRUPTED", ExitCode.INTERRUPTED),
     ],
 )

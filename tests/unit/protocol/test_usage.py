@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     ALIVE_STAGE,
     LIMIT_BYTES,
+    HoldEnd,
     index_metadata,
     parse_event_line,
     sign_interval_s,
@@ -22,6 +24,7 @@ from runner.protocol.usage import (
     LostWork,
     find_lost_work,
     load_usage,
+    loses_work,
     parse_usage,
     to_milliseconds,
     usage_to_json,
@@ -135,6 +138,19 @@ def test_result_ends_an_attempt_without_an_end() -> None:
 
 
 SIGNS = {"signs": True}
+
+
+def test_work_is_lost_only_with_the_node_and_if_it_will_be_repeated() -> None:
+    usages = {
+        why: AttemptUsage(1, 0, "n1", why=why) for why in ("", "lost", "terminated", "failed")
+    }
+    earlier = {
+        why for why, usage in usages.items() if loses_work(usage, is_last=False, is_settled=True)
+    }
+    assert earlier == {"", "lost", "terminated"}
+    waiting = loses_work(usages["terminated"], is_last=True, is_settled=False)
+    ended = loses_work(usages["terminated"], is_last=True, is_settled=True)
+    assert (waiting, ended) == (True, False)
 
 
 def lost(usage: AttemptUsage, *, is_last: bool = False) -> tuple[float, float | None]:
@@ -296,3 +312,15 @@ def test_oversized_index_entry_omits_attempts_first() -> None:
 @pytest.mark.parametrize("text", [None, "", "yesterday", "2026-11-21T10:00:00", "9999-99-99"])
 def test_time_without_a_zone_is_invalid(text: str | None) -> None:
     assert to_milliseconds(text) is None
+
+
+def test_hold_of_a_node_is_read_for_a_result_that_has_one() -> None:
+    records = Records()
+    records.attempt(1, 0, 60, why="failed")
+    assert records.load(status="failed", kept_until=at(600))[-1].held_by == ms(600)
+    end = HoldEnd(1, at(90), "stopped").to_json()
+    records.blobs[RunPaths(RUN).attempt_hold(1)] = json.dumps(end).encode()
+    [found] = records.load(status="failed", kept_until=at(600))
+    assert (found.held, found.held_by) == (ms(90), ms(600))
+    assert parse_usage(json.dumps(usage_to_json([found]))) == (found,)
+    assert records.load(status="failed")[-1].held is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.digits import find_digits, title
+from bench.training.digits import find_digits, title
 from runner.recipes.mnist import idx
 
 

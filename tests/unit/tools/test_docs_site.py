@@ -22,6 +22,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "docs/errors.md": "# Errors\n",
         "docs/decisions/0001-why.md": "# 1. Why\n",
         "infra/program.py": "print('here')\n",
+        "notes/a.md": "# Of nobody\n",
     }
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +64,9 @@ def test_anchors_are_those_of_github() -> None:
         ("[a]\n\n[a]: gone.md", ["gone.md: no such file"]),
         ("[a](#gone)", ["#gone: no such heading"]),
         ("[a](../../beside.md)", ["../../beside.md: no such file"]),
+        ("[a](../notes/a.md)", ["../notes/a.md: not in the site, see _PAGES"]),
+        ("[a](../notes/)", ["../notes/: not in the site, see _PAGES"]),
+        ("[a](../infra/program.py) [b](guides/)", []),
         ("`[a](gone.md)`\n\n```\n[a](gone.md)\n```\n\n[a](https://example.com/gone)", []),
     ],
 )

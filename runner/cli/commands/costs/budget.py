@@ -8,7 +8,6 @@ import typer
 
 from runner.cli.autocomplete import complete_experiment
 from runner.cli.options import Invocation, on_target
-from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.core.pricing.budgets import Spending
@@ -35,18 +34,20 @@ def set_(
     experiment: ExperimentOption = None,
 ) -> None:
     """Set the budget of a month, in UTC, or of an experiment."""
-    from runner.core.pricing.cost import to_micros, usd_text
+    from runner.core.pricing.budgets import budget_key
+    from runner.core.pricing.cost import to_micros
     from runner.flows.costs.budgets import change_budget
+    from runner.protocol.host import format_usd
 
     micros = to_micros(amount, "USD")
     connection = call.connect()
-    name = _experiment(experiment)
+    name = budget_key(experiment)
     change_budget(connection, name, micros)
     out = call.out
     if not connection.target.is_billed:
         out.warning("the budget has no effect: nodes on this machine are free")
     if out.as_text:
-        out.note(f"budget of {_name(name)}: {usd_text(micros)}; to show it: runner budget ls")
+        out.note(f"budget of {_name(name)}: {format_usd(micros)}; to show it: runner budget ls")
     else:
         out.record({"experiment": name or None, "cap_micros": micros})
 
@@ -56,6 +57,7 @@ def set_(
 def ls(call: Invocation) -> None:
     """List the budgets: what was spent, what runs may still cost, and what is left."""
     from runner.flows.costs.budgets import load_budgets
+    from runner.views.costs import budget_document
 
     settings, connection = call.open()
     state = load_budgets(connection, settings.home)
@@ -64,30 +66,23 @@ def ls(call: Invocation) -> None:
     if out.as_text:
         rows = [_texts(each) for each in found]
     else:
-        rows = [
-            {
-                "budget": each.experiment or "month",
-                "experiment": each.experiment or None,
-                "cap_micros": each.cap,
-                "spent_micros": each.spent,
-                "running_micros": each.running,
-                "left_micros": each.left,
-            }
-            for each in found
-        ]
+        rows = [dict(budget_document(each)) for each in found]
     columns = ("budget", "cap", "spent", "running", "left")
     if not out.as_text and rows:
         columns = tuple(rows[0])
     out.rows(rows, columns, empty="no budgets; to set one: runner budget set 50 --experiment NAME")
+    if warning := state.warning() if state else "":
+        out.warning(warning)
 
 
 @app.command()
 @on_target
 def rm(call: Invocation, experiment: ExperimentOption = None) -> None:
     """Remove the budget of a month or of an experiment."""
+    from runner.core.pricing.budgets import budget_key
     from runner.flows.costs.budgets import change_budget
 
-    name = _experiment(experiment)
+    name = budget_key(experiment)
     change_budget(call.connect(), name, None)
     out = call.out
     if out.as_text:
@@ -96,29 +91,17 @@ def rm(call: Invocation, experiment: ExperimentOption = None) -> None:
         out.record({"experiment": name or None, "cap_micros": None})
 
 
-def _experiment(name: str | None) -> str:
-    """Return the name as runs have it, or MONTH. Raise RunnerError for an empty name."""
-    from runner.core.pricing.budgets import MONTH
-    from runner.protocol.paths import slug
-
-    if name is not None and not name.strip():
-        raise RunnerError(
-            "R-FLAG-VALUE", "empty --experiment", fix="--experiment NAME, or no option for a month"
-        )
-    return MONTH if name is None else slug(name)
-
-
 def _name(experiment: str) -> str:
     return f"experiment {experiment}" if experiment else "each month"
 
 
 def _texts(spending: Spending) -> dict[str, Any]:
-    from runner.core.pricing.cost import usd_text
+    from runner.protocol.host import format_usd
 
     return {
         "budget": spending.experiment or "this month",
-        "cap": usd_text(spending.cap),
-        "spent": usd_text(spending.spent),
-        "running": f"<= {usd_text(spending.running)}" if spending.running else "-",
-        "left": usd_text(spending.left),
+        "cap": format_usd(spending.cap),
+        "spent": f"{'>= ' if spending.unpriced else ''}{format_usd(spending.spent)}",
+        "running": f"<= {format_usd(spending.running)}" if spending.running else "-",
+        "left": format_usd(spending.left),
     }

@@ -20,6 +20,7 @@ from runner.cli.ui.output import Output
 from runner.core.features import load_feature
 from runner.core.units import parse_since
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -104,7 +105,8 @@ def show(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Compare the recorded node time with a cost export of Azure, by pool.",
+            help="Compare the recorded node time with a cost export of Azure, by pool: a file, or "
+            "`azure` for those that the stack stores.",
         ),
     ] = None,
     chart: ChartOption = None,
@@ -138,7 +140,7 @@ def show(
     out = call.out
     if reconcile is not None:
         verbs = load_feature("reconcile.verbs")
-        verbs.reconcile(out, report, reconcile, connection.outputs.batch_account, moment)
+        verbs.reconcile(out, report, reconcile, connection, moment)
         return
     if not out.as_text:
         _print_document(out, report)
@@ -200,20 +202,12 @@ def _texts(report: CostReport, spent: NodeCosts) -> dict[str, Any]:
         for part, ms in spent.ms.items()
     }
     at_most = _AT_MOST if spent.is_bound else ""
-    cost = "free" if report.is_free else usd(spent.total_micro)
+    cost = "free" if report.is_free else format_usd(spent.total_micro)
     return {
         "cost": cost if spent.total_micro is None or report.is_free else f"{at_most}{cost}",
         "node_hours": f"{at_most}{total / 3_600_000:.2f}",
         **shares,
     }
-
-
-def usd(micro: int | None) -> str:
-    """Return a price as text; None is unknown."""
-    if micro is None:
-        return "unknown"
-    usd = micro / 1_000_000
-    return f"{usd:.2f} USD" if usd >= 10 else f"{usd:.4f} USD"
 
 
 def print_cost_notes(out: Output, report: CostReport) -> None:
@@ -246,17 +240,23 @@ def print_cost_notes(out: Output, report: CostReport) -> None:
         extras = f", {each.extras}" if each.extras else ""
         out.note(f"{kind} {each.vm_size} in {report.region}: {price}{when}{extras}", style="dim")
     if report.total.unpriced_ms:
+        from runner.core.azure.clouds import cloud_of_region
+
         known = sum(report.total.micro.values())
         hours = report.total.unpriced_ms / 3_600_000
         out.warning(
-            f"the price of {hours:.2f} node hours is unknown; the others cost {usd(known)}; "
-            f"to load prices: runner skus --refresh --region {report.region}"
+            f"the price of {hours:.2f} node hours is unknown; the others cost {format_usd(known)}; "
+            + (
+                cloud_of_region(report.region).prices
+                or f"to load prices: runner skus --refresh --region {report.region}"
+            )
         )
     at_most = "at most " if report.total.is_bound else ""
     if (even := report.total.break_even) is not None:
         out.note(
-            f"spot {usd(even.spot_micro)}, dedicated {usd(even.dedicated_micro)} for the same "
-            f"work; evictions cost {at_most}{100 * even.repeated:.1f} % of the spot node time, and "
+            f"spot {format_usd(even.spot_micro)}, dedicated {format_usd(even.dedicated_micro)} "
+            f"for the same work; evictions cost {at_most}{100 * even.repeated:.1f} % of the spot "
+            "node time, and "
             + (
                 f"above {100 * even.limit:.1f} %, dedicated nodes would cost less"
                 if even.limit > 0

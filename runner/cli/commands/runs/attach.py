@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from runner.flows.runs.events import RunEnded
     from runner.flows.runs.rehearsal import RehearsalReport, RehearsedEviction
     from runner.flows.runs.watch import WatchOptions
+    from runner.protocol.results import RunResult
     from runner.protocol.run_spec import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -141,6 +143,7 @@ def report(
         print_failure(out, connection, spec, ended, followed.display)
         _disable_failing_node(out, connection, spec)
     print_summary(out, connection, spec, ended, folder, view, model=followed.model)
+    note_kept_node(out, connection, spec, ended.result)
     document: dict[str, Any] = {}
     if spec.rehearsal is not None:
         from runner.flows.runs.rehearsal import load_rehearsal
@@ -155,6 +158,18 @@ def report(
         raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
         raise typer.Exit(ExitCode.CAPACITY if ended.gave_up else ExitCode.RUN_FAILED)
+
+
+def note_kept_node(
+    out: Output, connection: Connection, spec: RunSpec, result: RunResult | None
+) -> None:
+    """Say that a run that failed keeps its node, if it does."""
+    if result is None or result.kept_until is None:
+        return
+    from runner.flows.runs.cancel import find_kept_node
+
+    if (kept := find_kept_node(connection, spec, result)) is not None:
+        out.note(f"node kept {kept.describe(datetime.now(UTC))}: {kept.advice}")
 
 
 def _disable_failing_node(out: Output, connection: Connection, spec: RunSpec) -> None:
@@ -300,10 +315,13 @@ def cancel(
             **({"task": name, "run_id": found.runs[name]} if found else {"run_id": name}),
             "state": cancelled.state.value,
             "changed": cancelled.changed,
+            "released": cancelled.released,
         }
         for name, cancelled in done.items()
     ]
     columns = ("run_id", "state", "changed")
+    if any(row["released"] for row in rows):
+        columns = (*columns, "released")
     out.rows(rows, ("task", *columns) if found else columns, empty=empty)
 
 
@@ -313,9 +331,16 @@ def _cancel_run(out: Output, connection: Connection, spec: RunSpec) -> None:
     cancelled = cancel_run(connection, spec)
     if not out.as_text:
         out.record(
-            {"run_id": spec.run_id, "state": cancelled.state.value, "changed": cancelled.changed}
+            {
+                "run_id": spec.run_id,
+                "state": cancelled.state.value,
+                "changed": cancelled.changed,
+                "released": cancelled.released,
+            }
         )
     elif cancelled.changed:
         out.note(f"cancelled {spec.run_id}; to read its log: runner logs {spec.run_id}")
+    elif cancelled.released:
+        out.note(f"{spec.run_id} had already failed; its node is released")
     else:
         out.note(f"{spec.run_id} had already ended: {cancelled.state.value}")

@@ -28,7 +28,16 @@ _MARGIN_S = 60  # extra time limit, beyond the end of the command
 
 @on_target
 @with_run_options(
-    "packages", "env", "data", "inputs", "pool", "gpus", "capacity", "max_cost", "keep"
+    "packages",
+    "env",
+    "data",
+    "inputs",
+    "pool",
+    "gpus",
+    "capacity",
+    "max_cost",
+    "idle_timeout",
+    "keep",
 )
 def dev(
     call: Invocation,

@@ -12,17 +12,24 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.options import ChartOption, Invocation, PlotOption, RunArgument, on_target
 from runner.cli.ui.charts import chart_kind, show_charts, write_chart
 from runner.cli.ui.output import Output, OutputFormat
+from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_size
 from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from runner.azure.auth.credentials import Connection
     from runner.core.curves import Curve
+    from runner.flows.devices import QuantityUse, RunDevices
     from runner.flows.runs.metrics import MetricComparison
 
 _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points", "lost", "source")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
+_DEVICE_CHARTS = 6  # in a terminal; a file has all
+_DEVICE_COLUMNS = ("node", "device", "mean", "peak", "last")
+_DEVICE_POINT_COLUMNS = ("run_id", "node", "time", "attempt", "device", "unit", "value")
 
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="NAME", help="Only these metrics.")
@@ -42,6 +49,11 @@ LastOption = Annotated[
     typer.Option("--last", min=1, metavar="N", help="Print the values of the last N steps."),
 ]
 
+SystemOption = Annotated[
+    bool,
+    typer.Option("--system", help="Show the use of GPUs, CPU, memory, disk and network instead."),
+]
+
 
 @on_target
 def metrics(
@@ -52,6 +64,7 @@ def metrics(
     last: LastOption = None,
     plot: PlotOption = None,
     chart: ChartOption = None,
+    system: SystemOption = False,
 ) -> None:
     """Show the last and best values of a run's metrics, and their curves, or compare runs."""
     from runner.flows.runs.documents import find_run
@@ -59,6 +72,16 @@ def metrics(
 
     out = call.out
     kind = chart_kind(plot)
+    if system:
+        if names or compare or last:
+            raise RunnerError(
+                "R-METRICS-OPTIONS",
+                "--system cannot be combined with NAME, --compare and --last",
+                why="it shows all devices of one run",
+                fix="remove the other option",
+            )
+        _show_devices(call, run, plot, kind, chart)
+        return
     connection = call.connect()
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
     specs = list({spec.run_id: spec for spec in found}.values())
@@ -83,6 +106,67 @@ def metrics(
         _show(out, compared, drawn=drawn, points=last is not None)
     if plot is not None:
         out.note(f"wrote {plot}")
+
+
+def _show_devices(
+    call: Invocation, reference: str, plot: Path | None, kind: str, chart: bool | None
+) -> None:
+    """Show what a run uses of its nodes."""
+    from runner.flows.devices import load_devices
+    from runner.flows.runs.documents import find_run
+    from runner.views.devices import devices_document
+
+    out, connection = call.out, call.connect()
+    found = load_devices(connection, find_run(connection, reference))
+    panels = found.panels()
+    if plot is not None:
+        write_chart(plot, kind, f"devices of {found.spec.run_id}", panels, "seconds")
+    if out.format is OutputFormat.JSON:
+        out.record(devices_document(found))
+    elif out.format is OutputFormat.TSV:
+        out.rows(_device_points(found), _DEVICE_POINT_COLUMNS)
+    else:
+        rows = [_device_row(each) for each in found.uses()]
+        columns = _DEVICE_COLUMNS[len(found.nodes) < 2 :]
+        what = "has no samples: they start with its command, and take a few seconds"
+        out.rows(rows, columns, empty=f"{found.spec.run_id} {what}")
+        summary = found.summary
+        if summary is not None and summary.gpu_problem:
+            out.note(f"GPU not measured all the time: {summary.gpu_problem}")
+        if sys.stdout.isatty() if chart is None else chart:
+            show_charts(
+                out,
+                dict(list(panels.items())[:_DEVICE_CHARTS]),
+                [f"node {rank}" for rank in range(len(found.nodes))],
+            )
+    if plot is not None:
+        out.note(f"wrote {plot}")
+
+
+def _device_row(use: QuantityUse) -> dict[str, Any]:
+    values = {"mean": use.mean, "peak": use.peak, "last": use.last}
+    shown = {name: _amount(value, use.quantity.unit) for name, value in values.items()}
+    return {"node": use.rank, "device": use.quantity.title, **shown}
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "percent":
+        return f"{value:.0f} %"
+    if unit == "cores":
+        return f"{value:.2f} cores"
+    return f"{format_size(round(value))}{unit.removeprefix('bytes')}"
+
+
+def _device_points(found: RunDevices) -> Iterator[dict[str, Any]]:
+    from runner.flows.devices import QUANTITIES
+
+    for rank, samples in enumerate(found.nodes):
+        for sample in samples:
+            place = {"run_id": found.spec.run_id, "node": rank, "time": sample.time}
+            for each in QUANTITIES:
+                if (value := each.value(sample)) is not None:
+                    about = {"attempt": sample.attempt, "device": each.key, "unit": each.unit}
+                    yield {**place, **about, "value": value}
 
 
 def _points(connection: Connection, compared: MetricComparison) -> Iterator[dict[str, Any]]:

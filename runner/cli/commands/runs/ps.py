@@ -324,6 +324,8 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     spec, status = row.spec, row.status
     ended, reason = row.is_over, row.reason
     state = status.label if status else "unreadable"
+    if row.kept is not None:
+        state = f"{state}; node kept {row.kept.describe(datetime.now(UTC))}"
     name = row.shown_metric
     took = row.took_s
     return {

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli import options
-from runner.cli.commands.runs.attach import Followed, follow, report
+from runner.cli.commands.runs.attach import Followed, follow, note_kept_node, report
 from runner.cli.ui.output import Output, why_declined
 from runner.core.progress import OnProgress, ignore_progress
+from runner.core.recipe.options import OPTIONS
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
+    from runner.core.planning.fallback import PoolChance
     from runner.flows.submit.consent import Consent
     from runner.protocol.run_spec import RunSpec
 
 
 OtherPoolOption = Annotated[
     str | None, typer.Option(help="Pool to run on.", show_default="the pool of the run")
+]
+
+
+KeepNodeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--keep-node", metavar="TIME", help=OPTIONS["keep_node"].help, show_default="as before"
+    ),
+]
+
+
+NotifyOption = Annotated[
+    str | None,
+    typer.Option("--notify", metavar="NAME", help=OPTIONS["notify"].help, show_default="as before"),
 ]
 
 
@@ -92,9 +108,14 @@ def _repeat(
         show_submitted(out, spec)
 
 
-def show_submitted(out: Output, spec: RunSpec) -> None:
-    """Print a detached run."""
-    out.record({"run_id": spec.run_id, "job_id": spec.job_id, "pool": spec.pool})
+def show_submitted(out: Output, spec: RunSpec, chances: Sequence[PoolChance] = ()) -> None:
+    """Print a detached run; as a document, with the pools that it names and their reasons."""
+    submitted: dict[str, Any] = {
+        "run_id": spec.run_id, "job_id": spec.job_id, "pool": spec.pool,
+    }  # fmt: skip
+    if chances and out.document({**submitted, "pools": [each.to_json() for each in chances]}):
+        return
+    out.record(submitted)
     out.note(f"to watch it: runner attach {spec.run_id}")
 
 
@@ -120,6 +141,8 @@ def retry(
     failed: FailedOption = False,
     experiment: ExperimentOption = None,
     pool: OtherPoolOption = None,
+    keep_node: KeepNodeOption = None,
+    notify: NotifyOption = None,
     send_env: SendEnvOption = None,
     detach: options.DetachOption = False,
     download: options.DownloadOption = True,
@@ -139,13 +162,26 @@ def retry(
     settings, connection = call.open(output_dir=output_dir)
     if run is None:
         consent = to_consent(out, send_env, "runner retry {run}")
-        _retry_all(out, connection, experiment, pool, consent)
+        changes = {"keep_node": keep_node, "notify": notify}
+        _retry_all(out, connection, experiment, pool, consent, changes)
         return
     spec = _find_run(connection, run)
     consent = to_consent(out, send_env, f"runner retry {spec.run_id}")
-    again = partial(retry_run, connection, spec, pool, consent=consent)
+    _note_kept_node(out, connection, spec)
+    again = partial(
+        retry_run, connection, spec, pool, consent=consent, keep_node=keep_node, notify=notify
+    )
     folder = settings.output_dir if download else None
     _repeat(out, connection, again, detach=detach, output_dir=folder)
+
+
+def _note_kept_node(out: Output, connection: Connection, spec: RunSpec) -> None:
+    """Say that the run keeps its node, which its repetition cannot use meanwhile."""
+    if spec.keep_node_s:
+        from runner.flows.runs.documents import load_result, runs_container
+
+        result = load_result(runs_container(connection), spec.run_id)
+        note_kept_node(out, connection, spec, result)
 
 
 def _find_run(connection: Connection, reference: str) -> RunSpec:
@@ -176,13 +212,14 @@ def _retry_all(
     experiment: str | None,
     pool: str | None,
     consent: Consent,
+    changes: Mapping[str, str | None],
 ) -> None:
     from runner.flows.submit.repeat import list_to_retry, retry_each
 
     found = list_to_retry(connection, experiment)
     rows: list[dict[str, str]] = []
     problems: list[RunnerError] = []
-    for row, again in retry_each(connection, found, pool, ignore_progress, consent):
+    for row, again in retry_each(connection, found, pool, ignore_progress, consent, **changes):
         if isinstance(again, RunnerError):
             problems.append(again)
             out.warning(f"{row.run_id}: {again.what}")
@@ -227,6 +264,8 @@ def resume(
     fresh: FreshOption = False,
     nodes: NodesOption = None,
     pool: OtherPoolOption = None,
+    keep_node: KeepNodeOption = None,
+    notify: NotifyOption = None,
     send_env: SendEnvOption = None,
     detach: options.DetachOption = False,
     download: options.DownloadOption = True,
@@ -239,9 +278,11 @@ def resume(
     settings, connection = call.open(output_dir=output_dir)
     spec = _find_run(connection, run)
     consent = to_consent(out, send_env, f"runner resume {spec.run_id}")
+    _note_kept_node(out, connection, spec)
     again = partial(
         resume_run, connection, spec, pool, tuple(set_ or ()),
-        number=checkpoint, nodes=nodes, fresh=fresh, consent=consent,
+        number=checkpoint, nodes=nodes, fresh=fresh, consent=consent, keep_node=keep_node,
+        notify=notify,
     )  # fmt: skip
     folder = settings.output_dir if download else None
     _repeat(out, connection, again, detach=detach, output_dir=folder)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.cli.options import Invocation, RunOrGroupArgument, on_target
 from runner.cli.ui.groups import show_group
 from runner.cli.ui.output import local_time
 from runner.cli.ui.run_display import expected_text, metric_pairs, output_pairs, took_pairs
-from runner.core.units import format_duration, format_size
+from runner.core.units import format_count, format_duration, format_size, parse_moment
 from runner.protocol.git_requirements import describe_commits
 from runner.protocol.metrics import MetricSummary, describe_non_finite, format_metric
 
@@ -34,8 +34,10 @@ def state(shown: RunDetails) -> dict[str, str]:
     """Return the lines about state, recipe, and pool."""
     spec, status = shown.view.spec, shown.view.status
     since = status.cause.since if status.cause and status.cause.stuck else None
+    kept = shown.view.kept
     return {
         "state": status.text,
+        "node": f"kept {kept.describe(datetime.now(UTC))}\n{kept.advice}" if kept else "",
         "since": local_time(since) if since else "",
         "because": "\n".join(status.cause.evidence) if status.cause else "",
         "fix": status.fix,
@@ -55,6 +57,26 @@ def nodes(shown: RunDetails) -> dict[str, str]:
         return {}
     names = (shown.attempts[-1].node, *shown.attempts[-1].others)
     return {"nodes": ", ".join(f"{rank}: {name or '-'}" for rank, name in enumerate(names))}
+
+
+def pools(shown: RunDetails) -> dict[str, str]:
+    """Return the lines about the pools that the run may use, and those that it has left."""
+    from runner.core.planning.fallback import describe_stay
+    from runner.flows.runs.attempts import describe_waits
+
+    spec = shown.view.spec
+    lines: dict[str, str] = {}
+    if (rule := spec.fallback) is not None:
+        after, times = format_duration(rule.after_s), format_count(rule.evictions, "eviction")
+        lines["pools"] = f"{', '.join(rule.pools)}; the next after {after} or {times} per hour"
+    left: list[str] = []
+    for stay in spec.moved_from:
+        when, why = parse_moment(stay.until), describe_stay(stay, rule)
+        at = f" until {local_time(when)}" if when else ""
+        left.append(f"{stay.pool}{at}{f': {why}' if why else ''}")
+    lines["moved from"] = "\n".join(left)
+    lines["waited"] = describe_waits(spec, shown.attempts)
+    return lines
 
 
 def origin(shown: RunDetails) -> dict[str, str]:
@@ -153,6 +175,11 @@ def time(shown: RunDetails) -> dict[str, str]:
     return took_pairs(shown.view.result, datetime.fromisoformat(began) if began else None)
 
 
+def devices(shown: RunDetails) -> dict[str, str]:
+    """Return the line about the use of GPU, CPU and memory."""
+    return {"devices": shown.devices.describe() if shown.devices else ""}
+
+
 def outputs(shown: RunDetails) -> dict[str, str]:
     """Return the lines about kept files with their origin, other files, and the URL."""
     from runner.flows.runs.outputs import output_url
@@ -188,6 +215,8 @@ def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
     return [
         {
             "attempt": row.attempt,
+            "pool": row.pool,
+            "waited": None if row.waited_s is None else format_duration(row.waited_s),
             "node": row.node + (f" and {len(row.others)} more" if row.others else ""),
             "spot": row.spot,
             "started": local_time(datetime.fromisoformat(row.started)) if row.started else None,
@@ -208,12 +237,14 @@ ATTEMPT_COLUMNS = ("attempt", "node", "spot", "started", "took", "ended", "exit_
 SUBJECTS: tuple[Callable[[RunDetails], dict[str, str]], ...] = (
     state,
     nodes,
+    pools,
     origin,
     command,
     code,
     data,
     metrics,
     time,
+    devices,
     checkpoints,
     outputs,
     live_outputs,
@@ -253,6 +284,8 @@ def show(call: Invocation, run: RunOrGroupArgument = "@last") -> None:
         out.text()
         lost = any(row.lost_text for row in shown.attempts)
         resumed = any(row.resumed for row in shown.attempts)
-        columns = ATTEMPT_COLUMNS + (("lost",) if lost else ())
+        moved = ("pool",) if shown.view.spec.moved_from else ()
+        columns = ("attempt", *moved, *ATTEMPT_COLUMNS[1:]) + (("lost",) if lost else ())
+        columns += ("waited",) if any(row.waited_s is not None for row in shown.attempts) else ()
         columns += ("resumed_from",) if resumed else ()
         out.rows(attempt_rows(shown), columns, spare=("spot", "node"))

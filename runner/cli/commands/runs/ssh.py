@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -37,7 +38,10 @@ def ssh(
     forward: ForwardOption = None,
     print_: PrintOption = False,
 ) -> None:
-    """Open a shell on the node of a run, in its folder and environment."""
+    """Open a shell on the node of a run, in its folder and environment.
+
+    Also after a failure, while `--keep-node` keeps the node.
+    """
     enter(call, run, (), node, printed=print_, forward=forward or ())
 
 
@@ -73,6 +77,11 @@ def enter(
         out.note(
             f"{place.run_id} on node {place.task.node}, in {place.task.folder}; type exit to leave"
         )
+        if place.kept is not None:
+            kept = place.kept.describe(datetime.now(UTC))
+            out.note(
+                f"the run has failed; node kept {kept}; to release it: runner cancel {place.run_id}"
+            )
     terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     home = settings.home
     with open_login(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from runner.core.recipe.recipe import Recipe
     from runner.core.settings import Settings
     from runner.flows.submit.pipeline import SubmissionPlan
+    from runner.protocol.run_spec import NotifyRule
 
 
 @on_target
@@ -102,7 +103,8 @@ def _dry_run(out: Output, checked: CheckedRun, settings: Settings, *, run_checks
     counts = count_excluded(checked.recipe.folder, plan.run.content.code.left_out)
     unsent = [asdict(each) for each in plan.run.content.unsent]
     left_out = {**_left_out(counts), "read": unsent}
-    more = {"left_out": left_out, "cost": cost, "not_looked_up": plan.unanswered_json()}
+    pools = {"pools": [each.to_json() for each in plan.run.chances]} if plan.run.chances else {}
+    more = {"left_out": left_out, "cost": cost, "not_looked_up": plan.unanswered_json(), **pools}
     if out.document({**document, **more}):
         return
     shown = {**_plan_text(plan.run, document["data"], counts), **cost_lines(plan.cost)}
@@ -135,6 +137,7 @@ def _plan_text(
     limit = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
     return {
         "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size}){at_once}",
+        **_pools(plan),
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),
@@ -153,6 +156,7 @@ def _plan_text(
         "inputs": ", ".join(plan.content.inputs) or "none",
         "env": ", ".join(f"{name}={value}" for name, value in recipe.env.items()) or "none",
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
+        **({"notify": _describe_notify(recipe.notify)} if recipe.notify else {}),
         "outputs": ", ".join(recipe.outputs) or "none required",
         "limits": f"{limit}, {recipe.retries} retries",
         "after": ", ".join(plan.after) or "nothing",
@@ -160,6 +164,24 @@ def _plan_text(
         "takes": recipe.estimate or "unknown",
         **_evictions(plan),
     }
+
+
+def _pools(plan: RunPlan) -> dict[str, str]:
+    """Return the pools that the run names, each with its reason, and when it moves on."""
+    if not plan.chances:
+        return {}
+    rule = plan.fallback
+    lines = {"pools": "\n".join(each.text for each in plan.chances)}
+    if rule is not None:
+        after, times = format_duration(rule.after_s), format_count(rule.evictions, "eviction")
+        lines["moves on"] = f"after {after} without a node, or {times} within an hour"
+    return lines
+
+
+def _describe_notify(rule: NotifyRule) -> str:
+    from runner.core.recipe.secrets import webhook_source
+
+    return f"{', '.join(rule.on)}, to the webhook in {webhook_source(rule)}"
 
 
 def _evictions(plan: RunPlan) -> dict[str, str]:
@@ -191,6 +213,8 @@ def _train(
     _announce(out, checked.recipe, settings)
     with out.stages() as view:
         connection, plan = _plan(view, checked, settings)
+        for each in plan.run.chances:
+            view.log(f"pool {each.text}", error=True)
         if plan.cost is not None:
             view.log(cost_summary(plan.cost), error=True)
         try:
@@ -210,7 +234,7 @@ def _train(
     if followed:
         report(out, connection, spec, followed, view)
     else:
-        show_submitted(out, spec)
+        show_submitted(out, spec, plan.run.chances)
 
 
 def _plan(

@@ -116,6 +116,13 @@ def start(
         ),
     ] = None,
     parallel: Annotated[int | None, typer.Option(hidden=True)] = None,
+    trials_per_task: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of trials that a task runs one after another, if they take seconds.",
+            show_default="1",
+        ),
+    ] = None,
     metric: MetricOption = None,
     goal: Annotated[
         str | None,
@@ -158,7 +165,7 @@ def start(
     changes = {
         "method": method, "trials": trials, "repeat": repeat, "seed": seed,
         "max_parallel": max_parallel, "metric": metric, "goal": goal,
-        "early_stop": early_stop, "merge": merge,
+        "early_stop": early_stop, "trials_per_task": trials_per_task, "merge": merge,
     }  # fmt: skip
     declared = [each.name for each in recipe.params]
     sweep = change_sweep(recipe.sweep, parse_params(param or ()), changes, declared=declared)
@@ -208,7 +215,10 @@ def _dry_run(out: Output, checked: CheckedFile, settings: Settings, *, run_check
     if unknown := plan.unanswered_text():
         out.note(f"not checked: {unknown}")
     then = ", then a merge task" if MERGE_TASK in checked.runs else ""
-    out.note(f"{format_count(len(trials), 'trial')} in one job on pool {plan.job.pool_id}{then}")
+    each = min(checked.trials_per_task, len(trials))
+    shared = f", {each} in each task" if each > 1 else ""
+    count = format_count(len(trials), "trial")
+    out.note(f"{count} in one job on pool {plan.job.pool_id}{shared}{then}")
     first = next(iter(plan.runs.values()))
     out.note(f"command of the first: {shlex.join(first.command)}")
     of_trial = first.trial or {}

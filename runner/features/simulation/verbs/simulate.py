@@ -18,6 +18,7 @@ from runner.features.simulation.verbs.options import (
     span,
     with_scenario,
 )
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +146,7 @@ def _text_row(
     }
     return {
         "formula": candidate.name,
-        "cost": "unknown" if cost is None else f"{sum(cost.values()) / 1e6:.2f} USD",
+        "cost": format_usd(None if cost is None else sum(cost.values())),
         "makespan": makespan,
         "wait_p50": span(result.wait_ms(50)),
         "wait_p90": span(result.wait_ms(90)),

@@ -21,6 +21,7 @@ from runner.features.simulation.verbs.options import (
     with_scenario,
 )
 from runner.protocol.errors import RunnerError
+from runner.protocol.host import format_usd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +165,7 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
         {
             "size": each.size,
             "option": each.name,
-            "cost": _usd(each.cost_micro),
+            "cost": format_usd(each.cost_micro),
             "makespan": span(each.makespan_ms),
             "deadline": _late(each, seeds),
             "wait_p50": span(each.wait_ms(50)),
@@ -187,7 +188,7 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
     frontier = [
         {"deadline": span(deadline_ms)}
         | {name.replace("-", "_"): _cell(option, seeds) for name, option in options.items()}
-        | {"optimum": _usd(next(iter(options.values())).optimum_micro)}
+        | {"optimum": format_usd(next(iter(options.values())).optimum_micro)}
         for deadline_ms, options in found.frontier.items()
     ]
     out.rows(frontier, tuple(frontier[0]), spare=("on_demand", "spot", "fallback"))
@@ -195,19 +196,16 @@ def _show(out: Output, found: OptionComparison, kinds: Sequence[PoolKind], seeds
     out.text()
     if best is not None:
         out.text(
-            f"cheapest by {span(found.deadline_ms)}: {_title(best, kinds)}, {_usd(best.cost_micro)}"
+            f"cheapest by {span(found.deadline_ms)}: {_title(best, kinds)}, "
+            f"{format_usd(best.cost_micro)}"
         )
         if best.regret is not None:
             out.text(
                 f"that is {100 * best.regret:.0f} % above the offline optimum of "
-                f"{_usd(best.optimum_micro)}"
+                f"{format_usd(best.optimum_micro)}"
             )
     else:
         out.text(f"no option with a known price ends all tasks by {span(found.deadline_ms)}")
-
-
-def _usd(micro: float | None) -> str:
-    return "unknown" if micro is None else f"{micro / 1e6:.2f} USD"
 
 
 def _regret(option: Option) -> str:
@@ -223,7 +221,8 @@ def _late(option: Option, seeds: int) -> str:
 def _cell(option: Option, seeds: int) -> str:
     if option.late == seeds:
         return "late"
-    return _usd(option.cost_micro) + (f", late {option.late} of {seeds}" if option.late else "")
+    late = f", late {option.late} of {seeds}" if option.late else ""
+    return f"{format_usd(option.cost_micro)}{late}"
 
 
 def _show_interval(

@@ -403,3 +403,36 @@ def test_reason_names_the_group_that_lists_a_package(
         package_warnings(recipe)
     assert named in (caught.value.why or "")
     assert "groups are not installed" in (caught.value.why or "")
+
+
+def of_uv(source: str) -> dict[str, str]:
+    """Return a project whose package `one` is a folder, in the words of uv."""
+    text = f"{PROJECT.replace('numpy', 'One>=1')}[tool.uv.sources]\none = {source}\n"
+    return {"pyproject.toml": text, "lib/pyproject.toml": '[project]\nname = "one"\n'}
+
+
+@pytest.mark.parametrize(
+    "source", ['{ path = "lib" }', '{ path = "./lib", editable = true }', '[{ path = "lib" }]']
+)
+def test_folder_of_a_source_of_uv_is_sent_with_the_project_only(
+    tmp_path: Path, source: str
+) -> None:
+    assert load(tmp_path, of_uv(source)).package_source.listed.folders == ("lib",)
+    with pytest.raises(RunnerError, match="installs the folder lib, which would not be uploaded"):
+        load_recipe("train.py", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [('{ path = "../lib" }', "outside of the folder"), ('{ path = "lob" }', "no file or folder")],
+)
+def test_source_of_uv_that_the_node_cannot_have_is_refused(
+    tmp_path: Path, source: str, problem: str
+) -> None:
+    with pytest.raises(RunnerError, match=problem):
+        load(tmp_path, of_uv(source))
+
+
+def test_sources_of_uv_for_other_packages_are_ignored(tmp_path: Path) -> None:
+    files = {"pyproject.toml": f'{PROJECT}[tool.uv.sources]\none = {{ path = "../lib" }}\n'}
+    assert load(tmp_path, files).package_source.listed.folders == ()

@@ -8,7 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.planning.plan import RunContent, at_any_time, env_warnings, storage_scopes
+from runner.core.planning.plan import (
+    RunContent,
+    at_any_time,
+    check_kept_node,
+    env_warnings,
+    storage_scopes,
+)
 from runner.core.settings import AZURE
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import by_time_blob
@@ -29,6 +35,28 @@ def test_parameters_follow_the_command_and_script_arguments_come_last() -> None:
 def test_one_job_per_experiment_and_pool_and_the_run_id_is_the_task_id() -> None:
     made = plan(experiment="My Trials")
     assert (made.experiment, made.job_id, made.task_id) == ("my-trials", "my-trials_local", RUN_ID)
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({"timeout_s": 3600, "idle_timeout_s": 1800, "hang_timeout_s": 3599}, []),
+        ({"timeout_s": 3600, "idle_timeout_s": 3600}, ["`idle_timeout` of 1 h never applies"]),
+        ({"timeout_s": 60, "hang_timeout_s": 7200}, ["`hang_timeout` of 2 h never applies"]),
+        (
+            {"timeout_s": 60, "hang_timeout_s": 90, "idle_timeout_s": 60},
+            ["`idle_timeout` of 1 min never", "`hang_timeout` of 1 min 30 s never"],
+        ),
+        ({"idle_timeout_s": 7200}, []),
+        ({"timeout_s": 60}, []),
+    ],
+)
+def test_limit_that_never_applies_is_a_warning(times: dict[str, float], said: list[str]) -> None:
+    warnings = plan(replace(recipe(), **times)).warnings
+    assert len(warnings) == len(said)
+    for text, begin in zip(warnings, said, strict=True):
+        assert text.startswith(begin)
+        assert "because `timeout` ends the run after" in text
 
 
 def test_variable_named_like_a_secret_causes_a_warning() -> None:
@@ -206,3 +234,33 @@ def test_password_in_an_address_of_env_is_a_warning() -> None:
     shown = env_warnings(found)
     assert [text.split()[0] for text in shown] == ["PIP_INDEX_URL", "API_KEY"]
     assert not env_warnings({"A": "https://joe:${PW}@h", "B": "https://h:80/a@b", "C": "a:b@c"})
+
+
+def test_task_limit_includes_the_time_for_which_the_node_is_kept() -> None:
+    limit, kept = (
+        plan(recipe(timeout_s=3600, keep_node_s=keep_node_s)) for keep_node_s in (None, 1800)
+    )
+    assert limit.wall_clock is not None
+    assert kept.wall_clock == limit.wall_clock + timedelta(minutes=30)
+    assert plan(recipe(keep_node_s=1800)).wall_clock is None
+
+
+def test_node_is_kept_only_by_a_single_run_on_one_node() -> None:
+    made = plan(recipe(keep_node_s=1800))
+    check_kept_node(made, "a", {"b": ["c"]}, scheduled=False)
+    several = plan(recipe(keep_node_s=1800, resources=Resources(nodes=2)), stack=outputs())
+    trial = replace(made, trial={"name": "1"})
+    for refused, after, scheduled in (
+        (made, {"b": ["a"]}, False),
+        (made, {}, True),
+        (several, {}, False),
+        (trial, {}, False),
+        (replace(made, repeats=replace(made.to_spec(), trial={"name": "1"})), {}, False),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            check_kept_node(refused, "a", after, scheduled=scheduled)
+        assert caught.value.code == "R-KEEP-NODE"
+        # Neither `schedule create` nor `submit` has this option.
+        assert ("--keep-node" in caught.value.fix) == (not scheduled and "b" not in after)
+        off = replace(refused, recipe=replace(refused.recipe, keep_node_s=None))
+        check_kept_node(off, "a", after, scheduled=scheduled)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner.core.planning.repeat import (
+    RepeatKind,
     Repetition,
     change_params,
     choose_same_pool,
@@ -105,6 +106,39 @@ def test_retry_keeps_known_and_unknown_fields() -> None:
         "group": None,
     }
     assert document == {**RAW, **decided}
+
+
+@pytest.mark.parametrize("kind", ["retry", "resume"])
+@pytest.mark.parametrize(
+    ("recorded", "asked", "expected"),
+    [
+        (None, None, None),
+        (None, "HOOK", {"env": "HOOK"}),
+        ({"env": "OLD"}, None, {"env": "OLD"}),
+        ({"env": "OLD"}, "HOOK", {"env": "HOOK"}),
+        ({"env": "OLD"}, "off", None),
+        (
+            {"env": "OLD"},
+            "https://v.vault.azure.net/secrets/hook",
+            {"keyvault": "https://v.vault.azure.net/secrets/hook"},
+        ),
+    ],
+)
+def test_repeated_run_may_tell_another_webhook(
+    kind: RepeatKind, recorded: Any, asked: str | None, expected: Any
+) -> None:
+    changes = {"notify": {"url": recorded, "on": ["failure"]}} if recorded else {}
+    found = again(Repetition(kind, notify=asked), **changes).get("notify")
+    assert (found["url"] if found else None) == expected
+    if recorded and found:
+        assert found["on"] == ["failure"]
+
+
+def test_url_instead_of_its_variable_is_refused_without_repeating_it() -> None:
+    with pytest.raises(RunnerError) as caught:
+        again(Repetition("retry", notify="https://hooks.slack.com/services/S3CRET"))
+    assert caught.value.code == "R-NOTIFY-SOURCE"
+    assert "S3CRET" not in str(caught.value)
 
 
 def test_resumed_run_may_have_another_number_of_nodes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -21,10 +21,11 @@ from runner.core.pricing.cost import (
     plan_schedule_cost,
     rate_micros,
     to_micros,
-    usd_text,
 )
+from runner.core.pricing.kept_node import KeptNode
 from runner.core.pricing.prices import Price, PriceKey, PriceTable
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.host import format_usd
 
 TODAY = date(2026, 11, 23)
 T4 = "Standard_NC4as_T4_v3"
@@ -169,7 +170,7 @@ def test_cap_pays_for_what_a_run_on_spot_nodes_needs() -> None:
     assert found.cap.script_s == 5 * 3600
     assert found.cap.rate_limit_micros is not None
     # 12 USD for 5 h 15 min, the 5 minutes of the service and 20 until the node is gone.
-    assert usd_text(found.cap.rate_limit_micros) == "2.12 USD"
+    assert format_usd(found.cap.rate_limit_micros) == "2.12 USD"
     assert found.kinds == {"spot"}
     fallback = cost(run, cap=12, pool=replace(A100, capacity="spot-then-dedicated"), prices=prices)
     assert fallback.cap is not None
@@ -251,12 +252,6 @@ def test_estimate_in_words_gives_the_expected_time(
     estimate: str | None, seconds: int | None
 ) -> None:
     assert expected_seconds(estimate) == seconds
-
-
-def test_small_amounts_keep_their_digits() -> None:
-    assert [usd_text(each) for each in (4_970_000, 1_234, 0, None)] == [
-        "4.97 USD", "0.0012 USD", "0.00 USD", "unknown",
-    ]  # fmt: skip
 
 
 # A simulation of the worst case of the service. It shares no code with `plan_cost`. Times are
@@ -493,3 +488,22 @@ def test_spending_never_exceeds_the_cap_in_many_cases() -> None:
     cases = _simulate(range(MANY_CASES))
     assert cases.exceeded == []
     assert cases.capped > MANY_CASES / 2
+
+
+def test_kept_node_is_part_of_the_worst_case_and_of_what_a_run_needs() -> None:
+    kept = replace(HOUR, hold_s=1800)
+    more = cost(kept).dedicated.worst_micros
+    assert (more or 0) - (cost().dedicated.worst_micros or 0) == 300_000
+    assert (kept.needed_s or 0) - (HOUR.needed_s or 0) == 1800
+    assert cost(kept).spot.expected_micros == cost().spot.expected_micros
+
+
+def test_kept_node_says_until_when_and_what_it_costs() -> None:
+    failed = datetime(2026, 11, 29, 22, 11, tzinfo=UTC)
+    kept = KeptNode("a", failed, failed + timedelta(minutes=30), 160_000)
+    now = failed + timedelta(minutes=12)
+    assert kept.describe(now) == "until 22:41 UTC (12 min, 0.032 USD so far, at most 0.08 USD)"
+    assert kept.cost_micros(failed + timedelta(days=1)) == 80_000
+    late = replace(kept, until=failed + timedelta(hours=3), micros_per_hour=0)
+    assert late.describe(now) == "until 2026-11-30 01:11 UTC (12 min)"
+    assert replace(kept, micros_per_hour=None).describe(now) == "until 22:41 UTC (12 min)"

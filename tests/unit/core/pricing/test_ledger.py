@@ -354,3 +354,22 @@ def test_sums_have_a_field_for_every_part() -> None:
     spent = NodeCosts()
     assert tuple(spent.ms) == tuple(spent.micro) == PARTS
     assert spent.goodput is None
+
+
+@pytest.mark.parametrize(
+    ("more", "now", "failed", "bound"),
+    [
+        ({"held": 3 * HOUR, "held_by": 5 * HOUR}, 100 * HOUR, 3 * HOUR, 0),
+        ({"held_by": 5 * HOUR}, 4 * HOUR, 4 * HOUR, 0),
+        ({"held_by": 5 * HOUR}, 100 * HOUR, 5 * HOUR, 3 * HOUR),
+    ],
+    ids=["released", "still kept", "end not on record"],
+)
+def test_time_of_a_kept_node_belongs_to_the_run_that_failed(
+    more: dict[str, int], now: int, failed: int, bound: int
+) -> None:
+    kept = run("a", attempt(1, 0, 2 * HOUR, why="failed", created=0, **more), status="failed")
+    spent = keep(kept, now=now).runs["a"]
+    assert parts(spent) == {"failed": failed}
+    assert spent.bound_ms["failed"] == bound
+    assert kept.last_end(now) == failed

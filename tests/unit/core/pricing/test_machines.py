@@ -5,10 +5,12 @@ from datetime import date
 import pytest
 
 from runner.core.pricing.machines import (
+    REGIONS,
     family_key,
     find_machine,
     machine,
     machines,
+    region_name,
     unknown_machine,
 )
 from runner.protocol.errors import ExitCode, RunnerError
@@ -74,7 +76,7 @@ def test_retired_vm_sizes_are_not_suggested():
     ("vm_size", "successor"),
     [
         ("Standard_NC6", "Standard_NC4as_T4_v3"),
-        ("Standard_NC6s_v3", "Standard_NC24ads_A100_v4"),
+        ("Standard_NC6s_v3", "Standard_NC40ads_H100_v5"),
         ("Standard_NV12s_v3", "Standard_NV12ads_A10_v5"),
         ("standard_nv4as_v4", "Standard_NV12ads_A10_v5"),
     ],
@@ -108,3 +110,46 @@ def test_all_rows_are_complete_and_unique():
 
 def test_spellings_of_a_quota_family_have_one_key():
     assert family_key("Standard NCASv3_T4 Family") == family_key("standardNCASv3_T4Family")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("eastus", "eastus"),
+        ("EastUS", "eastus"),
+        ("East US", "eastus"),
+        ("east us 2", "eastus2"),
+        (" West Europe ", "westeurope"),
+        ("(Europe) West Europe", "westeurope"),
+        ("(US) East US 2", "eastus2"),
+        ("sweden-central", "swedencentral"),
+        ("Sweden_Central", "swedencentral"),
+    ],
+)
+def test_region_has_one_name_in_every_spelling(text: str, name: str):
+    assert region_name(text) == name
+    assert name in REGIONS
+
+
+@pytest.mark.parametrize("text", ["", "East/US", "(US)", "Ostküste"])
+def test_text_that_is_no_region_stays_as_written(text: str):
+    assert region_name(text) == text
+
+
+def test_all_gpu_sizes_have_a_quota_family():
+    assert [each.vm_size for each in machines() if each.gpu and not each.family] == []
+
+
+def test_size_without_new_capacity_names_a_newer_one():
+    noted = [each for each in machines() if each.note]
+    assert {each.gpu for each in noted} == {"A100"}
+    for each in noted:
+        newer = find_machine(each.successor or "")
+        assert newer is not None
+        assert not newer.note
+        assert newer.retired is None
+
+
+def test_successors_get_new_capacity():
+    successors = {each.successor for each in machines() if each.successor}
+    assert not [size for size in successors if (found := find_machine(size)) and found.note]

@@ -8,12 +8,15 @@ import pytest
 from runner.contract import PoolOutput
 from runner.core.home import HomePaths
 from runner.core.pricing.cost import BOOT_S, Work, plan_cost
-from runner.core.pricing.machines import find_machine
+from runner.core.pricing.machines import find_machine, machines
 from runner.core.pricing.prices import (
     OS_DISK,
     Price,
     PriceKey,
     PriceTable,
+    disk_row,
+    disk_rows,
+    is_size,
     load_price_table,
     parse_prices,
     render_prices,
@@ -130,3 +133,46 @@ def test_the_costs_of_a_submission_count_the_disk():
     capped = plan_cost(pool, "westeurope", work, with_extras(), cap_micros=5_000_000, today=day)
     assert capped.cap is not None
     assert capped.cap.bound_micros <= 5_000_000
+
+
+# In Azure's list, but with a price in no region of Europe (2026-06-18).
+_NOT_IN_EUROPE: frozenset[str] = frozenset()
+
+
+def test_every_gpu_size_has_a_price_in_europe():
+    table, europe = load_price_table(None), {"westeurope", "northeurope", "swedencentral"}
+    sold = [each.vm_size for each in machines() if each.gpu and each.retired is None]
+    missing = {size for size in sold if not europe & set(table.locations(size))}
+    assert missing == _NOT_IN_EUROPE
+    assert table.find("Standard_NC4as_T4_v3", "West Europe", spot=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("size_gib", "kind", "row"),
+    [
+        (None, "premium_ssd", OS_DISK),
+        (30, "premium_ssd", "os_disk_p4"),
+        (128, "standard_ssd", "os_disk_e10"),
+        (129, "standard_ssd", "os_disk_e15"),
+        (4095, "standard_hdd", "os_disk_s50"),
+    ],
+)
+def test_disk_is_billed_as_the_next_size_of_its_type(size_gib: int | None, kind: str, row: str):
+    assert disk_row(size_gib, kind) == row
+    assert row in disk_rows().values()
+    assert not is_size(row)
+
+
+def test_price_of_a_node_has_the_disk_of_its_pool():
+    day = date(2026, 11, 20)
+    table = PriceTable(
+        {
+            **with_extras().rows,
+            PriceKey("os_disk_e15", "westeurope", spot=False): Price(0.05, day, "t"),
+        }
+    )
+    found = table.find_node(
+        "Standard_NC4as_T4_v3", "westeurope", spot=True, disk="os_disk_e15", has_address=False
+    )
+    assert found is not None
+    assert (found.usd_per_hour, found.extras) == (0.25, "with OS disk")

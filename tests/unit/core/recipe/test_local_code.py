@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.packages.script_file import find_script
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.imports import package_warnings
-from runner.core.recipe.local_code import MAX_BYTES, MAX_FILES, LocalCode, read_source
+from runner.core.recipe.local_code import (
+    MAX_BYTES,
+    MAX_FILES,
+    LocalCode,
+    read_source,
+)
 from runner.core.recipe.read_paths import SentCode, find_unsent
 from runner.protocol.errors import RunnerError
 from runner.protocol.run_spec import ExcludedPath
@@ -309,3 +315,23 @@ def test_deeply_nested_expression_is_no_failure(tmp_path: Path, text: str) -> No
     assert unsent.path == "data.csv"
     with pytest.raises(RunnerError, match=r"uses data\.csv, which would not be uploaded"):
         load_recipe("./train.py", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "command", "expected"),
+    [
+        ("train.py", ["python", "train.py"], "train.py"),
+        ("run.sh", ["bash", "run.sh", "train.py"], "run.sh"),
+        ("a/b.py", ["python", "-m", "a.b"], "a/b.py"),
+        ("src/a/__main__.py", ["python", "-m", "a"], "src/a/__main__.py"),
+        ("src/a/b.py", ["python", "-m", "a.b", "--x"], "src/a/b.py"),
+        ("a.py", ["python", "-m", "b"], None),
+        ("a.py", ["python", "../a.py"], None),
+    ],
+)
+def test_script_of_a_command_is_found_in_the_folder_and_its_src(
+    tmp_path: Path, path: str, command: list[str], expected: str | None
+) -> None:
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).touch()
+    assert find_script(tmp_path, command) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.core.recipe.options import parse_value, resolve_params
+from runner.core.recipe.recipe import Param
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import param
 
@@ -32,9 +33,17 @@ def test_defaults_are_kept_and_parameters_without_one_omitted() -> None:
     }
 
 
-def test_values_have_the_declared_type_and_the_last_one_wins() -> None:
+@pytest.mark.parametrize("params", [PARAMS, ()])
+def test_parameter_that_is_set_twice_is_refused(params: tuple[Param, ...]) -> None:
+    with pytest.raises(RunnerError) as caught:
+        resolve_params(params, ["lr=1", "epochs=2", "epochs=3"])
+    assert (caught.value.code, caught.value.what) == ("R-SET-FORM", "--set epochs is given twice")
+    assert "'2' and '3'" in caught.value.why
+
+
+def test_values_have_the_declared_type() -> None:
     values = resolve_params(
-        PARAMS, ["epochs=2", "epochs=3", "lr=1", "augment=Yes", "subset=8000", "optimizer=sgd"]
+        PARAMS, ["epochs=3", "lr=1", "augment=Yes", "subset=8000", "optimizer=sgd"]
     )
     assert values == {
         "epochs": 3,
@@ -60,9 +69,9 @@ def test_unknown_parameter_names_similar_and_declared_ones() -> None:
 
 
 def test_undeclared_parameters_are_passed_as_typed() -> None:
-    given = ["lr=1e-4", "tag=007", "tag=a=b", "model.width=[1, 2]"]
+    given = ["lr=1e-4", "id=007", "tag=a=b", "model.width=[1, 2]"]
     values = resolve_params((), given)
-    assert values == {"lr": "1e-4", "tag": "a=b", "model.width": "[1, 2]"}
+    assert values == {"lr": "1e-4", "id": "007", "tag": "a=b", "model.width": "[1, 2]"}
 
 
 def test_name_with_dashes_is_corrected() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.features.selftest.contract import Answer, Leftover, compare, shape_of
+from batch_emulator.http.routes.table import ROUTES, Matcher
+from runner.features.selftest.contract import Answer, Compared, Leftover, compare, shape_of
 from runner.features.selftest.report import BillLine, SelftestReport
 from runner.features.selftest.scenario import CREATED, scenario
 from runner.features.selftest.selftest import reporting
@@ -81,6 +83,31 @@ def test_report_has_only_the_bodies_of_different_responses(tmp_path: Path) -> No
     assert "1 of 2 answers equal those of the emulator." in page
     assert ".\\|: number, the emulator absent" in page
     assert "`az batch pool delete --pool-id x --yes`" in page
+
+
+def test_report_has_a_conformance_page_by_operation_with_a_badge(tmp_path: Path) -> None:
+    first, second, skipped = [step for step in scenario() if step.operation == "Pool_Add"][:3]
+    steps = [
+        Compared(first.name, (), answer(), answer()),
+        Compared(second.name, ("404, the emulator 400",), answer(), answer()),
+        Compared(skipped.name, ("skipped",), answer(outcome="skipped"), answer()),
+    ]
+    found = SelftestReport("azure", started=datetime(2026, 1, 2, tzinfo=UTC), steps=steps)
+    found.write(tmp_path / "report.json")
+    page = (tmp_path / "report-conformance.md").read_text()
+    said = f"differs: {second.name}: 404, the emulator 400"
+    assert f"| Pool_Add | 2 | {said} | recording of 2026-01-02 |" in page
+    assert "| operations | 0 | 1 | 0 | 1 |" in page
+    assert "Requests without an answer to compare: 1." in page
+    assert "![conformance](report-conformance.svg)" in page
+    assert "0 of 1 same" in (tmp_path / "report-conformance.svg").read_text()
+
+
+def test_steps_name_their_operations() -> None:
+    routes = Matcher(ROUTES)
+    for step in scenario():
+        path = step.path.partition("?")[0].replace(" ", "%20")
+        assert routes.find(step.method, path)[0].operation == step.operation
 
 
 def test_interrupted_test_has_not_passed() -> None:

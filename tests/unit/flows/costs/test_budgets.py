@@ -13,7 +13,14 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.pricing.budgets import Budgets, Claim
 from runner.flows.costs import budgets
-from runner.flows.costs.budgets import BLOB, is_budgeted, load_budgets, schedule_key
+from runner.flows.costs.budgets import (
+    BLOB,
+    BudgetReader,
+    is_budgeted,
+    load_budgets,
+    release_claim,
+    schedule_key,
+)
 from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import RunnerError
 from tests.unit.flows.costs.test_costs import NOW, Records
@@ -61,15 +68,22 @@ def test_spending_is_the_sum_of_runner_cost(records: Records) -> None:
     assert state.left({"new"}) == 9_000_000 - (total or 0)
 
 
-def test_schedule_that_is_created_again_replaces_its_claim(
-    records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def writable(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the document be changed; Batch has neither jobs nor schedules."""
+
     def update(_: BlobContainer, blob: str, change: Callable[[bytes], bytes]) -> bool:
         records.blobs[blob] = change(records.blobs[blob])
         return True
 
     monkeypatch.setattr(BlobContainer, "update", update)
     monkeypatch.setattr(budgets, "get_schedule", lambda *_: None)
+    monkeypatch.setattr(budgets, "find_job_view", lambda *_: None)
+
+
+def test_schedule_that_is_created_again_replaces_its_claim(
+    records: Records, writable: None
+) -> None:
     put(records, Budgets(month_micros=9_000_000))
     for _ in range(2):  # it was removed, or its creation failed
         state = load_budgets(connection(), records.home, NOW)
@@ -92,9 +106,42 @@ def test_budget_includes_its_experiment_or_all(records: Records) -> None:
     assert is_budgeted(connection(), {"other"})
 
 
-def test_budget_needs_the_prices_of_all_runs(records: Records) -> None:
+def test_run_with_an_unknown_price_counts_with_what_is_known(records: Records) -> None:
+    records.add(3)
+    put(records, Budgets(month_micros=9_000_000, experiments={"other": 1}))
+    state = load_budgets(connection("norwayeast"), records.home, NOW)
+    assert state is not None
+    month, other = state.spending()
+    assert (month.spent, month.left, len(month.unpriced)) == (0, 9_000_000, 1)
+    assert other.unpriced == ()
+    warning = state.warning({"digits"})
+    assert warning.startswith(f"the price of {month.unpriced[0]} is unknown")
+    assert warning.endswith("runner skus --refresh --region norwayeast")
+    known = load_budgets(connection(), records.home, NOW)
+    assert known is not None
+    assert known.warning() == ""
+
+
+def test_several_submissions_read_the_runs_once(records: Records, writable: None) -> None:
     records.add(3)
     put(records, Budgets(month_micros=9_000_000))
-    with pytest.raises(RunnerError) as caught:
-        load_budgets(connection("norwayeast"), records.home, NOW)
-    assert caught.value.code == "R-COST-UNKNOWN"
+    reader = BudgetReader()
+    first = reader.read(connection(), records.home)
+    count = len(records.read)
+    assert first is not None
+    first.claim(connection(), Claim("job", NOW, {"digits": 6_000_000}))
+    second = reader.read(connection(), records.home)
+    assert second is not None
+    assert set(records.read[count:]) == {BLOB}
+    assert (first.left({"digits"}) or 0) - (second.left({"digits"}) or 0) == 6_000_000
+
+
+def test_released_claim_is_left_again(records: Records, writable: None) -> None:
+    key = schedule_key("nightly")
+    put(records, Budgets(month_micros=9_000_000, claims=(Claim(key, NOW, {"digits": 6_000_000}),)))
+    release_claim(connection(), key)
+    release_claim(connection(), key)
+    state = load_budgets(connection(), records.home, NOW)
+    assert state is not None
+    assert state.left({"digits"}) == 9_000_000
+    assert state.budgets.claims == ()

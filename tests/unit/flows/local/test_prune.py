@@ -162,8 +162,8 @@ def test_folder_with_a_unique_file_is_kept_and_named(
     plan = prune.plan_prune(settings, everything=False)
     assert [(item.what, item.size_bytes) for item in plan.items] == [("task folder", 3)]
     assert plan.notes == (
-        "kept the folder of partial-1: big.bin is only there",
         "kept the folder of damaged-1: its result cannot be read",
+        "kept the folder of partial-1: big.bin is only there",
     )
 
 

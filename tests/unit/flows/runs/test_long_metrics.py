@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.cli.commands.runs import metrics as verb
-from runner.core.curves import align, to_curves
+from runner.core.curves import align
 from runner.flows.runs import documents, metrics
 from runner.flows.runs.documents import iterate_points, load_metrics
 from runner.flows.runs.metrics import ExactCurves, compare_metrics, load_run_metrics
 from runner.protocol.metrics import MetricPoint, json_value, summarize_metrics
 from runner.protocol.run_spec import RunSpec
 from runner.views.long_metrics import metrics_pieces
+from tests.unit.core.test_curves import to_curves
 
 SPEC = RunSpec(run_id="mnist-20261121-143005-k3f9")
 _POINTS = st.lists(

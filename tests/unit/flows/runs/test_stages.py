@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -139,3 +140,16 @@ def test_upload_of_a_checkpoint_is_no_checkpoint() -> None:
     failed = event("checkpoint", "failed", 6, "storage refuses it")
     spans = divide(START, [usage(1, started=0)], [[uploading, failed]], is_over=False)
     assert text(spans) == []
+
+
+def test_node_that_is_kept_after_a_failure_is_a_span() -> None:
+    kept = usage(1, started=0, ended=60, held_by=600)
+    spans = [
+        text(divide(START, [each], [[]], is_over=True, is_kept=is_kept))[-1]
+        for each, is_kept in ((kept, True), (kept, False), (replace(kept, held=ms(90)), False))
+    ]
+    assert spans == [
+        ("node kept", 1, 60, None),
+        ("node kept", 1, 60, 600),
+        ("node kept", 1, 60, 90),
+    ]

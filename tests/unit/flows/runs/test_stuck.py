@@ -366,3 +366,10 @@ def test_status_of_a_running_task_needs_neither_job_nor_pool(
         lambda _: pytest.fail("read a pool"),
     )
     assert view.status == RunStatus(RunState.RUNNING, node="tvm-1")
+
+
+def test_nodes_that_may_be_evicted_are_not_broken() -> None:
+    assert found(WANTS_TWO, "unusable", "unusable", may_be_evicted=True) == ("Preempted", False)
+    facts = PoolFacts("t4", WANTS_TWO, nodes("unusable", "preempted", may_be_evicted=True))
+    assert facts.broken == ()
+    assert found(WANTS_TWO, "unusable", "unusable") == ("NodesUnusable", True)

@@ -102,6 +102,17 @@ def test_changed_record_is_refused(changes: dict[str, Any], connection: Connecti
     assert is_refused(connection, spec(**changes))
 
 
+def test_run_that_moved_in_its_list_of_pools_is_known(connection: Connection) -> None:
+    def in_pool(pool: str, *pools: str) -> RunSpec:
+        rule = {"pools": list(pools), "after_s": 60, "evictions": 3}
+        return spec(batch={**RECORD["batch"], "pool": pool, "fallback": rule})
+
+    remember(connection, [in_pool("spot", "spot", "t4", "a100")])
+    assert not is_refused(connection, in_pool("a100", "spot", "t4", "a100"))
+    assert is_refused(connection, in_pool("theirs", "spot", "t4", "a100"))
+    assert is_refused(connection, in_pool("theirs", "spot", "t4", "theirs"))
+
+
 @pytest.mark.parametrize("name", ["storage_account", "blob_endpoint", "batch_endpoint"])
 def test_same_record_in_another_account_is_refused(name: str, connection: Connection) -> None:
     remember(connection, [spec()])
@@ -240,3 +251,23 @@ def test_link_in_place_of_the_file_is_not_followed(connection: Connection, home:
     (home / "submissions").symlink_to(home / "elsewhere")
     remember(connection, [spec()])
     assert not (home / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("own_notify", "asked"), [(False, "$HOOK, $MY_TOKEN"), (True, "$MY_TOKEN")]
+)
+def test_named_webhook_replaces_that_of_the_record_but_no_secret(
+    connection: Connection, own_notify: bool, asked: str
+) -> None:
+    run = spec(notify={"url": {"env": "HOOK"}})
+    with pytest.raises(RunnerError) as caught:
+        consent.NOTHING.require(connection, run, own_notify=own_notify)
+    assert caught.value.what.endswith(f": {asked}")
+    same = spec(notify={"url": {"env": "MY_TOKEN"}})
+    with pytest.raises(RunnerError):
+        consent.NOTHING.require(connection, same, own_notify=True)
+    consent.NOTHING.require(
+        connection,
+        spec(notify=same.to_json()["notify"], secret_refs={}, secrets=[]),
+        own_notify=True,
+    )

@@ -10,12 +10,14 @@ import subprocess
 import tarfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.listed_files import GitListing, select_listed
+from runner.flows.submit import git as git_module
 from runner.flows.submit.check_and_read import warn_of_files
 from runner.flows.submit.git import git_revision, list_code
 from runner.protocol.errors import RunnerError
@@ -317,3 +319,17 @@ def test_revision_leaves_no_git_running(tmp_path: Path) -> None:
         assert git_revision(root, listing) == (git(root, "rev-parse", "HEAD").strip(), True)
         gc.collect()
     assert [str(each.message) for each in found] == []
+
+
+def test_revision_is_unknown_if_git_is_too_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = checkout(tmp_path / "code", **{"train.py": "1"})
+    answer = git_module._Question.answer
+
+    def late(self: Any, given: bytes | None = None) -> bytes | None:
+        found = answer(self, given)
+        return None if "status" in self._process.args else found
+
+    monkeypatch.setattr(git_module._Question, "answer", late)
+    assert git_revision(root) is None

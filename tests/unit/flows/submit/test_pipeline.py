@@ -358,3 +358,25 @@ def test_ignored_file_that_the_packages_need_is_named(
     assert caught.value.what == f"requirements.txt needs {missing}, which would not be uploaded"
     (folder / ".runnerignore").write_text(f"!{missing}\n")
     plan()
+
+
+def test_cost_cap_holds_in_every_pool_that_a_run_names(tmp_path: Path) -> None:
+    pools = (
+        pool("t4", vm_size="Standard_NC4as_T4_v3", gpus=1, release_minutes=5),
+        pool("dear", vm_size="Standard_NC16as_T4_v3", release_minutes=5),
+    )
+    stack = replace(outputs(*pools), location="eastus")
+    where = replace(settings(), target=AZURE, home=tmp_path / "home")
+    services = Services(where, stack, None, dry_run=True)
+    recipe = load_text(tmp_path / "recipe", "command: python train.py\nmax_cost: 5\n")
+
+    def plan_in(*names: str) -> Any:
+        run = check_run(recipe, RunOptions(pools=names))
+        return plan_submission(run, services, ignore_progress)
+
+    both, cheap, dear = plan_in("t4", "dear"), plan_in("t4"), plan_in("dear")
+    assert (both.run.pool.id, cheap.run.pool.id, dear.run.pool.id) == ("t4", "t4", "dear")
+    assert both.cost.cap.job_s == dear.cost.cap.job_s < cheap.cost.cap.job_s
+    assert both.run.job_id == both.run.run_id
+    assert both.run.fallback is not None
+    assert cheap.run.fallback is None

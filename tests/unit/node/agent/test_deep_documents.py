@@ -29,8 +29,13 @@ def test_agent_parses_json_with_one_function() -> None:
         for path in (root / folder).rglob("*.py")
         if re.search(r"\bjson\.loads?\(", path.read_text(encoding="utf-8"))
     }
-    # The search for metrics and the sampler are programs of their own, and read our files.
-    programs = {"node/script/pattern_worker.py", "protocol/samplers.py"}
+    # Programs of their own, which read our files: the search for metrics, the sampler, and the
+    # reader of Aim, whose end the agent takes for a folder that cannot be read.
+    programs = {
+        "node/metric_files/aim_program.py",
+        "node/script/pattern_worker.py",
+        "protocol/samplers.py",
+    }
     assert readers == {"protocol/codec.py", *programs}
 
 

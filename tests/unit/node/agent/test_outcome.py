@@ -23,7 +23,7 @@ def test_slow_upload_of_a_log_is_reported_with_its_time(
         finish_events=lambda timeout_s: sent.append("events"),
     )
     events = EventLog(LineQueue())
-    attempt: Any = SimpleNamespace(streams=streams, events=events)
+    attempt: Any = SimpleNamespace(streams=streams, events=events, devices=None)
     nothing: Any = SimpleNamespace()
     records.AttemptOutcome(nothing, nothing, 1, "", attempt)._flush()
     assert sent == ["script", "events"]

@@ -113,6 +113,39 @@ def test_withdrawn_notice_ends_and_is_not_repeated(
     until(lambda: watch.notice)
 
 
+def test_recommendation_is_passed_on_once_and_is_no_notice(
+    watch: EvictionWatch, imds: FakeImds, until: Until
+) -> None:
+    seen: list[str] = []
+    imds.recommend("another")
+    watch.notify(None, lambda: seen.append("recommended"))
+    asked = len(imds.asked)
+    until(lambda: len(imds.asked) > asked + 3)
+    assert seen == []
+    imds.recommend(NODE)
+    until(lambda: seen)
+    asked = len(imds.asked)
+    until(lambda: len(imds.asked) > asked + 3)
+    assert (len(seen), watch.notice, imds.posted) == (1, None, 0)
+    imds.events.clear()
+    imds.recommend(NODE, event_id="R-2")
+    until(lambda: len(seen) == 2)
+
+
+def test_later_version_is_given_up_where_it_is_unknown(
+    imds: FakeImds, monkeypatch: pytest.MonkeyPatch, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notice_module, "POLL_S", 0.02)
+    imds.versions = ("2020-07-01",)
+    watch = EvictionWatch(imds.url, NODE, "2099-01-01")
+    watch.start()
+    imds.preempt(30, NODE)
+    until(lambda: watch.notice)
+    until(lambda: len(imds.asked) > 5)
+    assert sum("2099-01-01" in path for path in imds.asked) == 1
+    assert "no Scheduled Events of version 2099-01-01" in caplog.text
+
+
 @pytest.mark.parametrize("skew_s", [-3600.0, 0.0, 3600.0])
 def test_time_left_is_computed_with_the_clock_of_the_service(
     watch: EvictionWatch, imds: FakeImds, until: Until, skew_s: float
@@ -261,6 +294,25 @@ def test_notice_causes_a_commit_while_the_script_runs(
     until(lambda: "from 0" in task.text("logs/stdout.txt"))
     imds.preempt(300, NODE)
     until(lambda: manifests(task))  # the next one is due in an hour
+    assert not task.has("attempts/1/end.json")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 143
+
+
+@pytest.mark.slow
+def test_recommendation_causes_a_commit_and_the_script_runs_on(
+    task: Task, imds: FakeImds, until: Until
+) -> None:
+    task.settings["BATCH_EMULATOR_IMDS"] = imds.url
+    task.settings["RUNNER_EVENTS_VERSION"] = "2026-01-01"
+    task.submit(COUNTER, command=["python", "train.py", "10000"], checkpoints={"interval_s": 3600})
+    process = task.start()
+    until(lambda: "from 0" in task.text("logs/stdout.txt"))
+    imds.recommend(NODE)
+    until(lambda: manifests(task))  # the next one is due in an hour
+    assert any("2026-01-01" in path for path in imds.asked)
+    until(lambda: notices(task))
+    assert "rebalance recommendation" in notices(task)[0]
     assert not task.has("attempts/1/end.json")
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 143

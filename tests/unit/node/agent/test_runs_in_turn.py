@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from runner.node.agent.main import load_task, run_task
+from runner.node.agent.records import RunRecords
 from runner.node.script.redaction import Redactor
 from runner.node.storage.retries import RetryBudget
 from runner.node.termination import Termination
+from runner.protocol.paths import RunPaths
 from tests.unit.node.agent_task import RUN, Task
 
 OTHER = "mnist-2"
@@ -37,7 +39,7 @@ def test_two_runs_in_one_process_share_nothing_of_their_attempts(task: Task) -> 
     assert run_task(context, environment) == 3
     lost = {**task.json("attempts/1/start.json"), "log_offsets": {"stdout": 0, "stderr": 0}}
     task.service.put(f"{OTHER}/attempts/1/start.json", json.dumps(lost).encode())
-    assert run_task(context, environment, OTHER) == 0
+    assert run_task(context, environment, RunRecords(context.runs, RunPaths(OTHER))) == 0
     first, second = (json.loads(task.service.data(f"{run}/result.json")) for run in (RUN, OTHER))
     assert (first["status"], first["attempt"], first["metrics"]) == ("failed", 1, {"loss": 0.5})
     assert (second["status"], second["attempt"]) == ("succeeded", 2)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.node.agent.scheduled_group import BATCH_RESOURCE, JobTasks, TasksRefusedError, fire
+from runner.node.agent.scheduled_group import JobTasks, TasksRefusedError, fire
 from runner.node.settings import SettingsError
 from runner.node.storage.auth import (
     ManagedIdentityCredential,
@@ -22,6 +22,7 @@ from runner.node.storage.auth import (
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.retries import RetryBudget
+from runner.protocol.azure.clouds import PUBLIC
 from runner.protocol.groups import parse_group
 from runner.protocol.paths import is_run_id
 from runner.protocol.schedules import GroupAccess, group_template_blob, make_firing
@@ -265,7 +266,7 @@ def test_identity_of_the_node_is_used_without_a_token(
             self.wfile.write(b'{"access_token": "of-the-node", "expires_in": "3600"}')
 
     with listening(Handler) as imds:
-        identity = ManagedIdentityCredential("client", imds, BATCH_RESOURCE)
+        identity = ManagedIdentityCredential("client", imds, PUBLIC.batch_resource)
         JobTasks(batch.url, JOB, identity, retry_budget).add(numbered(1))
     assert batch.requests[0][1]["authorization"] == "Bearer of-the-node"
     assert "resource=https%3A%2F%2Fbatch.core.windows.net%2F" in asked[0]

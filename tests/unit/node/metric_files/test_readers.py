@@ -277,7 +277,7 @@ def test_file_without_metrics_is_not_read(tmp_path: Path, name: str, content: st
 def test_each_format_has_paths_that_may_be_of_it() -> None:
     paths = (
         "/a/events.out.tfevents.1", "/a/run.wandb", f"/a/{MLFLOW_RUN}/metrics/loss", "/mlflow.db",
-        "/a/trainer_state.json", "/a/metrics.csv", "/a/log.jsonl",
+        "/a/trainer_state.json", "/a/metrics.csv", "/a/log.jsonl", "/a/.aim/run_metadata.sqlite",
     )  # fmt: skip
     assert all(any(each.may_be(path) for path in paths) for each in FORMATS)
     assert all(map(may_have_metrics, paths))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_content_from_before_the_script_is_not_reported(watched: Watched) -> Non
         file.write("2,0.25\n")
     watched.files.finish()
     assert watched.found() == [("loss", 0.25, 2, "csv")]
+
+
+def test_script_does_not_wait_for_long_files_from_before(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "BEFORE_S", 0.2)
+    rows = "".join(f"{step},0.5\n" for step in range(40_000))  # several seconds
+    for name in ("a", "b"):
+        (watched.folder / f"{name}.csv").write_text("step,loss\n" + rows * 20)
+    began = time.monotonic()
+    watched.files.start()
+    assert time.monotonic() - began < 1.5
+    (watched.folder / "new.csv").write_text("step,val_loss\n1,0.5\n")
+    with (watched.folder / "a.csv").open("a") as file:
+        file.write("900000,0.25\n")
+    watched.files.finish()
+    assert watched.found() == [("val_loss", 0.5, 1, "csv")]
 
 
 def test_equal_names_in_two_folders_are_told_apart(watched: Watched) -> None:

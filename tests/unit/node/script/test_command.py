@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -336,6 +337,34 @@ def test_file_open_when_its_writer_was_killed_is_incomplete(written: Written, te
 )  # fmt: skip
 def test_file_closed_or_left_by_an_exit_is_complete(written: Written, text: str) -> None:
     assert written.script(text) == set()
+
+
+@linux
+def test_process_with_the_id_of_an_ended_one_is_a_writer(written: Written) -> None:
+    text = (
+        "import os, sys, time; sys.stdin.readline(); child = os.fork() == 0\n"
+        "if child: f = open('checkpoints/a', 'w'); print('open', flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", text],
+        cwd=written.run.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as script:
+        assert script.stdin
+        assert script.stdout
+        written.writers.start(script.pid)
+        written.writers._others.update(range(script.pid + 1, script.pid + 5000))
+        written.writers.scan()  # the script is alone
+        script.stdin.write(b"\n")
+        script.stdin.flush()
+        assert script.stdout.readline()
+        written.writers.scan()
+        found = written.incomplete()
+        os.killpg(script.pid, signal.SIGKILL)
+    assert found == {"a"}
 
 
 @linux

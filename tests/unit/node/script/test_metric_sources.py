@@ -79,3 +79,25 @@ def test_many_values_are_compared_in_linear_time() -> None:
     for n in range(100_000):
         known.is_repeated("csv", "loss", -1.0 - n, 0.0)
     assert time.thread_time() - began < 10.0
+
+
+def test_time_per_value_does_not_grow_with_the_number_of_names() -> None:
+    def time_s(count: int) -> float:
+        repeated, began = RepeatedValues(), time.process_time()
+        for number in range(count):
+            for source, name in (("tensorboard", "layer_{}/norm"), ("csv", "layer_{}_norm")):
+                found = repeated.is_repeated(source, name.format(number), float(number), 0.0)
+                assert found is (source == "csv")
+        return time.process_time() - began
+
+    time_s(100)
+    assert time_s(4000) < 40 * max(time_s(400), 0.01)  # 10 if linear, 100 if quadratic
+
+
+def test_names_with_many_words_are_compared_with_shorter_ones() -> None:
+    repeated = RepeatedValues()
+    long = "a_b_c_d_e_f_g_h_i_j_loss"
+    assert not repeated.is_repeated("csv", "loss", 0.123456, 0.0)
+    assert repeated.is_repeated("tensorboard", long, 0.123456, 0.0)
+    assert not repeated.is_repeated("tensorboard", long, 0.654321, 0.0)
+    assert repeated.is_repeated("stdout", "loss", 0.654321, 0.0)

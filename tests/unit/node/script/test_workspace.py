@@ -141,10 +141,7 @@ def test_missing_archive_names_the_resource_file(tmp_path: Path) -> None:
 def packed(tmp_path: Path, *parts: tuple[bytes, int]) -> tuple[Path, str]:
     """Write a gzip file in which each part is repeated so often."""
     path = tmp_path / "code.tar.gz"
-    with gzip.open(path, "wb") as file:
-        for part, times in parts:
-            for _ in range(times):
-                file.write(part)
+    path.write_bytes(b"".join(gzip.compress(part) * times for part, times in parts))
     return path, hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -8,7 +8,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -901,7 +903,8 @@ def test_old_files_are_not_collected_without_a_time_mark(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "touch", refuse)
-    monkeypatch.setattr(written_module.time, "time_ns", lambda: old.stat().st_ctime_ns + 1)
+    own = SimpleNamespace(time_ns=lambda: old.stat().st_ctime_ns + 1, monotonic=time.monotonic)
+    monkeypatch.setattr(written_module, "time", own)
     assert folders.run(f"data = '{old}'") == Collected()
 
 

@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_access_that_never_worked_is_retried_for_less_time(
     for access in (new, used):
         assert access.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
     later = time.monotonic() + auth.NEW_ROLE_S
-    monkeypatch.setattr(auth.time, "monotonic", lambda: later)
+    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=lambda: later, time=time.time))
     assert not new.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
     assert used.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
     assert "Storage Blob Data Contributor" in new.explain(

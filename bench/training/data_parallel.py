@@ -14,9 +14,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.digits import find_digits, title
 from bench.report import Ratio
 from bench.services import RUNNER, local_services
+from bench.training.digits import find_digits, title
 
 ROUNDS = 2
 MIN_SPEEDUP = 1.6

@@ -26,9 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.delay import delayed
 from bench.report import PeerMissingError, Ratio
 from bench.services import RUNNER, local_services
+from bench.sweeps.delay import delayed
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.translate import to_task
 from runner.azure.storage.blobs import in_parallel

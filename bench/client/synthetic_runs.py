@@ -3,7 +3,7 @@
 400,000 uploads take Azurite most of an hour. So this writes the file in which Azurite keeps the
 metadata of blobs, as Azurite saves it, and the contents in a few extents:
 
-    python -m bench.synthetic_runs HOME RUNS [--only-by-experiment]
+    python -m bench.client.synthetic_runs HOME RUNS [--only-by-experiment]
 
 `HOME` is a RUNNER_HOME whose local services were started once and stopped.
 """
@@ -290,7 +290,7 @@ class _Store:
 
 def main() -> None:
     """Write the runs, and print their number and that of the blobs."""
-    parser = argparse.ArgumentParser(prog="python -m bench.synthetic_runs")
+    parser = argparse.ArgumentParser(prog="python -m bench.client.synthetic_runs")
     parser.add_argument("home", type=Path)
     parser.add_argument("runs", type=int)
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Delay what a client and a local service send to each other, like a network to a data centre.
 
-`python -m bench.delay TARGET_PORT ROUND_TRIP_MS` prints the port on which it listens.
+`python -m bench.sweeps.delay TARGET_PORT ROUND_TRIP_MS` prints the port on which it listens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def delayed(outputs: StackOutputs, round_trip_ms: int) -> Generator[StackOutputs
 
         def through_proxy(url: str) -> str:
             port = str(urlsplit(url).port)
-            words = [sys.executable, "-m", "bench.delay", port, str(round_trip_ms)]
+            words = [sys.executable, "-m", "bench.sweeps.delay", port, str(round_trip_ms)]
             proxy = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
             stack.callback(proxy.terminate)
             line = proxy.stdout.readline() if proxy.stdout else ""

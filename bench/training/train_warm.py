@@ -8,12 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.digits import find_digits, title
 from bench.report import Ratio
 from bench.services import RUNNER, local_services
+from bench.training.digits import find_digits, title
 
 SUBSET = 8000
-RECIPE = Path(__file__).parents[1] / "runner" / "recipes" / "mnist"
+RECIPE = Path(__file__).parents[2] / "runner" / "recipes" / "mnist"
 
 
 def measure() -> list[Ratio]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.flows.data.datasets import Dataset, resolve_dataset
 from runner.protocol.errors import RunnerError
 
-HOME = Path(__file__).parents[1] / ".cache" / "services"
+HOME = Path(__file__).parents[2] / ".cache" / "services"
 # Names of the data set as the recipe's download.py gives them, and as a row names them.
 _TITLES = {"mnist": "MNIST", "sklearn-digits": "digits of scikit-learn"}
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
+from bench.client.synthetic_runs import seed
 from bench.report import Ratio
 from bench.services import RUNNER, local_services, storage_connection_string
-from bench.synthetic_runs import seed
 
 _RUNS = 2000
 _POINTS = 1_000_000

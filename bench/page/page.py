@@ -30,10 +30,10 @@ from typing import IO
 import psutil
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
-from bench.history import result_document, run_document
-from bench.log_latency import LINES, SCRIPT, latencies
+from bench.client.history import result_document, run_document
 from bench.report import Ratio, percentile
 from bench.services import RUNNER, local_services, storage_connection_string
+from bench.training.log_latency import LINES, SCRIPT, latencies
 from runner.page.live import MOST_STREAMS
 from runner.protocol.results import by_time_blob, index_blob, index_metadata
 

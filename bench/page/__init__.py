@@ -1,0 +1,1 @@
+"""The page of `runner ui` in a headless Chromium."""

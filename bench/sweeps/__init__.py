@@ -1,0 +1,1 @@
+"""Sweeps, and trials that are too short for a task of their own."""

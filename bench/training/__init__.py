@@ -1,0 +1,1 @@
+"""What the node adds to a training: around the script, beside it, and on several nodes."""

@@ -1,0 +1,53 @@
+"""Find the file that a command runs: a script of its folder, or a module of `python -m`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+SOURCES = "src"  # the folder of packages in the layout of packaging.python.org
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def find_module(folder: Path, name: str, *, is_run: bool = True) -> tuple[Path, Path] | None:
+    """Return the file of a module and the folder above its first package: `folder`, or its `src`.
+
+    Args:
+        folder: the folder of the code.
+        name: the dotted name of the module.
+        is_run: True for `python -m`, which runs `__main__.py` of a package.
+    """
+    if not _MODULE.fullmatch(name):
+        return None
+    for root in (folder, folder / SOURCES):
+        path = root.joinpath(*name.split("."))
+        own = path / ("__main__.py" if is_run else "__init__.py")
+        for file in (own, path.with_suffix(".py")):
+            if os.path.isfile(file):  # noqa: PTH113  a name may be too long
+                return file, root
+    return None
+
+
+def find_script(folder: Path, command: Sequence[str]) -> str | None:
+    """Return the path of the script that a command runs, relative to the folder, or None.
+
+    It is the first file that a word names, of any kind, or the file of `python -m MODULE`.
+    """
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word == "-m" and (found := find_module(folder, following)):
+            return found[0].relative_to(folder).as_posix()
+        name = PurePosixPath(word)
+        if word.strip() and not name.is_absolute() and ".." not in name.parts:
+            with suppress(OSError, ValueError):
+                if (folder / name).is_file():
+                    return str(name)
+    return None
+
+
+def is_file_in(folder: Path, name: str) -> bool:
+    """Return True if the folder has a file with this relative path."""
+    # os.path, because a sweep asks for the values of thousands of trials, and some are too long.
+    return not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name))  # noqa: PTH113, PTH117, PTH118

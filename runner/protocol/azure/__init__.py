@@ -1,0 +1,1 @@
+"""Names of Azure's services that clients and agent need. Start with `clouds`."""

@@ -1,0 +1,1 @@
+"""The devices of a node: counters, nvidia-smi, and idle scripts."""
