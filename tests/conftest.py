@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import logging
 import os
 import re
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,27 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Generator[None]:
+    """Give the next test the logging of this process as it was.
+
+    Programs that run in the process of a test set levels and handlers, and tests that read
+    `caplog` would see records that belong to nobody's test.
+    """
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    levels = {each: each.level for each in (root, *_loggers())}
+    yield
+    root.handlers[:] = handlers
+    for each in (root, *_loggers()):
+        each.setLevel(levels.get(each, logging.NOTSET))
+
+
+def _loggers() -> list[logging.Logger]:
+    known = list(logging.root.manager.loggerDict.values())
+    return [each for each in known if isinstance(each, logging.Logger)]
 
 
 @functools.cache
