@@ -26,7 +26,9 @@ from runner.flows.environment.first_files import resource_ids, stack_file
 from runner.flows.environment.plan import PROJECT, read_stack
 from runner.flows.environment.workflow import render_workflow, workflow_file
 from runner.protocol.errors import RunnerError
-from runner_infra.config.ci import REPOSITORY
+from runner_infra.config.ci import REPOSITORY, CiConfig
+from runner_infra.config.contradictions import contradictions
+from runner_infra.config.stack_file import describe_key
 from runner_infra.engine.shared_state import backend_variables
 from runner_infra.engine.state_folder import state_backend
 
@@ -161,6 +163,7 @@ def share_files(
             state = options.state or backend_variables(folder, {}).get("PULUMI_BACKEND_URL", "")
             config: dict[str, Any] = document["config"]
             config["runner:ci"] = _ci_keys(document, options.repository, state, env)
+            _check_ci(own, config["runner:ci"], env)
             texts[workflow_file(folder)] = render_workflow(
                 folder, stack, config, uses_key="secretsprovider" in document
             )
@@ -168,6 +171,19 @@ def share_files(
     changed = {path: text for path, text in texts.items() if _text_of(path) != text}
     _write_all(changed)
     return list(changed)
+
+
+def _check_ci(own: Path, keys: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """Raise RunnerError if the file of a stack is invalid, or would be with this `runner:ci`."""
+    config = read_stack(own, env)
+    planned = config.model_copy(update={"ci": CiConfig.model_validate(dict(keys))})
+    for found in contradictions(planned, own.parent):
+        raise RunnerError(
+            "R-STACK-CONFIG-FIELD",
+            f"{describe_key(planned, found.place)}: {found.what}",
+            why="no file was written, because the stack does not fit `runner:ci`",
+            fix=found.fix,
+        )
 
 
 def _with_backend(project: Path, url: str) -> str:
@@ -227,9 +243,11 @@ def ci_commands(
 
 def missing_ids(folder: Path, stack: str) -> Iterator[str]:
     """Yield what to add to `runner:ci`, if `az` did not list what the state is stored in."""
-    keys = _load(stack_file(folder, stack))["config"]["runner:ci"]
+    document = _load(stack_file(folder, stack))
+    keys = document["config"]["runner:ci"]
     for key, what in (("state_account", "storage account"), ("key_vault", "key vault")):
-        if key not in keys:
+        used = key != "key_vault" or _vault_of(document)  # without a key, there is a passphrase
+        if used and key not in keys:
             yield (
                 f"add {key} to runner:ci, the ID of the {what} of the state; otherwise the "
                 "workflow has no role there"
@@ -241,8 +259,7 @@ def _ci_keys(document: Any, repository: str, state: str, env: Mapping[str, str])
     config: dict[str, Any] = document["config"]
     subscription = str(config.get("azure-native:subscriptionId") or "")
     keys: dict[str, Any] = {**(config.get("runner:ci") or {}), "github": repository}
-    key = urlsplit(str(document.get("secretsprovider") or ""))
-    vault = key.netloc.partition(".")[0] if key.scheme == "azurekeyvault" else ""
+    vault = _vault_of(document)
     account = parse_qs(urlsplit(state).query).get("storage_account", [""])[0]
     for name, wanted, kind in (
         ("state_account", account, "storage account"),
@@ -252,6 +269,12 @@ def _ci_keys(document: Any, repository: str, state: str, env: Mapping[str, str])
             found = resource_ids(kind, subscription, env).get(wanted.lower())
             keys |= {name: found} if found else {}
     return keys
+
+
+def _vault_of(document: Any) -> str:
+    """Return the name of the key vault that encrypts the secrets of a stack, or an empty text."""
+    key = urlsplit(str(document.get("secretsprovider") or ""))
+    return key.netloc.partition(".")[0] if key.scheme == "azurekeyvault" else ""
 
 
 def _load(file: Path) -> Any:

@@ -163,6 +163,45 @@ def test_invalid_options_change_no_file(
     assert {path: path.read_text() for path in folder.rglob("*.y*ml")} == before
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("native:location", "native:region", "azure-native:region: unknown key"),
+        ("  azure-native:location: westeurope  # near the data\n", "", "the location is missing"),
+        ("config:\n", "config:\n  runner:storage: {file_share_gib: 100}\n", "account key"),
+        ("config:\n", "config:\n  runner:network: {}\n", "storage_from"),
+        ("config:\n", "config:\n  runner:ci: {github: contoso}\n", "is not a repository"),
+    ],
+)
+def test_stack_that_the_workflow_cannot_deploy_changes_no_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, says: str
+) -> None:
+    file = folder / "Pulumi.dev.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    before = {path: path.read_text() for path in folder.rglob("*.y*ml")}
+    assert main(["init", *_SHARED, *_CI]) != 0
+    shown = capsys.readouterr()
+    assert says in " ".join(shown.err.split())
+    assert "wrote" not in shown.out + shown.err
+    assert {path: path.read_text() for path in folder.rglob("*.y*ml")} == before
+    file.write_text(_STACK)  # what the error asks for; nothing is in the way then
+    assert main(["init", *_SHARED, *_CI]) == 0
+
+
+def test_only_ids_that_the_state_needs_are_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bin/az").write_text("#!/bin/sh\necho '[]'\n")
+    state = ("--state", "azblob://state?storage_account=contosostate")
+    assert main(["init", *state, *_CI]) == 0
+    shown = capsys.readouterr().err
+    assert "add state_account to runner:ci" in shown
+    assert "key_vault" not in shown
+    assert main(["init", *_SHARED, *_CI, "--force"]) == 0
+    assert "add key_vault to runner:ci" in capsys.readouterr().err
+
+
 def test_key_of_a_deployed_stack_is_not_replaced(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
