@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
@@ -24,6 +25,7 @@ from runner.core.pricing.prices import load_price_table
 from runner.core.settings import AZURE, load_settings
 from runner.features.simulation import formulas
 from runner.flows.environment.checks.azure import check_agents
+from runner.flows.environment.checks.run import first_failure
 from runner.protocol.errors import RunnerError
 from runner_infra.config.stack_file import parse_stack_config
 from runner_infra.planning.pool_plan import MarketplaceImage, plan_pools
@@ -524,6 +526,24 @@ def test_supported_image_passes() -> None:
 def test_unsupported_image_fails(sku: str, agent: str) -> None:
     (check,) = image_checks(sku, agent)
     assert (check.state, check.code) == ("failed", "R-IMAGE-ENDED")
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"), [(False, "R-SERVICES-DOWN"), (True, "R-ACCESS-DENIED")]
+)
+def test_unreadable_list_of_images_stops_no_deployment(
+    command: Command, refused: bool, code: str
+) -> None:
+    """A private account, and whoever deploys without a role, still deploy by Resource Manager."""
+    if refused:
+        other = base64.b64encode(b"another key").decode()
+        keys = HomePaths(Path(os.environ["RUNNER_HOME"])).keys
+        keys.write_text(json.dumps({"batch": other, "storage": KEY}), encoding="utf-8")
+    else:
+        gone(command)
+    checks = image_checks("server", "batch.node.ubuntu 24.04")
+    assert [(check.state, check.code) for check in checks] == [("failed", code)]
+    assert first_failure(checks) is None
 
 
 def gone(command: Command) -> None:

@@ -39,7 +39,11 @@ _AGENT_SOON_DAYS = 180
 
 
 def check_agents(settings: Settings, pools: Sequence[PoolPlan], today: date) -> Iterator[Check]:
-    """Check images and node agents against the list of the deployed Batch account."""
+    """Check images and node agents against the list of the deployed Batch account.
+
+    A list that cannot be read stops no deployment, which only talks to Resource Manager: a private
+    account answers in its network only, and whoever deploys next may have no role on it yet.
+    """
     if not outputs_path(settings).is_file():
         yield skipped("images", "the account lists its images after the first deployment")
         return
@@ -48,7 +52,7 @@ def check_agents(settings: Settings, pools: Sequence[PoolPlan], today: date) -> 
     try:
         supported = list_supported_images(connect(settings.for_whole_stack()))
     except RunnerError as err:
-        yield failed("images", err)
+        yield failed("images", err, stops_up=False)
         return
     for image, agent in dict.fromkeys((pool.image, pool.node_agent) for pool in pools):
         if image is not None:
