@@ -649,7 +649,7 @@ def _print_outputs(
     if quotas is not None:
         show_quotas(out, quotas)
     pools = [pool.id for pool in outputs.pools]
-    blocked = quotas is not None and set(pools) <= set(quotas.blocked)
+    unsure = quotas is None or set(pools) <= set(quotas.blocked)
     out.panel(
         ready_title(quotas, pools),
         {
@@ -658,7 +658,7 @@ def _print_outputs(
             "pools": ", ".join(pools),
         },
         commands=(
-            "runner check" if blocked else "runner train mnist --target azure",
+            "runner check" if unsure else "runner train mnist --target azure",
             "runner pool ls --target azure",
             "runner down",
         ),

@@ -79,7 +79,9 @@ def show_quotas(out: Output, quotas: AccountQuotas) -> None:
 
 def ready_title(quotas: AccountQuotas | None, pools: Sequence[str]) -> str:
     """Return what a deployment achieved: an account without quota has no nodes."""
-    blocked = quotas.blocked if quotas else ()
+    if quotas is None:
+        return "The environment is deployed; its quotas were not read"
+    blocked = quotas.blocked
     if not blocked:
         return "The environment is ready"
     if set(pools) <= set(blocked):

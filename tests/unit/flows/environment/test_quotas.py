@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.azure.arm.subscription import BatchAccountInfo
+from runner.cli.commands.environment.reports import ready_title
 from runner.core.pricing.machines import family_key
 from runner.core.pricing.prices import load_price_table
 from runner.flows.environment.quotas import core_quotas
@@ -54,3 +55,7 @@ def test_advised_numbers_of_nodes_are_valid(
 def test_pool_with_a_fallback_needs_no_advice() -> None:
     pool = {"scenario": "spot_first_with_dedicated_fallback", "max_spot": 2, "max_dedicated": 1}
     assert not advice_for(config_of(pools=[{**_T4, **pool}]), 0, 16)
+
+
+def test_account_whose_quotas_are_unknown_is_not_called_ready() -> None:
+    assert "ready" not in ready_title(None, ["t4"])
