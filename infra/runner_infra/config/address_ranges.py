@@ -39,6 +39,16 @@ def range_problem(text: str) -> Problem | None:
     return None
 
 
+def space_problem(text: str) -> Problem | None:
+    """Return what is wrong with a range that has the subnets of nodes, and the fix, or None."""
+    if found := range_problem(text):
+        return found
+    # Any subnet of these has the same problem.
+    if IPv4Network(text).subnet_of(_OF_DOCKER) or IPv4Network(text).prefixlen > SMALLEST_PREFIX:
+        return next(subnet_problems(text))
+    return None
+
+
 def subnet_problems(text: str, *, room: str = "nodes") -> Iterator[Problem]:
     """Yield what is wrong with a subnet, and the fixes.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from runner_infra.config.address_ranges import range_problem, subnet_problems
+from runner_infra.config.address_ranges import space_problem, subnet_problems
 from runner_infra.config.adopt import ResourceId
 from runner_infra.config.stack import NetworkConfig, ObservabilityConfig, StackConfig
 
@@ -81,9 +81,9 @@ def network_contradictions(config: StackConfig) -> Iterator[Problem]:
 
 def _ranges(network: NetworkConfig) -> Iterator[Problem]:
     space = network.address_space
-    wrong_space = range_problem(space)
-    if wrong_space:
+    if wrong_space := space_problem(space):  # another one needs other subnets
         yield ("network", "address_space"), *wrong_space
+        return
     subnets = {"pool_subnet": network.pool_subnet}
     if network.private:
         subnets["endpoint_subnet"] = network.endpoint_subnet
@@ -94,7 +94,7 @@ def _ranges(network: NetworkConfig) -> Iterator[Problem]:
         )
         for found in problems:
             yield ("network", key), *found
-        if problems or wrong_space:
+        if problems:
             continue
         valid[key] = ipaddress.IPv4Network(text)
         if not valid[key].subnet_of(ipaddress.IPv4Network(space)):

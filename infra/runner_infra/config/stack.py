@@ -28,12 +28,23 @@ _Email = Annotated[
         "team@company.example",
     ),
 ]
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _Uuid = Annotated[
     str,
     TextField(
-        r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+        _UUID,
         "an Azure ID",
         "32 hexadecimal digits in five groups; `az account show` prints the subscription's",
+        "00000000-1111-2222-3333-444444444444",
+    ),
+]
+_ObjectId = Annotated[
+    str,
+    TextField(
+        _UUID,
+        "an object ID of Entra",
+        "32 hexadecimal digits in five groups (`az ad signed-in-user show --query id` prints "
+        "yours); the sign-in name of a user has an @",
         "00000000-1111-2222-3333-444444444444",
     ),
 ]
@@ -167,7 +178,7 @@ class OperatorConfig(Section):
     who that is. With access `none`, a principal has no roles, even if it deploys the stack.
     """
 
-    id: _Uuid | None = None
+    id: _ObjectId | None = None
     name: _Email | None = None
     kind: Literal["user", "group", "service_principal"] = "user"
     access: Literal["run", "none"] = "run"

@@ -44,7 +44,8 @@ _POLICY = _NO_RIGHT._replace(
 _NO_SUBSCRIPTION = FaultText(
     "R-AZURE-SUBSCRIPTION",
     "the subscription does not exist, or the signed-in identity has no access to it",
-    "correct azure-native:subscriptionId; `az account list --all` lists your subscriptions",
+    "correct azure-native:subscriptionId, or the option --subscription; `az account list --all` "
+    "lists your subscriptions",
 )
 _DISABLED = FaultText(
     "R-AZURE-SUBSCRIPTION",

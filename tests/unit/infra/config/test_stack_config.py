@@ -211,7 +211,10 @@ def test_missing_region_or_subscription_names_key_and_variable(
         *(
             ({"network": {"address_space": space, "pool_subnet": subnet}}, f"network.{key}", says)
             for space, subnet, key, says in (
-                ("172.17.0.0/16", "172.17.0.0/24", "pool_subnet", "bridge network of Docker"),
+                ("172.17.0.0/16", "172.17.0.0/24", "address_space", "bridge network of Docker"),
+                ("172.17.0.0/16", "10.20.0.0/20", "address_space", "bridge network of Docker"),
+                ("172.17.8.0/21", "172.17.8.0/24", "address_space", "bridge network of Docker"),
+                ("10.20.0.0/30", "10.20.0.0/30", "address_space", "no addresses"),
                 ("172.16.0.0/12", "172.16.0.0/14", "pool_subnet", "bridge network of Docker"),
                 ("172.16.0.0/12", "172.17.255.0/24", "pool_subnet", "bridge network of Docker"),
                 ("10.0.0.0/8", "168.63.129.0/24", "pool_subnet", "168.63.129.16/32"),
@@ -399,7 +402,8 @@ def test_non_text_key_and_empty_list_are_explained(tmp_path: Path) -> None:
         ),
         ({"pools": [pool(image={"version": "1"})]}, "'1' is not the version of", "1.4.0"),
         ({"budget": {"emails": ["me"]}}, "'me' is not an e-mail address", "@company.example"),
-        ({"operators": [{"id": "me"}]}, "'me' is not an Azure ID", "00000000-1111"),
+        ({"operators": [{"id": "me"}]}, "'me' is not an object ID", "00000000-1111"),
+        ({"operators": ["ada"]}, "'ada' is not an object ID", "00000000-1111"),
         ({"environment": {**_AZURE, "ARM_LOCATION": "West/Europe"}}, "a region", "westeurope"),
         ({"environment": {**_AZURE, "ARM_SUBSCRIPTION_ID": "x"}}, "an Azure ID", "0000-"),
     ],
