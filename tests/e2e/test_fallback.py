@@ -148,7 +148,9 @@ def test_evicted_run_moves_with_its_checkpoint_while_it_is_followed(
     assert starts[-1][0] == "last"
     assert int(starts[-1][1]) > 0, "the run began again"
     assert " after 1 eviction" in cli.ok("show", job)
-    assert "moved from pool mid to last" in cli.ok("events", job)
+    events = cli.ok("events", job)
+    assert "created on pool mid" in events
+    assert "moved from pool mid to last" in events
     assert batch.get_job(job).priority == 1
     resize(batch, "mid", 0)
     resize(batch, "last", 0)

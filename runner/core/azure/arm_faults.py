@@ -178,10 +178,16 @@ _BY_CODE: Mapping[str, FaultText] = {
         _QUOTA,
     ),
     "PoolQuotaReached": _BATCH_QUOTA,
-    "AccountCoreQuotaReached": _BATCH_QUOTA._replace(
-        what="the Batch account has reached its core quota",
-        fix="request more in the portal (Batch account, Quotas, Request quota increase), or lower "
-        "max_spot and max_dedicated of the pool",
+    **dict.fromkeys(
+        (
+            *("AccountCoreQuotaReached", "AccountVMSeriesCoreQuotaReached"),
+            *("AccountLowPriorityCoreQuotaReached", "AccountSpotCoreQuotaReached"),
+        ),
+        _BATCH_QUOTA._replace(
+            what="the Batch account has reached a core quota",
+            fix="request more in the portal (Batch account, Quotas, Request quota increase), or "
+            "lower max_spot and max_dedicated of the pool",
+        ),
     ),
     **dict.fromkeys(
         (

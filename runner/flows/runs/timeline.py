@@ -99,7 +99,9 @@ def _batch(connection: Connection, spec: RunSpec) -> Iterator[TimelineEvent]:
     if job is None:
         yield TimelineEvent(None, source, "does not exist any more")
     else:
-        yield TimelineEvent(job.created, source, f"created on pool {job.pool_id}")
+        # Batch knows only the pool that a moved job has now.
+        first = spec.moved_from[0].pool if spec.moved_from else job.pool_id
+        yield TimelineEvent(job.created, source, f"created on pool {first}")
         if job.since != job.created:
             yield TimelineEvent(job.since, source, f"is {job.state}")
     task = get_task_times(connection, spec.job_id, spec.task_id)
