@@ -112,8 +112,11 @@ def _is_plain_colour(sequence: str) -> bool:
 
 
 # A command that a message tells to run stays one word, so that it can be copied: in backquotes, at
-# the start of the text, or after a colon.
-_COMMAND = r"(?:runner|make|pip|uv|az|sudo|eval|mlflow|python3?) [^;`]*[^;` ]"
+# the start of the text, or after a colon. It ends where the sentence goes on.
+_COMMAND = (
+    r"(?:runner|make|pip|uv|az|sudo|eval|mlflow|python3?)"
+    r" (?:[^;:,` ]|[:,](?! )| (?! ))*[^;:,` ][;:,]?"
+)
 _WORD = re.compile(rf"(?:^|(?<=: )){_COMMAND}|(?:`[^`]*`|[^ `]|`)+")
 
 
@@ -229,8 +232,12 @@ class StageDisplay:
         return True
 
     def log(self, line: str, *, error: bool = False) -> None:
-        """Print a line to stdout (or stderr), above the display."""
-        self._print(visible(line), sys.stderr if error else sys.stdout)
+        """Print a line to stdout, or a message to stderr, above the display."""
+        text = visible(line)
+        if error:
+            indent = len(line) - len(line.lstrip(" "))
+            text = wrapped(text, sys.stderr, indent=indent)
+        self._print(text, sys.stderr if error else sys.stdout)
 
     def log_script(self, line: str, *, error: bool = False) -> None:
         """Print a line that a script wrote."""
@@ -247,7 +254,7 @@ class StageDisplay:
 
     def warning(self, text: str) -> None:
         """Print a warning above the display."""
-        self.log(wrapped(f"warning: {text}", sys.stderr), error=True)
+        self.log(f"warning: {text}", error=True)
 
     def close(self) -> None:
         """Remove the display, until the next progress."""

@@ -404,6 +404,23 @@ WORDS = "one two  three four, five-six seven"
         ("see http://127.0.0.1:1/runs/x/output/ for it", 20, None),
         ("use `runner train mnist --set epochs=1` for it", 20, None),
         ("to list them: runner ps --status failed -a", 20, None),
+        # Words after a command, or after what only looks like one, are not part of it.
+        (
+            "1 failed: python t.py exited with 3   details: runner ps --status failed -a",
+            30,
+            "1 failed:\n  python t.py exited with 3\n  details:\n  runner ps --status failed -a",
+        ),
+        (
+            "python t.py exited with code 1: ValueError: one two, three four",
+            34,
+            "python t.py exited with code 1:\n  ValueError: one two, three four",
+        ),
+        (
+            "fix: make it readable, or choose a folder",
+            24,
+            "fix: make it readable,\n  or choose a folder",
+        ),
+        ("to list them: runner ps --status failed -a, or not", 20, None),
         ("\x1b[1mone\x1b[0m two three", 13, "\x1b[1mone\x1b[0m two three"),
         ("モデル モデル", 10, "モデル\n  モデル"),
         ("    four columns of it", 14, "    four\n  columns of\n  it"),

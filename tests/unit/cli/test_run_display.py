@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,8 +23,10 @@ from runner.flows.runs.events import (
     LogText,
     MetricSeen,
     RunEnded,
+    RunMoved,
     StageReported,
     StatusChanged,
+    WatchEvent,
 )
 from runner.flows.runs.rehearsal import RehearsalReport
 from runner.protocol.metrics import MetricPoint
@@ -77,6 +81,40 @@ def test_log_goes_to_stderr_if_stdout_is_for_a_document(capsys: Capture) -> None
     display.show(LogText("stdout", "hello\n"))
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")
+
+
+class NarrowTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+LONG = "the script saves no checkpoints, so that an eviction starts it again"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        stage("checkpoint", "failed", LONG),
+        stage("notice", "start", LONG),
+        ContactLost(LONG),
+        RunMoved("a", "b", LONG),
+    ],
+)
+def test_message_of_a_run_is_not_cut_inside_a_word(
+    monkeypatch: pytest.MonkeyPatch, event: WatchEvent
+) -> None:
+    shown = NarrowTerminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("COLUMNS", "30")
+    view = StageDisplay()
+    display = RunDisplay(view, "run-1")
+    display.show(LogText("stderr", f"{LONG}\n"))
+    display.show(event)
+    view.log(f"  fix: {LONG}", error=True)
+    script, *messages = shown.getvalue().splitlines()
+    assert script == LONG, "a line of the script stays as it is"
+    assert max(map(len, messages)) <= 30
+    assert " ".join(" ".join(messages).split()).count(LONG) == 2
 
 
 def test_boot_stage_lasts_from_queued_to_first_stage(display: RunDisplay, capsys: Capture) -> None:
