@@ -29,6 +29,8 @@ _NAME_WORDS = METRIC_WORDS | {
     *("classification", "regression", "reconstruction", "policy", "value", "actor", "critic"),
     *("generator", "discriminator", "gen", "disc", "d", "g", "lm", "mlm", "pseudo", "masked"),
     *("character", "word", "token", "class", "object", "box"),
+    # What is wanted or compared with is not the metric itself: `Target accuracy: 0.99`.
+    *("target", "source", "desired", "required", "baseline"),
 }
 _MAX_NAME_WORDS = 4  # before the last one
 _NAME_WORDS_CHARS = 80
@@ -43,7 +45,9 @@ _AFTER_LOSS = frozenset({  # words after `loss_` that make it no loss
 _BEFORE_RETURN = frozenset({"ep", "episode", "episodic", "eval", "mean", "avg", "average"})
 _AFTER_ACCURACY = frozenset({"class", "seg", "pose", "cls"})
 _PARTS = re.compile(r"[A-Za-z0-9]+")
-_SPECIAL_NAME = re.compile(r"(?:.*[_/.-])?(?:mAP|AP|AR)\d{0,3}(?:[_-]\d{1,3})?|[pPrR]@\d{1,4}")
+_SPECIAL_NAME = re.compile(
+    r"(?:.*[_/.-])?(?:mAP|AP|AR)(?:@0?\.\d\d?|@?\d{0,3}(?:[_-]\d{1,3})?)|[pPrR]@\d{1,4}"
+)
 _SHORT_FLOATS = frozenset({8.0, 16.0, 32.0, 64.0})  # `precision: 16` is a setting
 
 # `1,234.5` has separators of thousands; a comma is a decimal one in `0,312`, `98,25` and `98,5 %`.
@@ -54,7 +58,7 @@ _NUMBER = (
 VALUE = re.compile(_NUMBER)
 _WRAPPED = r"(?:(?:np\.|jnp\.|torch\.)?(?:tensor|Tensor|Array|array|float\d{0,2})\()?"
 _NAME = r"(?<![\w./@-])([A-Za-z][\w./@-]{0,80})"
-_END = r"(?!,\d|\s?/\s?\d|[\w/.]{0,80}[A-Za-z0-9_])"
+_END = r"(?!,\d|:\d|\s?/\s?\d|[\w/.]{0,80}[A-Za-z0-9_])"
 # Name and value are separated by `:`, `=` or `is`, or by spaces if the value has a decimal point.
 _PAIR = re.compile(
     rf"{_NAME}(?:\s?\(([\w -]{{1,20}})\))?"
@@ -73,6 +77,12 @@ _GENERAL_WORDS = frozenset({
     "example", "examples", "prediction", "predictions", "class", "fold", "folds", "epoch", "train",
     "training", "batch", "is", "current", "whole", "entire", "held-out", "unseen",
 })  # fmt: skip
+# ` Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.373` of COCO's tools
+_COCO = re.compile(
+    r"\((AP|AR)\) @\[ IoU=0\.(\d\d)(:0\.95)?\s{0,9}\| area=\s{0,9}(\w{1,9}) \| "
+    r"maxDets=\s{0,9}(\d{1,5}) \] = (\d\.\d{1,9})"
+)
+_ALL_OVERLAPS = re.compile(r"@\[?\s?(?:IoU=)?0?\.50?[:-]0?\.95(?:\s?\])?", re.IGNORECASE)
 _MAX_OTHER_WORDS = 1  # of a class: `Accuracy of plane: 61 %`
 
 _ROUND = re.compile(r"\s{0,3}\[(\d{1,9})\]\s{1,4}(?=[A-Za-z])")
@@ -91,6 +101,11 @@ def find_pairs(line: str, wanted: Mapping[str, str]) -> Iterator[tuple[str, floa
         line: the line.
         wanted: lower-case names that are metrics in addition to the usual ones.
     """
+    if "IoU=" in line and "maxDets=" in line:
+        yield from _find_coco(line)
+        return
+    if ".95" in line:
+        line = _ALL_OVERLAPS.sub("50-95", line)  # `mAP@0.5:0.95: 0.37` is `map50-95`
     phases = deque(_IN_PHASE.finditer(line))
     phase = ""  # the last phase before the current pair
     for found in _PAIR.finditer(line):
@@ -116,6 +131,20 @@ def find_pairs(line: str, wanted: Mapping[str, str]) -> Iterator[tuple[str, floa
         yield name, value
     if _OF.search(line):
         yield from _find_pairs_of(line, wanted)
+
+
+def _find_coco(line: str) -> Iterator[tuple[str, float]]:
+    """Yield `ap`, `ap50`, `ap_small`, `ar100` and so on; the tools print -1 where nothing is."""
+    if (found := _COCO.search(line)) is None:
+        return
+    kind, overlap, is_range, area, most, number = found.groups()
+    if area != "all":
+        detail = f"_{area}"
+    elif not is_range:
+        detail = overlap
+    else:
+        detail = "" if kind == "AP" else most
+    yield f"{kind.lower()}{detail.lower()}", to_number(number)
 
 
 def _name_at(

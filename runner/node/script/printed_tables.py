@@ -7,7 +7,7 @@ scikit-learn, and tables of names and values in boxes (Lightning, Stable-Baselin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runner.node.script.printed_pairs import VALUE, to_number
@@ -101,8 +101,8 @@ class PrintedTables:
         if cells == _REPORT:
             found: _Titles | None = _Titles(line, is_report=True)
         elif (detections := _DETECTIONS.match(_BAR.sub("", line))) is not None:
-            names = [(name, n) for n, name in enumerate(detections[1].split())]
-            found = _Titles(line, names, is_detections=True)
+            names = enumerate(_detection_names(detections[1]))
+            found = _Titles(line, [(name, n) for n, name in names], is_detections=True)
         elif _RULE.fullmatch(line):
             found = self._ruled_titles(line, previous)
         else:
@@ -199,6 +199,16 @@ class PrintedTables:
         if not self._is_metric(name):
             return TableRow({})
         return TableRow({f"{self._section.lower()}{name}": to_number(cells[1])})
+
+
+def _detection_names(titles: str) -> Iterator[str]:
+    """Yield `P`, `R`, `mAP50` for `Box(P R mAP50)`, and `Mask_P` and so on for other groups."""
+    group = ""
+    for title in titles.split():
+        before, opens, name = title.rpartition("(")
+        if opens:
+            group = "" if before == "Box" else f"{before}_"
+        yield f"{group}{name.rstrip(')')}"
 
 
 def _read_detections(cells: list[str], titles: _Titles) -> TableRow | None:

@@ -72,6 +72,21 @@ TWO_BARS = (
     "Epoch 2:  50%|# | 4/9 [00:01<00:00, 9it/s, loss=0.4]\r"
     "Epoch 2: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.3]\n"
 )
+COCO = (
+    "IoU metric: bbox\n"
+    " Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.373\n"
+    " Average Precision  (AP) @[ IoU=0.75      | area=   all | maxDets=100 ] = 0.401\n"
+    " Average Precision  (AP) @[ IoU=0.50:0.95 | area= small | maxDets=100 ] = -1.000\n"
+    " Average Precision  (AP) @[ IoU=0.50:0.95 | area= large | maxDets=100 ] = 0.512\n"
+    " Average Recall     (AR) @[ IoU=0.50:0.95 | area=   all | maxDets=  1 ] = 0.311\n"
+    " Average Recall     (AR) @[ IoU=0.50:0.95 | area=medium | maxDets=100 ] = 0.601\n"
+)
+YOLO = (
+    "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95)     "
+    "Mask(P          R      mAP50  mAP50-95): 100%|##| 2/2 [00:01<00:00,  1.9it/s]\n"
+    "                   all          4         17      0.576      0.833      0.791      0.604      "
+    "0.545       0.75      0.734      0.512\n"
+)
 PRINTED: dict[str, tuple[str, Found]] = {
     "Keras 2": (
         KERAS_2,
@@ -118,6 +133,32 @@ PRINTED: dict[str, tuple[str, Found]] = {
     ),
     "a fraction of an epoch": (
         "{'loss': 0.5, 'epoch': 1.25}\n" * 2, [("loss", 0.5, 1), ("loss", 0.5, 2)],
+    ),
+    "COCO": (
+        COCO,
+        [
+            ("ap", 0.373, 1), ("ap75", 0.401, 1), ("ap_large", 0.512, 1), ("ar1", 0.311, 1),
+            ("ar_medium", 0.601, 1),
+        ],
+    ),
+    "YOLO": (
+        YOLO,
+        [
+            ("p", 0.576, 1), ("r", 0.833, 1), ("map50", 0.791, 1), ("map50-95", 0.604, 1),
+            ("mask_p", 0.545, 1), ("mask_r", 0.75, 1), ("mask_map50", 0.734, 1),
+            ("mask_map50-95", 0.512, 1),
+        ],
+    ),
+    "a range of overlaps": (
+        "mAP@0.5: 0.62, mAP@0.5:0.95: 0.37\nmAP@[.5:.95] = 0.38\n",
+        [("map@0.5", 0.62, 1), ("map50-95", 0.37, 1), ("map50-95", 0.38, 2)],
+    ),
+    "what is compared with": (
+        "Target accuracy: 0.99\nSource accuracy: 0.91\nBaseline loss: 0.7\naccuracy: 0.93\n",
+        [
+            ("target_accuracy", 0.99, 1), ("source_accuracy", 0.91, 1), ("baseline_loss", 0.7, 1),
+            ("accuracy", 0.93, 1),
+        ],
     ),
     "two bars": (TWO_BARS, [("loss", 0.5, 1), ("loss", 0.3, 2)]),
 }  # fmt: skip
@@ -172,6 +213,7 @@ def test_metrics_of_an_epoch_are_read_once_keras_printed_them() -> None:
         "Accuracy: 9850 / 100", "loss: 1" + "2" * 1900, "epoch loss\n\xb2  0.5",
         "epoch loss\n" + "1" * 1900 + " 0.5", "epoch loss\n1 2 3\n1 0.5", "epoch loss\n1 1,234",
         "epoch loss\n" + "other\n" * 60 + "1 0.5",
+        "thresholds IoU=0.50:0.95", "loss: 0.5:0.9", "IoU=0.5 maxDets=100",
         "epoch loss a b c accuracy d\n7 iter, 0 of / 20 ok",
     ],
 )  # fmt: skip
