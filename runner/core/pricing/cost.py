@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from heapq import heappop, heappush
 from typing import Any
 
 from runner.contract import PoolOutput
@@ -277,18 +278,38 @@ def _nodes_at_once(work: Sequence[Work]) -> int:
     return sum(chains.values())
 
 
-def _needed_s(work: Sequence[Work], nodes: int, times: Sequence[int | None]) -> int | None:
-    """Return how long a job needs whose tasks take these times, or None if one is unknown."""
-    ends: dict[str, int] = {}
-    total = longest = 0
-    for each, time_s in zip(work, times, strict=True):
-        if time_s is None:
-            return None
-        end = max((ends.get(name, 0) for name in each.after), default=0) + time_s
-        ends[each.name] = end
-        longest = max(longest, end)
-        total += each.nodes * time_s
-    return BOOT_S + max(longest, -(-total // nodes)) + _EXPORT_S
+def _needed_s(pool: PoolOutput, work: Sequence[Work], times: Sequence[int | None]) -> int | None:
+    """Return how long a job needs whose tasks take these times, or None if one is unknown.
+
+    The tasks start in their order, each as soon as a node is free and those before it have ended:
+    three tasks of an hour need two hours on two nodes.
+    """
+    known = [time_s for time_s in times if time_s is not None]
+    if len(known) < len(times):
+        return None
+    nodes = max(pool.max_nodes, 1)
+    sizes = [min(each.nodes, nodes) for each in work]
+    numbers = {each.name: number for number, each in enumerate(work)}
+    waits = [{numbers[name] for name in each.after if name in numbers} for each in work]
+    followers: list[list[int]] = [[] for _ in work]
+    for number, before in enumerate(waits):
+        for each in before:
+            followers[each].append(number)
+    ready = [number for number, before in enumerate(waits) if not before]
+    running: list[tuple[int, int]] = []  # the end and the number of each task
+    now, free = 0, nodes
+    while ready or running:
+        while ready and sizes[ready[0]] <= free:
+            number = heappop(ready)
+            free -= sizes[number]
+            heappush(running, (now + known[number], number))
+        now, done = heappop(running)
+        free += sizes[done]
+        for number in followers[done]:
+            waits[number].discard(done)
+            if not waits[number]:
+                heappush(ready, number)
+    return BOOT_S + now + _EXPORT_S
 
 
 def expected_seconds(estimate: str | None) -> int | None:
@@ -436,7 +457,7 @@ def _needed_cap(
     nodes, after_s = most_nodes(pool, work), LIMIT_DELAY_S + (_pool_release_s(pool) or 0)
 
     def price(times: Sequence[int | None]) -> int | None:
-        needed_s = _needed_s(work, nodes, times)
+        needed_s = _needed_s(pool, work, times)
         if needed_s is None:
             return None
         return _cost(rate_micros(used), nodes * (max(needed_s, SHORTEST_JOB_S) + after_s))
@@ -477,7 +498,7 @@ def _compute_cap(
     nodes = most_nodes(pool, work)
     after_s = LIMIT_DELAY_S + release_s
     job_s = min(cap_micros * 3600 // (nodes * rate) - after_s, _MAX_JOB_S)
-    needed_s = _needed_s(work, nodes, [each.needed_s for each in work])
+    needed_s = _needed_s(pool, work, [each.needed_s for each in work])
     if _kinds(pool) == _ONLY_SPOT and spot is not None and needed_s is not None:
         # The time that the run needs, as far as the cap pays for it at the present spot price.
         rate = rate_micros(spot)
@@ -530,7 +551,7 @@ def _warn_too_short(
     if cap is None:
         return []
     ends = f"the cap ends the job after {format_duration(cap.job_s)}"
-    expected_s = _needed_s(work, cap.nodes, [each.expected_s for each in work])
+    expected_s = _needed_s(pool, work, [each.expected_s for each in work])
     if expected_s is None:
         longest = max((each.limit_s or 0 for each in work), default=0)
         limit = format_duration(longest)

@@ -6,11 +6,13 @@ import os
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from runner.contract import PoolOutput
 from runner.core.pricing.cost import (
+    BOOT_S,
     LIMIT_DELAY_S,
     SHORTEST_JOB_S,
     CostCap,
@@ -24,6 +26,7 @@ from runner.core.pricing.cost import (
 )
 from runner.core.pricing.kept_node import KeptNode
 from runner.core.pricing.prices import Price, PriceKey, PriceTable
+from runner.core.units import format_duration
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.host import format_usd
 
@@ -176,6 +179,45 @@ def test_cap_pays_for_what_a_run_on_spot_nodes_needs() -> None:
     assert fallback.cap is not None
     assert fallback.cap.rate_limit_micros is None, "dedicated nodes cost what they cost"
     assert "--max-cost" in fallback.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("work", "hours"),
+    [
+        ([(3, "")] * 2, 3),
+        ([(3, "")] * 3, 6),
+        ([(3, "")] * 5, 9),
+        ([(1, ""), (1, ""), (4, "")], 5),
+        ([(1, "a"), (1, "b", "a"), (2, "c")], 2),
+        ([(1, "a"), (2, "b", "a"), (3, "c", "a", "b")], 6),
+        ([(1, "a"), (1, "b"), (1, "c"), (1, "d", "a", "b", "c")], 3),
+    ],
+)
+def test_warning_names_a_cap_that_pays_for_the_last_task(
+    work: list[tuple[Any, ...]], hours: int
+) -> None:
+    """On two nodes, three trials of three hours need six hours, not four and a half."""
+    pool = replace(A100, max_nodes=2)
+    tasks = [
+        Work(limit_s=10 * 3600, expected_s=time_h * 3600, name=name, after=tuple(after))
+        for time_h, name, *after in work
+    ]
+
+    def warned(cap: float) -> str:
+        return " ".join(cost(*tasks, cap=cap, pool=pool).warnings)
+
+    needed = format_duration(hours * 3600 + BOOT_S + 300)
+    early = warned(1)
+    assert f"it needs {needed}: --max-cost " in early
+    enough = float(early.split("--max-cost ")[1].split()[0])
+    assert warned(enough) == ""
+    assert warned(enough - 0.02) != ""
+
+
+def test_needed_time_of_many_tasks_is_found_at_once() -> None:
+    trials = [replace(HOUR, name=f"t{n}", limit_s=60, expected_s=30) for n in range(10_000)]
+    merge = replace(HOUR, name="merge", after=tuple(each.name for each in trials))
+    assert cost(*trials, merge, cap=900_000, pool=A100).warnings == ()
 
 
 def test_cap_that_holds_at_every_price_stays_as_long_as_it_pays() -> None:
