@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.core.home import HomePaths
-from runner.core.pricing.machines import find_machine, region_name, unknown_machine
+from runner.core.pricing.machines import REGIONS, find_machine, region_name, unknown_machine
 from runner.protocol.errors import RunnerError
 
 _PACKAGED_FILE = Path(__file__).with_name("prices.csv")
@@ -150,6 +150,22 @@ class PriceTable:
         """Raise RunnerError R-MACHINE-UNKNOWN for a size without a price that no table has."""
         if find_machine(vm_size) is None and not self.locations(vm_size):
             raise unknown_machine(vm_size)
+
+    def check_region(self, location: str) -> None:
+        """Raise RunnerError R-SKUS-UNKNOWN for a region that neither Azure nor a price names."""
+        region = region_name(location)
+        if region in REGIONS or any(key.location == region for key in self.rows):
+            return
+        import difflib  # noqa: PLC0415  only a mistake needs it
+
+        near = difflib.get_close_matches(region, REGIONS, n=3)
+        raise RunnerError(
+            "R-SKUS-UNKNOWN",
+            f"unknown region {region!r}",
+            why=f"similar: {', '.join(near)}" if near else "no region has this or a similar name",
+            fix=f"run `runner skus --region {near[0] if near else 'westeurope'}`, or add --refresh "
+            "if Azure has added the region",
+        )
 
     def locations(self, vm_size: str) -> tuple[str, ...]:
         """Return the regions with a known price of the size, sorted."""

@@ -128,7 +128,7 @@ def _dry_run(
         out.note(f"{name}: {text}")
     note_schedule(out, request)
     for moment in request.next_runs(_DRY_RUNS):
-        out.text(f"  {_in_zone(moment)}")
+        out.text(f"  {in_zone(moment)}")
     if unknown := plan.unanswered_text():
         out.note(f"not checked: {unknown}")
     out.note("dry run: nothing was created")
@@ -185,7 +185,7 @@ def show(call: Invocation, schedule: NameArgument) -> None:
         if upcoming:
             out.text(f"\nnext runs, in the time zone {found.document['timezone']}")
         for moment in upcoming:
-            out.text(f"  {_in_zone(moment)}")
+            out.text(f"  {in_zone(moment)}")
         if found.tasks:
             _draw(out, connection, found, groups)
         _show_firings(out, connection, made)
@@ -331,9 +331,10 @@ def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups:
         out.text(line)
 
 
-def _in_zone(moment: datetime) -> str:
+def in_zone(moment: datetime) -> str:
     """Return `Mon 2026-11-30 03:00:00 +01:00`."""
-    return f"{moment:%a} {moment.isoformat(' ', 'seconds').replace('+', ' +')}"
+    text, seconds = moment.isoformat(" ", "seconds"), len("2026-11-30 03:00:00")
+    return f"{moment:%a} {text[:seconds]} {text[seconds:]}"
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:

@@ -300,6 +300,8 @@ def assume(
     spot_usd, dedicated_usd = given.spot_usd, given.dedicated_usd
     if given.vm_size is not None and None in (spot_usd, dedicated_usd):
         load_price_table(settings.home).check_size(given.vm_size)
+    if given.region is not None:
+        load_price_table(settings.home).check_region(given.region)
     if size is not None and region is not None:
         prices = load_price_table(settings.home)
         name = known.vm_size if (known := find_machine(size)) else size

@@ -329,8 +329,10 @@ class _Prices:
         self.used: dict[tuple[str, bool], PriceUsed] = {}
 
     def _check(self, connection: Connection) -> None:
-        """Raise RunnerError for an unknown size, or one without a region of its price."""
+        """Raise RunnerError for an unknown size or region, or a size whose price needs one."""
         query = self._query
+        if query.region is not None:
+            self._table.check_region(query.region)
         if query.vm_size is None or (
             query.spot_usd is not None and query.dedicated_usd is not None
         ):

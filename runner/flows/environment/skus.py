@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -217,8 +216,8 @@ def list_skus(
     """
     table = load_price_table(home)
     region = region_name(region) if region else None
-    if region is not None and region not in REGIONS:
-        _check_region(region, {key.location for key in table.rows})
+    if region is not None:
+        table.check_region(region)
     chosen = [each for each in machines() if include_retired or not _is_retired(each, today)]
     if gpu is not None:
         chosen = [each for each in chosen if _normalize(each.gpu or "") == _normalize(gpu)]
@@ -289,19 +288,6 @@ def load_facts(
         )
 
     return sorted((replace(row, facts=facts(row)) for row in rows), key=_order), problems
-
-
-def _check_region(region: str, priced: Collection[str]) -> None:
-    if region in priced:
-        return
-    near = difflib.get_close_matches(region, REGIONS, n=3)
-    raise RunnerError(
-        "R-SKUS-UNKNOWN",
-        f"unknown region {region!r}",
-        why=f"similar: {', '.join(near)}" if near else "no region has this or a similar name",
-        fix=f"run `runner skus --region {near[0] if near else 'westeurope'}`, or add --refresh "
-        "if Azure has added the region",
-    )
 
 
 def _rows(machine: Machine, region: str | None, table: PriceTable) -> Iterator[SkuRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 from runner.azure.storage.blobs import BlobContainer
 from runner.features.schedules import manage, trigger
+from runner.features.schedules.verbs import in_zone
 from runner.protocol.errors import RunnerError
 from runner.protocol.schedules import SCHEDULES_FOLDER
 
@@ -74,3 +76,12 @@ def test_unreadable_template_is_named(store: dict[str, bytes], body: bytes) -> N
     with pytest.raises(RunnerError) as caught:
         trigger._template(cast("BlobContainer", Blobs({"t": body})), good, "t")
     assert caught.value.code == "R-SCHEDULE-BROKEN"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "offset"), [(60, "+01:00"), (-300, "-05:00"), (-210, "-03:30"), (0, "+00:00")]
+)
+def test_time_of_a_run_and_its_offset_are_two_words(minutes: int, offset: str) -> None:
+    zone = timezone(timedelta(minutes=minutes))
+    shown = in_zone(datetime(2026, 11, 30, 3, 0, 0, 7, tzinfo=zone))
+    assert shown.split(" ") == ["Mon", "2026-11-30", "03:00:00", offset]

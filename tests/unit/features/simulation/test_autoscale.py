@@ -96,6 +96,7 @@ def test_tasks_and_evictions_come_from_files(
         (("simulate", "none.txt"), "R-FORMULA-READ"),
         (("simulate", "$TargetLowPriorityNodes = ;"), "R-SIMULATION"),
         (("simulate", GOOD, "--task-slots", "2"), "R-SIMULATION"),
+        (("simulate", GOOD, "--region", "sweden"), "R-SKUS-UNKNOWN"),
         (("simulate", GOOD, "--duration", "soon"), "R-SCENARIO"),
         (("simulate", GOOD, "--workload", "none.csv"), "R-SCENARIO"),
         (("simulate", GOOD, "--trace", "none.csv"), "R-SCENARIO"),

@@ -129,9 +129,11 @@ def test_the_cost_of_a_run_is_its_node_time_times_the_price(records: Records) ->
         ({"vm_size": "NC16", "region": "swedencentral"}, "R-MACHINE-UNKNOWN", SIZE),
         ({"vm_size": "NC16"}, "R-MACHINE-UNKNOWN", SIZE),
         ({"vm_size": SIZE}, "R-COST-REGION", "swedencentral"),
+        ({"vm_size": SIZE, "region": "sweden"}, "R-SKUS-UNKNOWN", "swedencentral"),
+        ({"region": "local"}, "R-SKUS-UNKNOWN", "similar"),
     ],
 )
-def test_unknown_size_or_missing_region_of_a_price_is_refused(
+def test_unknown_size_or_region_or_missing_region_of_a_price_is_refused(
     records: Records, options: dict[str, str], code: str, said: str
 ) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -219,11 +221,11 @@ def test_runs_submitted_before_the_period_are_not_counted(records: Records) -> N
 
 def test_price_missing_in_the_table_is_unknown(records: Records) -> None:
     records.add(1)
-    report = records.report(region="nowhere")
+    report = records.report(region="westindia")
     assert report.total.total_micro is None
     assert report.total.unpriced_ms == report.total.total_ms > 0
     assert all(each.usd_per_hour is None for each in report.prices)
-    assert records.report(region="nowhere", spot_usd=2.0).total.total_micro == 1_200_000
+    assert records.report(region="westindia", spot_usd=2.0).total.total_micro == 1_200_000
 
 
 def test_local_nodes_are_free_unless_a_price_is_given(records: Records) -> None:
