@@ -179,8 +179,16 @@ def warn_unpriced(spendings: Sequence[Spending], region: str) -> str:
     )
 
 
-def refuse_over_budget(claim: Claim, spendings: Sequence[Spending]) -> None:
-    """Raise RunnerError R-BUDGET if a claim is more than what is left of a budget."""
+def refuse_over_budget(
+    claim: Claim, spendings: Sequence[Spending], least_micros: int | None = None
+) -> None:
+    """Raise RunnerError R-BUDGET if a claim is more than what is left of a budget.
+
+    Args:
+        claim: what a submission may cost.
+        spendings: the state of all budgets.
+        least_micros: the lowest cap that the submission may have; None if it is unknown.
+    """
     for each in spendings:
         wanted = _claimed(claim, each.experiment)
         if wanted <= each.left:
@@ -194,7 +202,7 @@ def refuse_over_budget(claim: Claim, spendings: Sequence[Spending]) -> None:
             f"this one at most {format_usd(wanted)}: more than {format_usd(each.cap)}",
             fix=f"--max-cost {each.left // 10_000 / 100:.2f}, or `runner budget set "
             f"{enough:.2f}{option}`"
-            if each.left >= 10_000
+            if each.left >= max(least_micros or 0, 10_000)
             else f"runner budget set {enough:.2f}{option}",
         )
 

@@ -122,6 +122,7 @@ class SubmissionCost:
         wanted: Number of nodes that its tasks use at once; `nodes` may be billed at once.
         kinds: The kinds of nodes that the pool may have.
         around_s: Time for which a node is billed before and after its tasks; None if unknown.
+        least_cap_micros: The lowest cap that is accepted; None if unknown.
     """
 
     region: str
@@ -135,6 +136,7 @@ class SubmissionCost:
     wanted: int = 1
     kinds: frozenset[str] = frozenset({"spot", "dedicated"})
     around_s: int | None = None
+    least_cap_micros: int | None = None
 
     @property
     def first_kind(self) -> KindCost:
@@ -405,7 +407,22 @@ def plan_cost(
         at_once,
         kinds,
         None if release_s is None else BOOT_S + release_s,
+        _least_cap(pool, work, spot, dedicated),
     )
+
+
+def _least_cap(
+    pool: PoolOutput, work: Sequence[Work], spot: Price | None, dedicated: Price | None
+) -> int | None:
+    """Return the lowest cap that `_compute_cap` accepts, or None if it accepts none."""
+    release_s = _pool_release_s(pool)
+    if dedicated is None or release_s is None:
+        return None
+    rates = [rate_micros(price) for price in (spot, dedicated) if price is not None]
+    is_known = all(each.needed_s is not None for each in work)
+    is_spot = is_known and spot is not None and _kinds(pool) == _ONLY_SPOT
+    node_s = most_nodes(pool, work) * (SHORTEST_JOB_S + LIMIT_DELAY_S + release_s)
+    return _cost(rates[0] if is_spot else max(rates), node_s)
 
 
 def _kinds(pool: PoolOutput) -> frozenset[str]:

@@ -88,12 +88,14 @@ class BudgetState:
         left = tuple(each for each in document.claims if (each.key, each.created) not in ended)
         return replace(self, budgets=document, active=left)
 
-    def check(self, claim: Claim) -> None:
+    def check(self, claim: Claim, least_micros: int | None = None) -> None:
         """Raise RunnerError R-BUDGET if a budget does not pay for a claim."""
-        refuse_over_budget(claim, self.spending())
+        refuse_over_budget(claim, self.spending(), least_micros)
 
-    def claim(self, connection: Connection, claim: Claim) -> None:
+    def claim(self, connection: Connection, claim: Claim, least_micros: int | None = None) -> None:
         """Store a claim, which replaces an earlier one with its key.
+
+        `least_micros` is the lowest cap that the submission may have.
 
         Raises:
             RunnerError: R-BUDGET, a budget does not pay for it.
@@ -105,7 +107,7 @@ class BudgetState:
             document = _parse(content)
             others = [each for each in document.claims if each.key not in {*ended, claim.key}]
             now = replace(self, budgets=document, active=active)
-            refuse_over_budget(claim, now.spending(others))
+            refuse_over_budget(claim, now.spending(others), least_micros)
             return _content(replace(document, claims=(*others, claim)))
 
         runs_container(connection).update(BLOB, add)

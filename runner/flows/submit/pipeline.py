@@ -530,8 +530,8 @@ def _complete(
             for name, run in runs.items()
         }
     runs = {name: in_job(run, job.job_id) for name, run in runs.items()}
-    if budgets is not None and cap is not None:
-        _claim(budgets, runs, cap, lookups)
+    if budgets is not None and cost is not None and cost.cap is not None:
+        _claim(budgets, runs, cost.cap, cost.least_cap_micros, lookups)
     if trials is not None and group is not None:
         first = next(iter(runs.values()))
         tasks = group.tasks(first.task_trials)
@@ -566,6 +566,7 @@ def _claim(
     budgets: BudgetState,
     runs: Mapping[str, RunPlan],
     cap: CostCap,
+    least_micros: int | None,
     lookups: Lookups,
 ) -> None:
     """Claim a cap from the budgets; a dry run only checks it. Raise RunnerError R-BUDGET."""
@@ -579,9 +580,9 @@ def _claim(
     shares[first.experiment] += cap.cap_micros - shares.total()
     claim = Claim(first.job_id, first.created, shares)
     if lookups.connection is None or lookups.dry_run:
-        budgets.check(claim)
+        budgets.check(claim, least_micros)
     else:
-        budgets.claim(lookups.connection, claim)
+        budgets.claim(lookups.connection, claim, least_micros)
 
 
 def _look_up(draft: RunPlan, name: str, group: RunGroup | None, lookups: Lookups) -> RunPlan:

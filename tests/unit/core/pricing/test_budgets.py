@@ -74,6 +74,12 @@ def test_refusal_names_what_was_spent_and_an_amount_that_is_enough() -> None:
     assert "more than 10.00 USD" in err.why
     assert err.fix == "--max-cost 2.00, or `runner budget set 10.01 --experiment digits`"
     with pytest.raises(RunnerError) as caught:
+        refuse_over_budget(claim("x", digits=3), spendings, 2 * USD)
+    assert caught.value.fix.startswith("--max-cost 2.00, or ")
+    with pytest.raises(RunnerError) as caught:
+        refuse_over_budget(claim("x", digits=3), spendings, 2 * USD + 1)
+    assert caught.value.fix == "runner budget set 11.00 --experiment digits"
+    with pytest.raises(RunnerError) as caught:
         refuse_over_budget(claim("x", digits=1), [Spending(MONTH, USD, 2 * USD, 0)])
     assert caught.value.fix == "runner budget set 3.00"
 

@@ -145,6 +145,25 @@ def test_too_low_cap_names_an_accepted_one() -> None:
     assert refused(cap=least - 0.02).code == "R-COST-CAP"
 
 
+@pytest.mark.parametrize("capacity", ["spot", "dedicated", "mixed", "spot-then-dedicated"])
+@pytest.mark.parametrize("work", [(HOUR,), (Work(),), (HOUR, HOUR), (HOUR, Work())])
+@pytest.mark.parametrize("prices", [table(), table(spot=0.9), table(spot=None)])
+def test_lowest_cap_is_accepted_and_a_lower_one_refused(
+    capacity: str, work: tuple[Work, ...], prices: PriceTable
+) -> None:
+    pool = replace(POOL, capacity=capacity)
+    least = cost(*work, pool=pool, prices=prices).least_cap_micros
+    assert least is not None
+    assert cost(*work, cap=least / 1e6, pool=pool, prices=prices).cap is not None
+    with pytest.raises(RunnerError, match="too low for pool"):
+        cost(*work, cap=least / 1e6 - 0.01, pool=pool, prices=prices)
+
+
+def test_lowest_cap_is_unknown_where_no_cap_is_accepted() -> None:
+    assert cost(pool=replace(POOL, release_minutes=None)).least_cap_micros is None
+    assert cost(prices=table(dedicated=None)).least_cap_micros is None
+
+
 def test_cap_that_ends_a_run_early_or_has_old_prices_warns() -> None:
     assert cost(cap=5).warnings == ()
     [early] = cost(replace(HOUR, limit_s=4 * 86400, expected_s=None), cap=5).warnings
