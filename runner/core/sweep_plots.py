@@ -153,7 +153,7 @@ def _text(value: Any) -> str:
 
 def _label(trial: PlottedTrial) -> str:
     params = " ".join(f"{name}={value}" for name, value in trial.params.items())
-    return to_xml(f"{trial.name}: {params}")[:90]
+    return to_xml(f"{trial.name}: {params}")
 
 
 def _heading(title: str, subtitle: str) -> str:

@@ -64,3 +64,11 @@ def test_ends_of_an_axis_of_whole_numbers_are_whole() -> None:
     trials = [PlottedTrial(str(n), {"width": n, "lr": n / 10}, n / 7) for n in (16, 64)]
     svg = draw_sweep("net", "loss", "min", trials)
     assert (">16<" in svg, ">64<" in svg, ">1.6000<" in svg) == (True, True, True)
+
+
+@pytest.mark.parametrize("before", range(60, 95))
+def test_parameters_of_a_line_are_whole(before: int) -> None:
+    params = {"prompt": f"{'a' * before}<b> & c", "d": 200}
+    svg = draw_sweep("net", "loss", "min", [PlottedTrial("1", params, 0.5)])
+    titles = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")
+    assert f"1: prompt={params['prompt']} d=200" in [each.text for each in titles]
