@@ -5,12 +5,13 @@ Only `--expose` serves on an address that other machines reach.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import errno
 import json
 import logging
 import os
 import shlex
+import socket
 import sqlite3
 import sys
 import threading
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import uvicorn
 
-from batch_emulator.account_files import is_command, run_command, start_with
+from batch_emulator.account_files import check_start, is_command, run_command, start_with
 from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.domain.faults import StatedError
 from batch_emulator.emulator import Emulator, EmulatorSettings
@@ -134,18 +135,15 @@ def _serve(arguments: list[str]) -> int:
         checked = settings_of(options, "")
         if options.check:
             NodeImages(checked.images)
+            if options.seed_file is not None:
+                check_start(options.seed_file)
             return _say("the options are valid")
-        listeners = [bind(options.host, options.port)]
-        if options.storage_account:
-            listeners.append(bind(options.host, options.files_port))
-        if options.ui:
-            listeners.append(bind(options.host, options.ui_port))
     except StatedError as err:
         return _say(err.text, _USAGE_ERROR)
-    except OSError as err:
-        return _say(
-            f"error: cannot listen on {options.host}:{_ports(options)}: {err}", _START_ERROR
-        )
+    ports = [options.port]
+    ports += [options.files_port] if options.storage_account else []
+    ports += [options.ui_port] if options.ui else []
+    listeners = [_listener(options.host, port) for port in ports]
     settings = settings_of(options, url_of(listeners[0]))
     if settings.storage is not None:
         files_url = f"{url_of(listeners[1])}/{settings.storage.name}"
@@ -192,11 +190,16 @@ def _open(settings: EmulatorSettings) -> Emulator:
         raise StatedError("cannot isolate tasks", str(err), fix) from err
 
 
-def _ports(options: argparse.Namespace) -> str:
-    ports = [options.port]
-    ports += [options.files_port] if options.storage_account else []
-    ports += [options.ui_port] if options.ui else []
-    return " and ".join(map(str, ports))
+def _listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises StatedError."""
+    try:
+        return bind(host, port)
+    except OSError as err:
+        fix = "use an address of this machine, such as --host 127.0.0.1"
+        if err.errno in (errno.EADDRINUSE, errno.EACCES):
+            fix = "use another port, or 0 for a free one, or stop what listens there"
+        what = f"cannot listen on {host}, port {port}"
+        raise StatedError(what, err.strerror or str(err), fix) from err
 
 
 def _cannot_use(data_dir: Path, err: Exception) -> StatedError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,14 +88,33 @@ def _account_of(store: AccountStore) -> Account:
     return account
 
 
+def check_start(file: Path) -> None:
+    """Check that a seed file or an exported account can be read. Raises ExportError."""
+    with _reading(file):
+        if is_export(file):
+            check_export(file)
+        else:
+            seeding.parse(file.read_bytes())
+
+
+@contextmanager
+def _reading(file: Path) -> Generator[None]:
+    what = f"cannot start with {file}"
+    try:
+        yield
+    except OSError as err:
+        raise ExportError(what, err.strerror or str(err), "use the path of a file") from err
+    except seeding.SeedError as err:
+        raise ExportError(what, err.why, f"{err.fix}; nothing was added") from err
+
+
 def start_with(emulator: Emulator, file: Path, say: Callable[[str], object]) -> None:
     """Add what a seed file or an exported account contains, before the emulator serves.
 
     An account that is not empty keeps what it has: an emulator that is started again with the same
     file continues. Raises ExportError.
     """
-    what = f"cannot start with {file}"
-    try:
+    with _reading(file):
         if is_export(file):
             account = emulator.account
             if account.pools or account.jobs or account.schedules:
@@ -106,9 +126,5 @@ def start_with(emulator: Emulator, file: Path, say: Callable[[str], object]) -> 
             return
         seed = seeding.parse(file.read_bytes())
         planted = seeding.plant(emulator, seed, emulator.settings.url)
-    except OSError as err:
-        raise ExportError(what, err.strerror or str(err), "use the path of a file") from err
-    except seeding.SeedError as err:
-        raise ExportError(what, err.why, f"{err.fix}; nothing was added") from err
     emulator.store.write(emulator.account.take_journal())
     say(f"seeded from {file}: {planted}")

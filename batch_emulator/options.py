@@ -11,7 +11,10 @@ import math
 import os
 import re
 import shlex
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from batch_emulator import __version__
@@ -28,7 +31,9 @@ from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.http.routes.table import OPERATIONS
 from batch_emulator.storage.account_store import stored_name
 
+_N = TypeVar("_N", int, float)
 _LARGEST = 1e6
+_LARGEST_PORT = 65535
 _NEW_KEY = "$(head -c 64 /dev/urandom | base64 -w0)"
 _KEY_BYTES = 32  # our choice: as long as the hash that signs with it; keys of Azure have 64
 # Keys of other emulators, which everybody knows.
@@ -49,11 +54,16 @@ class OptionError(StatedError):
 def parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m batch_emulator`."""
     top = argparse.ArgumentParser(
-        prog="python -m batch_emulator", description="An emulator of the Azure Batch data plane."
+        prog="python -m batch_emulator",
+        description="An emulator of the Azure Batch data plane.",
+        epilog="`export FILE` and `import FILE` write and read an account as one file: "
+        "see `export --help`.",
     )
     top.add_argument("--version", action="version", version=__version__)
     top.add_argument(
-        "--check", action="store_true", help="check the options, rules and images, and end"
+        "--check",
+        action="store_true",
+        help="check the options, rules, images and seed file, and end",
     )
     _add_server(top.add_argument_group("server"))
     _add_account(top.add_argument_group("account"))
@@ -73,7 +83,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
         "because whoever has it can run commands on this machine",
     )  # fmt: skip
     group.add_argument(
-        "--port", type=int, default=0, help="port to listen on; 0 picks a free one and prints it"
+        "--port", type=_port, default=0, help="port to listen on; 0 picks a free one and prints it"
     )
     group.add_argument(
         "--data-dir",
@@ -97,7 +107,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
         "--time-scale", type=_positive, default=1.0, metavar="N",
         help="seconds of the emulator's clock per second",
     )  # fmt: skip
-    group.add_argument("--seed", type=int, help="seed of IDs and evictions")
+    group.add_argument("--seed", type=_whole, help="seed of IDs and evictions")
     group.add_argument(
         "--seed-file", type=Path, metavar="FILE",
         help="pools, jobs and job schedules to add at the start, as JSON, or an exported account; "
@@ -115,7 +125,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
     )  # fmt: skip
     group.add_argument(
         "--ui-port",
-        type=int,
+        type=_port,
         default=0,
         metavar="PORT",
         help="port of the page; 0 picks a free one",
@@ -133,11 +143,11 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         "default: BATCH_EMULATOR_KEY_FILE, unless BATCH_EMULATOR_KEY is set",
     )  # fmt: skip
     group.add_argument(
-        "--dedicated-core-quota", type=int, metavar="N",
+        "--dedicated-core-quota", type=_quota, metavar="N",
         help="maximum number of cores of all dedicated nodes",
     )  # fmt: skip
     group.add_argument(
-        "--spot-core-quota", type=int, metavar="N",
+        "--spot-core-quota", type=_quota, metavar="N",
         help="maximum number of cores of all spot nodes",
     )  # fmt: skip
     group.add_argument("--pool-quota", type=_quota, metavar="N", help="maximum number of pools")
@@ -179,13 +189,13 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         "from BATCH_EMULATOR_STORAGE_SEED (default: that of an unchanged Azurite)",
     )
     group.add_argument(
-        "--files-port", type=int, default=0, help="port of Azure Files; 0 picks a free one"
+        "--files-port", type=_port, default=0, help="port of Azure Files; 0 picks a free one"
     )
 
 
 def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument(
-        "--boot-seconds", type=float, default=1.0, help="seconds until a node has booted"
+        "--boot-seconds", type=_non_negative, default=1.0, help="seconds until a node has booted"
     )
     group.add_argument(
         "--delete-seconds", type=_non_negative, default=2.0, metavar="SECONDS",
@@ -226,8 +236,9 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         "image, and a folder laid out as its disk, with at least sh and python3 (repeatable)",
     )  # fmt: skip
     group.add_argument(
-        "--kill-grace-seconds", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL"
-    )
+        "--kill-grace-seconds", type=_non_negative, default=5.0,
+        help="seconds between SIGTERM and SIGKILL",
+    )  # fmt: skip
 
 
 def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -266,13 +277,17 @@ def _trace(text: str) -> tuple[TraceEntry, ...]:
         raise argparse.ArgumentTypeError(str(err)) from err
 
 
+def _checked(text: str, read: Callable[[str], _N], fits: Callable[[_N], bool], expected: str) -> _N:
+    with suppress(ValueError):
+        value = read(text)
+        if fits(value):
+            return value
+    raise argparse.ArgumentTypeError(f"invalid value '{text}': expected {expected}")
+
+
 def _non_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= _LARGEST:
-        raise argparse.ArgumentTypeError(
-            f"invalid value '{text}': expected a number from 0 to {_LARGEST:.0f}"
-        )
-    return value
+    expected = f"a number from 0 to {_LARGEST:.0f}"
+    return _checked(text, float, lambda value: 0 <= value <= _LARGEST, expected)
 
 
 def _notice(text: str) -> tuple[float, float]:
@@ -297,18 +312,21 @@ def _words(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(f"{text}: {err}") from err
 
 
+def _whole(text: str) -> int:
+    return _checked(text, int, lambda _: True, "a whole number")
+
+
 def _quota(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"invalid value '{text}': expected a number from 0")
-    return value
+    return _checked(text, int, lambda value: value >= 0, "a whole number from 0")
+
+
+def _port(text: str) -> int:
+    expected = f"a port from 0 to {_LARGEST_PORT}"
+    return _checked(text, int, lambda value: 0 <= value <= _LARGEST_PORT, expected)
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"invalid value '{text}': expected a positive number")
-    return value
+    return _checked(text, float, lambda value: 0 < value < math.inf, "a positive number")
 
 
 def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:

@@ -112,6 +112,7 @@ KEYS_OF: Mapping[FaultKind, frozenset[str]] = {
     FaultKind.CAPACITY: _ANY | {"pool", "nodes"},
     FaultKind.QUOTA: _ANY | {"quota", "limit"},
 }
+_DELAYS = (FaultKind.DELAY, FaultKind.SLOW_BOOT)
 _REQUIRED: Mapping[FaultKind, tuple[str, ...]] = {
     FaultKind.ERROR: ("code",),
     FaultKind.DELAY: ("delaySeconds",),
@@ -244,7 +245,7 @@ def parse_rule(
     kind = _kind(where, given)
     _refuse_unknown(where, given, KEYS_OF[kind], kind)
     for key in _REQUIRED.get(kind, ()):
-        if given.get(key) in (None, "", 0) and not (key in given and key in ("nodes", "limit")):
+        if given.get(key) in (None, ""):
             why = f"a rule with the fault '{kind}' needs it"
             raise RuleError(f"{where}: missing {key}", why, f"add {key}", key)
     for key, value in given.items():
@@ -303,13 +304,16 @@ def _check_value(where: str, key: str, value: object, kind: FaultKind) -> None:
     if is_number and expected.type == "integer":
         is_number = float(cast("float", value)).is_integer()
     fits = is_number and expected.least <= cast("float", value) <= most
-    if key == "rate" and value == 0:
-        fits = False
-    if not fits:
+    is_useless = value == 0 and (
+        key in ("rate", "every", "count") or (key == "delaySeconds" and kind in _DELAYS)
+    )
+    if not fits or is_useless:
         noun = "whole number" if expected.type == "integer" else "number"
-        least = "above 0" if key == "rate" else f"from {expected.least:g}"
+        is_above = key == "rate" or (is_useless and key == "delaySeconds")
+        least = "above 0" if is_above else f"from {expected.least:g}"
         fix = f"use a {noun} {least} to {most:.0f}"
-        why = "it would never hit anything" if value == 0 else f"a {noun} is expected"
+        why = "it is out of range" if is_number else f"a {noun} is expected"
+        why = "it would have no effect" if is_useless else why
         raise RuleError(f"{where}: invalid {key} {value!r}", why, fix, key)
 
 

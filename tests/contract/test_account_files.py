@@ -274,6 +274,7 @@ def test_file_that_cannot_be_imported_is_refused(
     with serving(tmp_path / "other") as other:
         answer = send(other, "import", file.read_bytes())
         assert why in reason_of(answer)
+        assert str(tmp_path) not in reason_of(answer)
         assert list(other.client.list_pools()) == []
 
 
@@ -304,6 +305,7 @@ def test_seed_adds_what_azure_shows_and_leaves_what_exists(tmp_path: Path) -> No
     [
         ("{", "it is not JSON"),
         ({"version": 2, "pools": []}, "it has version 2, and this emulator reads 1"),
+        ({"version": True, "pools": []}, "invalid version True: expected 1; change the seed"),
         ({"version": 1, "pool": []}, "unknown key 'pool'"),
         ({"version": 1, "pools": {}}, "'pools' is not a list"),
         ([{"name": "x"}], "no pool, job or job schedule"),
@@ -316,6 +318,20 @@ def test_seed_adds_what_azure_shows_and_leaves_what_exists(tmp_path: Path) -> No
             "The property 'targetDedicatedNode' does not exist",
         ),
         ([SHOWN, SHOWN], "pool 'shown' is refused: PoolExists"),
+        ([{**SHOWN, "virtualMachineConfiguration": "x"}], "pool 'shown' is refused"),
+        *(
+            ([{"id": "j", "poolInfo": pool_info}], "job 'j' is refused: InvalidRequestBody")
+            for pool_info in (
+                7,
+                [7],
+                {"autoPoolSpecification": "x"},
+                {"autoPoolSpecification": {"pool": ["x"]}},
+            )
+        ),
+        (
+            [{"id": "s", "schedule": {}, "jobSpecification": {"poolInfo": 7}}],
+            "job schedule 's' is refused: InvalidRequestBody",
+        ),
     ],
 )
 def test_seed_that_cannot_be_added_adds_nothing(tmp_path: Path, seed: Any, why: str) -> None:
@@ -334,7 +350,7 @@ def test_seed_of_what_is_being_deleted_is_refused(tmp_path: Path) -> None:
         running.client.begin_delete_pool("shown")
         answer = send(running, "seed", json.dumps(SEED).encode())
         assert (answer.status_code, reason_of(answer)) == (
-            400, "pool 'shown' is being deleted: wait until it is gone"
+            400, "pool 'shown' is being deleted; wait until it is gone"
         )  # fmt: skip
 
 
@@ -395,6 +411,25 @@ def test_start_imports_an_account_once_and_a_failed_command_ends_it(
         assert "the command of --on-ready ended with exit code 3" in done.stderr
     assert program.main([*options, "--seed-file", str(tmp_path / "absent")]) == 1
     assert "No such file" in capsys.readouterr().err
+    assert program.main([*options, "--check", "--seed-file", str(file)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b'{"version": 2}', "version 2"), (b"{", "not JSON"), (b"{}", "no pool"), (None, "No such")],
+)
+def test_check_reads_the_seed_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, why: str
+) -> None:
+    file = tmp_path / "seed.json"
+    if content is not None:
+        file.write_bytes(content)
+    options = ("--account", ACCOUNT, "--key", KEY, "--data-dir", str(tmp_path / "new"))
+    assert program.main([*options, "--check", "--seed-file", str(file)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"error: cannot start with {file}"
+    assert why in said[1]
+    assert not (tmp_path / "new").exists()
 
 
 def test_import_keeps_the_name_of_the_account_or_takes_another(tmp_path: Path) -> None:

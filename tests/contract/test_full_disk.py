@@ -16,6 +16,7 @@ import pytest
 from azure.batch.models import BatchPoolResizeOptions
 from azure.core.exceptions import HttpResponseError
 
+from batch_emulator.domain import applications
 from batch_emulator.domain.transitions import jobs, pools
 from batch_emulator.executor import executor
 from batch_emulator.folders import Owner, shortage
@@ -25,6 +26,7 @@ from runner.flows.local.state import BATCH, LocalState, ProcessRecord
 from runner.protocol.errors import RunnerError
 from tests import plain_http
 from tests.contract.server import (
+    KEY,
     POLL_S,
     Running,
     Things,
@@ -37,6 +39,7 @@ from tests.contract.server import (
 )
 from tests.disks import Disk
 
+BEARER = {"Authorization": f"Bearer {KEY}"}
 LARGE = "/bin/echo " + "x" * 30_000
 
 
@@ -317,6 +320,22 @@ def test_task_waiting_for_space_can_be_terminated(
     eventually(lambda: disk.changes)
     running.client.delete_task(job_id, task_id)
     assert eventually(lambda: missing(lambda: running.client.get_task(job_id, task_id)))
+
+
+def test_package_is_refused_until_the_disk_has_room_for_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(target: Path, chunks: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    url = f"{running.url}/_emulator/applications/large/versions/1"
+    with monkeypatch.context() as broken:
+        broken.setattr(applications, "_write", full)
+        refused = plain_http.put(url, content=b"zip", headers=BEARER)
+    assert (refused.status_code, refused.json()["code"]) == (503, "ServerBusy")
+    assert "No space left" in refused.json()["values"][0]["value"]
+    assert int(refused.headers["Retry-After"]) > 0
+    assert plain_http.put(url, content=b"zip", headers=BEARER).status_code == 201
 
 
 def test_health_names_the_full_disk(running: Running, things: Things, disk: Disk) -> None:

@@ -156,7 +156,9 @@ def test_port_in_use_is_an_error(tmp_path: Path) -> None:
         [used] = [c for c in psutil.Process(started.pid).net_connections() if c.status == "LISTEN"]
         second = refused(tmp_path / "other", "--port", str(used.laddr.port))
     assert second.returncode == 1
-    assert "cannot listen" in second.stderr
+    what, why, fix = second.stderr.splitlines()
+    assert what == f"error: cannot listen on 127.0.0.1, port {used.laddr.port}"
+    assert (why, "use another port" in fix) == ("  why: Address already in use", True)
 
 
 @pytest.mark.slow

@@ -84,10 +84,7 @@ async def put_version(call: Call) -> Reply:
         raise Fault("InvalidRequestBody")
     applications, application_id = call.emulator.applications, call.params["applicationId"]
     version = call.params["version"]
-    try:
-        package = await applications.store(application_id, version, call.stream, call.now)
-    except OSError as err:
-        raise Fault("InternalError", {"Reason": err.strerror or str(err)}) from err
+    package = await applications.store(application_id, version, call.stream, call.now)
     settings = {"defaultVersion": package.version} if call.query.get("default") == "true" else {}
     return Reply(201, _described(applications.change(application_id, settings)))
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from batch_emulator.domain.account import Account, Limits, active_jobs
 from batch_emulator.domain.faults import Fault
-from batch_emulator.domain.model import Job, JobSchedule, Json, Pool, key_of, part
+from batch_emulator.domain.model import Job, JobSchedule, Json, Pool, key_of
 from batch_emulator.domain.validation.body_schema import properties_of
 from batch_emulator.emulator import Emulator
 from batch_emulator.http.call import Call, Handler
@@ -67,7 +67,7 @@ _PRINTED = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?", re.A
 class SeedError(Exception):
     """A seed that cannot be read or added, with the reason and the fix."""
 
-    def __init__(self, why: str, fix: str = "change the file") -> None:
+    def __init__(self, why: str, fix: str = "change the seed") -> None:
         super().__init__(why)
         self.why = why
         self.fix = fix
@@ -116,7 +116,7 @@ def _of_version(raw: Json) -> dict[str, list[Json]]:
     if type(version) is int and version > VERSION:
         why = f"it has version {version}, and this emulator reads {VERSION}"
         raise SeedError(why, "update the emulator")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise SeedError(f"invalid version {version!r}: expected {VERSION}")
     for key, value in raw.items():
         if key not in (*_KINDS, "version", "source"):
@@ -137,7 +137,10 @@ def _key_for(one: Any) -> str:
     ):
         if name in names:
             return key
-    raise SeedError("it contains something that is no pool, job or job schedule")
+    raise SeedError(
+        "it contains something that is no pool, job or job schedule",
+        'use {"version": 1, "pools": [...], "jobs": [...]}, or what the service shows',
+    )
 
 
 def plant(emulator: Emulator, seed: Mapping[str, list[Json]], base_url: str) -> Planted:
@@ -171,7 +174,8 @@ def _new(
             name = str(body.get("id", ""))
             is_known = key_of(name) in existing
             if is_known and will_be_gone and existing[key_of(name)].state == "deleting":
-                raise SeedError(f"{kind.word} '{name}' is being deleted: wait until it is gone")
+                why = f"{kind.word} '{name}' is being deleted"
+                raise SeedError(why, "wait until it is gone")
             if (
                 not is_known
                 and key != "pools"
@@ -222,8 +226,7 @@ def _body_of(kind: _Kind, document: Json) -> Json:
     known = _names_of(kind.type_name, day)
     shown = {k: v for k, v in shown.items() if k.lower() in known or v not in (None, [])}
     body = _spelled(kind.type_name, shown, day)
-    pools_of = (body, part(part(part(body, "poolInfo"), "autoPoolSpecification"), "pool"))
-    for pool in pools_of:
+    for pool in (body, _auto_pool(body)):
         if pool.get("enableAutoScale"):  # an answer has the targets of the formula, too
             for name in _TARGETS:
                 pool.pop(name, None)
@@ -231,6 +234,14 @@ def _body_of(kind: _Kind, document: Json) -> Json:
             pool.pop("autoScaleFormula", None)
             pool.pop("autoScaleEvaluationInterval", None)
     return body
+
+
+def _auto_pool(body: Json) -> Json:
+    """Return the specification of an auto pool, empty if there is none or if it is no object."""
+    inner: Any = body
+    for name in ("poolInfo", "autoPoolSpecification", "pool"):
+        inner = cast("Json", inner).get(name) if isinstance(inner, dict) else None
+    return cast("Json", inner) if isinstance(inner, dict) else {}
 
 
 def _day_of(type_name: str, body: Json) -> str:

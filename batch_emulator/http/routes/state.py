@@ -51,7 +51,8 @@ async def import_account(call: Call) -> Reply:
         exported = await asyncio.to_thread(exports.check_export, target)
         emulator.import_account(exported)
     except exports.ExportError as err:
-        raise Fault("OperationInvalidForCurrentState", {"Reason": str(err)}) from err
+        reason = f"cannot import an account: {err.why}; {err.fix}"  # not the name of our file
+        raise Fault("OperationInvalidForCurrentState", {"Reason": reason}) from err
     finally:
         target.unlink(missing_ok=True)
     return Reply(200, {"pools": exported.pools, "jobs": exported.jobs, "tasks": exported.tasks})
@@ -68,5 +69,5 @@ async def seed(call: Call) -> Reply:
     try:
         planted = seeding.plant(call.emulator, seeding.parse(bytes(content)), call.base_url)
     except seeding.SeedError as err:
-        raise Fault("InvalidRequestBody", {"Reason": err.why}) from err
+        raise Fault("InvalidRequestBody", {"Reason": f"{err.why}; {err.fix}"}) from err
     return Reply(200, planted.document())

@@ -1,7 +1,8 @@
-"""Options of the command line that concern evictions and quotas."""
+"""Options of the command line that are numbers, and those that concern evictions and quotas."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ from batch_emulator.options import parser, settings_of
 
 def options(*words: str) -> list[str]:
     return ["--account", "a", "--key", "YQ==", "--data-dir", "d", *words]
+
+
+def reads_a_number(action: argparse.Action) -> bool:
+    try:
+        return callable(action.type) and isinstance(action.type("1"), int | float)
+    except argparse.ArgumentTypeError:
+        return False
+
+
+NUMBERS = [each.option_strings[0] for each in parser()._actions if reads_a_number(each)]
+PORTS = [option for option in NUMBERS if option.endswith("port")]
 
 
 def test_options_set_evictions_and_quotas(tmp_path: Path) -> None:
@@ -51,7 +63,8 @@ def test_notice_is_a_number_or_a_range(
         ("--eviction-notice", "1e999", "expected a number from 0"),
         ("--eviction-unusable", "-1", "expected a number from 0"),
         ("--eviction-trace", "/nowhere/at/all", "cannot be read"),
-        ("--pool-quota", "-1", "expected a number from 0"),
+        ("--pool-quota", "-1", "expected a whole number from 0"),
+        *((port, "65536", "expected a port from 0 to 65535") for port in PORTS),
     ],
 )
 def test_invalid_values_are_refused_at_start(
@@ -61,3 +74,23 @@ def test_invalid_values_are_refused_at_start(
         parser().parse_args(options(f"{option}={value}"))
     assert caught.value.code == 2
     assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "nan", "inf", ""])
+@pytest.mark.parametrize("option", [each for each in NUMBERS if each != "--seed"])
+def test_what_is_no_number_of_an_option_is_refused(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args(options(f"{option}={value}"))
+    assert caught.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: invalid value '{value}': expected a " in said
+
+
+def test_numbers_are_those_of_the_help() -> None:
+    assert {"--port", "--boot-seconds", "--kill-grace-seconds", "--pool-quota"} < set(NUMBERS)
+    assert PORTS == ["--port", "--ui-port", "--files-port"]
+    assert parser().parse_args(options("--seed=-7")).seed == -7
+    with pytest.raises(SystemExit):
+        parser().parse_args(options("--seed=x"))

@@ -234,6 +234,22 @@ def test_forgotten_rules_give_quota_and_capacity_back() -> None:
         ({"fault": "quota", "quota": "pools"}, "missing limit"),
         ({}, "missing delaySeconds"),
         (3, "invalid rule 1"),
+        *(
+            ({**row, "rate": rate}, f"invalid rate {rate}: {why}; use a number above 0 to 1")
+            for row in (BUSY, {"fault": "noBoot"})
+            for rate, why in (
+                (0, "it would have no effect"),
+                (1.5, "it is out of range"),
+                (-1, "it is out of range"),
+                (True, "a number is expected"),
+            )
+        ),
+        ({"fault": "delay", "delaySeconds": 0}, "invalid delaySeconds 0: it would have no effect"),
+        ({"fault": "slowBoot", "delaySeconds": 0}, "use a number above 0 to 31622400"),
+        ({"fault": "startTask", "exitCode": 0}, "invalid exitCode 0: it is out of range"),
+        ({"code": "ServerBusy", "status": 200}, "invalid status 200: it is out of range"),
+        ({"fault": "capacity", "nodes": -1}, "invalid nodes -1: it is out of range"),
+        ({"fault": "quota", "quota": "pools", "limit": 1.5}, "a whole number is expected"),
     ],
 )
 def test_rule_that_can_never_hit_is_refused(row: Any, word: str) -> None:
