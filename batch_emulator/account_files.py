@@ -46,6 +46,9 @@ def run_command(arguments: list[str]) -> str:
     options = _parser(command).parse_args(arguments[1:])
     data_dir, file = options.data_dir.resolve(), options.file
     if command == "export":
+        if file.resolve().is_relative_to(data_dir):  # it would replace the state
+            why = f"{file} is in the folder of the emulator"
+            raise ExportError("cannot export the account", why, "use a file in another folder")
         done = export_account(data_dir, file)
         return f"exported {done} to {file} ({file.stat().st_size / 1e6:.1f} MB); it has secrets"
     done = check_export(file)
@@ -91,10 +94,14 @@ def _account_of(store: AccountStore) -> Account:
 def check_start(file: Path) -> None:
     """Check that a seed file or an exported account can be read. Raises ExportError."""
     with _reading(file):
-        if is_export(file):
+        if _is_export(file):
             check_export(file)
         else:
             seeding.parse(file.read_bytes())
+
+
+def _is_export(file: Path) -> bool:
+    return file.is_file() and is_export(file)  # a pipe can be read only once
 
 
 @contextmanager
@@ -115,7 +122,7 @@ def start_with(emulator: Emulator, file: Path, say: Callable[[str], object]) -> 
     file continues. Raises ExportError.
     """
     with _reading(file):
-        if is_export(file):
+        if _is_export(file):
             account = emulator.account
             if account.pools or account.jobs or account.schedules:
                 say(f"{file} was not imported: the account is not empty")

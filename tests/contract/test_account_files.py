@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from batch_emulator import __main__ as program
+from batch_emulator.account_files import start_with
 from batch_emulator.options import OptionError, parser, settings_of
 from batch_emulator.server import Server
 from batch_emulator.storage import account_store, exports
@@ -414,6 +415,16 @@ def test_start_imports_an_account_once_and_a_failed_command_ends_it(
     assert program.main([*options, "--check", "--seed-file", str(file)]) == 0
 
 
+def test_seed_may_come_from_a_pipe(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, json.dumps(SEED).encode())
+    os.close(writer)
+    with serving(tmp_path / "data") as running, os.fdopen(reader):
+        said: list[str] = []
+        start_with(running.emulator, Path(f"/dev/fd/{reader}"), said.append)
+        assert said == [f"seeded from /dev/fd/{reader}: added 3, 0 existed"]
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [(b'{"version": 2}', "version 2"), (b"{", "not JSON"), (b"{}", "no pool"), (None, "No such")],
@@ -450,6 +461,15 @@ def test_import_keeps_the_name_of_the_account_or_takes_another(tmp_path: Path) -
     ("words", "said"),
     [
         (("export", "missing/e", "--data-dir", "data"), "fix: mkdir -p missing"),
+        *(
+            (("export", target, "--data-dir", "data"), "fix: use the path of a file")
+            for target in ("", ".", "..", "other", "pipe", "link")
+        ),
+        *(
+            (("export", f"{folder}{kept}", "--data-dir", "data"), "fix: use a file in another fold")
+            for folder in ("data/", "other/../data/", "link/../data/")
+            for kept in ("state.sqlite", "state.sqlite-wal", "lock", "account", "new", "nodes/x")
+        ),
         (("import", "account.batch", "--data-dir", "account.batch/x"), "that can be written"),
         (("import", "none", "--data-dir", "new"), "use the path of an exported account"),
     ],
@@ -461,5 +481,16 @@ def test_fix_of_a_failed_command_fits_its_reason(
     with serving(tmp_path / "data"):
         pass
     assert command("export", "account.batch", "--data-dir", "data")[0] == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("other")
+    os.mkfifo(tmp_path / "pipe")
+    before = kinds(tmp_path)
     code, printed = command(*words)
     assert (code, said in printed) == (1, True), printed
+    assert kinds(tmp_path) == before
+
+
+def kinds(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return mode and number of each file in a folder, which a replaced one does not keep."""
+    found = {path.relative_to(folder).as_posix(): path.lstat() for path in folder.rglob("*")}
+    return {name: (each.st_mode, each.st_ino) for name, each in found.items()}
