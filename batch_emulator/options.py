@@ -333,13 +333,14 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
     """Return the settings for an emulator that is reached at `url`.
 
     Raises:
-        OptionError: --host and --expose do not fit, a key is missing, not base64 or too weak for
-            --expose, container options cannot be parsed, or --azure-names lacks other options or
-            a package.
+        OptionError: --host and --expose do not fit, --blob-endpoint is no URL with an account,
+            a key is missing, not base64 or too weak for --expose, container options cannot be
+            parsed, or --azure-names lacks other options or a package.
         StatedError: a rule for faults or an image is invalid.
     """
     options.account = options.account or _stored_account(options.data_dir)
     _check_host(options.host, expose=options.expose)
+    _check_blob_endpoint(options.blob_endpoint)
     if options.azure_names:
         _check_names(options)
     key, storage = _account_key(options), _storage(options.storage_account)
@@ -432,6 +433,19 @@ def _check_strength(what: str, key: str, fix: str) -> None:
         f"--expose needs another {what}",
         f"{why}, and a client with the key can run commands on this machine",
         fix,
+    )
+
+
+def _check_blob_endpoint(url: str | None) -> None:
+    with suppress(ValueError):
+        parts = urlsplit(url or "http://127.0.0.1/none")
+        is_host = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if is_host and parts.path.strip("/") and not parts.query:
+            return
+    raise OptionError(
+        f"invalid --blob-endpoint '{url}'",
+        "the URL of a blob service is expected, with the account in its path",
+        "use --blob-endpoint http://127.0.0.1:10000/NAME",
     )
 
 

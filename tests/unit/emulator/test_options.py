@@ -1,4 +1,4 @@
-"""Options of the command line that are numbers, and those that concern evictions and quotas."""
+"""Options of the command line: numbers, URLs, evictions and quotas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.domain.eviction_trace import TraceEntry
-from batch_emulator.options import parser, settings_of
+from batch_emulator.options import OptionError, parser, settings_of
 
 
 def options(*words: str) -> list[str]:
@@ -94,3 +94,19 @@ def test_numbers_are_those_of_the_help() -> None:
     assert parser().parse_args(options("--seed=-7")).seed == -7
     with pytest.raises(SystemExit):
         parser().parse_args(options("--seed=x"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "store", "store/a", "//host/a", "ftp://host/a", "http:///a", "http://host", "http://host/",
+        "http://host:x/a", "http://host:65536/a", "http://host:0/a", "http://[::1/a",
+        "http://host/a?sig=b",
+    ],
+)  # fmt: skip
+def test_blob_endpoint_is_a_url_with_an_account(url: str) -> None:
+    with pytest.raises(OptionError, match="with the account in its path"):
+        settings_of(parser().parse_args(options("--blob-endpoint", url)), "http://127.0.0.1:1")
+    for valid in ("http://127.0.0.1:10000/store", "https://[::1]:1/store/", "http://host/a"):
+        given = parser().parse_args(options("--blob-endpoint", valid))
+        assert settings_of(given, "http://127.0.0.1:1").blob_endpoint == valid
