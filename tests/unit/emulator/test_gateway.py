@@ -24,9 +24,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from batch_emulator.gateway import __main__ as gateway_program
 from batch_emulator.gateway import client_variables, java, proxy
-from batch_emulator.gateway.__main__ import environment_of, run
 from batch_emulator.gateway.authority import Authority
+from batch_emulator.gateway.command import environment_of, run
 from batch_emulator.gateway.pools import pool_of
 from batch_emulator.gateway.proxy import Gateway
 from batch_emulator.gateway.services import LocalServices
@@ -645,3 +646,26 @@ def test_date_is_passed_only_where_it_is_signed(
     )
     assert ("date" in request.headers) == kept
     assert ("x-ms-date" in request.headers) != kept
+
+
+@pytest.mark.parametrize(
+    ("absent", "what"),
+    [
+        ("AZURE_BATCH_ACCESS_KEY", "missing account key"),
+        ("AZURE_STORAGE_KEY", "missing account key"),
+        ("cryptography", "missing package cryptography"),
+    ],
+)
+def test_missing_key_or_package_is_an_error(
+    absent: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in {"AZURE_BATCH_ACCESS_KEY", "AZURE_STORAGE_KEY"} - {absent}:
+        monkeypatch.setenv(name, "YQ==")
+    monkeypatch.delenv(absent, raising=False)
+    if absent == "cryptography":
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    urls = ("--batch", "http://127.0.0.1:1", "--blob", "http://b/a", "--file", "http://f/a")
+    assert gateway_program.main(["--account", "a", *urls, "--", "true"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"error: {what}"
+    assert [line[:7] for line in said[1:]] == ["  why: ", "  fix: "]
