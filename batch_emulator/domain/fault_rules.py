@@ -223,6 +223,7 @@ def parse_rules(document: object, operations: Collection[str]) -> RuleSet:
     rules: list[FaultRule] = []
     for row in cast("list[Any]", rows):
         rules.append(parse_rule(row, operations, rules))
+    _refuse_replaced(rules)
     return RuleSet(tuple(rules), seed)
 
 
@@ -394,3 +395,18 @@ def _refuse_hidden(where: str, rule: FaultRule, before: Iterable[FaultRule]) -> 
                 f"move it before '{other.name}', or give that a rate, a count or a time",
                 "operation",
             )
+
+
+def _refuse_replaced(rules: Sequence[FaultRule]) -> None:
+    """Refuse a quota or a capacity that a later rule replaces at all times. Raises RuleError."""
+    for number, rule in enumerate(rules, 1):
+        if rule.kind not in (FaultKind.CAPACITY, FaultKind.QUOTA):
+            continue
+        for later in rules[number:]:
+            is_same = later.kind is rule.kind and later.quota == rule.quota
+            if is_same and later.hits_all and later.pool in (EVERY, rule.pool):
+                raise RuleError(
+                    f"rule {number} never counts",
+                    f"'{later.name}' behind it replaces it at all times",
+                    f"remove it, or give '{later.name}' a time",
+                )

@@ -317,3 +317,32 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 def test_every_key_has_a_fault_and_every_fault_its_keys() -> None:
     assert {key for keys in KEYS_OF.values() for key in keys} == set(RULE_KEYS)
     assert set(KEYS_OF) == set(FaultKind)
+
+
+_POOLS = {"fault": "quota", "quota": "pools", "limit": 3}
+_ROOM = {"fault": "capacity", "nodes": 2, "pool": "a-*"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "is_refused"),
+    [
+        (_POOLS, {**_POOLS, "limit": 4}, True),
+        ({**_POOLS, "afterSeconds": 9}, {**_POOLS, "limit": 4}, True),
+        (_POOLS, {**_POOLS, "limit": 4, "afterSeconds": 9}, False),
+        (_POOLS, {**_POOLS, "quota": "spotCores"}, False),
+        (_ROOM, {**_ROOM, "nodes": 1}, True),
+        (_ROOM, {**_ROOM, "nodes": 1, "pool": "*"}, True),
+        (_ROOM, {**_ROOM, "nodes": 1, "pool": "b"}, False),
+        (_ROOM, {**_ROOM, "nodes": 1, "untilSeconds": 9}, False),
+        ({**_ROOM, "pool": "*"}, _ROOM, False),
+    ],
+)
+def test_rule_that_a_later_one_always_replaces_is_refused(
+    earlier: dict[str, Any], later: dict[str, Any], *, is_refused: bool
+) -> None:
+    if not is_refused:
+        assert len(rules(BUSY, earlier, later).rules) == 3
+        return
+    with pytest.raises(RuleError, match="rule 2 never counts: 'rule-3' behind it") as refused:
+        rules(BUSY, earlier, later)
+    assert refused.value.fix == "remove it, or give 'rule-3' a time"
