@@ -12,6 +12,7 @@ from pathlib import Path
 from batch_emulator.domain.account import Account
 from batch_emulator.emulator import Emulator
 from batch_emulator.http.routes import seeding
+from batch_emulator.options import check_account
 from batch_emulator.storage.account_store import (
     AccountStore,
     StoreFormatError,
@@ -53,6 +54,8 @@ def run_command(arguments: list[str]) -> str:
         return f"exported {done} to {file} ({file.stat().st_size / 1e6:.1f} MB); it has secrets"
     done = check_export(file)
     name = options.account or done.name
+    if name:
+        check_account(name)
     try:
         store = AccountStore(data_dir)
     except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:

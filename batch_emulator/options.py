@@ -31,6 +31,7 @@ from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.http.routes.table import OPERATIONS
 from batch_emulator.storage.account_store import stored_name
 
+_ACCOUNT = re.compile(r"[A-Za-z0-9._-]{1,64}")  # our choice: Azure has 3 to 24 of a-z and 0-9
 _N = TypeVar("_N", int, float)
 _LARGEST = 1e6
 _LARGEST_PORT = 65535
@@ -333,12 +334,14 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
     """Return the settings for an emulator that is reached at `url`.
 
     Raises:
-        OptionError: --host and --expose do not fit, --blob-endpoint is no URL with an account,
-            a key is missing, not base64 or too weak for --expose, container options cannot be
-            parsed, or --azure-names lacks other options or a package.
+        OptionError: the name of the account is invalid, --host and --expose do not fit,
+            --blob-endpoint is no URL with an account, a key is missing, not base64 or too weak for
+            --expose, container options cannot be parsed, or --azure-names lacks other options or a
+            package.
         StatedError: a rule for faults or an image is invalid.
     """
     options.account = options.account or _stored_account(options.data_dir)
+    check_account(options.account)
     _check_host(options.host, expose=options.expose)
     _check_blob_endpoint(options.blob_endpoint)
     if options.azure_names:
@@ -399,6 +402,16 @@ def _stored_account(data_dir: Path) -> str:
     if not name:
         raise OptionError("missing --account", why, "add --account NAME")
     return name
+
+
+def check_account(name: str) -> None:
+    """Refuse a name that clients cannot put into a signature, a URL or a header."""
+    if not _ACCOUNT.fullmatch(name):
+        raise OptionError(
+            f"invalid account {name[:100]!r}",
+            "letters, digits, '-', '_' and '.' are expected, 64 at most",
+            "use a name as on Azure: 3 to 24 lower-case letters and digits",
+        )
 
 
 def _check_host(host: str, *, expose: bool) -> None:

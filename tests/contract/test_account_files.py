@@ -471,6 +471,7 @@ def test_import_keeps_the_name_of_the_account_or_takes_another(tmp_path: Path) -
             for kept in ("state.sqlite", "state.sqlite-wal", "lock", "account", "new", "nodes/x")
         ),
         (("import", "account.batch", "--data-dir", "account.batch/x"), "that can be written"),
+        (("import", "account.batch", "--data-dir", "new", "--account", "a b"), "name as on Azure"),
         (("import", "none", "--data-dir", "new"), "use the path of an exported account"),
     ],
 )

@@ -110,3 +110,13 @@ def test_blob_endpoint_is_a_url_with_an_account(url: str) -> None:
     for valid in ("http://127.0.0.1:10000/store", "https://[::1]:1/store/", "http://host/a"):
         given = parser().parse_args(options("--blob-endpoint", valid))
         assert settings_of(given, "http://127.0.0.1:1").blob_endpoint == valid
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "a\nb", "a:b", "a?b", 'a"b', "ünï", " ", "x" * 65])
+def test_account_name_that_no_client_can_sign_is_refused(name: str, tmp_path: Path) -> None:
+    words = ["--account", name, "--key", "YQ==", "--data-dir", str(tmp_path)]
+    with pytest.raises(OptionError, match="invalid account '") as refused:
+        settings_of(parser().parse_args(words), "")
+    assert len(refused.value.what) < 130
+    words[1] = "My-account_2.x"
+    assert settings_of(parser().parse_args(words), "").account == words[1]
