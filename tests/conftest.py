@@ -62,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # see pytest_collection_finish
     # Test scripts wait for files that only the current user can read.
     os.environ.setdefault("BATCH_EMULATOR_ISOLATION", "environment")
+    # Otherwise gRPC, which Pulumi's SDK uses in tests of the stack, restarts its threads in each
+    # process that a later test forks, and can abort it before it executes a program.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     config.addinivalue_line(
         "markers", "fix(*codes): the errors whose printed commands the test runs"
     )
